@@ -103,6 +103,11 @@ impl CompleteDirectories {
         }
     }
 
+    /// Whether all names of a directory are known, if its lease is still held.
+    pub(crate) fn has(&self, dir: InodeId) -> bool {
+        self.shard(dir).directories.contains_key(&dir)
+    }
+
     /// When it was last known that the directory surely has no such name; `None` if it may have one.
     pub(crate) fn lacks(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<Asked> {
         let mut shard = self.shard(dir);
@@ -129,7 +134,7 @@ pub(crate) fn added(op: &MetaOp) -> Option<(InodeId, &[u8])> {
     }
 }
 
-fn fingerprint(name: &[u8]) -> u64 {
+pub(crate) fn fingerprint(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     hasher.finish()

@@ -1,6 +1,7 @@
 //! Directories.
 
 use crate::{Client, unexpected};
+use bytes::Bytes;
 use types::{Credentials, InodeId, Result};
 use wire::{DirEntry, MetaOp, MetaReply};
 
@@ -35,7 +36,8 @@ impl Client {
         attributes: bool,
     ) -> Result<Listing> {
         let reports = self.inodes.all_reports();
-        let answer = self.ask_for(credentials, MetaOp::Readdir { dir, cookie, limit, attributes }).await?;
+        let op = MetaOp::Readdir { dir, cookie, limit, attributes, prefix: Bytes::new() };
+        let answer = self.ask_for(credentials, op).await?;
         let asked = answer.asked;
         match answer.reply {
             MetaReply::Directory { mut entries, end, parent } => {

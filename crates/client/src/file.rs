@@ -218,13 +218,14 @@ impl Client {
     ) -> Result<(Known, Arc<Handle>)> {
         const O_EXCL: u32 = 0o200;
         if let Some(promised) = self.promise(credentials, (parent, name), (mode, umask), flags) {
+            self.note_made_alike(credentials, parent, name);
             return Ok(promised);
         }
         let _made = self.making.begin(parent, |ino| self.inodes.let_go(ino));
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
         // What is made to be written is written soon.
         let wish = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
-        let op = MetaOp::Create { parent, name, mode, umask, rdev: 0, exclusive, wish };
+        let op = MetaOp::Create { parent, name: name.clone(), mode, umask, rdev: 0, exclusive, wish };
         let losses = self.verifiers.losses();
         let answer = self.change(credentials, op).await?;
         let (asked, fresh) = (answer.asked, Fresh::of(&answer.reply));
@@ -237,6 +238,7 @@ impl Client {
         if fresh.is_some() {
             handle.inode.content.lock().unsynced_names.made(losses);
             self.note_made(credentials, parent, (mode, flags));
+            self.note_made_alike(credentials, parent, &name);
         }
         if let Some(fresh) = fresh.filter(|_| alone) {
             let mut content = handle.inode.content.lock();

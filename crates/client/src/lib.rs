@@ -17,6 +17,7 @@
 mod access;
 mod anonymous;
 mod aside;
+mod births;
 mod cancel;
 mod capabilities;
 mod closing;
@@ -30,6 +31,7 @@ mod epoch;
 mod file;
 mod fill;
 mod follow;
+mod habit;
 mod held;
 mod inode;
 mod landing;
@@ -41,6 +43,7 @@ mod names;
 mod numbers;
 mod patience;
 mod promise;
+mod ranges;
 mod recall;
 mod services;
 mod shape;
@@ -151,6 +154,7 @@ pub struct Client {
     complete: CompleteDirectories,
     making: making::Making,
     promises: promise::Promises,
+    ranges: ranges::Ranges,
     missed: missed::Missed,
     recalls: Recalls,
     held_locks: held::HeldLocks,
@@ -188,6 +192,7 @@ impl Client {
             complete: CompleteDirectories::default(),
             making: making::Making::default(),
             promises: promise::Promises::default(),
+            ranges: ranges::Ranges::default(),
             missed: missed::Missed::default(),
             recalls: Recalls::default(),
             held_locks: held::HeldLocks::default(),

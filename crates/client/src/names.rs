@@ -56,7 +56,8 @@ impl Client {
 
     /// The same, where the absence of a name is of use, too.
     pub async fn find(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Found> {
-        if let Some(asked) = self.complete.lacks(&self.leases, parent, name) {
+        let is_known = self.complete.lacks(&self.leases, parent, name);
+        if let Some(asked) = is_known.or_else(|| self.ranges.lacks(&self.leases, parent, name)) {
             return Ok(Found::Absent { trusted: self.leases.may_be_kept(asked, parent) });
         }
         for turn in 0.. {
@@ -194,10 +195,11 @@ impl Client {
     /// Mode, owner and group of a directory as they are now, where that is known here and nothing else is; the rest is what it was when
     /// this session last changed the directory. To be told to nobody who doesn't ask for just that.
     pub fn permissions(&self, ino: InodeId) -> Option<Known> {
-        let attr = match self.promises.are_in(ino) {
+        let attr = match self.directories.permissions(&self.leases, ino) {
+            Some(attr) => attr,
             // Its times are those of before what is promised there.
-            true => self.directories.get(&self.leases, ino)?.1,
-            false => self.directories.permissions(&self.leases, ino)?,
+            None if self.promises.are_in(ino) => self.directories.get(&self.leases, ino)?.1,
+            None => return None,
         };
         Some(Known { attr, trusted: false, name_trusted: false })
     }
@@ -304,7 +306,9 @@ impl Client {
         umask: u32,
     ) -> Result<Known> {
         let op = MetaOp::Mkdir { parent, name: Bytes::copy_from_slice(name), mode, umask };
-        self.referenced(parent, self.change(credentials, op).await?)
+        let made = self.referenced(parent, self.change(credentials, op).await?)?;
+        self.note_made_alike(credentials, parent, name);
+        Ok(made)
     }
 
     /// Makes a symlink.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use types::{Errno, Result};
 use wire::Number;
 
-/// After this time a lane is used again although its last change was never answered: no request is under way for so long.
-const REUSED_AFTER: Duration = Duration::from_secs(3600);
+/// After this time a lane is used again although its last change was never answered: no request is under way for so long, nor will it be done.
+pub(crate) const REUSED_AFTER: Duration = Duration::from_secs(3600);
 
 /// The lanes of a session that aren't in use. As many as there were numbered changes at a time, and those of the last hour that nobody answered.
 #[derive(Default)]
@@ -62,10 +62,15 @@ impl Lanes {
 impl Numbered<'_> {
     /// This is what came of the change. Its lane is free, unless the request may still be on its way, or what it did on its way to the disk.
     pub(crate) fn ended<T>(mut self, outcome: &Result<T>) {
-        let in_doubt =
-            |errno| matches!(errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ECANCELED | Errno::ENOTCONN);
-        self.is_answered = outcome.as_ref().err().is_none_or(|error| !in_doubt(error.errno));
+        self.is_answered = !is_in_doubt(outcome);
     }
+}
+
+/// Whether a request may still be carried out, or what it did still be on its way to the disk.
+pub(crate) fn is_in_doubt<T>(outcome: &Result<T>) -> bool {
+    let in_doubt =
+        |errno| matches!(errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ECANCELED | Errno::ENOTCONN);
+    outcome.as_ref().err().is_some_and(|error| in_doubt(error.errno))
 }
 
 impl Drop for Numbered<'_> {

@@ -20,24 +20,26 @@
 //!
 //! A promise is *held* as long as nothing is written, then *sealed*, sent with its content for good, and at last *settled*.
 
+use crate::births::{Births, FEW_NUMBERS, MANY_NUMBERS, Numbered, newborn};
 use crate::complete::{CompleteDirectories, added};
 use crate::file::{Fresh, Handle};
 use crate::fill::Pass;
+use crate::habit::{Habit, Rest};
 use crate::inode::OpenInode;
 use crate::lease::{Asked, Leases};
 use crate::names::Known;
+use crate::ranges::Adding;
 use crate::{Client, entry};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rt::IoBuf;
 use rt::sync::Event;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::ops::Range;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use types::{Attr, Credentials, Errno, Error, InodeId, Result, mode};
-use wire::{LeaseMode, MetaOp, MetaReply, Promise, PromisedFile};
+use wire::{LeaseMode, MetaOp, Promise, PromisedFile};
 
 /// The longest that a promise is held. After that the file outlives this process.
 const MAX_AGE: Duration = Duration::from_millis(25);
@@ -45,19 +47,6 @@ const MAX_AGE: Duration = Duration::from_millis(25);
 const MAX_PROMISES: usize = 256;
 /// Their content together: half of what a message takes. Bytes.
 const MAX_BYTES: usize = 512 * 1024;
-/// Files made in a directory within [`HABIT_NS`] after which the session asks to have it alone.
-const HABIT: u32 = 4;
-/// Nanoseconds.
-const HABIT_NS: u64 = 1_000_000_000;
-/// How long a directory isn't asked for again that others use, at first; each time for twice as long, up to `MAX_REST_NS`. Nanoseconds.
-const MIN_REST_NS: u64 = 1_000_000_000;
-/// The longest such rest. Nanoseconds.
-const MAX_REST_NS: u64 = 64_000_000_000;
-/// Who has had a directory for so long may ask for it again soon when it is lost. Nanoseconds.
-const LONG_NS: u64 = 10_000_000_000;
-/// Numbers that are asked for at first, and when that was too few.
-const FEW_NUMBERS: u32 = 64;
-const MANY_NUMBERS: u32 = 1024;
 /// Shards of the table; a power of two.
 const SHARDS: usize = 16;
 /// Directories that a shard knows something of. Beyond it those are forgotten in which nothing is promised.
@@ -83,6 +72,8 @@ pub(crate) struct Promised {
     inline_limit: u32,
     /// When it was promised, on the monotonic clock.
     since_ns: u64,
+    /// Its name may be there.
+    adding: Adding,
     state: Mutex<State>,
     settled: Event,
 }
@@ -135,32 +126,21 @@ struct Directory {
     /// The session has it alone, if the lease of then is held.
     alone: Option<Alone>,
     promised: BTreeMap<InodeId, (Arc<Promised>, Arc<OpenInode>)>,
-    /// Files that were made in it since, by asking the service.
-    made: u32,
-    since_ns: u64,
+    /// Files that were made in it by asking the service.
+    habit: Habit,
     /// The service is being asked for it.
     is_asked_for: bool,
-    /// Not to be asked for before, and how long that is put off when it is refused or lost again.
-    rests_until_ns: u64,
-    rest_ns: u64,
+    /// Not to be asked for before.
+    rest: Rest,
 }
 
 impl Directory {
-    /// Others use it.
-    fn rest(&mut self) {
-        self.alone = None;
-        self.rest_ns = (2 * self.rest_ns).clamp(MIN_REST_NS, MAX_REST_NS);
-        self.rests_until_ns = rt::monotonic_ns() + self.rest_ns;
-    }
-
     /// What is known of it if it still is the session's alone.
     fn alone(&mut self, leases: &Leases, dir: InodeId) -> Option<&mut Alone> {
         let alone = self.alone.as_ref()?;
         if leases.vouches(alone.asked, dir) != Some(LeaseMode::Write) {
-            if rt::monotonic_ns().saturating_sub(alone.since_ns) >= LONG_NS {
-                self.rest_ns = 0;
-            }
-            self.rest();
+            self.rest.begin_after(alone.since_ns);
+            self.alone = None;
         }
         self.alone.as_mut()
     }
@@ -171,34 +151,9 @@ struct Alone {
     asked: Asked,
     /// Since when it is, on the monotonic clock.
     since_ns: u64,
-    attr: Attr,
-    inline_limit: u32,
-    numbers: VecDeque<Range<u64>>,
+    births: Births,
     /// Names of which the service has said that they are free.
     free: HashSet<Bytes>,
-}
-
-impl Alone {
-    fn left(&self) -> u64 {
-        self.numbers.iter().map(|range| range.end - range.start).sum()
-    }
-
-    fn take_number(&mut self) -> Option<InodeId> {
-        loop {
-            let range = self.numbers.front_mut()?;
-            match range.next() {
-                Some(number) => return Some(InodeId(number)),
-                None => drop(self.numbers.pop_front()),
-            }
-        }
-    }
-
-    /// Whether the service surely lets a user make files: more is not known here of who may. Where root is taken for somebody else nobody has a
-    /// directory alone.
-    fn lets(&self, who: Credentials) -> bool {
-        const OWNER_CHANGES: u32 = 0o300;
-        who.uid == 0 || (who.uid == self.attr.uid && self.attr.mode & OWNER_CHANGES == OWNER_CHANGES)
-    }
 }
 
 type Shard = HashMap<InodeId, Directory>;
@@ -237,33 +192,36 @@ impl Promises {
             shard.retain(|_, directory| !directory.promised.is_empty() || directory.is_asked_for);
         }
         let directory = shard.entry(dir).or_default();
-        if now_ns.saturating_sub(directory.since_ns) > HABIT_NS {
-            (directory.made, directory.since_ns) = (0, now_ns);
-        }
-        directory.made += 1;
-        let wanted = directory.made >= HABIT && !directory.is_asked_for && now_ns >= directory.rests_until_ns;
+        let wanted =
+            directory.habit.note(now_ns) && !directory.is_asked_for && directory.rest.is_over(now_ns);
         directory.is_asked_for |= wanted;
         wanted
     }
 
     /// The service has been asked for a directory.
-    fn asked(&self, leases: &Leases, dir: InodeId, granted: Option<(Asked, Attr, u32, Range<u64>)>) {
+    fn asked(&self, leases: &Leases, dir: InodeId, granted: Option<(Asked, Births)>) {
         let mut shard = self.shard(dir);
         let directory = shard.entry(dir).or_default();
         directory.is_asked_for = false;
         // A store that has lost what wasn't synced may give the numbers of an earlier lease to others.
         _ = directory.alone(leases, dir);
-        let Some((asked, attr, inline_limit, numbers)) = granted else { return directory.rest() };
-        let mut alone = directory.alone.take().unwrap_or_else(|| {
-            self.is_used.store(true, Ordering::Release);
-            let since_ns = rt::monotonic_ns();
-            Alone { asked, since_ns, attr, inline_limit, numbers: VecDeque::new(), free: HashSet::new() }
+        let Some((asked, births)) = granted else {
+            directory.alone = None;
+            return directory.rest.begin();
+        };
+        self.begin_use();
+        directory.alone = Some(match directory.alone.take() {
+            // What was known under an earlier lease may be so no more.
+            Some(before) => {
+                Alone { asked, births: births.after(before.births), free: HashSet::new(), ..before }
+            }
+            None => Alone { asked, since_ns: rt::monotonic_ns(), births, free: HashSet::new() },
         });
-        // What was known under an earlier lease may be so no more.
-        alone.free.clear();
-        (alone.asked, alone.attr, alone.inline_limit) = (asked, attr, inline_limit);
-        alone.numbers.push_back(numbers);
-        directory.alone = Some(alone);
+    }
+
+    /// Files may be promised from now on.
+    pub(crate) fn begin_use(&self) {
+        self.is_used.store(true, Ordering::Release);
     }
 
     /// The service says that a name is free, and the lease says that it stays so.
@@ -369,23 +327,22 @@ impl Promises {
         (dir, name): (InodeId, &[u8]),
         who: Credentials,
     ) -> Option<Numbered> {
-        if self.count.load(Ordering::Acquire) >= MAX_PROMISES
-            || self.bytes.load(Ordering::Acquire) >= MAX_BYTES
-        {
-            return None;
-        }
         let mut shard = self.shard(dir);
         let directory = shard.get_mut(&dir)?;
         let alone = directory.alone(leases, dir)?;
         let is_free = alone.free.remove(name) || complete.lacks(leases, dir, name).is_some();
-        if !is_free || !alone.lets(who) || name.len() > MAX_NAME_BYTES {
+        if !is_free || !alone.births.lets(who) {
             return None;
         }
-        let ino = alone.take_number()?;
-        let (asked, attr, inline_limit) = (alone.asked, alone.attr, alone.inline_limit);
-        let refill = alone.left() < u64::from(FEW_NUMBERS) / 2 && !directory.is_asked_for;
+        let numbered = alone.births.take_number(dir, alone.asked)?;
+        let refill = numbered.are_few && !directory.is_asked_for;
         directory.is_asked_for |= refill;
-        Some(Numbered { ino, asked, attr, inline_limit, refill })
+        Some(Numbered { are_few: refill, ..numbered })
+    }
+
+    /// Whether there may be more at the moment.
+    fn have_room(&self) -> bool {
+        self.count.load(Ordering::Acquire) < MAX_PROMISES && self.bytes.load(Ordering::Acquire) < MAX_BYTES
     }
 
     fn add(&self, promised: Arc<Promised>, inode: Arc<OpenInode>) {
@@ -401,38 +358,6 @@ impl Promises {
         let (_, inode) = shard.get_mut(&dir)?.promised.remove(&promised.file.ino)?;
         self.count.fetch_sub(1, Ordering::AcqRel);
         Some(inode)
-    }
-}
-
-/// A file that is about to be promised.
-struct Numbered {
-    ino: InodeId,
-    /// When the directory's lease was held.
-    asked: Asked,
-    /// The directory.
-    attr: Attr,
-    inline_limit: u32,
-    /// More numbers are needed.
-    refill: bool,
-}
-
-/// A file as it will be when it is delivered.
-fn newborn(ino: InodeId, directory: &Attr, who: Credentials, permissions: u32) -> Attr {
-    let now = rt::now();
-    let gid = if directory.mode & mode::S_ISGID != 0 { directory.gid } else { who.gid };
-    Attr {
-        ino,
-        mode: mode::S_IFREG | permissions,
-        nlink: 1,
-        uid: who.uid,
-        gid,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
     }
 }
 
@@ -456,26 +381,25 @@ impl Client {
         (bits, umask): (u32, u32),
         flags: u32,
     ) -> Option<(Known, Arc<Handle>)> {
-        if self.promises.is_idle() || !may_be_promised(bits, flags) || self.is_over() {
+        let may = may_be_promised(bits, flags) && name.len() <= MAX_NAME_BYTES;
+        if self.promises.is_idle() || !may || !self.promises.have_room() || self.is_over() {
             return None;
         }
-        let known = (&self.leases, &self.complete);
-        let numbered = self.promises.number_for(known, (parent, name), credentials)?;
-        let Numbered { ino, asked, attr, inline_limit, refill } = numbered;
-        if refill {
-            self.ask_for_directory(credentials, parent, MANY_NUMBERS);
-        }
+        let Numbered { ino, asked, lease, attr, inline_limit, .. } =
+            self.number_for(credentials, parent, name)?;
         let name = Bytes::copy_from_slice(name);
         let attr = newborn(ino, &attr, credentials, bits & 0o777 & !umask);
         let file =
             PromisedFile { ino, parent, name, mode: bits, umask, made: attr.btime, content: Bytes::new() };
         self.complete.noting(&self.leases, parent, &file.name);
+        let adding = self.ranges.adding(parent, &file.name);
         let promised = Arc::new(Promised {
             credentials,
             file,
             told: attr,
             inline_limit,
             since_ns: rt::monotonic_ns(),
+            adding,
             state: Mutex::new(State::Held),
             settled: Event::new(),
         });
@@ -485,8 +409,9 @@ impl Client {
         self.promises.add(promised.clone(), inode.clone());
         // Who gives the lease up closes it before he looks for promises. One that he has found is being delivered, and stands; of any other
         // nobody has heard.
-        if self.leases.vouches(asked, parent) != Some(LeaseMode::Write) && promised.seal(Bytes::new()) {
+        if self.leases.vouches(asked, lease) != Some(LeaseMode::Write) && promised.seal(Bytes::new()) {
             promised.settle(Ok(()));
+            self.ranges.added(&promised.adding, &promised.outcome());
             self.promises.remove(&promised);
             inode.set_promise(None);
             self.inodes.release(ino);
@@ -498,6 +423,22 @@ impl Client {
         let name_trusted = self.leases.may_be_kept(asked, parent);
         // Nobody else knows it; what the service says otherwise is told when it has said so.
         Some((Known { attr, trusted: true, name_trusted }, handle))
+    }
+
+    /// A number for a file that may be promised, from what this session has to itself: the directory, or names like this one.
+    fn number_for(&self, who: Credentials, dir: InodeId, name: &[u8]) -> Option<Numbered> {
+        let known = (&self.leases, &self.complete);
+        if let Some(numbered) = self.promises.number_for(known, (dir, name), who) {
+            if numbered.are_few {
+                self.ask_for_directory(who, dir, MANY_NUMBERS);
+            }
+            return Some(numbered);
+        }
+        let (numbered, prefix) = self.ranges.number_for(&self.leases, (dir, name), who)?;
+        if numbered.are_few {
+            self.ask_for_range(who, dir, prefix, MANY_NUMBERS);
+        }
+        Some(numbered)
     }
 
     /// A file was made by asking the service. Who makes many in one directory is to have it alone.
@@ -513,15 +454,14 @@ impl Client {
     fn ask_for_directory(&self, credentials: Credentials, dir: InodeId, count: u32) {
         let Some(client) = self.myself.upgrade() else { return };
         rt::spawn(async move {
-            let answer = client.ask_for(credentials, MetaOp::Reserve { dir, count }).await;
+            let answer =
+                client.ask_for(credentials, MetaOp::Reserve { dir, count, prefix: Bytes::new() }).await;
             // Before it is looked whether the lease is held: then it is held since.
             let now = client.leases.asking();
             let granted = match answer {
                 Ok(answer) => match answer.reply {
-                    MetaReply::Reserved { first, count, attr, inline_limit }
-                        if client.leases.vouches(answer.asked, dir) == Some(LeaseMode::Write) =>
-                    {
-                        Some((now, attr, inline_limit, first.0..first.0 + u64::from(count)))
+                    reply if client.leases.vouches(answer.asked, dir) == Some(LeaseMode::Write) => {
+                        Births::of(&reply).map(|births| (now, births))
                     }
                     _ => None,
                 },
@@ -683,6 +623,7 @@ impl Client {
     async fn settle_promise(&self, promised: &Promised, outcome: Result<()>) {
         let bytes = promised.sealed().map_or(0, |file| file.content.len());
         let failure = outcome.as_ref().err().cloned();
+        self.ranges.added(&promised.adding, &outcome);
         promised.settle(outcome);
         self.promises.bytes.fetch_sub(bytes, Ordering::AcqRel);
         let Some(inode) = self.promises.remove(promised) else { return };

@@ -229,7 +229,8 @@ impl Client {
         let ino = recall.ino;
         let terms = self.leases.terms(recall);
         // Programs have what is promised: whoever comes next has to see it.
-        told_if_slow((ino, "the delivery of new files"), self.keep_promises_in(ino)).await;
+        let promised_in = self.ranges.directory_of(ino).unwrap_or(ino);
+        told_if_slow((ino, "the delivery of new files"), self.keep_promises_in(promised_in)).await;
         let inode = self.inodes.recalled(ino);
         if let Some(inode) = &inode {
             inode.yielding.fetch_add(1, Ordering::Relaxed);
@@ -260,6 +261,7 @@ impl Client {
         let answer = Yield { number: recall.number, ino, in_use };
         told_if_slow((ino, "the answer"), self.send_yield(service, answer)).await;
         self.recalls.answered(*place);
+        self.ranges.let_go(ino);
         if in_use {
             self.leases.mark(ino);
         }
@@ -391,11 +393,11 @@ impl Client {
 
     /// Takes an inode out of the table if nobody needs its lease; true when the service is to be told.
     fn lets_go(&self, ino: InodeId) -> bool {
-        if self.promises.are_in(ino) {
+        if self.promises.are_in(self.ranges.directory_of(ino).unwrap_or(ino)) {
             return false;
         }
         // Nobody begins to use it, and relies on the lease, before that is gone.
-        self.inodes.with_usage(ino, |usage| match usage {
+        let is_gone = self.inodes.with_usage(ino, |usage| match usage {
             Usage::None => {
                 (self.leases.mode(ino).is_some() || self.leases.is_marked(ino)) && self.leases.let_go(ino)
             }
@@ -408,7 +410,11 @@ impl Client {
                 useless && self.leases.let_go(ino)
             }
             Usage::Open => false,
-        })
+        });
+        if is_gone {
+            self.ranges.let_go(ino);
+        }
+        is_gone
     }
 
     /// Tells the service of leases that were let go, all of them its own.

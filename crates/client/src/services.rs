@@ -229,9 +229,13 @@ impl Client {
             self.promises.sending(&op);
             Box::pin(self.keep_promises_before(&op)).await;
         }
+        let adding = if self.leases.is_alone() { None } else { self.ranges.sending(&op) };
         let request = self.request(number, credentials, op);
         let sent = Cell::new(false);
         let answer = self.send_after_the_map(partition, &request, &sent).await;
+        if let Some(adding) = adding {
+            self.ranges.added(&adding, &answer);
+        }
         let is_change = number.is_some();
         answer.map_err(|error| match is_change && !sent.get() && self.is_over() {
             true => unsent(error),

@@ -6,9 +6,11 @@
 use crate::executor::Stop;
 use crate::exports::is_plain;
 use crate::leases::Leases;
+use crate::ranges::Names;
 use crate::service::MetaService;
 use crate::sessions::{Session, Sessions};
 use crate::view::View;
+use bytes::Bytes;
 use namespace::keys::{self, Key};
 use namespace::leases::{Access, Asker, Due, Wish};
 use namespace::record::{self, Inode};
@@ -54,8 +56,8 @@ impl MetaService {
         (view, cleared): (&View<'_>, &Cleared),
         applied: &mut Applied,
     ) -> Result<Granted, Stop> {
-        if let MetaOp::Reserve { dir, .. } = *op {
-            return self.let_alone(dir, session);
+        if let MetaOp::Reserve { dir, prefix, .. } = op {
+            return self.let_alone((*dir, prefix), session, &mut applied.reply);
         }
         // A service with nothing but local sessions stops here.
         if self.leases.is_empty() && !session.is_remote() && !view.held.has_guests() {
@@ -93,12 +95,12 @@ impl MetaService {
         if self.leases.is_empty() && !view.held.has_guests() {
             return Ok(());
         }
-        let Some((dir, other)) = directories_of(op) else { return Ok(()) };
         let asker = session.asker();
         let mut due = Vec::new();
-        for dir in [Some(dir), other].into_iter().flatten() {
+        for (dir, names) in names_of(op).into_iter().flatten() {
             if !view.held.is_guest(dir.partition()) {
-                self.leases.make_way(&self.sessions, asker, (dir, Access::Look), &mut due);
+                self.leases.make_way_on(&self.sessions, asker, (dir, Access::Look), &mut due);
+                self.leases.make_way_in_ranges(&self.sessions, asker, (dir, names), &mut due);
             } else if !cleared.has(dir) && matches!(op, MetaOp::Rename { mode: RenameMode::Exchange, .. }) {
                 // Any other rename finds out when it has changed something there. What is clear is so for the change, too.
                 return Err(Stop::Elsewhere(vec![(dir, Access::Change)]));
@@ -107,22 +109,47 @@ impl MetaService {
         all_answered(due)
     }
 
-    /// Lets a session be alone in a directory. Others give up what they keep of it, unless it has just been taken from somebody.
-    fn let_alone(&self, dir: InodeId, session: &Session) -> Result<Granted, Stop> {
+    /// Lets a session be alone in a directory, or with names there that begin with a prefix. Others give up what they keep of it, unless it has just been taken from
+    /// somebody.
+    fn let_alone(
+        &self,
+        (dir, prefix): (InodeId, &Bytes),
+        session: &Session,
+        reply: &mut MetaReply,
+    ) -> Result<Granted, Stop> {
         // Who may do less than it thinks, or is somebody else here, can't say what the service will say of its files.
         let may = session.is_remote() && is_plain(&session.export());
         let asker = session.asker();
         let mut due = Vec::new();
-        let alone = may.then(|| self.leases.take_alone(&self.sessions, asker, dir, &mut due)).flatten();
+        let alone = match reply {
+            MetaReply::Reserved { range: Some(range), .. } if may => {
+                let taken = self.leases.take_range(&self.sessions, asker, (dir, prefix), *range, &mut due);
+                taken.inspect(|taken| *range = *taken)
+            }
+            MetaReply::Reserved { range: None, .. }
+                if may && !self.leases.has_ranges_of_others(session.id, dir) =>
+            {
+                self.leases.take_alone(&self.sessions, asker, dir, &mut due).map(|_| dir)
+            }
+            _ => None,
+        };
         all_answered(due)?;
-        let Some(mode) = alone else {
-            let message =
-                format!("others use directory {dir}, or session {} may not have it alone", session.id);
+        let Some(ino) = alone else {
+            let message = match prefix.is_empty() {
+                true => {
+                    format!("others use directory {dir}, or session {} may not have it alone", session.id)
+                }
+                false => format!(
+                    "others use names in directory {dir} that begin with {:?}, or session {} may not have them alone",
+                    String::from_utf8_lossy(prefix),
+                    session.id
+                ),
+            };
             let hint = "make files there one by one, and ask again later";
             return Err(Stop::Refused(Error::new(Errno::EBUSY, message).hint(hint)));
         };
         self.check_still(session)?;
-        let grants = vec![Grant { ino: dir, mode }];
+        let grants = vec![Grant { ino, mode: LeaseMode::Write }];
         Ok(Granted { grants, recalls: asker.recalls, directories: Vec::new() })
     }
 
@@ -280,20 +307,22 @@ fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
     }
 }
 
-/// The directories of which a command reads or changes names. Whoever asks to be alone in one makes his own way.
-fn directories_of(op: &MetaOp) -> Option<(InodeId, Option<InodeId>)> {
+/// The directories of which a command reads or changes names, and which. Whoever asks to be alone in one makes his own way.
+fn names_of(op: &MetaOp) -> [Option<(InodeId, Names<'_>)>; 2] {
     match op {
-        MetaOp::Lookup { parent, .. }
-        | MetaOp::Readdir { dir: parent, .. }
-        | MetaOp::Create { parent, .. }
-        | MetaOp::Mkdir { parent, .. }
-        | MetaOp::Symlink { parent, .. }
-        | MetaOp::Unlink { parent, .. }
-        | MetaOp::Rmdir { parent, .. }
-        | MetaOp::Link { parent, .. } => Some((*parent, None)),
-        MetaOp::Deliver { file } => Some((file.parent, None)),
-        MetaOp::Rename { parent, new_parent, .. } => Some((*parent, Some(*new_parent))),
-        _ => None,
+        MetaOp::Lookup { parent, name }
+        | MetaOp::Create { parent, name, .. }
+        | MetaOp::Mkdir { parent, name, .. }
+        | MetaOp::Symlink { parent, name, .. }
+        | MetaOp::Unlink { parent, name }
+        | MetaOp::Rmdir { parent, name }
+        | MetaOp::Link { parent, name, .. } => [Some((*parent, Names::One(name))), None],
+        MetaOp::Deliver { file } => [Some((file.parent, Names::One(&file.name))), None],
+        MetaOp::Readdir { dir, prefix, .. } => [Some((*dir, Names::With(prefix))), None],
+        MetaOp::Rename { parent, name, new_parent, new_name, .. } => {
+            [Some((*parent, Names::One(name))), Some((*new_parent, Names::One(new_name)))]
+        }
+        _ => [None, None],
     }
 }
 

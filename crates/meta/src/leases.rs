@@ -4,6 +4,7 @@
 //! It is given up at any time: that only makes way. Locks are taken in the order partition, shard, session.
 
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
+use crate::ranges::{Names, Ranges};
 use crate::sessions::Sessions;
 use namespace::leases::{Access, Asker, Due, LeaseTable, Limits, Tally, Wish};
 use parking_lot::{Mutex, RwLock};
@@ -30,6 +31,7 @@ pub(crate) struct Leases {
     /// The lower part of the last epoch, and the upper parts of those of each partition.
     epochs: AtomicU64,
     ownerships: RwLock<Vec<u64>>,
+    pub(crate) ranges: Ranges,
 }
 
 struct Shard {
@@ -50,6 +52,7 @@ impl Default for Leases {
             order: AtomicU64::new(0),
             epochs: AtomicU64::new(0),
             ownerships: RwLock::default(),
+            ranges: Ranges::default(),
         }
     }
 }
@@ -137,12 +140,27 @@ impl Leases {
 
     /// As [`LeaseTable::offer`].
     pub fn offer(&self, sessions: &Sessions, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
-        self.grant(sessions, (asker.session, ino), |table| table.offer(asker, ino))
+        self.offer_as(sessions, asker, ino, LeaseTable::offer)
     }
 
     /// As [`LeaseTable::offer_directory`].
     pub fn offer_directory(&self, sessions: &Sessions, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
-        self.grant(sessions, (asker.session, ino), |table| table.offer_directory(asker, ino))
+        self.offer_as(sessions, asker, ino, LeaseTable::offer_directory)
+    }
+
+    /// Where others know names of the directory that nobody else does it is [`LeaseTable::offer_permissions`].
+    fn offer_as(
+        &self,
+        sessions: &Sessions,
+        asker: Asker,
+        ino: InodeId,
+        offer: impl Fn(&mut LeaseTable, Asker, InodeId) -> Option<LeaseMode>,
+    ) -> Option<LeaseMode> {
+        let is_shared = self.has_ranges_of_others(asker.session, ino);
+        self.grant(sessions, (asker.session, ino), |table| match is_shared {
+            true => table.offer_permissions(asker, ino),
+            false => offer(table, asker, ino),
+        })
     }
 
     /// As [`LeaseTable::take_alone`].
@@ -169,8 +187,20 @@ impl Leases {
         self.grant(sessions, (asker.session, ino), |table| table.acquire(asker, ino, wish, &mut send, due))
     }
 
-    /// As [`LeaseTable::make_way`].
+    /// As [`LeaseTable::make_way`]. Of a directory it is for all of its names.
     pub fn make_way(
+        &self,
+        sessions: &Sessions,
+        asker: Asker,
+        (ino, access): (InodeId, Access),
+        due: &mut Vec<Due>,
+    ) {
+        self.make_way_on(sessions, asker, (ino, access), due);
+        self.make_way_in_ranges(sessions, asker, (ino, Names::ALL), due);
+    }
+
+    /// The same of the inode's own lease alone.
+    pub fn make_way_on(
         &self,
         sessions: &Sessions,
         asker: Asker,
@@ -235,6 +265,7 @@ impl Leases {
 
     /// Forgets a partition that is another service's now. Who waits for answers finds that out.
     pub fn forget_partition(&self, partition: PartitionId) {
+        self.ranges.forget_partition(partition);
         for shard in &self.shards {
             let mut shard = shard.lock();
             let forgotten = self.counted(&mut shard, |table| table.forget_partition(partition));

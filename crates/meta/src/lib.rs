@@ -50,6 +50,7 @@ mod locks;
 mod neighbours;
 mod ownership;
 mod promises;
+mod ranges;
 mod reaper;
 mod record;
 mod replies;

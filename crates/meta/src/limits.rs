@@ -31,6 +31,11 @@ pub(crate) const MAX_LANES: u32 = 65_536;
 /// Files of a session that comes back that are made at a time. They share commits.
 pub(crate) const PROMISES_AT_ONCE: usize = 64;
 
+/// Ranges of names that sessions have to themselves, some 150 bytes each: in all directories, in one, and of one session there.
+pub(crate) const RANGES: usize = 64 << 10;
+pub(crate) const RANGES_PER_DIRECTORY: usize = 4096;
+pub(crate) const RANGES_PER_SESSION: usize = 128;
+
 /// Such files of which the session may still ask what became of them, some 150 bytes each. It asks at once.
 pub(crate) const KEPT_PROMISES: usize = 64 << 10;
 

@@ -67,7 +67,8 @@ fn who_is_let_at_a_file_gets_a_capability_for_it() {
         let grant =
             |rights| Some(Grant { session: SessionId(1), inode: ino, rights, holder: 5, epoch: 0, expires });
         assert_eq!(verifier.granted(&made), grant(Rights::READ_WRITE));
-        let reserved = ask(&world, 1, 5, MetaOp::Reserve { dir: ROOT, count: 1 }).await.unwrap();
+        let reserved =
+            ask(&world, 1, 5, MetaOp::Reserve { dir: ROOT, count: 1, prefix: Bytes::new() }).await.unwrap();
         let MetaReply::Reserved { first, .. } = reserved.reply else { panic!("{reserved:?}") };
         let (name, content) = (Bytes::from_static(b"promised"), Bytes::new());
         let file = PromisedFile {

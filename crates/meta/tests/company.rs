@@ -89,7 +89,15 @@ fn commands_reach_across_services() {
         // A directory can't move below itself, wherever its parents are.
         client.entry(rename((ROOT, "nothing"), (a, "x"))).await.unwrap_err();
         let below = client.entry(mkdir(c, "below")).await.unwrap().ino;
-        let names = client.call(MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 100, attributes: true }).await;
+        let names = client
+            .call(MetaOp::Readdir {
+                dir: ROOT,
+                cookie: 0,
+                limit: 100,
+                attributes: true,
+                prefix: bytes::Bytes::new(),
+            })
+            .await;
         let MetaReply::Directory { entries, .. } = names.unwrap() else { panic!() };
         let name_of =
             |ino| String::from_utf8(entries.iter().find(|e| e.ino == ino).unwrap().name.to_vec()).unwrap();
@@ -523,7 +531,8 @@ async fn random_step(client: &Roaming, model: &mut Model, next: &mut usize) {
 /// What a directory has, and what its entries are.
 async fn compare(client: &Roaming, model: &Model, dir: usize) {
     let ino = model.inodes[&dir];
-    let op = MetaOp::Readdir { dir: ino, cookie: 0, limit: 100, attributes: true };
+    let op =
+        MetaOp::Readdir { dir: ino, cookie: 0, limit: 100, attributes: true, prefix: bytes::Bytes::new() };
     let MetaReply::Directory { entries, .. } = client.call(op).await.unwrap() else { panic!() };
     let found: BTreeSet<String> =
         entries.iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()).collect();

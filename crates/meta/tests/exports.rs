@@ -121,7 +121,7 @@ fn squashed_root_is_nobody() {
         }
         let (dir, file) = private(&world).await;
         let read = |ino| MetaOp::MayOpen { ino, wanted: 4 };
-        let readdir = MetaOp::Readdir { dir, cookie: 0, limit: 10, attributes: false };
+        let readdir = MetaOp::Readdir { dir, cookie: 0, limit: 10, attributes: false, prefix: Bytes::new() };
         let xattr = |name: &'static [u8]| MetaOp::GetXattr { ino: file, name: Bytes::from_static(name) };
         for (op, refusal) in [
             (lookup(dir, "secret"), Errno::EACCES),
@@ -352,7 +352,8 @@ fn only_who_is_what_it_says_is_alone_in_a_directory() {
                 _ => Some(Errno::EBUSY),
             };
             for who in [AS_ROOT, AS_OWNER, ITSELF] {
-                let answer = ask(&world, from, who, MetaOp::Reserve { dir, count: 8 }).await;
+                let answer =
+                    ask(&world, from, who, MetaOp::Reserve { dir, count: 8, prefix: Bytes::new() }).await;
                 assert_eq!(answer.as_ref().err().map(|error| error.errno), refusal, "{who:?}: {answer:?}");
                 let grants = answer.map_or_else(|_| vec![], |answer| answer.grants);
                 assert_eq!(grants.is_empty(), refusal.is_some());
@@ -369,7 +370,7 @@ fn who_is_not_what_it_says_has_promised_nothing() {
         for from in everybody {
             register(&world, from).await.unwrap();
         }
-        let reserve = MetaOp::Reserve { dir: ROOT, count: 8 };
+        let reserve = MetaOp::Reserve { dir: ROOT, count: 8, prefix: Bytes::new() };
         let answer = ask(&world, FREE, AS_ROOT, reserve).await.unwrap().reply;
         let MetaReply::Reserved { first, .. } = answer else { panic!("{answer:?}") };
         usual_rules(&world);

@@ -94,7 +94,13 @@ fn a_listing_fetches_the_attributes_of_a_page_together() {
         },
         |client, far| async move {
             let before = client.meta.stats().reruns;
-            let op = MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 1000, attributes: true };
+            let op = MetaOp::Readdir {
+                dir: ROOT,
+                cookie: 0,
+                limit: 1000,
+                attributes: true,
+                prefix: bytes::Bytes::new(),
+            };
             let MetaReply::Directory { entries, .. } = client.call(op).await.unwrap() else { panic!() };
             assert!(entries.len() == 200 && entries.iter().all(|entry| entry.attr.is_some()));
             assert!(far.reads.lock().len() >= 200);
@@ -150,7 +156,13 @@ fn a_directory_that_changes_while_it_is_fetched_is_listed_as_it_is() {
         },
         |client, far| async move {
             let held = far.hold(&keys::entries_after(ROOT, 0).from);
-            let list = MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 100, attributes: false };
+            let list = MetaOp::Readdir {
+                dir: ROOT,
+                cookie: 0,
+                limit: 100,
+                attributes: false,
+                prefix: bytes::Bytes::new(),
+            };
             let listing = Call::call(&client, list.clone()).await;
             assert!(!listing.is_done());
             far.held.lock().clear();

@@ -86,7 +86,13 @@ impl Place {
                 }
             }
             (20..30, _) => {
-                let op = MetaOp::Readdir { dir, cookie: 0, limit: 100, attributes: true };
+                let op = MetaOp::Readdir {
+                    dir,
+                    cookie: 0,
+                    limit: 100,
+                    attributes: true,
+                    prefix: bytes::Bytes::new(),
+                };
                 honest.ask(op).await.unwrap();
             }
             (30..35, _) => _ = honest.ask(getattr(dir)).await,

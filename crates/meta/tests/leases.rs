@@ -34,7 +34,8 @@ fn answers_bring_leases_for_registered_sessions_only() {
         assert_eq!(made.grants.len(), 2);
         assert_eq!(one.grants(lookup("a")).await, [(ROOT, Read), (ino, Read)]);
         assert_eq!(one.grants(getattr(ino)).await, [(ino, Read)]);
-        let list = MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true };
+        let list =
+            MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true, prefix: bytes::Bytes::new() };
         assert_eq!(one.grants(list).await, [(ROOT, Read), (ino, Read)]);
         assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
         assert_eq!(one.grants(getattr(ino)).await, [(ino, Write)]);
@@ -136,7 +137,8 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         one.call(MetaOp::BeginWrite { ino }).await.unwrap();
         one.call(drop_inline(ino)).await.unwrap();
         // A listing says nothing of it, without asking.
-        let list = MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true };
+        let list =
+            MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true, prefix: bytes::Bytes::new() };
         let MetaReply::Directory { entries, .. } = two.call(list).await.unwrap() else { panic!() };
         assert_eq!((entries.len(), entries[0].attr), (1, None));
         let (call, recall) = recalled_by(&one, &two, getattr(ino), 0).await;

@@ -17,14 +17,14 @@ use wire::{MetaOp, MetaReply, Promise, PromisedFile, RenameMode, XattrMode};
 const AS_ROOT: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
 
 fn reserve(dir: InodeId) -> MetaOp {
-    MetaOp::Reserve { dir, count: 16 }
+    MetaOp::Reserve { dir, count: 16, prefix: Bytes::new() }
 }
 
 /// Numbers in a directory that the session has for itself from now on.
 async fn alone_in(client: &Client, dir: InodeId) -> InodeId {
     let answer = client.respond(0, reserve(dir)).await.unwrap();
     assert_eq!(answer.grants, [wire::Grant { ino: dir, mode: Write }]);
-    let MetaReply::Reserved { first, count, attr, inline_limit } = answer.reply else { panic!() };
+    let MetaReply::Reserved { first, count, attr, inline_limit, .. } = answer.reply else { panic!() };
     assert_eq!((count, attr.ino, inline_limit), (16, dir, 4096));
     first
 }
@@ -187,7 +187,7 @@ fn looks(dir: InodeId, elsewhere: InodeId, file: InodeId) -> Vec<(MetaOp, Expect
         (rename((dir, "promised"), (elsewhere, "moved"), RenameMode::Replace), |reply| drop(reply.unwrap())),
         (rename((elsewhere, "file"), (dir, "promised"), RenameMode::NoReplace), exists),
         (rename((elsewhere, "file"), (dir, "promised"), RenameMode::Exchange), |reply| drop(reply.unwrap())),
-        (MetaOp::Readdir { dir, cookie: 0, limit: 9, attributes: false }, |reply| {
+        (MetaOp::Readdir { dir, cookie: 0, limit: 9, attributes: false, prefix: Bytes::new() }, |reply| {
             let Ok(MetaReply::Directory { entries, .. }) = reply else { panic!("{reply:?}") };
             assert!(entries.iter().any(|entry| entry.name == "promised"));
         }),

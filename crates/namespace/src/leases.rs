@@ -172,23 +172,27 @@ impl LeaseTable {
     /// Grants `Read` unasked where that disturbs nobody. Returns what the session holds and may rely on: nothing while it is to give it up, and
     /// `Shared` is nothing to rely on.
     pub fn offer(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_or(asker, ino, None)
+        self.offer_or(asker, ino, (LeaseMode::Read, None))
     }
 
     /// The same of a directory. While it cools down, `Permissions` is granted: those who change its names leave that alone.
     pub fn offer_directory(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_or(asker, ino, Some(LeaseMode::Permissions))
+        self.offer_or(asker, ino, (LeaseMode::Read, Some(LeaseMode::Permissions)))
+    }
+
+    /// The same where nobody is to know all names of the directory: `Permissions` at most.
+    pub fn offer_permissions(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.offer_or(asker, ino, (LeaseMode::Permissions, Some(LeaseMode::Permissions)))
     }
 
     fn offer_or(
         &mut self,
         asker: Asker,
         ino: InodeId,
-        while_cooling: Option<LeaseMode>,
+        (mut offered, while_cooling): (LeaseMode, Option<LeaseMode>),
     ) -> Option<LeaseMode> {
         self.cool_down(asker.now_ns);
         let room = self.has_room_unasked(asker.session);
-        let mut offered = LeaseMode::Read;
         match self.inodes.get_mut(&ino) {
             Some(entry) => {
                 if entry.is_closed_to(asker.session) {

@@ -35,7 +35,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
             let new = make::NewFile { mode: *mode, umask: *umask, rdev: *rdev, exclusive: *exclusive };
             make::create(tx, *parent, name, new)
         }
-        MetaOp::Reserve { dir, count } => promise::reserve(tx, *dir, *count),
+        MetaOp::Reserve { dir, count, prefix } => promise::reserve(tx, *dir, *count, prefix),
         MetaOp::Deliver { file } => promise::deliver(tx, file),
         MetaOp::Mkdir { parent, name, mode, umask } => make::mkdir(tx, *parent, name, *mode, *umask),
         MetaOp::Symlink { parent, name, target } => make::symlink(tx, *parent, name, target),
@@ -49,8 +49,8 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
             rename::rename(tx, from, to, *mode)
         }
         MetaOp::Readlink { ino } => lookup::readlink(tx, *ino),
-        MetaOp::Readdir { dir, cookie, limit, attributes } => {
-            readdir::readdir(tx, *dir, *cookie, *limit, *attributes)
+        MetaOp::Readdir { dir, cookie, limit, attributes, prefix } => {
+            readdir::readdir(tx, *dir, (*cookie, *limit), prefix, *attributes)
         }
         MetaOp::GetXattr { ino, name } => xattr::get(tx, *ino, name),
         MetaOp::SetXattr { ino, name, value, mode, kill_sgid } => {

@@ -109,7 +109,11 @@ pub enum MetaOp {
     /// Numbers for files that the session is going to make in a directory, and `Write` on that: `Reserved`, with as many as `count` at most. What others
     /// keep of the directory they give up first. `EBUSY` where something of it was recalled a moment ago and others are there, where a default ACL decides what its files
     /// are, and to sessions whose users are squashed or may only read.
-    Reserve { dir: InodeId, count: u32 },
+    ///
+    /// With a `prefix`, of at most 255 bytes, it is `Write` on the names that begin so, and no others: a lease on an inode number that no file gets and that stands for
+    /// them ([`MetaReply::Reserved::range`]). Others go on using the directory, with `Permissions` on it. `EBUSY` also where others have names that overlap with these, or the
+    /// directory as a whole, and where there are too many such ranges.
+    Reserve { dir: InodeId, count: u32, prefix: Bytes },
     /// Makes a file that programs have already: `Created`, or its `Entry` when it has been made by then, and `EEXIST` when the name is another file's.
     Deliver { file: Box<PromisedFile> },
     /// `Entry`.
@@ -129,8 +133,8 @@ pub enum MetaOp {
     /// `Bytes`: the target of a symlink.
     Readlink { ino: InodeId },
     /// `Directory`: entries after `cookie` (0 from the start), at most `limit`, without `.` and `..`; `attributes` adds each
-    /// entry's attributes.
-    Readdir { dir: InodeId, cookie: u64, limit: u32, attributes: bool },
+    /// entry's attributes. With a `prefix`, of those entries only the ones whose names begin so, and the last one, whose cookie is needed to go on.
+    Readdir { dir: InodeId, cookie: u64, limit: u32, attributes: bool, prefix: Bytes },
     /// `Bytes`.
     GetXattr { ino: InodeId, name: Bytes },
     /// `Attr`. `kill_sgid`: clear setgid as a change of the access ACL by an outsider must.
@@ -419,6 +423,8 @@ pub enum MetaReply {
         attr: Attr,
         /// The most bytes that may live inline in its files.
         inline_limit: u32,
+        /// The number on which the lease is, where it is one on names with a prefix.
+        range: Option<InodeId>,
     },
     /// These partitions have come to the service from another one, and nothing there is read or changed until the session follows
     /// (`Follow`), or is ended.

@@ -2,9 +2,9 @@
 
 use crate::cluster::{Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
 use crate::company::{FIRST, SECOND, with_company};
+use crate::twin::Twin;
 use client::{Client, Found, Handle, WriteHow};
 use rt::IoBuf;
-use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ const SOON: Duration = Duration::from_millis(10);
 const LATER: Duration = Duration::from_millis(100);
 
 /// As a kernel does it, which looks the name up first.
-async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
+pub async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
     look(client, dir, name).await;
     create(client, dir, name).await
 }
 
-async fn look(client: &Arc<Client>, dir: InodeId, name: &str) {
+pub async fn look(client: &Arc<Client>, dir: InodeId, name: &str) {
     if let Found::Known(known) = client.find(ROOT, dir, name.as_bytes()).await.unwrap() {
         client.forget(known.ino, 1);
     }
@@ -36,7 +36,7 @@ async fn create(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
 }
 
 /// Making it asks nobody, though a client may be asking something else at that moment.
-async fn create_unasked(client: &Arc<Client>, dir: InodeId, name: &str) -> (bool, Arc<Handle>) {
+pub async fn create_unasked(client: &Arc<Client>, dir: InodeId, name: &str) -> (bool, Arc<Handle>) {
     let made = client.create(ROOT, dir, name.as_bytes(), 0o100_644, 0o022, RDWR);
     let mut made = pin!(made);
     let at_once = poll_fn(|context| {
@@ -51,7 +51,7 @@ async fn create_unasked(client: &Arc<Client>, dir: InodeId, name: &str) -> (bool
     }
 }
 
-async fn close(client: &Arc<Client>, file: Arc<Handle>) -> Result<()> {
+pub async fn close(client: &Arc<Client>, file: Arc<Handle>) -> Result<()> {
     let flushed = client.flush(&file).await;
     client.release(file).await;
     flushed
@@ -60,7 +60,10 @@ async fn close(client: &Arc<Client>, file: Arc<Handle>) -> Result<()> {
 /// Makes files until the client has a directory to itself.
 async fn has_alone(client: &Arc<Client>, dir: InodeId) {
     for _ in 0..10_000 {
-        let name = format!("early{}", rt::random_u64());
+        // A number at its end would be one of many.
+        let number = rt::random_u64().to_string();
+        let letters: String = number.bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
+        let name = format!("early{letters}");
         look(client, dir, &name).await;
         let (unasked, file) = create_unasked(client, dir, &name).await;
         close(client, file).await.unwrap();
@@ -87,12 +90,12 @@ async fn promised(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle>
     file
 }
 
-async fn open(client: &Arc<Client>, dir: InodeId, name: &str, flags: u32) -> Result<Arc<Handle>> {
+pub async fn open(client: &Arc<Client>, dir: InodeId, name: &str, flags: u32) -> Result<Arc<Handle>> {
     let found = client.lookup(ROOT, dir, name.as_bytes()).await?;
     client.open(ROOT, found.ino, flags).await
 }
 
-async fn names(client: &Client, dir: InodeId) -> Vec<String> {
+pub async fn names(client: &Client, dir: InodeId) -> Vec<String> {
     let listing = client.readdir(dir, 0, 1000, false).await.unwrap();
     let name = |entry: &wire::DirEntry| String::from_utf8(entry.name.to_vec()).unwrap();
     let mut names: Vec<String> = listing.entries.iter().map(name).collect();
@@ -410,10 +413,7 @@ fn two_clients_in_turn_agree_with_a_map() {
     for seed in 1..=30 {
         with_cluster_of_seed(seed, |cluster| async move {
             let clients: [Arc<Client>; 2] = cluster.clients().await;
-            let dir = clients[0].mkdir(ROOT, InodeId::ROOT, b"d", 0o777, 0).await.unwrap().ino;
-            let mut there: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-            let mut open_files: Vec<(usize, String, Arc<Handle>)> = Vec::new();
-            let mut unasked = 0;
+            let mut twin = Twin::new(&clients[0]).await;
             for step in 0..480 {
                 // In turns each has it to itself, and the other one comes in between.
                 let (burst, within) = (step / 40, step % 40);
@@ -426,66 +426,19 @@ fn two_clients_in_turn_agree_with_a_map() {
                 let client = &clients[who];
                 match draw % 16 {
                     0..8 => {
-                        look(client, dir, &name).await;
-                        let (at_once, file) = create_unasked(client, dir, &name).await;
-                        unasked += u64::from(at_once);
-                        let content = there.entry(name.clone()).or_default();
-                        let len = (draw >> 24) as usize % 200;
-                        if len > 0 {
-                            client.put(&file, 0, len, b'a' + (draw >> 32) as u8 % 26).await;
-                            let grown = content.len().max(len);
-                            content.resize(grown, 0);
-                            content[..len].fill(b'a' + (draw >> 32) as u8 % 26);
-                        }
-                        open_files.push((who, name, file));
+                        let content = ((draw >> 24) as usize % 200, b'a' + (draw >> 32) as u8 % 26);
+                        twin.make(client, &name, content).await;
                     }
-                    8..11 if !open_files.is_empty() => {
-                        let (who, _, file) = open_files.swap_remove((draw >> 24) as usize % open_files.len());
-                        close(&clients[who], file).await.unwrap();
-                    }
-                    11 => match client.unlink(ROOT, dir, name.as_bytes()).await {
-                        Ok(()) => assert!(there.remove(&name).is_some(), "{name}"),
-                        Err(error) => {
-                            assert!(error.errno == Errno::ENOENT && !there.contains_key(&name), "{error}")
-                        }
-                    },
-                    12 => {
-                        let known: Vec<String> = there.keys().cloned().collect();
-                        assert_eq!(names(client, dir).await, known);
-                    }
-                    13 => match open(client, dir, &name, RDONLY).await {
-                        Ok(file) => {
-                            assert_eq!(Some(&client.bytes(&file).await), there.get(&name));
-                            client.release(file).await;
-                        }
-                        Err(error) => {
-                            assert!(error.errno == Errno::ENOENT && !there.contains_key(&name), "{error}")
-                        }
-                    },
-                    14 => {
-                        let to = format!("n{}", (draw >> 40) % 200);
-                        let renamed = client
-                            .rename(ROOT, dir, name.as_bytes(), dir, to.as_bytes(), RenameMode::Replace)
-                            .await;
-                        assert_eq!(renamed.is_ok(), there.contains_key(&name));
-                        if let Some(content) = there.remove(&name) {
-                            there.insert(to, content);
-                        }
-                    }
+                    8..11 => twin.close_one(draw >> 24).await,
+                    11 => twin.remove(client, &name).await,
+                    12 => twin.list(client).await,
+                    13 => twin.read(client, &name).await,
+                    14 => twin.rename(client, &name, &format!("n{}", (draw >> 40) % 200)).await,
                     15 if (draw >> 48).is_multiple_of(8) => cluster.restart_names().await,
                     _ => rt::sleep(Duration::from_millis((draw >> 24) % 40)).await,
                 }
             }
-            for (who, _, file) in open_files {
-                close(&clients[who], file).await.unwrap();
-            }
-            for client in &clients {
-                for (name, content) in &there {
-                    let file = open(client, dir, name, RDONLY).await.unwrap();
-                    assert_eq!(&client.bytes(&file).await, content, "{name}");
-                    client.release(file).await;
-                }
-            }
+            let unasked = twin.finish(&clients).await;
             assert!(unasked > 0, "nothing was promised");
         });
     }

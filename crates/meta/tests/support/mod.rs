@@ -213,7 +213,7 @@ impl Client {
         let mut names = Vec::new();
         let mut cookie = 0;
         loop {
-            let op = MetaOp::Readdir { dir, cookie, limit: 50, attributes: false };
+            let op = MetaOp::Readdir { dir, cookie, limit: 50, attributes: false, prefix: Bytes::new() };
             let MetaReply::Directory { entries, end, .. } = self.call(op).await.unwrap() else { panic!() };
             names.extend(entries.iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()));
             cookie = entries.last().map_or(cookie, |entry| entry.cookie);

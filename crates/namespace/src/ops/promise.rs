@@ -15,11 +15,14 @@ const MAX_RESERVED: u32 = 4096;
 /// How long ago a program may have made a file for that to be the file's time: longer than clients hold promises, if their clocks agree. Nanoseconds.
 const MAX_AGE_NS: i128 = 100_000_000;
 
-/// Numbers for files that are going to be made in a directory.
-pub(crate) fn reserve(tx: &mut Tx<'_>, dir: InodeId, count: u32) -> Outcome<MetaReply> {
+/// Numbers for files that are going to be made in a directory. The one before them stands for the names with a prefix, if there is one.
+pub(crate) fn reserve(tx: &mut Tx<'_>, dir: InodeId, count: u32, prefix: &[u8]) -> Outcome<MetaReply> {
     let directory = tx.live_directory(dir)?;
     if count == 0 {
         return Err(Errno::EINVAL.into());
+    }
+    if !prefix.is_empty() {
+        check_name(prefix)?;
     }
     if directory.default_acl {
         // Who makes a file says what its mode is before the service could.
@@ -27,9 +30,12 @@ pub(crate) fn reserve(tx: &mut Tx<'_>, dir: InodeId, count: u32) -> Outcome<Meta
         return Err(Error::new(Errno::EBUSY, message).hint("make them one by one").into());
     }
     let count = count.min(MAX_RESERVED);
-    let first = tx.reserve(dir.partition(), count)?;
+    let ranges = u32::from(!prefix.is_empty());
+    let reserved = tx.reserve(dir.partition(), count + ranges)?;
+    let range = (ranges > 0).then_some(reserved);
+    let first = InodeId(reserved.0 + u64::from(ranges));
     let inline_limit = pattern_for_children(&directory).inline_limit;
-    Ok(MetaReply::Reserved { first, count, attr: directory.attr(dir), inline_limit })
+    Ok(MetaReply::Reserved { first, count, attr: directory.attr(dir), inline_limit, range })
 }
 
 /// Makes a file with all of its content. One that was made before is answered as it is now.

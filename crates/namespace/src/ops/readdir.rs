@@ -18,17 +18,21 @@ const MAX_PAGE: usize = 2048;
 /// The most entries with one hash that can be listed. The hash is keyed and has 63 bits: two are rare, three are not seen.
 const MAX_COLLISIONS: usize = 4096;
 
-/// A page of entries after `cookie`.
+/// A page of entries after `cookie`, from `limit` of them; of those without the prefix only the last one, to go on from.
 pub(crate) fn readdir(
     tx: &Tx<'_>,
     dir: InodeId,
-    cookie: u64,
-    limit: u32,
+    (cookie, limit): (u64, u32),
+    prefix: &[u8],
     attributes: bool,
 ) -> Outcome<MetaReply> {
     let parent = tx.directory(dir)?.parent_id();
     let limit = (limit as usize).clamp(1, MAX_PAGE);
     let (mut entries, end) = page(tx.reader, dir, cookie, limit)?;
+    if !prefix.is_empty() {
+        let last = entries.last().map(|entry| entry.cookie);
+        entries.retain(|entry| entry.name.starts_with(prefix) || (!end && Some(entry.cookie) == last));
+    }
     if attributes {
         let at_home = entries.iter().map(|entry| entry.ino).filter(|ino| ino.partition() == dir.partition());
         tx.reader.expect(&mut at_home.map(|ino| keys::inode(ino).to_vec()))?;

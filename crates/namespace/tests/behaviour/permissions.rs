@@ -105,7 +105,7 @@ fn names_are_made_by_who_may_write_and_search_the_directory() {
             MetaOp::Symlink { parent, name: bytes("new"), target: bytes("x") },
             MetaOp::Link { ino: scene.files[0], parent, name: bytes("new") },
             MetaOp::Tmpfile { parent, mode: 0o600, umask: 0 },
-            MetaOp::Reserve { dir: parent, count: 1 },
+            MetaOp::Reserve { dir: parent, count: 1, prefix: bytes::Bytes::new() },
             deliver(parent, "new"),
             unlink(parent, "f"),
             rename((parent, "f"), (parent, "g"), RenameMode::Replace),

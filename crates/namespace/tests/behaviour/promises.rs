@@ -6,8 +6,10 @@ use wire::{MetaOp, MetaReply, PatternChange, PromisedFile, XattrMode};
 const ROOT: InodeId = InodeId::ROOT;
 
 fn reserve(world: &mut World, dir: InodeId, count: u32) -> Result<(InodeId, u32, Attr, u32), Errno> {
-    match world.run(MetaOp::Reserve { dir, count })? {
-        MetaReply::Reserved { first, count, attr, inline_limit } => Ok((first, count, attr, inline_limit)),
+    match world.run(MetaOp::Reserve { dir, count, prefix: Bytes::new() })? {
+        MetaReply::Reserved { first, count, attr, inline_limit, .. } => {
+            Ok((first, count, attr, inline_limit))
+        }
         reply => panic!("no numbers: {reply:?}"),
     }
 }

@@ -239,7 +239,7 @@ impl World {
         cookie: u64,
         limit: u32,
     ) -> Result<(Vec<DirEntry>, bool, InodeId), Errno> {
-        match self.run(MetaOp::Readdir { dir, cookie, limit, attributes: true })? {
+        match self.run(MetaOp::Readdir { dir, cookie, limit, attributes: true, prefix: Bytes::new() })? {
             MetaReply::Directory { entries, end, parent } => Ok((entries, end, parent)),
             reply => panic!("no directory: {reply:?}"),
         }

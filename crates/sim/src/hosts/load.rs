@@ -30,6 +30,8 @@ const NAMES: u64 = 3;
 /// Small files that a client makes one after the other, and those that it makes in one directory: enough for it to want that to itself.
 const SMALL_AT_ONCE: u64 = 6;
 const SMALL_PER_DIR: u64 = 24;
+/// Beginnings of names in directories in which all make small files.
+const KINDS: u64 = 3;
 /// Bytes of a small file.
 const SMALL: usize = 64;
 /// How long one stays empty, at most: longer than it is kept from the service.
@@ -549,9 +551,16 @@ fn object_of(file: u64, block: u64) -> String {
     format!("file{file} block {block}")
 }
 
-/// The directory and the name of a small file.
+/// The directory and the name of a small file: a directory of its maker, or one in which all make files, several in a row with names that begin alike.
 fn small_name(maker: u32, number: u64) -> (String, String) {
-    (format!("small{maker}-{}", number / SMALL_PER_DIR), format!("f{number}"))
+    let turn = number / SMALL_PER_DIR;
+    match turn % 2 {
+        0 => (format!("small{maker}-{turn}"), format!("f{number}")),
+        _ => {
+            let kind = (number / SMALL_AT_ONCE + u64::from(maker)) % KINDS;
+            (format!("together{turn}"), format!("x{kind}.{maker}{number:04}"))
+        }
+    }
 }
 
 fn log_name(log: u64) -> String {

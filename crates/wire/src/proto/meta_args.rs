@@ -140,6 +140,8 @@ pub(crate) struct ReaddirFields {
     pub limit: u32,
     #[prost(bool, tag = "4")]
     pub attributes: bool,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub prefix: Bytes,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -378,6 +380,8 @@ pub(crate) struct ReserveFields {
     pub dir: u64,
     #[prost(uint32, tag = "2")]
     pub count: u32,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub prefix: Bytes,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -138,8 +138,9 @@ impl From<&MetaOp> for OpFields {
                 OpFields::Rename(RenameFields { from: Some(from), to: Some(to), mode: mode.number() })
             }
             MetaOp::Readlink { ino } => OpFields::Readlink(InodeFields::of(ino)),
-            &MetaOp::Readdir { dir, cookie, limit, attributes } => {
-                OpFields::Readdir(ReaddirFields { dir: dir.0, cookie, limit, attributes })
+            &MetaOp::Readdir { dir, cookie, limit, attributes, ref prefix } => {
+                let prefix = prefix.clone();
+                OpFields::Readdir(ReaddirFields { dir: dir.0, cookie, limit, attributes, prefix })
             }
             MetaOp::GetXattr { ino, name } => OpFields::GetXattr(XattrFields::of(ino, name)),
             &MetaOp::SetXattr { ino, ref name, ref value, mode, kill_sgid } => {
@@ -219,7 +220,9 @@ impl From<&MetaOp> for OpFields {
                 in_use: in_use.iter().map(|ino| ino.0).collect(),
                 promised: List::of(promised, PromiseFields::from),
             }),
-            &MetaOp::Reserve { dir, count } => OpFields::Reserve(ReserveFields { dir: dir.0, count }),
+            &MetaOp::Reserve { dir, count, ref prefix } => {
+                OpFields::Reserve(ReserveFields { dir: dir.0, count, prefix: prefix.clone() })
+            }
             MetaOp::Deliver { file } => OpFields::Deliver((&**file).into()),
         }
     }
@@ -271,7 +274,8 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Readlink(f) => MetaOp::Readlink { ino: InodeId(f.ino) },
             OpFields::Readdir(f) => {
                 let (cookie, limit, attributes) = (f.cookie, f.limit, f.attributes);
-                MetaOp::Readdir { dir: InodeId(f.dir), cookie, limit, attributes }
+                let prefix = name(f.prefix)?;
+                MetaOp::Readdir { dir: InodeId(f.dir), cookie, limit, attributes, prefix }
             }
             OpFields::GetXattr(f) => MetaOp::GetXattr { ino: InodeId(f.ino), name: name(f.name)? },
             OpFields::SetXattr(f) => {
@@ -360,7 +364,9 @@ impl TryFrom<OpFields> for MetaOp {
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
                 promised: List::take(f.promised, Promise::try_from)?,
             },
-            OpFields::Reserve(f) => MetaOp::Reserve { dir: InodeId(f.dir), count: f.count },
+            OpFields::Reserve(f) => {
+                MetaOp::Reserve { dir: InodeId(f.dir), count: f.count, prefix: name(f.prefix)? }
+            }
             OpFields::Deliver(f) => MetaOp::Deliver { file: Box::new(f.try_into()?) },
         })
     }

@@ -56,6 +56,8 @@ pub(crate) struct ReservedFields {
     attr: Option<AttrFields>,
     #[prost(uint32, tag = "4")]
     inline_limit: u32,
+    #[prost(uint64, optional, tag = "5")]
+    range: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -237,9 +239,10 @@ impl From<&MetaReply> for ReplyFields {
             MetaReply::Elsewhere { ino, mode } => {
                 ReplyFields::Elsewhere(ElsewhereFields { ino: ino.0, mode: *mode })
             }
-            MetaReply::Reserved { first, count, attr, inline_limit } => {
+            MetaReply::Reserved { first, count, attr, inline_limit, range } => {
                 let (first, count, attr, inline_limit) = (first.0, *count, Some(attr.into()), *inline_limit);
-                ReplyFields::Reserved(ReservedFields { first, count, attr, inline_limit })
+                let range = range.map(|ino| ino.0);
+                ReplyFields::Reserved(ReservedFields { first, count, attr, inline_limit, range })
             }
             MetaReply::Adopted { partitions } => {
                 let partitions = partitions.iter().map(|partition| u32::from(partition.0)).collect();
@@ -290,6 +293,7 @@ impl TryFrom<ReplyFields> for MetaReply {
                 count: f.count,
                 attr: need(f.attr, "attributes")?.try_into()?,
                 inline_limit: f.inline_limit,
+                range: f.range.map(InodeId),
             },
             ReplyFields::Adopted(f) => MetaReply::Adopted { partitions: partitions(f.partitions)? },
         })

@@ -46,6 +46,7 @@ pub fn samples() -> Vec<Sample> {
     let returns =
         MetaRequest { session: SessionId(7), number: None, credentials: Credentials::default(), op };
     samples.push(sample("meta_request-register".to_string(), returns));
+    samples.extend(ranges());
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
     samples.push(sample("meta_response-permissions".to_string(), permissions));
@@ -162,6 +163,23 @@ fn grant(ino: u64, mode: LeaseMode) -> Grant {
     Grant { ino: InodeId(ino), mode }
 }
 
+/// What is about names with a prefix.
+fn ranges() -> Vec<Sample> {
+    let prefix = Bytes::from_static(b"rank3.");
+    let request =
+        |op| MetaRequest { session: SessionId(7), number: None, credentials: Credentials::default(), op };
+    let list =
+        MetaOp::Readdir { dir: DIR, cookie: 7, limit: 2048, attributes: false, prefix: prefix.clone() };
+    let reserve = MetaOp::Reserve { dir: DIR, count: 63, prefix };
+    let range = Some(InodeId(INO.0 - 1));
+    let reserved = MetaReply::Reserved { first: INO, count: 63, attr: attr(), inline_limit: 4096, range };
+    vec![
+        sample("meta_request-readdir_range".to_string(), request(list)),
+        sample("meta_request-reserve_range".to_string(), request(reserve)),
+        sample("meta_response-reserved_range".to_string(), MetaResponse::from(reserved)),
+    ]
+}
+
 fn name() -> Bytes {
     Bytes::from_static(b"name")
 }
@@ -225,7 +243,7 @@ fn meta_ops() -> Vec<MetaOp> {
             mode: RenameMode::Exchange,
         },
         MetaOp::Readlink { ino },
-        MetaOp::Readdir { dir, cookie: 1 << 62, limit: 100, attributes: true },
+        MetaOp::Readdir { dir, cookie: 1 << 62, limit: 100, attributes: true, prefix: Bytes::new() },
         MetaOp::GetXattr { ino, name: name.clone() },
         MetaOp::SetXattr {
             ino,
@@ -273,7 +291,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Introduce { ino, groups: vec![100, 27], privileged: true },
         MetaOp::Migrate { ino, pool: Some("nvme".into()), scheme: Some("mirror:2".into()) },
         MetaOp::MigrationOf { ino },
-        MetaOp::Reserve { dir, count: 1024 },
+        MetaOp::Reserve { dir, count: 1024, prefix: Bytes::new() },
         MetaOp::Deliver { file: Box::new(promised()) },
     ]
 }
@@ -344,7 +362,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
         MetaReply::Migration(Some(Box::new(migration))),
         MetaReply::Adopted { partitions: vec![PartitionId(0), PartitionId(63)] },
-        MetaReply::Reserved { first: INO, count: 1024, attr: attr(), inline_limit: 4096 },
+        MetaReply::Reserved { first: INO, count: 1024, attr: attr(), inline_limit: 4096, range: None },
     ]
 }
 

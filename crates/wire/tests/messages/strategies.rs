@@ -152,7 +152,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Rmdir { parent: ino(), name: name() },
         Rename { parent: ino(), name: name(), new_parent: ino(), new_name: name(), mode: rename_mode() },
         Readlink { ino: ino() },
-        Readdir { dir: ino(), cookie: u64s(), limit: u32s(), attributes: flag() },
+        Readdir { dir: ino(), cookie: u64s(), limit: u32s(), attributes: flag(), prefix: name() },
         GetXattr { ino: ino(), name: name() },
         SetXattr { ino: ino(), name: name(), value: name(), mode: xattr_mode(), kill_sgid: flag() },
         ListXattr { ino: ino() },
@@ -188,7 +188,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
         Migrate { ino: ino(), pool: of(".{0,20}"), scheme: of(".{0,20}") },
         MigrationOf { ino: ino() },
-        Reserve { dir: ino(), count: u32s() },
+        Reserve { dir: ino(), count: u32s(), prefix: name() },
         Deliver { file: promised().prop_map(Box::new) },
     ]
 }
@@ -224,7 +224,7 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
         Renamed { moved: attr(), other: of(attr()) },
         Elsewhere { ino: ino(), mode: any::<u32>() },
         Adopted { partitions: vec_of(partition()) },
-        Reserved { first: ino(), count: any::<u32>(), attr: attr(), inline_limit: any::<u32>() },
+        Reserved { first: ino(), count: any::<u32>(), attr: attr(), inline_limit: any::<u32>(), range: of(ino()) },
         Directory { entries: vec_of(dir_entry()), end: any::<bool>(), parent: ino() },
     ];
     replies.extend([

@@ -1,0 +1,265 @@
+//! Names in a directory that one session has to itself, while others use the directory, too: those that begin alike.
+//!
+//! Clients that fill one directory together mostly make names of their own there (`rank3.00017`). Who has all of those that begin with `rank3.` knows which
+//! of them there are, and needn't ask.
+//!
+//! The lease on such a range is `Write` on an inode number that no file has, of the directory's partition: recalls, yields, limits and ends of sessions are those of all
+//! leases. What belongs to a directory is noted here, and forgotten when the lease is found gone.
+//!
+//! Invariants; what grants is done while the directory's partition is held:
+//! - Ranges of two sessions in one directory have no name in common.
+//! - While a session has a range, no other one holds more than `Permissions` on the directory: else it would go on to know names that aren't any more.
+
+use crate::leases::Leases;
+use crate::limits::{RANGES, RANGES_PER_DIRECTORY, RANGES_PER_SESSION};
+use crate::sessions::Sessions;
+use bytes::Bytes;
+use namespace::leases::{Access, Asker, Due};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use types::{InodeId, PartitionId, SessionId};
+
+/// Names that a command is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Names<'a> {
+    One(&'a [u8]),
+    /// All that begin so.
+    With(&'a [u8]),
+}
+
+impl Names<'_> {
+    /// Every name.
+    pub const ALL: Names<'static> = Names::With(b"");
+}
+
+/// Who has names of a directory.
+struct Range {
+    session: SessionId,
+    /// The number on which the lease is.
+    lease: InodeId,
+}
+
+/// The ranges of a directory by their prefixes. None begins with another one: so of those that a name may begin with there is one at most, the last one that isn't after it.
+type OfDirectory = BTreeMap<Bytes, Range>;
+
+/// Those that have some of these names.
+fn meeting<'a>(ranges: &'a OfDirectory, names: Names<'a>) -> impl Iterator<Item = &'a Range> {
+    let (Names::One(beginning) | Names::With(beginning)) = names;
+    let before = (Bound::Unbounded, Bound::Included(beginning));
+    let around =
+        ranges.range::<[u8], _>(before).next_back().filter(|(prefix, _)| beginning.starts_with(prefix));
+    let after = (Bound::Excluded(beginning), Bound::Unbounded);
+    let all = matches!(names, Names::With(_)).then(|| ranges.range::<[u8], _>(after)).into_iter().flatten();
+    let within = all.take_while(move |(prefix, _)| prefix.starts_with(beginning));
+    around.into_iter().chain(within).map(|(_, range)| range)
+}
+
+/// The ranges of all directories.
+#[derive(Default)]
+pub(crate) struct Ranges {
+    directories: Mutex<BTreeMap<InodeId, OfDirectory>>,
+    /// Ranges in all of them. While it is 0, nobody has names in any.
+    count: AtomicUsize,
+}
+
+impl Ranges {
+    fn is_empty(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+
+    /// Those of other sessions in a directory that have some of these names.
+    fn of_others(&self, session: SessionId, dir: InodeId, names: Names<'_>) -> Vec<InodeId> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let directories = self.directories.lock();
+        let Some(ranges) = directories.get(&dir) else { return Vec::new() };
+        let those = meeting(ranges, names).filter(|range| range.session != session);
+        those.map(|range| range.lease).collect()
+    }
+
+    /// Whether this is so of one of another session in a directory.
+    fn any_of_others(
+        &self,
+        session: SessionId,
+        dir: InodeId,
+        is_so: impl Fn(SessionId, InodeId) -> bool,
+    ) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let directories = self.directories.lock();
+        let mut there = directories.get(&dir).into_iter().flat_map(BTreeMap::values);
+        there.any(|range| range.session != session && is_so(range.session, range.lease))
+    }
+
+    fn retain(&self, mut stays: impl FnMut(InodeId, &Range) -> bool) {
+        if self.is_empty() {
+            return;
+        }
+        let mut directories = self.directories.lock();
+        directories.retain(|dir, ranges| {
+            ranges.retain(|_, range| stays(*dir, range));
+            !ranges.is_empty()
+        });
+        self.count.store(directories.values().map(BTreeMap::len).sum(), Relaxed);
+    }
+
+    /// Forgets those of a partition that is another service's now.
+    pub fn forget_partition(&self, partition: PartitionId) {
+        self.retain(|dir, _| dir.partition() != partition);
+    }
+
+    /// What stands for these names of a session, if they are noted already, else `fresh`, which then is noted. `None` where somebody has some of them, or there are too many.
+    fn find_or_note(
+        &self,
+        session: SessionId,
+        (dir, prefix): (InodeId, &Bytes),
+        fresh: InodeId,
+    ) -> Option<InodeId> {
+        let mut directories = self.directories.lock();
+        if let Some(ranges) = directories.get(&dir) {
+            if let Some(known) = ranges.get(prefix).filter(|range| range.session == session) {
+                return Some(known.lease);
+            }
+            let own = || ranges.values().filter(|range| range.session == session).count();
+            if meeting(ranges, Names::With(prefix)).next().is_some()
+                || ranges.len() >= RANGES_PER_DIRECTORY
+                || own() >= RANGES_PER_SESSION
+            {
+                return None;
+            }
+        }
+        if self.count.load(Relaxed) >= RANGES {
+            return None;
+        }
+        directories.entry(dir).or_default().insert(prefix.clone(), Range { session, lease: fresh });
+        self.count.fetch_add(1, Relaxed);
+        Some(fresh)
+    }
+}
+
+impl Leases {
+    fn holds(&self, session: SessionId, range: InodeId) -> bool {
+        self.is_written_by(session, range)
+    }
+
+    /// Whether other sessions have names of a directory to themselves.
+    pub fn has_ranges_of_others(&self, session: SessionId, dir: InodeId) -> bool {
+        self.ranges.any_of_others(session, dir, |other, range| self.holds(other, range))
+    }
+
+    /// Recalls the ranges of others in which some of these names are.
+    pub fn make_way_in_ranges(
+        &self,
+        sessions: &Sessions,
+        asker: Asker,
+        (dir, names): (InodeId, Names<'_>),
+        due: &mut Vec<Due>,
+    ) {
+        for range in self.ranges.of_others(asker.session, dir, names) {
+            self.make_way_on(sessions, asker, (range, Access::Change), due);
+        }
+    }
+
+    /// Gives a session the names of a directory that begin with a prefix; returns the number on which it has a lease then, `fresh` or the one of before. What others know of
+    /// all names of the directory is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the wish is to be repeated.
+    pub fn take_range(
+        &self,
+        sessions: &Sessions,
+        asker: Asker,
+        (dir, prefix): (InodeId, &Bytes),
+        fresh: InodeId,
+        due: &mut Vec<Due>,
+    ) -> Option<InodeId> {
+        if self.is_written_elsewhere(asker.session, dir) {
+            return None;
+        }
+        let is_crowded = self.ranges.count.load(Relaxed) >= RANGES / 2;
+        self.ranges.retain(|at, range| (at != dir && !is_crowded) || self.holds(range.session, range.lease));
+        let before = due.len();
+        self.make_way_for_names(sessions, asker, dir, due);
+        if due.len() > before {
+            return None;
+        }
+        let range = self.ranges.find_or_note(asker.session, (dir, prefix), fresh)?;
+        self.take_alone(sessions, asker, range, due).map(|_| range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    const DIR: InodeId = InodeId(9);
+
+    fn note(ranges: &Ranges, session: u64, prefix: &str, fresh: u64) -> Option<u64> {
+        let prefix = Bytes::copy_from_slice(prefix.as_bytes());
+        let noted = ranges.find_or_note(SessionId(session), (DIR, &prefix), InodeId(fresh));
+        noted.map(|lease| lease.0)
+    }
+
+    #[test]
+    fn no_two_ranges_have_a_name_in_common_and_there_are_not_too_many() {
+        let ranges = Ranges::default();
+        assert_eq!(note(&ranges, 1, "a.", 100), Some(100));
+        assert_eq!(note(&ranges, 1, "a.", 101), Some(100), "it has that already");
+        for overlapping in ["a.", "a", "a.b"] {
+            assert_eq!(note(&ranges, 2, overlapping, 102), None);
+        }
+        assert_eq!(note(&ranges, 1, "a.b", 102), None, "its own are refused as well");
+        assert_eq!(note(&ranges, 2, "b.", 103), Some(103));
+        let own = (0..2 * RANGES_PER_SESSION as u64)
+            .filter(|n| note(&ranges, 3, &format!("c{n}."), 200 + n).is_some());
+        assert_eq!(own.count(), RANGES_PER_SESSION);
+        let many = 2 * RANGES_PER_DIRECTORY as u64;
+        let many =
+            (4..many).filter(|other| note(&ranges, *other, &format!("d{other}."), 1000 + other).is_some());
+        assert_eq!(many.count(), RANGES_PER_DIRECTORY - RANGES_PER_SESSION - 2);
+        ranges.forget_partition(DIR.partition());
+        assert!(ranges.is_empty() && ranges.of_others(SessionId(2), DIR, Names::ALL).is_empty());
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        "[ab]{0,5}"
+    }
+
+    proptest! {
+        /// Which ranges a command is about, beside a comparison with each of them.
+        #[test]
+        fn names_meet_ranges_as_a_look_at_all_of_them_says(prefixes in vec(text(), 0..12), names in vec(text(), 1..12)) {
+            let ranges = Ranges::default();
+            let mut noted: Vec<(u64, String)> = Vec::new();
+            for (at, prefix) in prefixes.into_iter().filter(|prefix| !prefix.is_empty()).enumerate() {
+                let overlaps = |other: &String| other.starts_with(&prefix) || prefix.starts_with(other.as_str());
+                let expected = !noted.iter().any(|(_, other)| overlaps(other));
+                let lease = 100 + at as u64;
+                let is_there = noted.iter().any(|(_, other)| *other == prefix);
+                if !is_there {
+                    prop_assert_eq!(note(&ranges, 1, &prefix, lease).is_some(), expected);
+                }
+                if expected {
+                    noted.push((lease, prefix));
+                }
+            }
+            let met = |names| {
+                let mut met: Vec<u64> = ranges.of_others(SessionId(2), DIR, names).iter().map(|ino| ino.0).collect();
+                met.sort_unstable();
+                met
+            };
+            let all = |meets: &dyn Fn(&str) -> bool| -> Vec<u64> {
+                noted.iter().filter(|(_, prefix)| meets(prefix)).map(|(lease, _)| *lease).collect()
+            };
+            for name in &names {
+                prop_assert_eq!(met(Names::One(name.as_bytes())), all(&|prefix| name.starts_with(prefix)));
+                let overlaps = |prefix: &str| name.starts_with(prefix) || prefix.starts_with(name.as_str());
+                prop_assert_eq!(met(Names::With(name.as_bytes())), all(&overlaps));
+            }
+            prop_assert_eq!(ranges.of_others(SessionId(1), DIR, Names::ALL), []);
+        }
+    }
+}
