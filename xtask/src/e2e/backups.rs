@@ -7,6 +7,7 @@ use super::rig::{COMMAND_DEADLINE, Rig, RigOptions};
 use super::stage::Stage;
 use super::{Scope, TestCase};
 use crate::process;
+use crate::sys;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -358,7 +359,11 @@ fn store_loses_power(stage: &Stage) -> TestResult {
         // What is under way then is repeated, and mustn't be done on what has gone.
         let under_way: Vec<_> = (0..30)
             .map(|number| lost.join(format!("{number}/early")))
-            .map(|path| thread::spawn(move || drop(fs::write(path, "early"))))
+            .map(|path| {
+                thread::spawn(move || {
+                    drop(sys::keep_files_to_oneself().and_then(|()| fs::write(path, "early")))
+                })
+            })
             .collect();
         rig.wait_for_end("m")?;
         disk.remount()?;

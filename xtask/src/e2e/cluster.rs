@@ -650,6 +650,7 @@ fn all_roles(stage: &Stage) -> TestResult {
     for seed in 1..=4 {
         let (single, copied) = (mount.clone(), mirrored.clone());
         let program = thread::spawn(move || -> TestResult {
+            sys::keep_files_to_oneself().at("the program's files")?;
             for dir in [single, copied] {
                 write_files(&dir, seed)?;
                 (1..=seed).try_for_each(|seed| check_files(&dir, seed))?;

@@ -25,6 +25,14 @@ pub fn enter_network(namespace: &File) -> io::Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
+/// Gives this thread a table of open files of its own, with nothing in it but standard input, output and error: files that the process has open can't
+/// be used in it. What it opens isn't inherited by programs that other threads start; these close such files when they are executed, and to close a file
+/// of a mount may take its services, which such a program may be about to become.
+pub fn keep_files_to_oneself() -> io::Result<()> {
+    // SAFETY: the call takes no pointers, and the rest of the process keeps its own table.
+    check(unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) })
+}
+
 /// Makes `signal` interrupt blocking calls (`EINTR`) instead of ending the process or restarting the call.
 pub fn interrupt_calls_on(signal: i32) -> io::Result<()> {
     extern "C" fn nothing(_signal: libc::c_int) {}
@@ -76,5 +84,37 @@ fn interrupts() -> libc::sigset_t {
         libc::sigaddset(&mut set, libc::SIGINT);
         libc::sigaddset(&mut set, libc::SIGTERM);
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Whether the calling thread has the file open.
+    fn has_open(file: &Path) -> bool {
+        let open = std::fs::read_dir("/proc/thread-self/fd").unwrap();
+        open.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|path| path == file))
+    }
+
+    #[test]
+    fn files_kept_to_oneself_are_in_no_other_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+        let _open = File::create(&ours).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let path = (ours.clone(), theirs.clone());
+        let thread = std::thread::spawn(move || {
+            keep_files_to_oneself().unwrap();
+            let _open = File::create(&path.1).unwrap();
+            tell.send((has_open(&path.0), has_open(&path.1))).unwrap();
+            ended.recv().unwrap_err();
+        });
+        assert_eq!(told.recv().unwrap(), (false, true), "ours and theirs in their thread");
+        assert_eq!((has_open(&ours), has_open(&theirs)), (true, false), "ours and theirs in our thread");
+        drop(end);
+        thread.join().unwrap();
     }
 }

@@ -9,6 +9,7 @@ use super::load::{ensure_no_errors, fsx_pieces, plan, under_load, work_beside};
 use super::mirror::{FSX_OPERATIONS, ensure_in_step};
 use super::twice::differences;
 use super::{Cluster, Part, Shape};
+use crate::sys;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -234,7 +235,10 @@ fn all_lose_power(stage: &Stage) -> TestResult {
             let writers: Vec<_> = (0..4)
                 .map(|writer: u64| {
                     let (folder, load) = (&folders[writer as usize % 2], &load);
-                    scope.spawn(move || write_files(folder, round << 8 | writer, writer < 2, load))
+                    scope.spawn(move || {
+                        sys::keep_files_to_oneself().at("the writer's files")?;
+                        write_files(folder, round << 8 | writer, writer < 2, load)
+                    })
                 })
                 .collect();
             let befallen = power_goes(&mut cluster, round, &load);

@@ -412,7 +412,10 @@ fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult
         .iter()
         .map(|name| {
             let path = dirs[1].join(name);
-            thread::spawn(move || writable(path)?.write_all(b"x"))
+            thread::spawn(move || {
+                sys::keep_files_to_oneself()?;
+                writable(path)?.write_all(b"x")
+            })
         })
         .collect();
     thread::sleep(Duration::from_secs(1));
