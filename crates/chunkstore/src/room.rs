@@ -10,13 +10,8 @@ use crate::error::{Kind, Result, StoreError};
 use crate::store::{Space, Store};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use types::{ByteRange, InodeId};
+use types::{ByteRange, InodeId, kept_free};
 
-/// Bytes kept free: the metadata store's journals, and its largest compaction, which writes everything anew before it frees
-/// the old. Also the target's own checksums, which are written after the data.
-const RESERVE_BYTES: u64 = 512 << 20;
-/// No more than this part of the disk's capacity is kept free: an eighth.
-const RESERVE_DIVISOR: u64 = 8;
 /// The most bytes that one look at the disk grants.
 const MAX_GRANT_BYTES: u64 = 16 << 20;
 /// The part of the room left that one look grants: a sixteenth, so that as many targets as that may share a disk.
@@ -41,16 +36,11 @@ impl Room {
 
     /// Takes `bytes` of what the disk has, and grants a part of the rest.
     fn take_from(&self, space: Space, bytes: u64) -> bool {
-        let rest = space.free.saturating_sub(reserve(space.capacity)).checked_sub(bytes);
+        let rest = space.free.saturating_sub(kept_free(space.capacity)).checked_sub(bytes);
         let grant = rest.map_or(0, |rest| (rest / GRANT_DIVISOR).min(MAX_GRANT_BYTES));
         self.granted.store(grant, Ordering::Relaxed);
         rest.is_some()
     }
-}
-
-/// Bytes kept free on a disk of this capacity.
-fn reserve(capacity: u64) -> u64 {
-    RESERVE_BYTES.min(capacity / RESERVE_DIVISOR)
 }
 
 impl Store {
@@ -102,7 +92,7 @@ impl Store {
                 self.target(),
                 self.dir.display(),
                 space.free,
-                reserve(space.capacity),
+                kept_free(space.capacity),
             ),
             "delete files, or add a target on another disk",
         )
@@ -114,13 +104,7 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
-
-    #[test]
-    fn the_reserve_is_small_on_small_disks() {
-        assert_eq!(reserve(1000 * GIB), RESERVE_BYTES);
-        assert_eq!(reserve(GIB), 128 << 20);
-        assert_eq!(reserve(0), 0);
-    }
+    const KEPT: u64 = 512 << 20;
 
     #[test]
     fn a_grant_is_used_up_and_never_reaches_into_the_reserve() {
@@ -131,10 +115,10 @@ mod tests {
         assert!(room.take(MAX_GRANT_BYTES));
         assert!(!room.take(1));
         // 160 bytes are left beside the reserve after the 40 that are asked for.
-        assert!(room.take_from(free(RESERVE_BYTES + 200), 40));
+        assert!(room.take_from(free(KEPT + 200), 40));
         assert!(!room.take(11));
         assert!(room.take(10));
-        assert!(!room.take_from(free(RESERVE_BYTES + 39), 40));
+        assert!(!room.take_from(free(KEPT + 39), 40));
         assert!(!room.take_from(free(0), 1));
         assert!(!room.take(1), "a refusal grants nothing");
     }

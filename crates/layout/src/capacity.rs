@@ -1,30 +1,20 @@
 //! How full is full.
 
-use types::{CapacityClass, Target};
+use types::{CapacityClass, Target, kept_free};
 
-const MIB: u64 = 1 << 20;
-/// Below this capacity a target is judged by percentages alone, or a small one would never be usable.
-const TINY_CAPACITY: u64 = 4096 * MIB;
 /// Free percentage below which a target takes no new files.
 const EMERGENCY_PERCENT: u64 = 1;
-/// Free bytes below which a target takes no new files, unless it is tiny: room for its own bookkeeping.
-const EMERGENCY_FLOOR: u64 = 64 * MIB;
 /// Free percentage below which new files prefer other targets.
 const LOW_PERCENT: u64 = 5;
-/// Free bytes below which new files prefer other targets, unless the target is tiny.
-const LOW_FLOOR: u64 = 512 * MIB;
 
-/// Classifies a target of `capacity` bytes with `free` bytes left.
-///
-/// With `floor` taken as 0 below 4 GiB of capacity:
-/// - `Emergency`: nothing is free, or `free < max(1 % of capacity, 64 MiB floor)`;
-/// - `Low`: `free < max(5 % of capacity, 512 MiB floor)`;
+/// Classifies a target of `capacity` bytes with `free` bytes left, of which it takes data until only [`kept_free`] are left:
+/// - `Emergency`: nothing is free, or less than 1 % of the capacity, or less than nine eighths of what is kept free;
+/// - `Low`: less than 5 % of the capacity is free, or less than twice what is kept free;
 /// - `Normal`: otherwise.
 pub fn classify(capacity: u64, free: u64) -> CapacityClass {
-    let threshold = |percent, floor| threshold(capacity, percent, floor);
-    if free == 0 || free < threshold(EMERGENCY_PERCENT, EMERGENCY_FLOOR) {
+    if free == 0 || free < emergency_below(capacity) {
         CapacityClass::Emergency
-    } else if free < threshold(LOW_PERCENT, LOW_FLOOR) {
+    } else if free < percent(capacity, LOW_PERCENT).max(2 * kept_free(capacity)) {
         CapacityClass::Low
     } else {
         CapacityClass::Normal
@@ -48,17 +38,24 @@ pub(crate) fn for_new_files(target: &Target, spare_percent: u8) -> (u64, Capacit
 
 /// How many of its free bytes a target can take before it is in an emergency.
 pub fn usable(capacity: u64, free: u64) -> u64 {
-    free.saturating_sub(threshold(capacity, EMERGENCY_PERCENT, EMERGENCY_FLOOR))
+    free.saturating_sub(emergency_below(capacity))
 }
 
-fn threshold(capacity: u64, percent: u64, floor: u64) -> u64 {
-    let share = (capacity as u128 * percent as u128 / 100) as u64;
-    if capacity < TINY_CAPACITY { share } else { share.max(floor) }
+/// A target is in an emergency with fewer free bytes than this: a little before it refuses data, since it is asked only now and then.
+fn emergency_below(capacity: u64) -> u64 {
+    let kept = kept_free(capacity);
+    percent(capacity, EMERGENCY_PERCENT).max(kept + kept / 8)
+}
+
+fn percent(capacity: u64, percent: u64) -> u64 {
+    (u128::from(capacity) * u128::from(percent) / 100) as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MIB: u64 = 1 << 20;
 
     #[test]
     fn what_is_to_stay_free_is_no_room_for_new_files() {
@@ -84,14 +81,15 @@ mod tests {
     }
 
     #[test]
-    fn tiny_targets_go_by_percentage() {
-        check(100 * MIB, 5 * MIB, MIB);
-        check(1000, 50, 10);
+    fn small_targets_go_by_their_share_that_is_kept_free() {
+        check(1024 * MIB, 256 * MIB, 144 * MIB);
+        check(1000, 250, 140);
     }
 
     #[test]
-    fn small_targets_go_by_floor() {
-        check(4096 * MIB, 512 * MIB, 64 * MIB);
+    fn larger_targets_go_by_what_is_kept_free() {
+        check(4096 * MIB, 1024 * MIB, 576 * MIB);
+        check(16384 * MIB, 1024 * MIB, 576 * MIB);
     }
 
     #[test]
@@ -100,9 +98,15 @@ mod tests {
     }
 
     #[test]
-    fn a_target_between_the_floors_uses_both() {
-        // 1 % of 8000 MiB is 80 MiB, above its floor; 5 % is 400 MiB, below its floor.
-        check(8000 * MIB, 512 * MIB, 80 * MIB);
+    fn a_target_in_between_uses_both() {
+        // 1 % of 40000 MiB is 400 MiB, less than what is kept free; 5 % is 2000 MiB, more than twice as much.
+        check(40000 * MIB, 2000 * MIB, 576 * MIB);
+    }
+
+    #[test]
+    fn who_refuses_data_is_in_an_emergency() {
+        let capacities = [1000, 300 * MIB, 3 << 30, 5 << 30, 60 << 30, 10 << 40];
+        capacities.iter().for_each(|&all| assert_eq!(classify(all, kept_free(all)), Emergency, "{all}"));
     }
 
     #[test]

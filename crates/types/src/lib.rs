@@ -24,7 +24,7 @@ pub use export::{Export, ExportAccess, ExportClients, ExportRule, NOBODY, Squash
 pub use id::{ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, SessionId, TargetId};
 pub use map::{
     CapacityClass, ClusterMap, Group, MapHandle, MemberState, Node, NodeState, Pool, Role, Target,
-    TargetState,
+    TargetState, kept_free,
 };
 pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
 pub use range::ByteRange;

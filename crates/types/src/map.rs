@@ -79,6 +79,12 @@ pub enum CapacityClass {
     Emergency,
 }
 
+/// What a target leaves free of a disk of `capacity` bytes: 512 MiB, or an eighth of a small one. Others write there, too: the metadata store, to its journals and
+/// while it compacts, and the target itself, checksums after data. When these can't, nothing can be removed any more.
+pub fn kept_free(capacity: u64) -> u64 {
+    (capacity / 8).min(512 << 20)
+}
+
 /// A target as the map describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Target {

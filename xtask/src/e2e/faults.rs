@@ -58,6 +58,7 @@ fn full_target(stage: &Stage) -> TestResult {
     ensure_eq!(error.raw_os_error(), Some(libc::ENOSPC), "the error of a full target ({error})");
     ensure!(written > 3, "full after {written} files of 8 MiB");
     ensure_logged(&rig, 1)?;
+    ensure_class(&rig, "emergency")?;
     // Names, attributes and what is stored already are as good as ever.
     fs::create_dir(dir.join("sub")).at("mkdir on a full target")?;
     for id in 0..written {
@@ -75,8 +76,22 @@ fn full_target(stage: &Stage) -> TestResult {
     for id in 0..written - 1 {
         write_synced(&dir.join(id.to_string()), &content(id).bytes()).at("filling it again")?;
     }
+    fs::remove_dir_all(&dir).at("removing everything again")?;
+    ensure_class(&rig, "normal")?;
     rig.down()?;
     rig.fsck()
+}
+
+/// The only target is classified so, a moment later at most.
+fn ensure_class(rig: &Rig, class: &str) -> TestResult {
+    let mut seen = serde_json::Value::Null;
+    let is_told = process::eventually(RECLAIM_DEADLINE, || {
+        let list = rig.json(&["target", "list", "--dir", &rig.dir().to_string_lossy()]);
+        seen = list.unwrap_or_default();
+        seen[0]["class"] == class
+    });
+    ensure!(is_told, "the target isn't in class {class}: {seen}");
+    Ok(())
 }
 
 /// Makes numbered files until there is no space, and answers how many were made.
