@@ -47,6 +47,13 @@ fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {
     assert!(lost > 0, "nothing was lost");
 }
 
+/// It loses its power once more before clients may hear of the metadata services again. The simulation let them, and programs were told of what was lost.
+#[test]
+fn a_host_of_the_store_that_loses_its_power_twice_takes_nothing_that_was_told() {
+    let options = HostsOptions { clients: 3, metas: 3, store_power: true, ..HostsOptions::default() };
+    run_hosts_seed(41062, options).unwrap_or_else(|violation| panic!("{violation}"));
+}
+
 /// Clients overwrite each other's blocks. Each of these seeds once had a write that was repeated after its connection broke, and undid what
 /// another client had written after having seen it.
 #[test]

@@ -315,25 +315,15 @@ impl Run {
 
     /// The store's host loses its power, and some of the last commits with it. No program is told of those: clients get no answers
     /// before, what was on its way to them never arrives, and they hear of no metadata host again before it has begun anew.
+    ///
+    /// Where that isn't so yet since the last time, nothing is lost: what the hosts do meanwhile may be told as soon as they are heard of.
     fn cut_power_of_store(&mut self, host: HostId) {
         let ways: Vec<(HostId, HostId)> = self
             .metas
             .iter()
             .flat_map(|meta| self.clients.iter().map(move |client| (*meta, *client)))
             .collect();
-        let mut last = 0;
-        for _ in 0..CUT_OFFS {
-            ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
-            let before = self.site.engine.applied();
-            self.let_pass(MAX_CUT_OFF_MS);
-            last = self.site.engine.applied() - before;
-            if last > 0 {
-                break;
-            }
-            // Nobody was about to change anything.
-            ways.iter().for_each(|(meta, client)| self.world.heal(*meta, *client));
-            self.let_pass(MAX_CUT_OFF_MS);
-        }
+        let last = if self.unheard.is_empty() { self.commits_that_nobody_hears_of(&ways) } else { 0 };
         ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
         let lost = self.below(last + 1);
         tracing::info!(
@@ -357,6 +347,23 @@ impl Run {
         self.tell("started", host);
         self.start_store();
         self.start_management();
+    }
+
+    /// Cuts clients off from all metadata hosts until something has been committed, for a while at most; how much that was.
+    fn commits_that_nobody_hears_of(&mut self, ways: &[(HostId, HostId)]) -> u64 {
+        for _ in 0..CUT_OFFS {
+            ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
+            let before = self.site.engine.applied();
+            self.let_pass(MAX_CUT_OFF_MS);
+            let last = self.site.engine.applied() - before;
+            if last > 0 {
+                return last;
+            }
+            // Nobody was about to change anything.
+            ways.iter().for_each(|(meta, client)| self.world.heal(*meta, *client));
+            self.let_pass(MAX_CUT_OFF_MS);
+        }
+        0
     }
 
     /// Much is late from now on, and connections break over it.
