@@ -305,3 +305,15 @@ impl ClusterMap {
 
 /// The current map, shared by the services of a process; management replaces it.
 pub type MapHandle = std::sync::Arc<std::sync::RwLock<std::sync::Arc<ClusterMap>>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_is_kept_free_on_small_disks() {
+        assert_eq!(kept_free(1000 << 30), 512 << 20);
+        assert_eq!(kept_free(1 << 30), 128 << 20);
+        assert_eq!(kept_free(0), 0);
+    }
+}
