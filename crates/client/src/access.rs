@@ -336,6 +336,10 @@ impl Content {
     pub(crate) fn unload(&mut self) {
         let (unsynced, unsynced_names, era) = (self.unsynced, self.unsynced_names, self.era + 1);
         let unsynced_in = std::mem::take(&mut self.unsynced_in);
-        *self = Content { unsynced, unsynced_in, unsynced_names, era, ..Content::default() };
+        let mut failures = std::mem::take(&mut self.failures);
+        if self.kept.is_some() {
+            failures.note_dropped();
+        }
+        *self = Content { unsynced, unsynced_in, unsynced_names, failures, era, ..Content::default() };
     }
 }

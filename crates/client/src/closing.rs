@@ -20,10 +20,20 @@ pub(crate) enum Blocks {
 }
 
 impl Client {
-    /// One descriptor is closed. Of a file that was only promised this brings the service the file, and the program to know of a failure. Nothing else is held
-    /// back here.
+    /// One descriptor is closed. Of a file that was only promised this brings the service the file; what was written and kept for a moment goes to the storage
+    /// services.
+    ///
+    /// # Errors
+    /// What failed of that, once for each handle.
     pub async fn flush(&self, handle: &Arc<Handle>) -> Result<()> {
-        self.keep_promise(&handle.inode).await
+        self.keep_promise(&handle.inode).await?;
+        if self.behind.is_none() || !handle.is_writable() {
+            return Ok(());
+        }
+        let inode = &handle.inode;
+        drop(self.share(inode).await?);
+        self.patiently((inode.ino, "what was written a moment ago"), inode.landing.all_told_landed()).await?;
+        handle.tell_failure()
     }
 
     /// The last descriptor is gone.

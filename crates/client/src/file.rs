@@ -30,6 +30,8 @@ pub struct Handle {
     keeps: AtomicBool,
     /// How many losses of content it has been told of.
     pub(crate) losses_told: AtomicU64,
+    /// The same of writes that could not be stored after they had been kept.
+    pub(crate) failures_told: AtomicU64,
 }
 
 /// How a face may use the caches on its side for an open file.
@@ -47,8 +49,17 @@ impl Handle {
         if writable {
             inode.writers.fetch_add(1, Ordering::Relaxed);
         }
-        let losses_told = AtomicU64::new(inode.content.lock().losses_found());
-        Arc::new(Handle { inode, writable, keeps: AtomicBool::new(false), losses_told })
+        let (losses, failures) = {
+            let content = inode.content.lock();
+            (content.losses_found(), content.failures.count())
+        };
+        let (losses_told, failures_told) = (AtomicU64::new(losses), AtomicU64::new(failures));
+        Arc::new(Handle { inode, writable, keeps: AtomicBool::new(false), losses_told, failures_told })
+    }
+
+    /// Whether it was opened for writing.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// The inode that is open.
@@ -385,7 +396,8 @@ impl Client {
             }
         }
         let mut held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
-        let kill = self.write_under_a_lease(inode, offset, &buf, how, held_back.as_mut()).await?;
+        let is_kept = self.behind.is_some() && Box::pin(self.write_later(handle, offset, &buf, how)).await?;
+        let kill = !is_kept && self.write_under_a_lease(inode, offset, &buf, how, held_back.as_mut()).await?;
         if kill {
             Box::pin(self.kill_suid_sgid(inode)).await?;
         }
@@ -533,6 +545,7 @@ impl Client {
             return Err(error);
         }
         content.size = content.size.max(range.end);
+        content.next = Some(range.end);
         content.mtime = Some(rt::now());
         content.unreported = true;
         // The kernel asks for it with every write of an unprivileged program; mostly there is nothing to clear.
@@ -642,7 +655,7 @@ impl Client {
         Ok(clears)
     }
 
-    fn path_of(&self, direct: bool, len: usize) -> Path {
+    pub(crate) fn path_of(&self, direct: bool, len: usize) -> Path {
         if len >= DIRECT_FROM || (direct && !self.server_cache) { Path::Direct } else { Path::Cached }
     }
 }

@@ -137,13 +137,20 @@ impl Client {
         let ended: HashSet<InodeId> = ended.into_iter().collect();
         let open = self.inodes.open_inodes().into_iter();
         let open: Vec<_> = open.filter(|inode| concerned(inode.ino) || ended.contains(&inode.ino)).collect();
+        let mut left = Vec::with_capacity(open.len());
         for inode in &open {
             inode.fills.close();
             // Answers that are on their way may tell a size from before what is now forgotten.
             self.inodes.reported(inode.ino);
-            inode.content.lock().unload();
+            let mut content = inode.content.lock();
+            left.push(inode.take_kept(&mut content));
+            content.unload();
         }
-        let forgetting = open.iter().map(|inode| async move {
+        let forgetting = open.iter().zip(left).map(|(inode, left)| async move {
+            // Before anybody is let in.
+            if let Some(left) = left {
+                self.write_left(inode, left).await;
+            }
             let forgotten = within(PAGE_TIME, pin!(self.uncache(inode.ino, Some(inode), Pass::Once))).await;
             // Whoever is inside may be waiting for the registration; what only writes chunks will soon be through.
             if within(SOON, pin!(inode.gate.write())).await.is_none() {

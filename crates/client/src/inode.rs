@@ -3,6 +3,7 @@
 //! An inode has a node here while the kernel knows it or a file of it is open. Its [`OpenInode`] exists while somebody uses its
 //! content; it holds what reads and writes need, so that they ask nobody.
 
+use crate::behind::{Failures, Kept};
 use crate::epoch::Under;
 use crate::fill::Fills;
 use crate::landing::Landing;
@@ -115,6 +116,12 @@ pub(crate) struct Content {
     pub(crate) end_in_doubt: bool,
     /// Size or mtime differ from what the metadata service knows.
     pub(crate) unreported: bool,
+    /// What was written and is kept for a moment, beyond what the storage services have.
+    pub(crate) kept: Option<Kept>,
+    /// Where the last write ended.
+    pub(crate) next: Option<u64>,
+    /// Writes that could not be stored after they had been kept. Outlives what is forgotten with a lease.
+    pub(crate) failures: Failures,
     /// Changes of chunks that may not be on disk. Outlives what is forgotten with a lease.
     pub(crate) unsynced: Unsynced,
     /// The layouts under which they were made: a file may move from where they were lost. Outlives it, too.
@@ -143,6 +150,9 @@ impl Default for Content {
             writing: false,
             end_in_doubt: false,
             unreported: false,
+            kept: None,
+            next: None,
+            failures: Failures::default(),
             unsynced: Unsynced::default(),
             unsynced_in: Vec::new(),
             unsynced_names: Unsynced::default(),
@@ -169,6 +179,11 @@ impl Content {
     /// A change of its chunks is sent, after so many losses.
     pub(crate) fn begin_change(&mut self, losses: u64) {
         self.unsynced.begin(losses);
+        self.note_layout();
+    }
+
+    /// There are or will be changes under its layout that aren't synced.
+    pub(crate) fn note_layout(&mut self) {
         let Some(layout) = &self.layout else { return };
         if !self.unsynced_in.iter().any(|known| Arc::ptr_eq(known, layout) || known == layout) {
             self.unsynced_in.push(layout.clone());

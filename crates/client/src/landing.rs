@@ -32,6 +32,8 @@ struct State {
     running: Vec<(u64, ByteRange)>,
     /// The number of the next one.
     next: u64,
+    /// Those of them that programs have been told of already.
+    told: usize,
     /// Somebody waits for the end of one.
     awaited: bool,
 }
@@ -40,6 +42,7 @@ struct State {
 pub(crate) struct Underway<'a> {
     landing: &'a Landing,
     number: u64,
+    is_told: bool,
 }
 
 impl Landing {
@@ -49,10 +52,7 @@ impl Landing {
             let ended = {
                 let mut state = self.state.lock();
                 if state.running.iter().all(|(_, other)| other.intersect(range).is_empty()) {
-                    let number = state.next;
-                    state.next += 1;
-                    state.running.push((number, range));
-                    return Underway { landing: self, number };
+                    return self.begin(&mut state, range, false);
                 }
                 state.awaited = true;
                 self.ended.wait()
@@ -61,12 +61,35 @@ impl Landing {
         }
     }
 
+    /// Begins one of which a program has been told already, and which overlaps none that is under way.
+    pub(crate) fn enter_told(&self, range: ByteRange) -> Underway<'_> {
+        let mut state = self.state.lock();
+        state.told += 1;
+        self.begin(&mut state, range, true)
+    }
+
+    fn begin(&self, state: &mut State, range: ByteRange, is_told: bool) -> Underway<'_> {
+        let number = state.next;
+        state.next += 1;
+        state.running.push((number, range));
+        Underway { landing: self, number, is_told }
+    }
+
     /// Waits until nothing is under way.
     pub(crate) async fn all_landed(&self) {
+        self.landed(|state| state.running.is_empty()).await;
+    }
+
+    /// Waits until nothing is under way of which programs have been told already.
+    pub(crate) async fn all_told_landed(&self) {
+        self.landed(|state| state.told == 0).await;
+    }
+
+    async fn landed(&self, is_over: impl Fn(&State) -> bool) {
         loop {
             let ended = {
                 let mut state = self.state.lock();
-                if state.running.is_empty() {
+                if is_over(&state) {
                     return;
                 }
                 state.awaited = true;
@@ -81,6 +104,7 @@ impl Drop for Underway<'_> {
     fn drop(&mut self) {
         let mut state = self.landing.state.lock();
         state.running.retain(|(number, _)| *number != self.number);
+        state.told -= usize::from(self.is_told);
         let awaited = std::mem::take(&mut state.awaited);
         drop(state);
         if awaited {
@@ -149,6 +173,17 @@ mod tests {
         let over = poll(over.as_mut()).expect("both have ended");
         assert!(poll(end.as_mut()).is_none());
         drop(over);
+        assert!(poll(end.as_mut()).is_some());
+    }
+
+    #[test]
+    fn what_programs_know_of_is_waited_for_apart() {
+        let landing = Landing::default();
+        let _other = poll(pin!(landing.enter(ByteRange::new(0, 10)))).expect("nothing is under way");
+        let told = landing.enter_told(ByteRange::new(10, 20));
+        let mut end = pin!(landing.all_told_landed());
+        assert!(poll(end.as_mut()).is_none());
+        drop(told);
         assert!(poll(end.as_mut()).is_some());
     }
 }

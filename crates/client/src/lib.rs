@@ -5,7 +5,7 @@
 //! the storage targets; names and attributes it asks of the metadata service. FUSE is one face of it, programming interfaces and gateways are others.
 //!
 //! Invariants:
-//! - Nothing is buffered here: when a write returns, its bytes are with the services, so the death of the process loses none. A new file may be known here only as long as it is
+//! - Nothing is buffered here unless the mount asks for it (`behind`): when a write returns, its bytes are with the services, so the death of the process loses none. A new file may be known here only as long as it is
 //!   open and empty, for some milliseconds (`promise`).
 //! - While a file is open for writing its size and mtime are known here first. The durable note made by `BeginWrite` lets the
 //!   metadata service find them again if this session dies.
@@ -17,6 +17,7 @@
 mod access;
 mod anonymous;
 mod aside;
+mod behind;
 mod births;
 mod cancel;
 mod capabilities;
@@ -108,6 +109,8 @@ pub struct ClientOptions {
     /// Small transfers use the storage servers' page cache even if the program asked for `O_DIRECT`, which then means that no cache on the
     /// client's side is used. Off: `O_DIRECT` reaches the device.
     pub server_cache: bool,
+    /// Small writes that follow each other may be kept for a moment, at most a second, and sent together. Needs the background work to run.
+    pub write_behind: bool,
     /// There is no other session, now or later: everything is cached without asking for leases.
     pub alone: bool,
 }
@@ -147,6 +150,7 @@ pub struct Client {
     storage: StorageChannels,
     map: MapHandle,
     server_cache: bool,
+    behind: Option<behind::WriteBehind>,
     patience: Patience,
     inodes: Arc<InodeTable>,
     leases: Leases,
@@ -185,6 +189,7 @@ impl Client {
             storage: options.storage,
             map: options.map,
             server_cache: options.server_cache,
+            behind: (options.write_behind && !options.alone).then(behind::WriteBehind::default),
             patience: Patience::default(),
             inodes: Arc::new(if options.alone { InodeTable::alone() } else { InodeTable::default() }),
             leases: Leases::new(options.alone),
@@ -427,6 +432,7 @@ impl Client {
             rt::spawn(self.clone().account_for_recalls());
             rt::spawn(self.clone().release_leases());
             rt::spawn(self.clone().watch_silence());
+            rt::spawn(self.clone().write_back_in_time());
         }
         rt::spawn(self.clone().report_closed());
         loop {
@@ -443,6 +449,7 @@ impl Client {
     /// Ends the session in good order: reports what is open, reclaims what is abandoned, makes all of it durable.
     pub async fn shutdown(&self) -> Result<()> {
         let outcome = self.keep_all_promises().await;
+        let outcome = outcome.and(self.write_all_back().await);
         let outcome = outcome.and(self.report_all(true).await);
         for ino in self.inodes.take_abandoned() {
             self.reclaim(ino).await;

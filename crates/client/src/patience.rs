@@ -37,14 +37,30 @@ impl Client {
         self.patience.0.store(patience.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Shared use of a file, as soon as whoever changes its shape lets go of it.
+    /// Shared use of a file, as soon as whoever changes its shape lets go of it. Nothing is kept of it (see `behind`).
     pub(crate) async fn share<'a>(&self, inode: &'a OpenInode) -> Result<ReadGuard<'a>> {
-        self.delivered(inode).await?;
-        self.patiently((inode.ino, "whoever changes its shape"), inode.gate.read()).await
+        loop {
+            self.delivered(inode).await?;
+            let guard = self.patiently((inode.ino, "whoever changes its shape"), inode.gate.read()).await?;
+            if self.behind.is_none() || inode.content.lock().kept.is_none() {
+                return Ok(guard);
+            }
+            drop(guard);
+            drop(Box::pin(self.alone(inode)).await?);
+        }
     }
 
-    /// Use of a file by nobody else.
+    /// Use of a file by nobody else. Nothing is kept of it.
     pub(crate) async fn alone<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
+        let guard = self.alone_as_it_is(inode).await?;
+        if self.behind.is_some() {
+            self.write_back(inode).await;
+        }
+        Ok(guard)
+    }
+
+    /// The same, and what is kept of it stays so.
+    pub(crate) async fn alone_as_it_is<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
         self.delivered(inode).await?;
         self.patiently((inode.ino, "those who use its content"), inode.gate.write()).await
     }

@@ -312,6 +312,7 @@ impl Client {
     /// Tells the service what only this session knows. The gate is held exclusively. It is tried until it succeeds or the session is ended,
     /// since the service then finds out by itself.
     async fn report_and_unload(&self, inode: &OpenInode, kept: Option<LeaseMode>) {
+        self.write_back(inode).await;
         loop {
             // What may still be on its way is not to come after what others do.
             let mut reported = self.leave_spent_epoch(inode).await;

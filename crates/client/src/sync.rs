@@ -62,7 +62,8 @@ impl Client {
     /// Data, size and name of the file are on disk when this returns.
     ///
     /// # Errors
-    /// `EIO`, once for each handle, when something written before has gone with the power of storage services or of the metadata store.
+    /// `EIO`, once for each handle, when something written before has gone with the power of storage services or of the metadata store. The cause,
+    /// once for each handle, when it was kept for a moment and could not be stored.
     pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
         let _ = data_only;
         let inode = &handle.inode;
@@ -92,6 +93,7 @@ impl Client {
         }
         // Also when something was lost: what is there is made durable.
         self.sync_shape(inode).await?;
+        handle.tell_failure()?;
         handle.tell_loss()
     }
 
@@ -162,6 +164,7 @@ impl Client {
 
     /// Everything that returned before is on disk when this returns.
     pub async fn syncfs(&self) -> Result<()> {
+        self.write_all_back().await?;
         let asked = self.storage.targets().into_iter().map(|target| self.sync_target(target));
         let outcome: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
         let outcome = outcome.and(self.sync_changed_groups().await);

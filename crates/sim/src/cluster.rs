@@ -93,6 +93,7 @@ impl Site {
             storage: channels.into(),
             map: map.clone(),
             server_cache: false,
+            write_behind: false,
             alone: true,
         });
         Ok(Cluster { client, site: self.clone(), map, writer, stores, meta })

@@ -95,6 +95,9 @@ struct Hosts {
     /// Let nobody know what may differ between copies, to see that it is noticed.
     #[arg(long)]
     no_notes: bool,
+    /// Let clients keep small writes for a moment.
+    #[arg(long)]
+    write_behind: bool,
 }
 
 fn main() -> ExitCode {
@@ -151,6 +154,7 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
         scheme: hosts.scheme,
         power_cuts: hosts.power_cuts,
         notes: !hosts.no_notes,
+        write_behind: hosts.write_behind,
         ..HostsOptions::default()
     };
     let mut total = HostsSummary::default();

@@ -33,6 +33,12 @@ fn what_programs_see_has_an_order_when_the_store_is_on_another_host() {
     seeds_pass(HostsOptions { clients: 2, programs: 2, far_store: true, ..HostsOptions::default() });
 }
 
+/// Programs append to logs by small writes in a row, and what a log has by then is certain when it is flushed.
+#[test]
+fn what_programs_see_has_an_order_where_writes_are_kept_for_a_moment() {
+    seeds_pass(HostsOptions { clients: 3, metas: 2, write_behind: true, ..HostsOptions::default() });
+}
+
 /// With its power it loses commits on which metadata services have built, but of which no program has been told.
 #[test]
 fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {

@@ -61,6 +61,8 @@ pub struct MountOptions {
     pub no_shared_memory: bool,
     /// Whether O_DIRECT passes the servers' page cache too.
     pub no_server_cache: bool,
+    /// Whether small writes in a row are answered before they are sent.
+    pub write_behind: bool,
     /// The last option that is for a state directory alone, and the last for a cluster file.
     for_directory: Option<String>,
     for_file: Option<String>,
@@ -69,7 +71,7 @@ pub struct MountOptions {
 /// Options of a cluster in one process, whose source is its state directory.
 const FOR_DIRECTORY: [&str; 4] = ["targets", "target-dir", "durability", "backups"];
 /// Options of a client, whose source is a cluster file.
-const FOR_FILE: [&str; 3] = ["timeout", "rack", "no-shared-memory"];
+const FOR_FILE: [&str; 4] = ["timeout", "rack", "no-shared-memory", "write-behind"];
 
 impl MountOptions {
     /// Reads options, separated by commas; a later one overrides an earlier one.
@@ -89,6 +91,7 @@ impl MountOptions {
             rack: None,
             no_shared_memory: false,
             no_server_cache: false,
+            write_behind: false,
             for_directory: None,
             for_file: None,
         };
@@ -97,7 +100,7 @@ impl MountOptions {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             if !options.take(name, value).ok_or_else(|| bad_value(name, value))? && !sloppy {
                 return Err(Error::new(Errno::EINVAL, format!("unknown mount option {word:?}")).hint(
-                    "weft knows ro, rw, transport=auto|uring|dev and no-server-cache; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME and no-shared-memory",
+                    "weft knows ro, rw, transport=auto|uring|dev and no-server-cache; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME, no-shared-memory and write-behind",
                 ));
             }
             let noted = |names: &[&str]| names.contains(&name).then(|| name.to_string());
@@ -120,6 +123,7 @@ impl MountOptions {
             "rack" => self.rack = Some(Some(value).filter(|v| !v.is_empty())?.into()),
             "no-shared-memory" => self.no_shared_memory = true,
             "no-server-cache" => self.no_server_cache = true,
+            "write-behind" => self.write_behind = true,
             name if name.starts_with("x-") || name.starts_with("X-") || IGNORED.contains(&name) => {}
             name => match flag(name) {
                 Some((flag, on)) => self.flags.set(flag, on),
@@ -169,6 +173,7 @@ impl MountOptions {
             read_only: self.flags.contains(MountFlags::RDONLY),
             transport: self.transport,
             no_server_cache: self.no_server_cache,
+            write_behind: self.write_behind,
             no_shared_memory: self.no_shared_memory,
             foreground: false,
             log: None,
@@ -247,10 +252,11 @@ mod tests {
     #[test]
     fn a_cluster_file_is_mounted_as_a_client() {
         let client = |text: &str| parse(text).unwrap().mount(Path::new("/c.toml"), Path::new("/m"));
-        let mount = client("ro,_netdev,timeout=20,rack=r1,no-shared-memory,transport=dev").unwrap();
+        let mount =
+            client("ro,_netdev,timeout=20,rack=r1,no-shared-memory,write-behind,transport=dev").unwrap();
         assert_eq!((mount.cluster, mount.mountpoint, mount.timeout), ("/c.toml".into(), "/m".into(), 20));
         assert_eq!((mount.rack.as_deref(), mount.transport), (Some("r1"), Transport::Dev));
-        assert!(mount.read_only && mount.no_shared_memory && !mount.foreground);
+        assert!(mount.read_only && mount.no_shared_memory && mount.write_behind && !mount.foreground);
         assert_eq!(client("defaults").unwrap().timeout, DEFAULT_TIMEOUT_S);
         let error = client("backups=3").unwrap_err();
         assert!(error.message.contains("backups is for a state directory, and /c.toml is"), "{error}");

@@ -169,6 +169,7 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
         storage: StorageChannels::mapped(map.clone(), WhenOffline::Try, to_storage),
         map,
         server_cache: true,
+        write_behind: false,
         alone: false,
     });
     client.register().await.unwrap();

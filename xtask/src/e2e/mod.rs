@@ -184,6 +184,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::DISK_TESTS,
     machines::POWER_TESTS,
     machines::PROMISE_TESTS,
+    machines::BEHIND_TESTS,
     machines::RANGE_TESTS,
 ];
 

@@ -110,6 +110,7 @@ impl Cluster {
             storage: tapped.into(),
             map: map.clone(),
             server_cache: false,
+            write_behind: false,
             alone: true,
         });
         Cluster { client, storage, names, engine, map, writer, stores, meta }
@@ -160,6 +161,7 @@ impl Cluster {
             storage: targets().map(|target| (target, Channel::in_process(self.storage.clone()))).collect(),
             map: self.map.clone(),
             server_cache: false,
+            write_behind: false,
             alone: true,
         })
     }

@@ -122,6 +122,7 @@ impl Cluster {
             storage: ways(&self.groups),
             map,
             server_cache: false,
+            write_behind: false,
             alone: false,
         });
         client.register().await.unwrap();

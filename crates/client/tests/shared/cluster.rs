@@ -192,6 +192,17 @@ impl Cluster {
         (client, way)
     }
 
+    /// One that keeps small writes for a moment.
+    pub(crate) async fn client_that_keeps(
+        &self,
+    ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
+        let way = Cuttable::new(Slow::new(self.storage.clone()));
+        let client = self.client_of(Channel::in_process(self.names.clone()), way.clone(), true);
+        client.register().await.unwrap();
+        rt::spawn(client.clone().background());
+        (client, way)
+    }
+
     /// A client whose changes of chunk files can be held up.
     pub(crate) async fn client_over_a_holding_network(&self) -> (Arc<Client>, Arc<Holding>) {
         let way = Holding::new(self.storage.clone());
@@ -262,6 +273,15 @@ impl Cluster {
         meta: Channel<MetaRequest, MetaResponse>,
         storage: Arc<dyn Handler<StorageRequest, StorageReply>>,
     ) -> Arc<Client> {
+        self.client_of(meta, storage, false)
+    }
+
+    fn client_of(
+        &self,
+        meta: Channel<MetaRequest, MetaResponse>,
+        storage: Arc<dyn Handler<StorageRequest, StorageReply>>,
+        write_behind: bool,
+    ) -> Arc<Client> {
         self.sessions.set(self.sessions.get() + 1);
         Client::new(ClientOptions {
             session: SessionId(self.sessions.get()),
@@ -269,6 +289,7 @@ impl Cluster {
             storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
             map: self.map.clone(),
             server_cache: false,
+            write_behind,
             alone: false,
         })
     }
@@ -285,6 +306,7 @@ fn client_over(
         storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
         map: map.clone(),
         server_cache: false,
+        write_behind: false,
         alone: false,
     })
 }

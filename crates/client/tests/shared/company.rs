@@ -235,6 +235,7 @@ impl Company {
             storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
             map: map.clone(),
             server_cache: false,
+            write_behind: false,
             alone: false,
         });
         client.register().await.unwrap();

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod appends;
+mod behind;
 mod cluster;
 mod company;
 mod directories;

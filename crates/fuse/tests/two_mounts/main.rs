@@ -168,6 +168,7 @@ async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>, Arc<Disks>) 
             storage: channels(),
             map: map.clone(),
             server_cache: true,
+            write_behind: false,
             alone: false,
         });
         client.register().await.unwrap();

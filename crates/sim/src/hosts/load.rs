@@ -42,6 +42,8 @@ const MAX_PER_OPEN: u64 = 4;
 const MAX_PAUSE_NS: u64 = 50_000_000;
 /// Time between a write and its fsync, at most: as long as a storage host is without power.
 const MAX_UNSYNCED_NS: u64 = 3_000_000_000;
+/// Time between an append and the flush of a file, at most, where writes are kept for a moment: longer than they are.
+const MAX_KEPT_NS: u64 = 1_500_000_000;
 /// The same while nothing goes wrong for long, which has little to show.
 const MAX_CALM_PAUSE_NS: u64 = 1_000_000_000;
 
@@ -79,6 +81,16 @@ impl Journal {
         self.next_value.set(self.next_value.get() + 1);
         self.next_value.get()
     }
+
+    /// From now on nobody knows whether what a program was told of will last. Gives when that was.
+    fn doubt(&self, index: usize) -> Option<u64> {
+        self.records.borrow_mut()[index].returned_ns.take()
+    }
+
+    /// It will.
+    fn vouch(&self, index: usize, returned: u64) {
+        self.records.borrow_mut()[index].returned_ns = Some(returned);
+    }
 }
 
 /// One program.
@@ -97,6 +109,8 @@ pub(super) struct Program {
     pub(super) logs: bool,
     /// Whether everything that it writes is on disk when the call returns.
     pub(super) durable: bool,
+    /// Whether its client keeps writes for a moment.
+    pub(super) behind: bool,
 }
 
 /// Makes the files that programs use, full of zeros: as data, or as one hole.
@@ -199,9 +213,14 @@ impl Program {
         }
     }
 
-    /// Records an operation from its call to its return. One that gives no event, or never returns, is kept as `event` without an
+    /// Records an operation from its call to its return; gives the number of the record. One that gives no event, or never returns, is kept as `event` without an
     /// answer: a look says nothing then, and the effect of a change is open.
-    async fn record(&self, object: String, event: Event, operation: impl Future<Output = Option<Event>>) {
+    async fn record(
+        &self,
+        object: String,
+        event: Event,
+        operation: impl Future<Output = Option<Event>>,
+    ) -> usize {
         let journal = &self.journal;
         let (client, thread) = (self.host, self.number);
         let record = Record { client, thread, object, called_ns: journal.tick(), returned_ns: None, event };
@@ -218,6 +237,7 @@ impl Program {
             record.returned_ns = Some(journal.tick());
             record.event = event;
         }
+        index
     }
 
     /// As the function of the same name, in whichever session there is.
@@ -335,10 +355,23 @@ impl Program {
     async fn use_log(&self) {
         let log = self.journal.appended.get() / RECORDS_PER_LOG;
         let Some(handle) = self.open_log(log).await else { return };
+        let mut unsure = Vec::new();
         for _ in 0..1 + below(MAX_PER_OPEN) {
             match below(2) {
-                0 => self.append(&handle, log).await,
+                0 => {
+                    let index = self.append(&handle, log).await;
+                    let told = if self.behind { self.journal.doubt(index) } else { None };
+                    unsure.extend(told.map(|returned| (index, returned)));
+                }
                 _ => self.read_log(&handle, log).await,
+            }
+        }
+        if self.behind {
+            if below(4) == 0 {
+                rt::sleep(std::time::Duration::from_nanos(below(MAX_KEPT_NS))).await;
+            }
+            if handle.flush().await.is_ok() {
+                unsure.into_iter().for_each(|(index, returned)| self.journal.vouch(index, returned));
             }
         }
         handle.release().await;
@@ -363,7 +396,7 @@ impl Program {
         }
     }
 
-    async fn append(&self, handle: &File, log: u64) {
+    async fn append(&self, handle: &File, log: u64) -> usize {
         let record = self.journal.new_value();
         self.journal.appended.set(self.journal.appended.get() + 1);
         let append = async {
@@ -375,7 +408,7 @@ impl Program {
                 Err(error) => Some(refused("append", &error)),
             }
         };
-        self.record(log_name(log), Event::Append { record }, append).await;
+        self.record(log_name(log), Event::Append { record }, append).await
     }
 
     async fn read_log(&self, handle: &File, log: u64) {

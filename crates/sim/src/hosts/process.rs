@@ -69,6 +69,8 @@ pub(super) struct Site {
     pub(super) scheme: Scheme,
     /// Whether targets tell what may differ between copies.
     pub(super) notes: bool,
+    /// Whether clients keep writes for a moment.
+    pub(super) write_behind: bool,
     /// Metadata hosts whose process goes by what the store's host has lost: it is to begin anew.
     pub(super) outdated: Arc<Mutex<BTreeSet<usize>>>,
     /// Metadata hosts that have opened the store since its host has lost its power.
@@ -309,8 +311,15 @@ impl Site {
             }
             false => self.storage_channels(&identity).into(),
         };
-        let (server_cache, alone) = (false, false);
-        let client = Client::new(ClientOptions { session, meta, storage, map, server_cache, alone });
+        let client = Client::new(ClientOptions {
+            session,
+            meta,
+            storage,
+            map,
+            server_cache: false,
+            write_behind: self.write_behind,
+            alone: false,
+        });
         client.set_patience(if mirrored { NAMES_TIMEOUT } else { CALL_TIMEOUT });
         client.register().await?;
         Ok(client)

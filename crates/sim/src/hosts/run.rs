@@ -77,6 +77,8 @@ pub struct HostsOptions {
     /// Whether targets tell what may differ between copies, by the notes of their intent logs. Without it runs with mirrored files fail: that shows that it
     /// is needed, and that checks work.
     pub notes: bool,
+    /// Whether clients keep small writes for a moment: what they append isn't certain before it is flushed.
+    pub write_behind: bool,
 }
 
 /// How storage hosts lose their power.
@@ -141,6 +143,7 @@ impl Default for HostsOptions {
             power_cuts: PowerCuts::Never,
             scheme: Scheme::Single,
             notes: true,
+            write_behind: false,
         }
     }
 }
@@ -262,6 +265,7 @@ impl Run {
             racks: options.racks,
             scheme: options.scheme,
             notes: options.notes,
+            write_behind: options.write_behind,
             outdated: Arc::default(),
             opened: Arc::default(),
             unregistered: Arc::default(),
@@ -424,6 +428,7 @@ impl Run {
         let programs = self.options.programs;
         let writers = if self.options.shared_writes { 1 } else { self.options.clients };
         let (dirs, logs, durable) = (self.dirs(), self.logs(), self.are_durable());
+        let behind = self.options.write_behind;
         let (owners, first) = (self.owners(), index as u32 * programs);
         self.world.spawn(self.clients[index], async move {
             let mount = loop {
@@ -436,8 +441,19 @@ impl Run {
             let program = |number| {
                 let (client, journal) = (mount.clone(), journal.clone());
                 let owns = (owners > 0).then_some((first + number, owners));
-                Program { client, journal, host: index as u32, number, writers, owns, dirs, logs, durable }
-                    .run()
+                Program {
+                    client,
+                    journal,
+                    host: index as u32,
+                    number,
+                    writers,
+                    owns,
+                    dirs,
+                    logs,
+                    durable,
+                    behind,
+                }
+                .run()
             };
             rt::join_all((0..programs).map(program).collect()).await;
         });
@@ -468,10 +484,20 @@ impl Run {
                 Ok(client) => Succession::of_one(client),
                 Err(error) => return Some(Err(error)),
             };
-            let (number, writers, durable) = (u32::MAX, 1, false);
+            let (number, writers, durable, behind) = (u32::MAX, 1, false, false);
             let seen = journal.clone();
-            let program =
-                Program { client, journal, host: 0, number, writers, owns: None, dirs, logs, durable };
+            let program = Program {
+                client,
+                journal,
+                host: 0,
+                number,
+                writers,
+                owns: None,
+                dirs,
+                logs,
+                durable,
+                behind,
+            };
             let mut looking = pin!(program.look_at_everything());
             loop {
                 let before = seen.returned.get();

@@ -33,6 +33,7 @@ pub struct MountPlan {
     same_host: SameHost,
     timeout: Duration,
     server_cache: bool,
+    write_behind: bool,
     own_rack: Arc<OwnRack>,
 }
 
@@ -52,6 +53,7 @@ struct Sessions {
     peers: Arc<Peers>,
     map: MapHandle,
     server_cache: bool,
+    write_behind: bool,
     timeout: Duration,
     own_rack: Arc<OwnRack>,
 }
@@ -73,6 +75,7 @@ impl Sessions {
             storage,
             map: self.map.clone(),
             server_cache: self.server_cache,
+            write_behind: self.write_behind,
             alone: false,
         });
         client.set_patience(self.timeout);
@@ -104,6 +107,7 @@ impl MountHow {
             rack: args.rack.clone().or_else(|| file.rack.clone()),
             timeout_s: args.timeout,
             server_cache: !args.no_server_cache,
+            write_behind: args.write_behind,
             shared_memory: !args.no_shared_memory,
         }
     }
@@ -118,6 +122,7 @@ impl MountPlan {
             file,
             timeout: Duration::from_secs(how.timeout_s),
             server_cache: how.server_cache,
+            write_behind: how.write_behind,
             own_rack: Arc::new(OwnRack::new(how.rack.clone(), Box::new(is_on_this_host))),
         })
     }
@@ -152,9 +157,14 @@ impl Served for ClientServices {
         let cluster = plan.file.cluster.clone();
         let (map, export) = attach(&management, &cluster).await?;
         let map: MapHandle = Arc::new(RwLock::new(map));
-        let (server_cache, timeout) = (plan.server_cache, plan.timeout);
-        let own_rack = plan.own_rack.clone();
-        let session = Sessions { peers: peers.clone(), map: map.clone(), server_cache, timeout, own_rack };
+        let session = Sessions {
+            peers: peers.clone(),
+            map: map.clone(),
+            server_cache: plan.server_cache,
+            write_behind: plan.write_behind,
+            timeout: plan.timeout,
+            own_rack: plan.own_rack.clone(),
+        };
         let first = session.begin().await?;
         let (session, at) = (Arc::new(session), management.clone());
         let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
@@ -166,7 +176,7 @@ impl Served for ClientServices {
             })
         };
         let client = Succession::new(first, Box::new(begin));
-        Ok(ClientServices { client, management, map, peers, timeout, export })
+        Ok(ClientServices { client, management, map, peers, timeout: plan.timeout, export })
     }
 
     fn spawn_background(self: &Arc<Self>) {

@@ -205,6 +205,7 @@ impl Served for Services {
             storage: channels.into(),
             map: management.map(),
             server_cache: plan.server_cache,
+            write_behind: false,
             alone: true,
         });
         meta.set_local_mount(Arc::new(MountHere(Arc::downgrade(&client))));

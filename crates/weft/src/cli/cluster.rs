@@ -540,6 +540,10 @@ pub struct MountArgs {
     /// Let O_DIRECT reach the devices, past the servers' page cache too
     #[arg(long)]
     pub no_server_cache: bool,
+    /// Answer small writes in a row at once, and send them together within a second: faster, and lost with this process unless
+    /// synced or closed
+    #[arg(long)]
+    pub write_behind: bool,
     /// Reach servers on this machine over TCP as others, not by shared memory
     #[arg(long)]
     pub no_shared_memory: bool,
@@ -586,6 +590,7 @@ impl MountArgs {
         let flags = [
             ("--read-only", self.read_only),
             ("--no-server-cache", self.no_server_cache),
+            ("--write-behind", self.write_behind),
             ("--no-shared-memory", self.no_shared_memory),
             ("--foreground", self.foreground),
             ("--detached", self.detached),

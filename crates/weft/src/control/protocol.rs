@@ -239,6 +239,8 @@ pub struct MountHow {
     pub rack: Option<String>,
     pub timeout_s: u64,
     pub server_cache: bool,
+    #[serde(default)]
+    pub write_behind: bool,
     pub shared_memory: bool,
 }
 

@@ -138,9 +138,16 @@ impl Commands {
         with(line(&["health", "--exposure", "--json"]), "--dir", dir)
     }
 
-    /// Mounts, in the foreground.
-    pub fn mount(&self, cluster_file: &Path, mount: &Path, timeout: Option<u64>) -> Vec<OsString> {
+    /// Mounts, in the foreground, with further options.
+    pub fn mount(
+        &self,
+        cluster_file: &Path,
+        mount: &Path,
+        timeout: Option<u64>,
+        options: &[&str],
+    ) -> Vec<OsString> {
         let mut command = line(&["mount", "--foreground"]);
+        command.extend(options.iter().map(Into::into));
         command.extend([cluster_file.into(), mount.into()]);
         match timeout {
             Some(seconds) => with(command, "--timeout", seconds.to_string()),

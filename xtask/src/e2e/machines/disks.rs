@@ -72,7 +72,7 @@ fn start(stage: &Stage, name: &str) -> TestResult<Cluster> {
 pub(super) fn start_plain(stage: &Stage, name: &str) -> TestResult<Cluster> {
     let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
     let disk = |folder: &std::path::Path| Disk::new(folder, "target", DiskKind::Xfs, DISK_BYTES);
-    Cluster::build_with(stage, name, shape, Some(&disk))
+    Cluster::build_with(stage, name, shape, Some(&disk), &[])
 }
 
 impl Cluster {

@@ -69,20 +69,25 @@ fn services_killed(stage: &Stage) -> TestResult {
             Part::Storage(number % usize::from(shape.storage)),
         ];
         for part in kinds {
-            let name = format!("round-{round}-{}", cluster.node(part));
-            let plan = plan(THREADS, FAULT.as_secs() * 2 + AFTER_SECS, round);
-            let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
-                thread::sleep(FAULT);
-                cluster.strike(part, Fault::Killed)?;
-                thread::sleep(FAULT / 2);
-                cluster.mend(part, Fault::Killed)
-            })?;
-            ensure_no_errors(&outcome, &format!("although {part:?} came back in time, {name}"), &cluster)?;
-            cluster.wait_until_healthy()?;
-            cluster.ensure_clean()?;
+            killed_once(stage, &mut cluster, part, round)?;
         }
     }
     cluster.stop()
+}
+
+/// A process dies under load and is started anew: no program learns of it, and the check finds nothing.
+pub(super) fn killed_once(stage: &Stage, cluster: &mut Cluster, part: Part, round: u64) -> TestResult {
+    let name = format!("round-{round}-{}", cluster.node(part));
+    let plan = plan(THREADS, FAULT.as_secs() * 2 + AFTER_SECS, round);
+    let outcome = under_load(stage, cluster, &name, plan, |cluster| {
+        thread::sleep(FAULT);
+        cluster.strike(part, Fault::Killed)?;
+        thread::sleep(FAULT / 2);
+        cluster.mend(part, Fault::Killed)
+    })?;
+    ensure_no_errors(&outcome, &format!("although {part:?} came back in time, {name}"), cluster)?;
+    cluster.wait_until_healthy()?;
+    cluster.ensure_clean()
 }
 
 /// A metadata node stands still, or its network lets nothing through one way or both ways, for a moment or until its partitions are others'.

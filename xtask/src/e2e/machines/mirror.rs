@@ -312,7 +312,7 @@ fn lost_on_full_disks(stage: &Stage) -> TestResult {
         fs::create_dir(&own).and_then(|()| symlink(&own, folder.join("target"))).at(own.display())?;
         Ok(disk)
     };
-    let cluster = Cluster::build_with(stage, "mirror-lost-full", shape, Some(&disk))?;
+    let cluster = Cluster::build_with(stage, "mirror-lost-full", shape, Some(&disk), &[])?;
     cluster.mirror_everything(2)?;
     lose_for_good(stage, cluster)
 }

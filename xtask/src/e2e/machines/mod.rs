@@ -1,5 +1,6 @@
 //! A cluster on machines of its own, as far as the network goes: management with metadata, storage nodes, mounts, each in a namespace.
 
+mod behind;
 mod ceilings;
 mod commands;
 mod copies;
@@ -38,6 +39,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+pub(super) use behind::TESTS as BEHIND_TESTS;
 pub(super) use ceilings::TESTS as CEILING_TESTS;
 pub(super) use disks::TESTS as DISK_TESTS;
 pub(super) use evicted::TESTS as EVICTION_TESTS;
@@ -100,6 +102,8 @@ pub struct Cluster {
     commands: Commands,
     base: PathBuf,
     timeout: Option<u64>,
+    /// Further options of the mounts.
+    mount_options: &'static [&'static str],
     // Dropped in this order: mounts, then what they need, then the wires.
     clients: Vec<Service>,
     storage: Vec<Service>,
@@ -119,7 +123,17 @@ impl Cluster {
 
     /// Makes a cluster of this shape.
     pub fn build(stage: &Stage, name: &str, shape: Shape) -> TestResult<Cluster> {
-        Cluster::build_with(stage, name, shape, None)
+        Cluster::build_with(stage, name, shape, None, &[])
+    }
+
+    /// The same, with mounts that have further options.
+    pub fn build_mounted(
+        stage: &Stage,
+        name: &str,
+        shape: Shape,
+        options: &'static [&'static str],
+    ) -> TestResult<Cluster> {
+        Cluster::build_with(stage, name, shape, None, options)
     }
 
     /// The same; `disk` makes the disk of a storage node, mounted at `target` in the folder that it is given.
@@ -128,6 +142,7 @@ impl Cluster {
         name: &str,
         shape: Shape,
         disk: Option<MakeDisk<'_>>,
+        mount_options: &'static [&'static str],
     ) -> TestResult<Cluster> {
         let Shape { metadata, storage, clients, timeout } = shape;
         let commands = Commands::new(stage.binary()?)?;
@@ -137,6 +152,7 @@ impl Cluster {
             commands,
             base,
             timeout,
+            mount_options,
             clients: Vec::new(),
             storage: Vec::new(),
             metadata: Vec::new(),
@@ -217,7 +233,8 @@ impl Cluster {
         let cluster_file = self.folder(node)?.join("cluster");
         let content = self.ask_management(|management| self.commands.cluster_file(management))?;
         fs::write(&cluster_file, content).at(cluster_file.display())?;
-        let recipe = self.recipe(node, self.commands.mount(&cluster_file, &mount, self.timeout))?;
+        let arguments = self.commands.mount(&cluster_file, &mount, self.timeout, self.mount_options);
+        let recipe = self.recipe(node, arguments)?;
         cleanup::hold(Resource::Mount(mount.clone()));
         self.clients.push(Service::start(node, recipe)?);
         self.wait_until_mounted(index)

@@ -1,0 +1,373 @@
+//! Write-behind: small writes that follow each other are kept for a moment and sent together.
+//!
+//! A mount that asks for it answers a write before the storage services have it, where the write goes on where the last one ended and the file's `Write` lease is held, so that
+//! nobody else sees the file. What is kept is one range of bytes a file; everything else that concerns the content waits until it is *written back*.
+//!
+//! # Why nobody sees less than there is
+//!
+//! - Keeping needs the file's gate alone, and so does writing back. Whoever takes the gate otherwise, shared or alone, has what is kept written back first ([`Client::share`],
+//!   [`Client::alone`]): reads, changes of shape, reports of the size, and recalls before they are answered.
+//! - A metadata service that is started anew, or takes a partition over, lets nobody in before this session has said that it relies on nothing; that is said
+//!   when what was kept is with the storage services ([`Left`]).
+//! - A session that the cluster has ended loses what it has kept. Storage services take nothing of it any more, and its files fail from then on.
+//!
+//! # What is lost when
+//!
+//! What is kept is gone with this process; it is no older than [`MAX_AGE`] then, and `fsync` and `close` return when nothing is kept. When writing back fails, each descriptor
+//! that is open for writing is told once, by the next write, sync or close.
+
+use crate::data::ChunkWrite;
+use crate::epoch::Under;
+use crate::inode::{Content, OpenInode};
+use crate::landing::Underway;
+use crate::{Client, Handle, WriteHow};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use types::{ByteRange, Errno, Error, InodeId, Layout, Result};
+use wire::LeaseMode;
+
+/// The longest that something is kept. Writing back then begins by itself.
+const MAX_AGE: Duration = Duration::from_secs(1);
+/// How often that is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// What is kept of a file ends at a multiple of this, so that what is sent is whole blocks. Bytes.
+const BORDER: u64 = 512 * 1024;
+/// Larger writes gain nothing by waiting.
+const MAX_WRITE: usize = 64 * 1024;
+/// Memory for what is kept of a file: as much as for a little, or all that it takes. Bytes.
+const FEW_BYTES: usize = 64 * 1024;
+const MANY_BYTES: usize = 1024 * 1024;
+/// Memory for what is kept of all files. Bytes.
+const MAX_ALL_BYTES: usize = 256 * 1024 * 1024;
+
+/// What a session keeps.
+#[derive(Default)]
+pub(crate) struct WriteBehind {
+    /// Memory that it takes.
+    bytes: Arc<AtomicUsize>,
+    /// Files of which something may be kept.
+    files: Mutex<BTreeSet<InodeId>>,
+}
+
+/// Memory, until it is dropped.
+struct Room {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl WriteBehind {
+    fn room(&self, bytes: usize) -> Option<Room> {
+        let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        let room = Room { all: self.bytes.clone(), bytes };
+        (before + bytes <= MAX_ALL_BYTES).then_some(room)
+    }
+}
+
+/// What is kept of a file.
+pub(crate) struct Kept {
+    start: u64,
+    len: usize,
+    /// The end of the file without it.
+    size: u64,
+    buf: IoBuf,
+    since_ns: u64,
+    _room: Room,
+}
+
+impl Kept {
+    fn begin(all: &WriteBehind, start: u64, size: u64, bytes: usize) -> Option<Kept> {
+        let capacity = if bytes <= FEW_BYTES / 2 { FEW_BYTES } else { MANY_BYTES };
+        let room = all.room(capacity)?;
+        let since_ns = rt::monotonic_ns();
+        Some(Kept { start, len: 0, size, buf: IoBuf::alloc(capacity), since_ns, _room: room })
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.len as u64
+    }
+
+    fn range(&self) -> ByteRange {
+        ByteRange::at(self.start, self.len as u64)
+    }
+
+    /// Adds bytes at the end; false where there is no memory for them.
+    fn push(&mut self, all: &WriteBehind, data: &[u8]) -> bool {
+        if self.len + data.len() > self.buf.len() {
+            let Some(room) = all.room(MANY_BYTES) else { return false };
+            let larger = IoBuf::alloc(MANY_BYTES);
+            larger.copy_from(0, &self.buf.as_slice()[..self.len]);
+            (self.buf, self._room) = (larger, room);
+        }
+        self.buf.copy_from(self.len, data);
+        self.len += data.len();
+        true
+    }
+
+    /// The border that has been reached, or passed.
+    fn border(&self) -> Option<u64> {
+        let border = self.end() / BORDER * BORDER;
+        (border > self.start).then_some(border)
+    }
+}
+
+/// What has been taken from what is kept, to be written back under the lease of then.
+pub(crate) struct Left<'a> {
+    under: Under,
+    layout: Arc<Layout>,
+    kept: Kept,
+    _underway: Underway<'a>,
+}
+
+/// Failures of writing back.
+#[derive(Clone, Default)]
+pub(crate) struct Failures {
+    count: u64,
+    last: Option<Error>,
+}
+
+impl Failures {
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn note(&mut self, error: Error) {
+        self.count += 1;
+        self.last = Some(error);
+    }
+
+    /// What was kept is given up: the lease has ended.
+    pub(crate) fn note_dropped(&mut self) {
+        self.note(Error::new(Errno::EIO, "the lease under which it was written has ended"));
+    }
+}
+
+impl Handle {
+    /// Tells, once, that something written before could not be stored.
+    ///
+    /// # Errors
+    /// The cause then.
+    pub(crate) fn tell_failure(&self) -> Result<()> {
+        let failures = {
+            let content = self.inode.content.lock();
+            if content.failures.count == self.failures_told.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            content.failures.clone()
+        };
+        let told = self.failures_told.swap(failures.count, Ordering::AcqRel);
+        let Some(cause) = failures.last.filter(|_| told < failures.count) else { return Ok(()) };
+        let errno = if cause.errno == Errno::EKEYEXPIRED { Errno::EIO } else { cause.errno };
+        let message = format!(
+            "inode {}: what was written a moment ago could not be stored: {}",
+            self.ino(),
+            cause.message
+        );
+        Err(Error::new(errno, message)
+            .hint("write again what was written since the last sync that succeeded"))
+    }
+}
+
+impl Content {
+    /// Whether a write may be kept.
+    fn may_keep(&self, offset: u64, how: WriteHow) -> bool {
+        let is_plain = !how.durable && !how.direct && !how.written_back;
+        let is_next = self.next == Some(if how.append { self.size } else { offset });
+        let is_own = self.loaded && !self.doubted && self.lease == LeaseMode::Write && self.is_on_record();
+        let clears = how.kill_suid_sgid && self.privileged;
+        let is_whole = !self.cut_pending && !self.is_spent() && !clears;
+        is_plain && is_next && is_own && is_whole && self.inline.is_none() && self.layout.is_some()
+    }
+
+    /// Keeps a write; false where that isn't possible.
+    fn keep(&mut self, all: &WriteBehind, offset: u64, buf: &IoBuf, how: WriteHow) -> bool {
+        if !self.may_keep(offset, how) {
+            return false;
+        }
+        let start = if how.append { self.size } else { offset };
+        let Some(mut kept) = self.kept.take().or_else(|| Kept::begin(all, start, self.size, buf.len()))
+        else {
+            return false;
+        };
+        let is_kept = kept.push(all, buf.as_slice());
+        let end = kept.end();
+        self.kept = Some(kept);
+        if is_kept {
+            self.next = Some(end);
+            self.size = self.size.max(end);
+            self.mtime = Some(rt::now());
+            self.unreported = true;
+        }
+        is_kept
+    }
+
+    /// What was kept is lost, and with it what was kept behind it.
+    fn lose(&mut self, ino: InodeId, era: u64, kept: &Kept, error: Error) {
+        self.failures.note(error);
+        if self.still(ino, era).is_err() {
+            return;
+        }
+        (self.kept, self.next) = (None, None);
+        // As if it had never been written; some targets may have taken their part.
+        if kept.end() > kept.size {
+            (self.size, self.cut_pending) = (kept.size, true);
+        }
+    }
+
+    /// Takes what is kept up to the last border, if one has been reached; what is behind it stays.
+    fn take_full(&mut self, all: &WriteBehind) -> Option<Kept> {
+        let kept = self.kept.as_ref()?;
+        let border = kept.border()?;
+        let len = (border - kept.start) as usize;
+        let rest = match kept.len - len {
+            0 => None,
+            more => {
+                // Without memory for it all of it goes.
+                let size = kept.size.max(border);
+                let Some(mut rest) = Kept::begin(all, border, size, more) else { return self.kept.take() };
+                rest.push(all, &kept.buf.as_slice()[len..kept.len]);
+                Some(rest)
+            }
+        };
+        let full = std::mem::replace(&mut self.kept, rest);
+        full.map(|kept| Kept { len, ..kept })
+    }
+}
+
+impl OpenInode {
+    /// Takes what is kept, to write it back.
+    pub(crate) fn take_kept(&self, content: &mut Content) -> Option<Left<'_>> {
+        let kept = content.kept.take();
+        kept.and_then(|kept| self.leave(content, kept))
+    }
+
+    fn leave(&self, content: &mut Content, kept: Kept) -> Option<Left<'_>> {
+        let Some(layout) = content.layout.clone() else {
+            content.failures.note_dropped();
+            return None;
+        };
+        // Also if it is forgotten before that begins.
+        content.note_layout();
+        // Whatever changed the file otherwise had ended when it was written, and begins when it is there.
+        let _underway = self.landing.enter_told(kept.range());
+        Some(Left { under: content.under(self.ino), layout, kept, _underway })
+    }
+}
+
+impl Client {
+    /// Keeps a write for later; false where it is to be done at once.
+    ///
+    /// # Errors
+    /// That of an earlier one that could not be stored.
+    pub(crate) async fn write_later(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        buf: &IoBuf,
+        how: WriteHow,
+    ) -> Result<bool> {
+        let inode = &handle.inode;
+        let Some(all) = self.behind.as_ref().filter(|_| buf.len() < MAX_WRITE) else { return Ok(false) };
+        if !inode.content.lock().may_keep(offset, how) {
+            return handle.tell_failure().map(|()| false);
+        }
+        self.while_silent(inode.ino).await?;
+        let _alone = self.alone_as_it_is(inode).await?;
+        handle.tell_failure()?;
+        let (is_first, left) = {
+            let mut content = inode.content.lock();
+            let is_first = content.kept.is_none();
+            if !content.keep(all, offset, buf, how) {
+                return Ok(false);
+            }
+            let full = content.take_full(all);
+            (is_first, full.and_then(|kept| inode.leave(&mut content, kept)))
+        };
+        if is_first {
+            all.files.lock().insert(inode.ino);
+        }
+        if let Some(left) = left {
+            self.write_left(inode, left).await;
+            handle.tell_failure()?;
+        }
+        Ok(true)
+    }
+
+    /// Writes back what is kept of a file. The gate is held alone.
+    pub(crate) async fn write_back(&self, inode: &OpenInode) {
+        let left = inode.take_kept(&mut inode.content.lock());
+        if let Some(left) = left {
+            Box::pin(self.write_left(inode, left)).await;
+        }
+    }
+
+    /// Writes back what was taken, under the lease under which it was written: never under a later one, since others may have written the same meanwhile.
+    ///
+    /// It ends soon after the lease has.
+    pub(crate) async fn write_left(&self, inode: &OpenInode, left: Left<'_>) {
+        let Left { under, layout, kept, _underway } = left;
+        let (path, range) = (self.path_of(false, kept.len), kept.range());
+        let how = ChunkWrite { path, durable: false, lease: LeaseMode::Write };
+        let writing = pin!(self.write_chunks(under, &layout, kept.start, kept.buf.slice(0..kept.len), how));
+        if let Err(error) = self.change_in_era(inode, under.era, false, writing).await {
+            tracing::warn!(ino = %inode.ino, ?range, %error, "what was written a moment ago could not be stored");
+            inode.content.lock().lose(inode.ino, under.era, &kept, error);
+        }
+    }
+
+    /// What is kept of all files is with the storage services when this returns.
+    ///
+    /// # Errors
+    /// Where something could not be stored; its descriptors are told, too.
+    pub(crate) async fn write_all_back(&self) -> Result<()> {
+        let Some(all) = &self.behind else { return Ok(()) };
+        let files: Vec<InodeId> = all.files.lock().iter().copied().collect();
+        let written = files.into_iter().filter_map(|ino| self.inodes.open(ino)).map(|inode| async move {
+            let before = inode.content.lock().failures.count;
+            drop(self.alone(&inode).await?);
+            let failures = inode.content.lock().failures.clone();
+            failures.last.filter(|_| failures.count > before).map_or(Ok(()), Err)
+        });
+        rt::join_all(written.collect()).await.into_iter().collect()
+    }
+
+    /// Writes back what has been kept for long enough, as long as the session lives.
+    pub(crate) async fn write_back_in_time(self: Arc<Self>) {
+        while let (Some(all), None) = (&self.behind, self.over()) {
+            rt::sleep(LOOK_INTERVAL).await;
+            for ino in self.due(all) {
+                let client = self.clone();
+                rt::spawn(async move {
+                    let Some(inode) = client.inodes.open(ino) else { return };
+                    // A file that is waited for is written back by whoever has it.
+                    _ = client.alone(&inode).await;
+                });
+            }
+        }
+    }
+
+    /// Files of which something has been kept for long enough. Those of which nothing is kept are forgotten.
+    fn due(&self, all: &WriteBehind) -> Vec<InodeId> {
+        let (mut due, now_ns) = (Vec::new(), rt::monotonic_ns());
+        let limit_ns = (MAX_AGE - LOOK_INTERVAL).as_nanos() as u64;
+        all.files.lock().retain(|&ino| {
+            let Some(inode) = self.inodes.open(ino) else { return false };
+            let since_ns = inode.content.lock().kept.as_ref().map(|kept| kept.since_ns);
+            if since_ns.is_some_and(|since| now_ns.saturating_sub(since) >= limit_ns) {
+                due.push(ino);
+            }
+            since_ns.is_some()
+        });
+        due
+    }
+}
