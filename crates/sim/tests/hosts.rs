@@ -39,6 +39,20 @@ fn what_programs_see_has_an_order_where_writes_are_kept_for_a_moment() {
     seeds_pass(HostsOptions { clients: 3, metas: 2, write_behind: true, ..HostsOptions::default() });
 }
 
+/// Storage is away for longer than a request waits. A program hears of what was kept by its next append, and nothing is certain that it has flushed
+/// afterwards: the simulation took it for that.
+#[test]
+fn a_failure_that_is_told_once_covers_all_that_was_kept() {
+    let options = HostsOptions {
+        clients: 3,
+        metas: 3,
+        store_power: true,
+        write_behind: true,
+        ..HostsOptions::default()
+    };
+    run_hosts_seed(30065, options).unwrap_or_else(|violation| panic!("{violation}"));
+}
+
 /// With its power it loses commits on which metadata services have built, but of which no program has been told.
 #[test]
 fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {
