@@ -432,7 +432,9 @@ impl Client {
             rt::spawn(self.clone().account_for_recalls());
             rt::spawn(self.clone().release_leases());
             rt::spawn(self.clone().watch_silence());
-            rt::spawn(self.clone().write_back_in_time());
+            if self.behind.is_some() {
+                rt::spawn(self.clone().write_back_in_time());
+            }
         }
         rt::spawn(self.clone().report_closed());
         loop {

@@ -540,11 +540,12 @@ pub struct MountArgs {
     /// Let O_DIRECT reach the devices, past the servers' page cache too
     #[arg(long)]
     pub no_server_cache: bool,
-    /// Answer small writes in a row at once, and send them together within a second: faster, and lost with this process unless
-    /// synced or closed
+    /// Send small writes in a row together, within a second
+    ///
+    /// They are answered at once, and lost with this process until they are sent. Closing or syncing a file waits for that.
     #[arg(long)]
     pub write_behind: bool,
-    /// Reach servers on this machine over TCP as others, not by shared memory
+    /// Reach servers on this machine over TCP, not by shared memory
     #[arg(long)]
     pub no_shared_memory: bool,
     /// Stay in the foreground, log to standard error
