@@ -28,6 +28,19 @@ async fn go_on(client: &Arc<Client>, file: &Arc<Handle>, pages: std::ops::Range<
     }
 }
 
+/// The same where none of it is sent.
+async fn keep(
+    cluster: &Cluster,
+    client: &Arc<Client>,
+    file: &Arc<Handle>,
+    pages: std::ops::Range<usize>,
+    byte: u8,
+) {
+    let before = cluster.storage_requests();
+    go_on(client, file, pages, byte).await;
+    assert_eq!(cluster.storage_requests(), before, "kept");
+}
+
 async fn try_page(client: &Arc<Client>, file: &Arc<Handle>, page: usize) -> types::Result<usize> {
     let buf = IoBuf::from_slice(&[b'z'; PAGE]);
     client.write(file, (page * PAGE) as u64, buf, WriteHow::default()).await
@@ -39,9 +52,7 @@ fn writes_in_a_row_are_sent_together_and_everybody_sees_them() {
         let (one, _) = cluster.client_that_keeps().await;
         let two = cluster.client().await;
         let (file, first) = begun(&one).await;
-        let before = cluster.storage_requests();
-        go_on(&one, &file, first..first + 8, b'b').await;
-        assert_eq!(cluster.storage_requests(), before, "kept");
+        keep(&cluster, &one, &file, first..first + 8, b'b').await;
         assert_eq!(one.size(file.ino()).await, 10 * PAGE as u64);
         assert_eq!(runs(&one.bytes(&file).await), [(b'a', 2 * PAGE), (b'b', 8 * PAGE)]);
         go_on(&one, &file, 10..14, b'c').await;
@@ -135,9 +146,7 @@ fn what_is_kept_outlives_the_metadata_service() {
         let (one, _) = cluster.client_that_keeps().await;
         let two = cluster.client().await;
         let (file, first) = begun(&one).await;
-        let before = cluster.storage_requests();
-        go_on(&one, &file, first..first + 3, b'b').await;
-        assert_eq!(cluster.storage_requests(), before, "kept");
+        keep(&cluster, &one, &file, first..first + 3, b'b').await;
         cluster.restart_names().await;
         let theirs = two.open_named("f", RDWR).await;
         two.append(&theirs, b"over").await;
@@ -155,9 +164,7 @@ fn what_could_not_be_written_back_in_time_never_is() {
         let (one, way) = cluster.client_that_keeps().await;
         let two = cluster.client().await;
         let (file, first) = begun(&one).await;
-        let before = cluster.storage_requests();
-        go_on(&one, &file, first..first + 3, b'b').await;
-        assert_eq!(cluster.storage_requests(), before, "kept");
+        keep(&cluster, &one, &file, first..first + 3, b'b').await;
         way.cut();
         cluster.restart_names().await;
         let theirs = two.open_named("f", RDWR).await;

@@ -40,12 +40,12 @@ const MAX_EMPTY_NS: u64 = 50_000_000;
 const MAX_PER_OPEN: u64 = 4;
 /// Pause between two operations of a program, at most.
 const MAX_PAUSE_NS: u64 = 50_000_000;
+/// The same while nothing goes wrong for long, which has little to show.
+const MAX_CALM_PAUSE_NS: u64 = 1_000_000_000;
 /// Time between a write and its fsync, at most: as long as a storage host is without power.
 const MAX_UNSYNCED_NS: u64 = 3_000_000_000;
 /// Time between an append and the flush of a file, at most, where writes are kept for a moment: longer than they are.
 const MAX_KEPT_NS: u64 = 1_500_000_000;
-/// The same while nothing goes wrong for long, which has little to show.
-const MAX_CALM_PAUSE_NS: u64 = 1_000_000_000;
 
 /// What all programs write down. The clock counts calls and returns, which is all that their order needs.
 #[derive(Default)]

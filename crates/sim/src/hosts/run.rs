@@ -204,6 +204,7 @@ impl fmt::Display for HostsViolation {
             (holes, " --holes"),
             (far_store, " --far-store"),
             (self.options.store_power, " --store-power"),
+            (self.options.write_behind, " --write-behind"),
             (!self.options.notes, " --no-notes"),
         ];
         switches.iter().filter(|(on, _)| *on).try_for_each(|(_, switch)| f.write_str(switch))
