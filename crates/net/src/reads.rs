@@ -14,7 +14,7 @@ use crate::limits::{BUSIER_BY, BUSIER_THAN_OTHER_RACKS_BY, READ_PATIENCE, READ_R
 use crate::loads::UnderWay;
 use crate::{Distance, StorageChannels, racks};
 use rt::IoBuf;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 use types::{
@@ -28,31 +28,32 @@ pub(crate) fn is_for_any(request: &StorageRequest) -> bool {
     looks && request.session != SessionId(0)
 }
 
+/// Whether a member has refused for its version of the group: it may tell when it is asked again.
+#[derive(Default)]
+struct Refused(Cell<bool>);
+
+impl Refused {
+    /// Whether an answer says nothing but that another member may know more; it is noted which kind that is.
+    fn is_elsewhere(&self, answer: &Result<StorageReply>) -> bool {
+        let Err(Error { errno, .. }) = *answer else { return false };
+        self.0.set(self.0.get() || errno == Errno::EREMCHG);
+        matches!(errno, Errno::EREMOTE | Errno::EREMCHG) || is_of_the_member(errno)
+    }
+}
+
 /// What became of a question to one member.
 enum Outcome {
     /// This is the answer of the group, an error included.
     Answer(Result<StorageReply>),
     /// Another member may know more.
     Elsewhere,
-    /// The group has changed, or it is too late.
+    /// The group has changed or its primary is to be asked again, or it is too late.
     Over,
 }
 
-impl Outcome {
-    fn of(answer: Result<StorageReply>) -> Outcome {
-        match answer {
-            Err(error) if is_elsewhere(error.errno) => Outcome::Elsewhere,
-            answer => Outcome::Answer(answer),
-        }
-    }
-}
-
-fn is_elsewhere(errno: Errno) -> bool {
-    matches!(errno, Errno::EREMOTE | Errno::EREMCHG) || is_of_the_member(errno)
-}
-
 impl StorageChannels {
-    /// Asks good members, one after the other, until one answers; `None` when all have been asked, or the group has changed.
+    /// Asks good members, one after the other, until one answers; `None` when all have been asked, when the group has changed, and when one is silent while
+    /// another may tell if it is asked again.
     pub(crate) async fn ask_any(
         &self,
         to: ToGroup<'_>,
@@ -68,9 +69,11 @@ impl StorageChannels {
             group: Some(InGroup { group: group.id, since: group.since, part }),
             ..request.clone()
         };
+        let refused = Refused::default();
         for (at, member) in order.iter().enumerate() {
             let asked = StorageRequest { target: *member, ..request.clone() };
-            match self.ask_with_help(to, deadline_ns, asked, payload, &order[at + 1..]).await {
+            let others = (&order[at + 1..], &refused);
+            match self.ask_with_help(to, deadline_ns, asked, payload, others).await {
                 Outcome::Answer(answer) => return Some(answer),
                 Outcome::Elsewhere => {}
                 Outcome::Over => return None,
@@ -142,7 +145,7 @@ impl StorageChannels {
         deadline_ns: u64,
         request: StorageRequest,
         payload: &Option<IoBuf>,
-        others: &[TargetId],
+        (others, refused): (&[TargetId], &Refused),
     ) -> Outcome {
         let found = RefCell::new(None);
         let since = request.group.map(|group| group.since);
@@ -153,8 +156,9 @@ impl StorageChannels {
             // All at once, and for as long as it takes: any of them may be busy.
             let asked = others.iter().map(|other| StorageRequest { target: *other, ..request.clone() });
             let answers = asked.map(|asked| self.ask_apart(asked, payload)).collect();
-            match either(first_of(answers), to.has_changed(since, deadline_ns)).await {
+            match either(first_of(answers, refused), to.has_changed(since, deadline_ns)).await {
                 Either::First(Some(answer)) => *found.borrow_mut() = Some(answer),
+                Either::First(None) if refused.0.get() => {}
                 Either::First(None) => to.has_changed(since, deadline_ns).await,
                 Either::Second(()) => {}
             }
@@ -165,7 +169,7 @@ impl StorageChannels {
                 if !matches!(&answer, Err(error) if is_of_the_member(error.errno)) {
                     under_way.has_answered();
                 }
-                Outcome::of(answer)
+                if refused.is_elsewhere(&answer) { Outcome::Elsewhere } else { Outcome::Answer(answer) }
             }
             (None, Some((answer, buf))) => {
                 if let (Some(payload), Some(buf), Ok(_)) = (payload, buf, &answer) {
@@ -201,22 +205,18 @@ impl StorageChannels {
 type Apart = (Result<StorageReply>, Option<IoBuf>);
 
 /// The first answer of those that aren't about the member alone; `None` when there is none.
-async fn first_of(answers: Vec<impl Future<Output = Apart>>) -> Option<Apart> {
+async fn first_of(answers: Vec<impl Future<Output = Apart>>, refused: &Refused) -> Option<Apart> {
     let mut waiting: Vec<_> = answers.into_iter().map(Box::pin).collect();
     poll_fn(|context| {
         let mut at = 0;
         while at < waiting.len() {
             match waiting[at].as_mut().poll(context) {
                 Poll::Pending => at += 1,
-                Poll::Ready(answer) if is_elsewhere_of(&answer.0) => drop(waiting.swap_remove(at)),
+                Poll::Ready(answer) if refused.is_elsewhere(&answer.0) => drop(waiting.swap_remove(at)),
                 Poll::Ready(answer) => return Poll::Ready(Some(answer)),
             }
         }
         if waiting.is_empty() { Poll::Ready(None) } else { Poll::Pending }
     })
     .await
-}
-
-fn is_elsewhere_of(answer: &Result<StorageReply>) -> bool {
-    matches!(answer, Err(Error { errno, .. }) if is_elsewhere(*errno))
 }

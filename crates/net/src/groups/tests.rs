@@ -574,6 +574,21 @@ fn where_nobody_can_tell_readers_wait_for_another_version() {
     });
 }
 
+/// As a primary does while a member that may know more doesn't answer, until management knows that it is gone.
+#[test]
+fn a_primary_that_cannot_tell_yet_is_asked_again_whatever_the_silent_member_does() {
+    run(async |pair| {
+        pair.members[0].be(Way::Fails(Errno::EREMCHG));
+        pair.members[1].be(Way::Hangs);
+        let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
+        rt::sleep(4 * READ_PATIENCE).await;
+        assert!(reads.iter().all(|read| read.get().is_none()));
+        pair.members[0].be(Way::Answers);
+        rt::sleep(READ_PATIENCE).await;
+        assert_eq!(reads.map(|read| read.take()), [Some(Ok(1)), Some(Ok(1))]);
+    });
+}
+
 #[test]
 fn readers_that_nobody_answers_are_told_so_in_time() {
     run(async |pair| {

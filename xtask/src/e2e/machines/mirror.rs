@@ -38,6 +38,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[
         run: fsx_under_faults,
     },
     TestCase { name: "mirrored_file_while_its_node_is_gone", scope: Scope::Own, minutes: 10, run: node_gone },
+    TestCase { name: "mirrored_holes_while_a_node_is_missing", scope: Scope::Own, minutes: 6, run: holes },
     TestCase { name: "mirrored_node_lost_for_good", scope: Scope::Own, minutes: 6, run: node_lost },
     TestCase {
         name: "mirrored_node_lost_on_full_disks",
@@ -67,6 +68,9 @@ const ROUNDS: (u64, u64) = (1, 30);
 pub(super) const FSX_OPERATIONS: u32 = 3000;
 /// Bytes of files that tests write themselves: several chunks.
 const FILE_BYTES: usize = 6 << 20;
+/// Files with data in one stripe, and its bytes: enough that each node has nothing of some, as one that is asked first and as one that is asked by another.
+const HOLLOW_FILES: usize = 24;
+const SHORT_BYTES: usize = 64 << 10;
 const DEADLINE: Duration = Duration::from_secs(600);
 
 fn start(stage: &Stage, name: &str) -> TestResult<Cluster> {
@@ -257,6 +261,33 @@ fn node_gone(stage: &Stage) -> TestResult {
         }
         cluster.mend(Part::Storage(missing), Fault::Killed)?;
         cluster.wait_until_copies_are_good()?;
+    }
+    cluster.stop()
+}
+
+/// Of files with holes some members have nothing, and whether another one has something has to be asked. When that one has just gone, programs wait for a moment
+/// until others know so, as with changes, although nobody changes anything.
+fn holes(stage: &Stage) -> TestResult {
+    let mut cluster = start(stage, "mirror-holes")?;
+    for round in 0..FAULTS.len() {
+        let (node, fault) = (round % usize::from(STORAGE), FAULTS[round]);
+        let folders = cluster.shared_folder(&format!("round-{round}"))?;
+        let open = |file: usize| {
+            let path = folders[0].join(file.to_string());
+            let open = File::options().create_new(true).write(true).open(&path).at(path.display())?;
+            // In the first stripe only.
+            open.write_all_at(&[7; SHORT_BYTES], 0).at(path.display())?;
+            Ok(open)
+        };
+        let files = (0..HOLLOW_FILES).map(open).collect::<TestResult<Vec<File>>>()?;
+        cluster.strike(Part::Storage(node), fault)?;
+        for (number, file) in files.iter().enumerate() {
+            // The client looks at all stripes.
+            let longer = file.set_len(SHORT_BYTES as u64 + 1).and_then(|()| file.sync_all());
+            longer.at(format!("file {number} although only node {node} was {fault:?}"))?;
+        }
+        cluster.mend(Part::Storage(node), fault)?;
+        ensure_in_step(&cluster, &format!("after node {node} was {fault:?}"))?;
     }
     cluster.stop()
 }
