@@ -210,6 +210,7 @@ impl Client {
         let era = inode.content.lock().era;
         let answer = self.ask(MetaOp::Open { ino: inode.ino, wish }).await?;
         let info = file_info(answer.reply)?;
+        inode.note_change_at(info.attr.mtime);
         let granted = {
             // The lease is looked at under this lock, under which a recall unloads what is loaded.
             let mut content = inode.content.lock();

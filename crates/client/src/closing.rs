@@ -38,6 +38,9 @@ impl Client {
 
     /// The last descriptor is gone.
     pub async fn release(&self, handle: Arc<Handle>) {
+        if handle.is_writable() {
+            handle.inode.note_change();
+        }
         self.end_use(&handle.inode).await;
     }
 

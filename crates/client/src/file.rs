@@ -71,8 +71,7 @@ impl Handle {
     /// a page reads the file's size afterwards, and when it has grown meanwhile, takes the rest of the old page for zeros though the page has
     /// been forgotten by then.
     fn keep(&self, may: bool) {
-        let is_changed = self.inode.writers.load(Ordering::Relaxed) > 0 || self.inode.is_contended();
-        if may && !self.writable && !is_changed {
+        if may && !self.writable && !self.inode.is_being_changed() {
             self.keeps.store(true, Ordering::Relaxed);
         }
     }

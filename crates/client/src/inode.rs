@@ -22,6 +22,9 @@ const SHARDS: usize = 64;
 /// How long after a recall others count as busy with a file: readers then share it with its writers instead of taking it from them.
 const CONTENDED_NS: u64 = 1_000_000_000;
 
+/// How long after a change the next one is counted on. Short, so that what one program has made and the next one reads is kept as a rule.
+const CHANGED_NS: u64 = 200_000_000;
+
 /// The content of one inode in use.
 pub(crate) struct OpenInode {
     pub(crate) ino: InodeId,
@@ -41,6 +44,8 @@ pub(crate) struct OpenInode {
     pub(crate) writers: AtomicUsize,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     pub(crate) recalled_ns: AtomicU64,
+    /// When it was last known to have been changed just before, here or elsewhere, on the monotonic clock; 0 for never.
+    changed_ns: AtomicU64,
 }
 
 impl OpenInode {
@@ -61,6 +66,7 @@ impl OpenInode {
             yielding: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             recalled_ns: AtomicU64::new(node.recalled_ns),
+            changed_ns: AtomicU64::new(node.changed_ns),
         }
     }
 
@@ -77,9 +83,34 @@ impl OpenInode {
 
     /// Whether others have wanted to change it, or to know what is changed here, a moment ago.
     pub(crate) fn is_contended(&self) -> bool {
-        let recalled = self.recalled_ns.load(Ordering::Relaxed);
-        recalled > 0 && rt::monotonic_ns().saturating_sub(recalled) < CONTENDED_NS
+        is_within(CONTENDED_NS, &self.recalled_ns)
     }
+
+    /// Whether somebody changes its content, as far as is known here: it is open for writing, was a moment ago, or others want it.
+    pub(crate) fn is_being_changed(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) > 0
+            || self.is_contended()
+            || is_within(CHANGED_NS, &self.changed_ns)
+    }
+
+    /// It has been changed here.
+    pub(crate) fn note_change(&self) {
+        self.changed_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
+    }
+
+    /// Its content was changed at this time by the clock, here or elsewhere.
+    pub(crate) fn note_change_at(&self, time: Timestamp) {
+        let nanos = |time: Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
+        if nanos(rt::now()).abs_diff(nanos(time)) < u128::from(CHANGED_NS) {
+            self.note_change();
+        }
+    }
+}
+
+/// Whether something was noted so lately, on the monotonic clock; 0 stands for never.
+fn is_within(nanos: u64, noted_ns: &AtomicU64) -> bool {
+    let noted = noted_ns.load(Ordering::Relaxed);
+    noted > 0 && rt::monotonic_ns().saturating_sub(noted) < nanos
 }
 
 /// What is known of a file's content. Held only for a moment, never across a wait.
@@ -216,6 +247,8 @@ struct Node {
     filled: bool,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     recalled_ns: u64,
+    /// When it was last known to have been changed just before; 0 for never.
+    changed_ns: u64,
     /// Losses of storage services before its first change that wasn't synced when it was open.
     unsynced: Option<u64>,
     /// The same of what the metadata store was told.
@@ -233,6 +266,7 @@ impl Node {
         }
         if let Some(open) = self.open.take_if(|open| !open.content.lock().is_unfinished()) {
             self.filled = open.fills.is_filled();
+            self.changed_ns = open.changed_ns.load(Ordering::Relaxed);
             let mut content = open.content.lock();
             self.unsynced = content.unsynced.left();
             self.unsynced_names = content.unsynced_names.left();

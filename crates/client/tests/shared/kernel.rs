@@ -76,6 +76,7 @@ fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
         two.put(&file, 0, CHUNK, b'x').await;
         two.release(file.clone()).await;
         let writer = two.open(ROOT, file.ino(), RDWR).await.unwrap();
+        rt::sleep(Duration::from_millis(500)).await;
         let open = one.open_named("f", RDONLY).await;
         assert_eq!(open.caching(), Caching::Kept);
         let kept = ReadHow { kept: true, ..ReadHow::default() };
@@ -320,6 +321,10 @@ fn a_file_that_is_being_changed_is_read_past_the_page_cache() {
         let beside = one.open_named("log", RDONLY).await;
         assert_eq!(beside.caching(), Caching::Direct, "it is open for writing here");
         let reader = two.open_named("log", RDONLY).await;
+        assert_eq!(reader.caching(), Caching::Direct, "it was made a moment ago, and more may come");
+        two.release(reader).await;
+        rt::sleep(Duration::from_millis(500)).await;
+        let reader = two.open_named("log", RDONLY).await;
         assert_eq!(reader.caching(), Caching::Kept);
         two.release(reader).await;
         one.append(&writer, b"x").await;
@@ -328,5 +333,12 @@ fn a_file_that_is_being_changed_is_read_past_the_page_cache() {
         two.release(reader).await;
         rt::sleep(Duration::from_secs(2)).await;
         assert_eq!(two.open_named("log", RDONLY).await.caching(), Caching::Kept);
+        one.release(beside).await;
+        one.release(writer).await;
+        let beside = one.open_named("log", RDONLY).await;
+        assert_eq!(beside.caching(), Caching::Direct, "it was open for writing here a moment ago");
+        one.release(beside).await;
+        rt::sleep(Duration::from_secs(2)).await;
+        assert_eq!(one.open_named("log", RDONLY).await.caching(), Caching::Kept);
     });
 }
