@@ -210,7 +210,7 @@ impl Client {
         let era = inode.content.lock().era;
         let answer = self.ask(MetaOp::Open { ino: inode.ino, wish }).await?;
         let info = file_info(answer.reply)?;
-        inode.note_change_at(info.attr.mtime);
+        inode.note_changes(&info.attr);
         let granted = {
             // The lease is looked at under this lock, under which a recall unloads what is loaded.
             let mut content = inode.content.lock();

@@ -39,7 +39,8 @@ impl Client {
     /// The last descriptor is gone.
     pub async fn release(&self, handle: Arc<Handle>) {
         if handle.is_writable() {
-            handle.inode.note_change();
+            let size = handle.inode.content.lock().size;
+            handle.inode.note_change(size);
         }
         self.end_use(&handle.inode).await;
     }

@@ -24,6 +24,8 @@ const CONTENDED_NS: u64 = 1_000_000_000;
 
 /// How long after a change the next one is counted on. Short, so that what one program has made and the next one reads is kept as a rule.
 const CHANGED_NS: u64 = 200_000_000;
+/// The longest file of which that is so, bytes: without a kernel that reads ahead, small reads of long ones would take too long.
+const MAX_CHANGED: u64 = 1 << 20;
 
 /// The content of one inode in use.
 pub(crate) struct OpenInode {
@@ -93,16 +95,18 @@ impl OpenInode {
             || is_within(CHANGED_NS, &self.changed_ns)
     }
 
-    /// It has been changed here.
-    pub(crate) fn note_change(&self) {
-        self.changed_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
+    /// Its content has been changed here, and is so long now.
+    pub(crate) fn note_change(&self, size: u64) {
+        if size <= MAX_CHANGED {
+            self.changed_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
+        }
     }
 
-    /// Its content was changed at this time by the clock, here or elsewhere.
-    pub(crate) fn note_change_at(&self, time: Timestamp) {
+    /// What the service says of it, whoever changed it.
+    pub(crate) fn note_changes(&self, attr: &Attr) {
         let nanos = |time: Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
-        if nanos(rt::now()).abs_diff(nanos(time)) < u128::from(CHANGED_NS) {
-            self.note_change();
+        if nanos(rt::now()).abs_diff(nanos(attr.mtime)) < u128::from(CHANGED_NS) {
+            self.note_change(attr.size);
         }
     }
 }

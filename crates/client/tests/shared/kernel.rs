@@ -340,5 +340,9 @@ fn a_file_that_is_being_changed_is_read_past_the_page_cache() {
         one.release(beside).await;
         rt::sleep(Duration::from_secs(2)).await;
         assert_eq!(one.open_named("log", RDONLY).await.caching(), Caching::Kept);
+        let long = one.make("long").await;
+        one.set_size(long.ino(), (1 << 20) + 1).await;
+        one.release(long).await;
+        assert_eq!(one.open_named("long", RDONLY).await.caching(), Caching::Kept, "it would be slow without");
     });
 }
