@@ -104,8 +104,7 @@ impl OpenInode {
 
     /// What the service says of it, whoever changed it.
     pub(crate) fn note_changes(&self, attr: &Attr) {
-        let nanos = |time: Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
-        if nanos(rt::now()).abs_diff(nanos(attr.mtime)) < u128::from(CHANGED_NS) {
+        if rt::now().as_nanos().abs_diff(attr.mtime.as_nanos()) < CHANGED_NS {
             self.note_change(attr.size);
         }
     }

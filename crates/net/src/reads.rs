@@ -3,7 +3,7 @@
 //! Every good member may answer them, so one is chosen: the nearest (on this machine, in this process's rack, in one of its networks); of those that are equally near one by the
 //! region that is read, so that a large file is read from all of them and each part of it is in the cache of one; unless that one has much more to do for this process than
 //! another, or one in this rack very much more than one in another. A member that can't tell sends the reader on (`EREMOTE`), one that is silent is waited for as long as it takes, but after a moment others are asked
-//! beside it.
+//! beside it; and where one of them has refused for now (`EREMCHG`), the silent one is left, and the primary asked again.
 //!
 //! A member that answers counts at that moment, by its lease and by the version of the group that the request carries. So whoever is asked gives no less than
 //! what was acknowledged to anybody.

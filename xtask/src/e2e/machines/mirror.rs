@@ -68,7 +68,7 @@ const ROUNDS: (u64, u64) = (1, 30);
 pub(super) const FSX_OPERATIONS: u32 = 3000;
 /// Bytes of files that tests write themselves: several chunks.
 const FILE_BYTES: usize = 6 << 20;
-/// Files with data in one stripe, and its bytes: enough that each node has nothing of some, as one that is asked first and as one that is asked by another.
+/// Files that have data in one stripe only, and so many bytes there. Enough of them that each node is the other member of groups whose primary has nothing.
 const HOLLOW_FILES: usize = 24;
 const SHORT_BYTES: usize = 64 << 10;
 const DEADLINE: Duration = Duration::from_secs(600);
