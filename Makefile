@@ -5,11 +5,13 @@ SEEDS ?= 100
 
 CARGO_BIN := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEFT      := $(CARGO_BIN)/release/weft
+# In the profile of `make up`, so that its programs are not compiled again.
+XTASK     := cargo run --quiet --release --package xtask --
 
-.PHONY: up down demo check test sim bench docs deb install tools
+.PHONY: up down demo check test sim bench docs deb install tools fuse
 
 ## up: build weft, run a whole cluster on this machine and mount it at ./mnt
-up: tools
+up: tools fuse
 	cargo build --release --package weft
 	mkdir -p $(MOUNT)
 	$(WEFT) up --dir $(DIR) --mount $(MOUNT) --detach
@@ -20,7 +22,7 @@ down:
 
 ## demo: copy a source tree into the mount, build in it, read it back, compare
 demo: tools
-	cargo xtask demo $(MOUNT)
+	$(XTASK) demo $(MOUNT)
 
 ## check: format, lints, our own rules, fast tests
 check: tools
@@ -45,7 +47,7 @@ docs: tools
 
 ## deb: a Debian package with binary, systemd units and guide; BINARY=path packs one that is there
 deb: tools
-	cargo xtask deb $(if $(BINARY),--binary $(BINARY))
+	$(XTASK) deb $(if $(BINARY),--binary $(BINARY))
 
 ## install: weft in the system's path and the helper of mount(8)
 install: tools
@@ -63,4 +65,7 @@ tools:
 	    echo "error: no Rust toolchain (weft needs 1.89 or later; Debian's own is older)"; \
 	    echo "hint: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y, then open a new shell"; \
 	    exit 1; }
+
+# What mounting needs.
+fuse:
 	@[ -e /dev/fuse ] || { echo "error: no /dev/fuse; hint: modprobe fuse, or run the container with --device /dev/fuse"; exit 1; }

@@ -10,14 +10,17 @@ mod deb;
 mod demo;
 mod docs;
 mod e2e;
+mod flaky;
 mod helper;
 mod history;
+mod pool;
 mod process;
 mod sim;
 mod summary;
 mod sys;
 mod test;
 mod tidy;
+mod timing;
 mod units;
 
 use clap::{Parser, Subcommand};

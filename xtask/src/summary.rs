@@ -14,8 +14,17 @@ pub struct Summary {
     pub skipped: u64,
     /// Those that failed, each with the beginning of what it said.
     pub failures: Vec<String>,
-    /// Those that passed only when they were run again, with what they had said before.
-    pub unsteady: Vec<String>,
+    /// Those that passed only when they were run again.
+    pub unsteady: Vec<Unsteady>,
+}
+
+/// A test that failed, and passed when it was run again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsteady {
+    /// The test.
+    pub name: String,
+    /// The beginning of what it said when it failed.
+    pub message: String,
 }
 
 /// Runs of tests that have failed that are granted to a whole run: more than a few don't fail by chance.
@@ -28,13 +37,21 @@ impl Summary {
     /// One test that failed.
     pub fn fail(&mut self, name: &str, message: &str) {
         self.failed += 1;
-        self.failures.push(quoted(name, message));
+        self.failures.push(format!("{name}: {}", beginning(message)));
     }
 
     /// One that failed and passed when it was run again.
     pub fn pass_again(&mut self, name: &str, message: &str) {
         self.passed += 1;
-        self.unsteady.push(quoted(name, message));
+        self.unsteady.push(Unsteady { name: name.to_string(), message: beginning(message) });
+    }
+
+    /// Counts tests that passed only when they were run again as failed: where time is no reason, none may need a second try.
+    pub fn refuse_unsteady(&mut self) {
+        for test in std::mem::take(&mut self.unsteady) {
+            self.passed -= 1;
+            self.fail(&test.name, &format!("passed only when run again: {}", test.message));
+        }
     }
 
     /// Whether one more test that has failed may be run again.
@@ -45,7 +62,7 @@ impl Summary {
     /// Names what failed, so that it stands at the end of a long output, and prints the totals last.
     pub fn print(&self) {
         for test in &self.unsteady {
-            println!("passed only when run again: {test}");
+            println!("passed only when run again: {}: {}", test.name, test.message);
         }
         for test in &self.failures {
             println!("failed: {test}");
@@ -54,9 +71,9 @@ impl Summary {
     }
 }
 
-fn quoted(name: &str, message: &str) -> String {
-    let text: String = message.trim().chars().take(MAX_QUOTE_CHARS).collect();
-    format!("{name}: {text}")
+/// As much of a message as is quoted.
+fn beginning(message: &str) -> String {
+    message.trim().chars().take(MAX_QUOTE_CHARS).collect()
 }
 
 impl AddAssign for Summary {
@@ -94,5 +111,14 @@ mod tests {
         assert!(summary.grants_again());
         summary.fail("b", "wrong");
         assert!(!summary.grants_again());
+    }
+
+    #[test]
+    fn the_long_form_takes_no_second_try() {
+        let mut summary = Summary { passed: 7, ..Summary::default() };
+        summary.pass_again("a", "too slow");
+        summary.refuse_unsteady();
+        assert_eq!((summary.passed, summary.failed, summary.unsteady.len()), (7, 1, 0));
+        assert!(summary.failures[0].starts_with("a: passed only when run again: too slow"));
     }
 }

@@ -1,6 +1,8 @@
 //! Every test there is.
 
-use crate::{e2e, units};
+use crate::summary::Summary;
+use crate::timing::Timing;
+use crate::{e2e, flaky, units};
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -12,11 +14,21 @@ pub struct Options {
     form: e2e::Form,
 }
 
-/// Runs `cargo test`, then the end-to-end suite, names what failed, and prints the line of totals last.
+/// Runs the tests of the crates, then the end-to-end suite, prints where the time went, names what failed, and prints the line of totals last.
 pub fn run(options: &Options) -> Result<(), String> {
-    let mut total = units::run()?;
+    let (mut total, mut timing) = (Summary::default(), Timing::default());
+    let mut add = |(summary, stages): (Summary, Timing)| {
+        total += summary;
+        timing.extend(stages);
+    };
+    add(units::run(options.form.full)?);
     if !options.quick {
-        total += e2e::run_suite(&e2e::Options::everything(options.form.clone()))?;
+        add(e2e::run_suite(&e2e::Options::everything(options.form.clone()))?);
+    }
+    println!("{timing}");
+    flaky::record(&total.unsteady)?;
+    if options.form.full {
+        total.refuse_unsteady();
     }
     total.print();
     if total.failed > 0 { Err(format!("{} tests failed", total.failed)) } else { Ok(()) }

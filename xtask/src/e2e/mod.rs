@@ -3,6 +3,7 @@
 //! Every test is a named function in one of the modules' `TESTS` tables. Tests of scope [`Scope::Mounted`] share one
 //! running file system for each transport; those of scope [`Scope::Own`] start their own. Each has a deadline,
 //! after which the kernel's connection is aborted, so that a hung mount fails its test and nothing more.
+//! Several processes run tests side by side ([`jobs`] distributes them, [`worker`] runs them), each in a network of its own.
 //! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's fault.
 
 mod backups;
@@ -15,6 +16,7 @@ mod data;
 mod directories;
 pub mod disk;
 mod faults;
+mod jobs;
 mod lifecycle;
 mod links;
 mod load;
@@ -31,6 +33,7 @@ mod rig;
 mod stage;
 mod suites;
 mod tools;
+mod worker;
 
 pub use content::{Content, Rng};
 pub use machines::{Cluster, Part};
@@ -38,23 +41,15 @@ pub use netns::Carried;
 pub use outcome::{Failure, TestResult};
 pub use stage::{Stage, Subject};
 
-use crate::build;
 use crate::summary::Summary;
+use crate::timing::Timing;
+use crate::{build, sys};
 use rig::Transport;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// How long a test may go on after the file system under it was aborted.
-const ABORT_GRACE: Duration = Duration::from_secs(60);
-
-/// How much of a failure's message is shown: enough to see what, not all of a long listing.
-const MAX_MESSAGE_CHARS: usize = 3000;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Options of `cargo xtask e2e`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct Options {
     /// Run only tests whose name contains one of these.
     names: Vec<String>,
@@ -73,9 +68,15 @@ pub struct Options {
     /// What the targets stand on.
     #[arg(long, default_value = "temp")]
     base: BaseKind,
-    /// Run a test that fails once more, and count it as passed if it passes then; it is named at the end.
+    /// Run a test that fails once more, alone, and count it as passed if it passes then; it is named at the end.
     #[arg(long)]
     again: bool,
+    /// How many tests run side by side.
+    #[arg(long, value_name = "COUNT", default_value_t = SIDE_BY_SIDE, value_parser = clap::value_parser!(u8).range(1..=16))]
+    jobs: u8,
+    /// Run the tests of exactly these names in this process, and write the results to this file.
+    #[arg(long, value_name = "FILE", hide = true)]
+    worker: Option<PathBuf>,
     #[command(flatten)]
     form: Form,
 }
@@ -123,13 +124,31 @@ enum TransportName {
 impl Options {
     /// All tests in their short or long form.
     pub fn everything(form: Form) -> Options {
-        Options { form, again: true, ..Options::default() }
+        Options {
+            names: Vec::new(),
+            list: false,
+            on: None,
+            weft: None,
+            transport: None,
+            base: BaseKind::default(),
+            again: true,
+            jobs: SIDE_BY_SIDE,
+            worker: None,
+            form,
+        }
     }
 
     fn selects(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|part| name.contains(part.as_str()))
     }
+
+    fn selected(&self) -> Vec<&'static TestCase> {
+        all().filter(|test| self.selects(test.name)).collect()
+    }
 }
+
+/// Tests that run side by side on two cores: most of them wait most of the time.
+const SIDE_BY_SIDE: u8 = 4;
 
 /// What a test needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +166,12 @@ struct TestCase {
     /// Deadline of the short form, minutes; the long form has ten times as long.
     minutes: u64,
     run: fn(&Stage) -> TestResult,
+}
+
+impl TestCase {
+    fn deadline(&self, is_full: bool) -> Duration {
+        Duration::from_secs(60 * self.minutes * if is_full { 10 } else { 1 })
+    }
 }
 
 const TABLES: &[&[TestCase]] = &[
@@ -188,13 +213,22 @@ const TABLES: &[&[TestCase]] = &[
     machines::RANGE_TESTS,
 ];
 
+/// All tests.
+fn all() -> impl Iterator<Item = &'static TestCase> {
+    TABLES.iter().flat_map(|table| *table)
+}
+
 /// Runs the suite and prints the totals last.
 pub fn run(options: &Options) -> Result<(), String> {
     if options.list {
-        TABLES.iter().flat_map(|table| *table).for_each(|test| println!("{}", test.name));
+        all().for_each(|test| println!("{}", test.name));
         return Ok(());
     }
-    let summary = run_suite(options)?;
+    if let Some(results) = &options.worker {
+        return worker::run(options, results);
+    }
+    let (summary, timing) = run_suite(options)?;
+    println!("{timing}");
     summary.print();
     match summary {
         Summary { failed: 0, passed: 0, .. } => Err("no test passed; see cargo xtask e2e --list".to_string()),
@@ -204,170 +238,46 @@ pub fn run(options: &Options) -> Result<(), String> {
 }
 
 /// Runs the suite, for a caller that has totals of its own to add.
-pub fn run_suite(options: &Options) -> Result<Summary, String> {
-    let subjects = subjects(options)?;
-    cleanup::on_interrupt()?;
-    let mut summary = Summary::default();
-    for (place, subject) in subjects.into_iter().enumerate() {
-        summary += run_on(subject, place == 0, options);
-    }
-    cleanup::release_all();
-    Ok(summary)
-}
-
-/// What to test, in order.
-fn subjects(options: &Options) -> Result<Vec<Subject>, String> {
+pub fn run_suite(options: &Options) -> Result<(Summary, Timing), String> {
+    let tests = options.selected();
     if let Some(path) = &options.on {
         let path = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
-        return Ok(vec![Subject::Directory(path)]);
+        return Ok((worker::run_here(Subject::Directory(path), &tests, options)?, Timing::default()));
+    }
+    if let Some(reason) = obstacle() {
+        println!("e2e: {} tests skipped: {reason}", tests.len());
+        return Ok((Summary { skipped: tests.len() as u64, ..Summary::default() }, Timing::default()));
     }
     let binary = match &options.weft {
         Some(path) => path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?,
         None => build::weft(false)?,
     };
-    let transports = match options.transport {
+    jobs::run(&binary, &tests, options)
+}
+
+/// Why no weft can be mounted here, if that is so.
+fn obstacle() -> Option<&'static str> {
+    if !sys::is_root() {
+        return Some("mounting needs root; hint: run it with sudo");
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Some(
+            "there is no /dev/fuse; hint: modprobe fuse, or run the container with --device /dev/fuse",
+        );
+    }
+    None
+}
+
+/// The transports to test, in order; tests that start a weft of their own use the first.
+fn transports(options: &Options) -> Vec<Transport> {
+    match options.transport {
         None => vec![Transport::Uring, Transport::Dev],
         Some(TransportName::Uring) => vec![Transport::Uring],
         Some(TransportName::Dev) => vec![Transport::Dev],
-    };
-    Ok(transports.into_iter().map(|transport| Subject::Weft { binary: binary.clone(), transport }).collect())
-}
-
-/// Runs all selected tests on one subject; those with a weft of their own only on the first.
-fn run_on(subject: Subject, first: bool, options: &Options) -> Summary {
-    let mut report = Report { subject: subject.name().to_string(), summary: Summary::default() };
-    let stage = match Stage::new(subject, options.base, options.form.clone()) {
-        Ok(stage) => Arc::new(stage),
-        Err(failure) => {
-            report.add("stage", Duration::ZERO, Err(failure));
-            return report.summary;
-        }
-    };
-    for test in TABLES.iter().flat_map(|table| *table) {
-        if options.selects(test.name) && (first || test.scope == Scope::Mounted) {
-            report.run(&stage, test, options.again);
-        }
-    }
-    if stage.binary().is_ok() {
-        let start = Instant::now();
-        let result = guarded(|| stage.close());
-        // Not a test of its own where nothing was mounted.
-        if !matches!(result, Err(Failure::Skipped(_))) {
-            report.add("clean_after_all", start.elapsed(), result);
-        }
-    }
-    report.summary
-}
-
-/// Runs one test, and keeps what explains its failure.
-fn attempt(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
-    let result = match (test.scope, stage.binary()) {
-        (Scope::Own, Err(failure)) => Err(failure),
-        _ => run_test(stage, test),
-    };
-    let result = result.map_err(|failure| kept(stage, test, failure));
-    stage.tidy();
-    result
-}
-
-/// Whether a test compares data or histories: one wrong answer of a file system is one too many, however rarely it comes.
-fn is_final(test: &TestCase) -> bool {
-    let parts = ["history", "under_load", "fsx", "fio", "sqlite", "migrate", "mends", "mended"];
-    parts.iter().any(|part| test.name.contains(part))
-}
-
-/// Keeps what explains a failure, if that was asked for.
-fn kept(stage: &Stage, test: &TestCase, failure: Failure) -> Failure {
-    match failure {
-        Failure::Failed(message) => match stage.keep(test.name) {
-            Ok(()) => Failure::Failed(message),
-            Err(other) => Failure::Failed(format!("{message}\n    its logs can't be kept: {other:?}")),
-        },
-        skipped => skipped,
-    }
-}
-
-/// Runs one test in a thread of its own and sees to its deadline.
-fn run_test(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
-    let deadline = Duration::from_secs(60 * test.minutes * if stage.full { 10 } else { 1 });
-    let on = Arc::clone(stage);
-    let thread = thread::spawn(move || guarded(|| (test.run)(&on)));
-    if finished_within(&thread, deadline) {
-        return thread.join().unwrap_or_else(|_| Err(Failure::Failed("panicked".to_string())));
-    }
-    // Now everybody who waits for the file system gets an error, the test's thread too.
-    cleanup::abort_mounts();
-    let ended = finished_within(&thread, ABORT_GRACE);
-    stage.abandon();
-    let rest = if ended { "" } else { ", not even after its mount was aborted" };
-    Err(Failure::Failed(format!("no end within {} s{rest}", deadline.as_secs())))
-}
-
-fn finished_within<T>(thread: &thread::JoinHandle<T>, deadline: Duration) -> bool {
-    crate::process::eventually(deadline, || thread.is_finished())
-}
-
-/// Turns a panic into a failure.
-fn guarded(run: impl FnOnce() -> TestResult) -> TestResult {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|cause| {
-        let text = cause.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| cause.downcast_ref::<&str>().copied());
-        Err(Failure::Failed(format!("panicked: {}", text.unwrap_or("for no stated reason"))))
-    })
-}
-
-/// Prints results as they come and counts them.
-struct Report {
-    subject: String,
-    summary: Summary,
-}
-
-impl Report {
-    /// Runs a test; once more if it fails and that is granted, for what fails by chance on a machine that stood still. It is named then.
-    fn run(&mut self, stage: &Arc<Stage>, test: &'static TestCase, again: bool) {
-        let start = Instant::now();
-        let result = attempt(stage, test);
-        let Err(Failure::Failed(message)) = &result else {
-            return self.add(test.name, start.elapsed(), result);
-        };
-        if !again || is_final(test) || !self.summary.grants_again() {
-            return self.add(test.name, start.elapsed(), result);
-        }
-        self.tell(test.name, "FAILED, runs again", start.elapsed(), message);
-        let start = Instant::now();
-        match attempt(stage, test) {
-            Ok(()) => {
-                self.tell(test.name, "ok when run again", start.elapsed(), "");
-                self.summary.pass_again(&format!("e2e {} [{}]", test.name, self.subject), message);
-            }
-            result => self.add(test.name, start.elapsed(), result),
-        }
-    }
-
-    fn tell(&self, name: &str, word: &str, took: Duration, message: &str) {
-        let message: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
-        let colon = if message.is_empty() { "" } else { ": " };
-        println!("e2e {name} [{}] {word} ({:.1} s){colon}{message}", self.subject, took.as_secs_f64());
-    }
-
-    fn add(&mut self, name: &str, took: Duration, result: TestResult) {
-        let (word, message) = match &result {
-            Ok(()) => ("ok", ""),
-            Err(Failure::Skipped(reason)) => ("skipped", &**reason),
-            Err(Failure::Failed(message)) => ("FAILED", &**message),
-        };
-        self.tell(name, word, took, message);
-        match result {
-            Ok(()) => self.summary.passed += 1,
-            Err(Failure::Skipped(_)) => self.summary.skipped += 1,
-            Err(Failure::Failed(message)) => {
-                self.summary.fail(&format!("e2e {name} [{}]", self.subject), &message)
-            }
-        }
     }
 }
 
 /// Whether a weft is mounted at this path.
-pub fn is_mounted(path: &std::path::Path) -> bool {
+pub fn is_mounted(path: &Path) -> bool {
     path.canonicalize().is_ok_and(|path| mounts::is_weft(&path))
 }

@@ -84,7 +84,7 @@ pub struct Pjdfstest {
 impl Pjdfstest {
     /// Below the root of a mount.
     pub fn prepare(stage: &Stage, root: &Path) -> TestResult<Pjdfstest> {
-        let program = tools::from_registry("pjdfstest", "0.2.2")?;
+        let program = tools::from_registry("pjdfstest")?;
         let config = config(stage, "pjdfstest.toml", PJDFSTEST_CONFIG)?;
         let padding = PJDFSTEST_PATH_BYTES.saturating_sub(root.as_os_str().len() + 1).max(1);
         let dir = root.join("p".repeat(padding));
@@ -183,7 +183,7 @@ fn fsx(stage: &Stage) -> TestResult {
 
 /// fsx on a file, with everything that it can do.
 pub fn fsx_command(stage: &Stage, file: &Path, seed: u32, operations: u32) -> TestResult<Command> {
-    let program = tools::from_registry("fsx", "0.3.2")?;
+    let program = tools::from_registry("fsx")?;
     let name = file.file_name().map_or_else(Default::default, |name| name.to_string_lossy().into_owned());
     let config = config(stage, &format!("fsx-{name}.toml"), FSX_CONFIG)?;
     let artifacts = stage.scratch(&format!("fsx-artifacts-{name}"))?;

@@ -24,8 +24,22 @@ fn search(program: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
+/// The test programs that come from the crate registry: name and version.
+const FROM_REGISTRY: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
+
+/// Installs the test programs that come from the crate registry. Tests that use one which can't be installed say so.
+pub fn install() {
+    for (name, _) in FROM_REGISTRY {
+        if let Err(failure) = from_registry(name) {
+            println!("{name} can't be installed: {failure:?}");
+        }
+    }
+}
+
 /// A test program from the crate registry, installed beside the build if the machine doesn't have it.
-pub fn from_registry(name: &str, version: &str) -> TestResult<PathBuf> {
+pub fn from_registry(name: &str) -> TestResult<PathBuf> {
+    let known = FROM_REGISTRY.iter().find(|(known, _)| *known == name);
+    let (_, version) = known.ok_or_else(|| format!("{name} is no test program of the registry"))?;
     let home = build::target_dir().join("tools");
     let ours = home.join("bin").join(name);
     let is_right = |path: &PathBuf| {

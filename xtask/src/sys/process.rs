@@ -25,6 +25,18 @@ pub fn enter_network(namespace: &File) -> io::Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
+/// Moves this thread, and those that it starts, into a network namespace of its own, whose loopback is down.
+pub fn leave_network() -> io::Result<()> {
+    // SAFETY: takes integers only.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+}
+
+/// Lets a program that is about to be started get SIGTERM when the thread that starts it ends.
+pub fn end_with_parent(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec only `prctl` is called, which is safe there.
+    unsafe { command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM))) }
+}
+
 /// Gives this thread a table of open files of its own, with nothing in it but standard input, output and error: files that the process has open can't
 /// be used in it. What it opens isn't inherited by programs that other threads start; these close such files when they are executed, and to close a file
 /// of a mount may take its services, which such a program may be about to become.

@@ -1,0 +1,213 @@
+//! Distributes the tests over processes that run side by side, and runs again, alone, what failed.
+
+use super::rig::Transport;
+use super::tools;
+use super::worker::{Outcome, Verdict};
+use super::{BaseKind, Options, Scope, TestCase, transports};
+use crate::summary::Summary;
+use crate::timing::Timing;
+use crate::{pool, process, sys};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a process may go on after the deadlines of all its tests: it starts, stops and checks a file system besides.
+const GRACE: Duration = Duration::from_secs(5 * 60);
+
+/// How long an interrupted process may take to give everything back.
+const CLEANUP_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Tests that one process runs one after the other, all on one transport.
+struct Job {
+    tests: Vec<&'static TestCase>,
+    transport: Transport,
+}
+
+/// What every job needs.
+struct Plan<'a> {
+    binary: &'a Path,
+    options: &'a Options,
+}
+
+/// The processes that run now, so that an interrupt reaches them.
+static RUNNING: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+fn running() -> std::sync::MutexGuard<'static, Vec<i32>> {
+    // A list of plain values is whole even when a holder of the lock panicked.
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs all these tests with this binary.
+pub fn run(
+    binary: &Path,
+    tests: &[&'static TestCase],
+    options: &Options,
+) -> Result<(Summary, Timing), String> {
+    on_interrupt()?;
+    let mut timing = Timing::default();
+    let start = Instant::now();
+    // Before the tests begin, whose own networks reach no registry.
+    tools::install();
+    timing.add("programs that the end-to-end tests use", start.elapsed(), Vec::new());
+
+    let start = Instant::now();
+    let plan = Plan { binary, options };
+    let (mut summary, mut failed, mut parts) = (Summary::default(), Vec::new(), Vec::new());
+    pool::run(
+        jobs(tests, options),
+        options.jobs.into(),
+        |job| (plan.work(&job), job),
+        |(verdicts, job)| {
+            for verdict in verdicts {
+                parts.push((format!("{} [{}]", verdict.name, verdict.subject), verdict.took));
+                match (&verdict.outcome, job.tests.iter().find(|test| test.name == verdict.name)) {
+                    (Outcome::Failed(message), Some(test)) if options.again && !is_final(test) => {
+                        failed.push((Job { tests: vec![test], ..job }, message.clone()));
+                    }
+                    _ => verdict.count(&mut summary),
+                }
+            }
+        },
+    );
+    for (job, message) in failed {
+        plan.work_again(&job, &message, &mut summary);
+    }
+    timing.add("end-to-end tests", start.elapsed(), parts);
+    Ok((summary, timing))
+}
+
+/// All tests of a mounted file system in one job a transport, every other test in one of its own; the longest come first.
+fn jobs(tests: &[&'static TestCase], options: &Options) -> Vec<Job> {
+    let transports = transports(options);
+    let (mounted, mut own): (Vec<&'static TestCase>, Vec<_>) =
+        tests.iter().copied().partition(|test| test.scope == Scope::Mounted);
+    own.sort_by_key(|test: &&TestCase| std::cmp::Reverse(test.minutes));
+    let shared = transports.iter().map(|transport| Job { tests: mounted.clone(), transport: *transport });
+    let own = own.into_iter().map(|test| Job { tests: vec![test], transport: transports[0] });
+    shared.chain(own).filter(|job| !job.tests.is_empty()).collect()
+}
+
+/// Whether a test compares data or histories: one wrong answer of a file system is one too many, however rarely it comes.
+fn is_final(test: &TestCase) -> bool {
+    let parts = ["history", "under_load", "fsx", "fio", "sqlite", "migrate", "mends", "mended"];
+    parts.iter().any(|part| test.name.contains(part))
+}
+
+impl Plan<'_> {
+    /// Runs a job in a process of its own and answers what became of its tests.
+    fn work(&self, job: &Job) -> Vec<Verdict> {
+        let start = Instant::now();
+        let (mut verdicts, error) = match self.results_of(job) {
+            Ok((verdicts, error)) => (verdicts, error),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let cause = error.unwrap_or_else(|| "its process ended without a result".to_string());
+        for test in &job.tests {
+            if !verdicts.iter().any(|verdict| verdict.name == test.name) {
+                let (name, subject) = (test.name.to_string(), job.transport.name().to_string());
+                let outcome = Outcome::Failed(cause.clone());
+                let verdict = Verdict { name, subject, outcome, took: start.elapsed() };
+                verdict.print();
+                verdicts.push(verdict);
+            }
+        }
+        verdicts
+    }
+
+    /// The results that a job's process has left, and what went wrong with the process itself.
+    fn results_of(&self, job: &Job) -> Result<(Vec<Verdict>, Option<String>), String> {
+        let file = tempfile::NamedTempFile::new().map_err(|error| format!("no file for results: {error}"))?;
+        let full = self.options.form.full;
+        let deadline: Duration = job.tests.iter().map(|test| test.deadline(full)).sum();
+        let ended = follow(&mut self.command(job, file.path()), deadline + GRACE);
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        Ok((text.lines().filter_map(Verdict::from_json).collect(), ended.err()))
+    }
+
+    fn command(&self, job: &Job, results: &Path) -> Command {
+        let form = &self.options.form;
+        let mut command = Command::new(process::this_program());
+        command.arg("e2e").args(job.tests.iter().map(|test| test.name));
+        command.arg("--worker").arg(results).arg("--weft").arg(self.binary);
+        command.args(["--transport", job.transport.name(), "--from", &form.from.to_string()]);
+        command.args(["--base", if self.options.base == BaseKind::Xfs { "xfs" } else { "temp" }]);
+        if form.full {
+            command.arg("--full");
+        }
+        if let Some(rounds) = form.rounds {
+            command.args(["--rounds", &rounds.to_string()]);
+        }
+        if let Some(keep) = &form.keep {
+            command.arg("--keep").arg(keep);
+        }
+        command
+    }
+
+    /// Runs a test that failed again, alone: on a machine that stood still a test may fail by chance. It is named then.
+    fn work_again(&self, job: &Job, message: &str, summary: &mut Summary) {
+        let name = format!("e2e {} [{}]", job.tests[0].name, job.transport.name());
+        if !summary.grants_again() {
+            return summary.fail(&name, message);
+        }
+        println!("{name} failed and runs again, alone");
+        for verdict in self.work(job) {
+            match verdict.outcome {
+                Outcome::Passed if verdict.name == job.tests[0].name => summary.pass_again(&name, message),
+                _ => verdict.count(summary),
+            }
+        }
+    }
+}
+
+/// Runs a worker and prints what it prints as it comes; an error says how it ended when it didn't end well.
+fn follow(command: &mut Command, deadline: Duration) -> Result<(), String> {
+    let failed = |error| format!("cannot start a process for tests: {error}");
+    let (output, input) = std::io::pipe().map_err(failed)?;
+    let errors = input.try_clone().map_err(failed)?;
+    sys::end_with_parent(command);
+    let mut child = command.stdin(Stdio::null()).stdout(input).stderr(errors).spawn().map_err(failed)?;
+    // The command holds ends of the pipe, and the output ends with the last of them.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    running().push(child.id() as i32);
+    let printing = thread::spawn(move || {
+        BufReader::new(output).lines().map_while(Result::ok).for_each(|line| println!("{line}"));
+    });
+    let ended = end_of(&mut child, deadline);
+    running().retain(|pid| *pid != child.id() as i32);
+    // What a worker has started may hold the pipe when it had to be killed; what it printed until then is printed.
+    if ended.is_ok() {
+        drop(printing.join());
+    }
+    ended
+}
+
+fn end_of(child: &mut Child, deadline: Duration) -> Result<(), String> {
+    let failed = |error| format!("cannot wait for a process of tests: {error}");
+    if let Some(status) = process::wait(child, deadline).map_err(failed)? {
+        return if status.success() { Ok(()) } else { Err(format!("its process ended with {status}")) };
+    }
+    drop(sys::kill(child.id() as i32, libc::SIGTERM));
+    if process::wait(child, CLEANUP_DEADLINE).map_err(failed)?.is_none() {
+        drop(child.kill());
+        drop(child.wait());
+    }
+    Err(format!("its process did not end within {} s", deadline.as_secs()))
+}
+
+/// From now on an interrupt is passed on to the processes of tests, which give everything back, and ends the program.
+fn on_interrupt() -> Result<(), String> {
+    sys::hold_interrupts().map_err(|error| format!("cannot hold signals: {error}"))?;
+    thread::spawn(|| {
+        let signal = sys::wait_for_interrupt();
+        eprintln!("\ninterrupted: cleaning up");
+        running().iter().for_each(|pid| drop(sys::kill(*pid, libc::SIGTERM)));
+        // Whoever waits for such a process takes it off the list.
+        process::eventually(CLEANUP_DEADLINE, || running().is_empty());
+        // The shell's convention for a death by signal.
+        std::process::exit(128 + signal);
+    });
+    Ok(())
+}

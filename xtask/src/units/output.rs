@@ -1,0 +1,182 @@
+//! What a test program prints, read.
+
+/// How a test says that it could not run here, at the beginning of a line that it prints.
+const SKIPPED: &str = "skipped: ";
+
+/// The results that are in the output of one or several test programs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Tests that passed, those that said that they could not run among them.
+    pub passed: u64,
+    /// Tests that are marked as ignored.
+    pub ignored: u64,
+    /// Tests that could not run here, each with the reason.
+    pub skipped: Vec<(String, String)>,
+    /// Tests that failed, each with what it printed.
+    pub failures: Vec<(String, String)>,
+    /// Whether the last program reported its totals.
+    pub is_complete: bool,
+}
+
+/// Which part of a program's closing report is being read.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Section {
+    #[default]
+    Outside,
+    /// What a test printed.
+    Printed,
+    /// The names of those that failed.
+    Failed,
+    /// The names of those that passed.
+    Passed,
+}
+
+#[derive(Default)]
+struct Reader {
+    output: Output,
+    section: Section,
+    /// Of the program that is being read: what its tests printed, and the names of those that failed.
+    printed: Vec<(String, String)>,
+    failed: Vec<String>,
+}
+
+impl Output {
+    /// Reads what test programs printed with `--show-output` or without.
+    pub fn read(text: &str) -> Output {
+        let mut reader = Reader::default();
+        text.lines().for_each(|line| reader.take(line));
+        reader.output
+    }
+
+    /// The result in a few words.
+    pub fn result(&self) -> String {
+        match (self.is_complete, self.failures.len()) {
+            (false, _) => "died".to_string(),
+            (true, 0) => format!("{} passed", self.passed),
+            (true, failed) => format!("{} passed, {failed} FAILED", self.passed),
+        }
+    }
+}
+
+impl Reader {
+    fn take(&mut self, line: &str) {
+        if let Some(result) = line.trim().strip_prefix("test result: ") {
+            self.output.passed += count_before(result, " passed");
+            self.output.ignored += count_before(result, " ignored");
+            self.end();
+        } else if let Some(test) =
+            line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
+        {
+            self.printed.push((test.to_string(), String::new()));
+            self.section = Section::Printed;
+        } else if line == "failures:" {
+            // Once before what they printed, and once before their names.
+            self.failed.clear();
+            self.section = Section::Failed;
+        } else if line == "successes:" {
+            self.section = Section::Passed;
+        } else if line.starts_with("running ") && (line.ends_with(" test") || line.ends_with(" tests")) {
+            self.output.is_complete = false;
+        } else {
+            self.take_within(line);
+        }
+    }
+
+    fn take_within(&mut self, line: &str) {
+        match self.section {
+            Section::Outside | Section::Passed => {}
+            Section::Printed => {
+                if let Some((_, text)) = self.printed.last_mut() {
+                    text.push_str(line);
+                    text.push('\n');
+                }
+            }
+            Section::Failed => self.failed.extend(line.strip_prefix("    ").map(str::to_string)),
+        }
+    }
+
+    /// A program has reported its totals.
+    fn end(&mut self) {
+        let (printed, failed) = (std::mem::take(&mut self.printed), std::mem::take(&mut self.failed));
+        for test in &failed {
+            let message = printed.iter().find(|(of, _)| of == test).map(|(_, text)| text.clone());
+            self.output.failures.push((test.clone(), message.unwrap_or_default()));
+        }
+        for (test, text) in printed.into_iter().filter(|(test, _)| !failed.contains(test)) {
+            let reason = text.lines().find_map(|line| line.strip_prefix(SKIPPED));
+            self.output.skipped.extend(reason.map(|reason| (test, reason.to_string())));
+        }
+        (self.output.is_complete, self.section) = (true, Section::Outside);
+    }
+}
+
+/// The number that stands before `word`; 0 when there is none.
+fn count_before(line: &str, word: &str) -> u64 {
+    let Some(end) = line.find(word) else { return 0 };
+    line[..end].rsplit([' ', ';']).next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "
+running 4 tests
+test one ... ok
+test two ... FAILED
+test deep::three ... ignored
+test four ... ok
+
+successes:
+
+---- four stdout ----
+looking
+skipped: no loop devices
+
+
+successes:
+    one
+    four
+
+failures:
+
+---- two stdout ----
+
+thread 'two' panicked at src/lib.rs:1:1:
+too late
+note: run with `RUST_BACKTRACE=1`
+
+
+failures:
+    two
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    const FINE: &str = "\
+running 1 test
+test fine ... ok
+noise: 7 passed
+
+test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    #[test]
+    fn results_add_up_and_failures_have_names() {
+        let output = Output::read(&format!("{OUTPUT}{FINE}"));
+        assert_eq!((output.passed, output.ignored, output.is_complete), (12, 1, true));
+        let [(test, message)] = &output.failures[..] else { panic!("{:?}", output.failures) };
+        assert_eq!(test, "two");
+        assert!(message.contains("too late"), "{message}");
+        assert_eq!(output.skipped, [("four".to_string(), "no loop devices".to_string())]);
+        assert_eq!(output.result(), "12 passed, 1 FAILED");
+    }
+
+    #[test]
+    fn a_program_that_dies_has_no_totals() {
+        let died = "running 2 tests\ntest one ... ok\n";
+        assert_eq!(Output::read(died).result(), "died");
+        assert!(!Output::read(&format!("{FINE}{died}")).is_complete);
+        assert!(!Output::read("").is_complete);
+    }
+}

@@ -1,0 +1,147 @@
+//! The test programs of all crates: built together, named, run one by one.
+
+use crate::{build, process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long one test program may run: the slowest ends within a few minutes.
+const DEADLINE: Duration = Duration::from_secs(20 * 60);
+
+/// The environment variable that asks tests of the crates for their long form.
+const FULL: &str = "WEFT_TEST_FULL";
+
+/// Programs that run longest. They start first, so that the run does not end with one of them alone.
+const LONGEST: &[&str] = &["sim", "client", "storage", "meta", "net", "fuse"];
+
+/// A test program as cargo built it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The crate.
+    pub package: String,
+    /// What `cargo test -p PACKAGE` is given to run it alone: `--lib`, `--bin NAME` or `--test NAME`.
+    pub selection: Vec<String>,
+    executable: PathBuf,
+    /// The crate's folder, in which cargo runs it.
+    folder: PathBuf,
+}
+
+/// What a test program left behind.
+pub struct Ended {
+    /// Its output; on an error the reason why there is none.
+    pub output: Result<String, String>,
+    /// Whether it reported success.
+    pub is_success: bool,
+}
+
+impl Program {
+    /// Its name for people: what to give to `cargo test`.
+    pub fn name(&self) -> String {
+        format!("-p {} {}", self.package, self.selection.join(" "))
+    }
+
+    /// Runs it to its end, its tests in their short or in their long form.
+    pub fn run(&self, is_full: bool, arguments: &[&str]) -> Ended {
+        let mut command = Command::new(&self.executable);
+        command.args(arguments).current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        if is_full {
+            command.env(FULL, "1");
+        }
+        match process::run(&mut command, DEADLINE) {
+            Ok(done) => {
+                let is_success = done.status.success();
+                let mut output = done.stdout;
+                if !is_success {
+                    output = format!("{}\n{output}\n({})\n", done.stderr.trim_end(), done.status);
+                }
+                Ended { output: Ok(output), is_success }
+            }
+            Err(error) => Ended { output: Err(error), is_success: false },
+        }
+    }
+}
+
+/// Builds every program and every test program of the workspace; the longest come first.
+pub fn build() -> Result<Vec<Program>, String> {
+    let arguments = ["build", "--workspace", "--bins", "--tests"];
+    println!("$ cargo {}", arguments.join(" "));
+    let failed = |error| format!("cannot start cargo: {error}; hint: install Rust from https://rustup.rs");
+    let mut child = build::cargo()
+        .args(arguments)
+        .args(["--message-format", "json-render-diagnostics"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let stdout = child.stdout.take().expect("it was asked for");
+    let mut programs: Vec<Program> =
+        BufReader::new(stdout).lines().map_while(Result::ok).filter_map(|line| program(&line)).collect();
+    let status = child.wait().map_err(|error| format!("cargo build: {error}"))?;
+    if !status.success() {
+        return Err(format!("cargo {}: {status}", arguments.join(" ")));
+    }
+    programs.sort_by_key(|program| (rank(program), program.package.clone(), program.selection.clone()));
+    Ok(programs)
+}
+
+fn rank(program: &Program) -> usize {
+    LONGEST.iter().position(|name| *name == program.package).unwrap_or(LONGEST.len())
+}
+
+/// The test program of which a message of cargo tells, if it tells of one.
+fn program(line: &str) -> Option<Program> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let executable = PathBuf::from(message["executable"].as_str()?);
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let name = message["target"]["name"].as_str()?;
+    let selection = match message["target"]["kind"][0].as_str()? {
+        "lib" => vec!["--lib".to_string()],
+        kind => vec![format!("--{kind}"), name.to_string()],
+    };
+    Some(Program { package: package(message["package_id"].as_str()?)?, selection, executable, folder })
+}
+
+/// The crate's name in cargo's id of a package: `path+file:///folder#version` where the folder has its name, else
+/// `path+file:///folder#name@version`.
+fn package(id: &str) -> Option<String> {
+    let (place, rest) = id.rsplit_once('#')?;
+    match rest.split_once('@') {
+        Some((name, _)) => Some(name.to_string()),
+        None => place.rsplit('/').next().map(str::to_string),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_found_among_the_messages_of_cargo() {
+        let message = |test: bool, kind: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","package_id":"path+file:///w/crates/kv#0.1.0","manifest_path":"/w/crates/kv/Cargo.toml",
+                "target":{{"kind":["{kind}"],"name":"it"}},"profile":{{"test":{test}}},"executable":"/t/it-1"}}"#
+            )
+        };
+        let found = program(&message(true, "test")).unwrap();
+        assert_eq!(
+            (found.name().as_str(), found.folder.as_path()),
+            ("-p kv --test it", Path::new("/w/crates/kv"))
+        );
+        assert_eq!(program(&message(true, "lib")).unwrap().name(), "-p kv --lib");
+        assert_eq!(program(&message(false, "bin")), None);
+        assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(program("noise"), None);
+    }
+
+    #[test]
+    fn a_package_is_known_by_its_id() {
+        assert_eq!(package("path+file:///w/crates/kv#0.1.0").as_deref(), Some("kv"));
+        assert_eq!(package("path+file:///w/build#xtask@0.1.0").as_deref(), Some("xtask"));
+    }
+}
