@@ -1,6 +1,6 @@
 //! By what clients know whether a sync covers what was acknowledged before.
 
-use crate::cluster::{Cluster, GROUP, INO, Management, Road, with_members};
+use super::cluster::{Cluster, GROUP, INO, Management, Road, with_members};
 use rt::IoBuf;
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Everything ends in the middle of mending a copy, and that copy is all that is left then: what it gives is right or refused, and with the other one back it
 //! is made right.
 
-use crate::cluster::{Cluster, GROUP, INO, MIB, Management, Road};
-use crate::damage::meanwhile;
+use super::cluster::{Cluster, GROUP, INO, MIB, Management, Road};
+use super::damage::meanwhile;
 use chunkstore::Store;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,4 @@
 //! What clients are let do: capabilities are demanded of whoever comes over a connection.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use chunkstore::{Identity, Options, Store};
 use identity::{CAPABILITY_BYTES, CapabilityKeys, CapabilityRing, Grant, Rights};

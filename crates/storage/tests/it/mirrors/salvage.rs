@@ -1,7 +1,7 @@
 //! Damage on the primary where a member has missed something: the member comes in step nevertheless, and nobody reads what is wrong.
 
-use crate::cluster::{Cluster, GROUP, INO, MIB, Road, with_members};
-use crate::damage::meanwhile;
+use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members};
+use super::damage::meanwhile;
 use chunkstore::Store;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

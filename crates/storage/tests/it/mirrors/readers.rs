@@ -1,6 +1,6 @@
 //! Readers that choose a member by themselves.
 
-use crate::cluster::{Cluster, GROUP, INO, Road, with_members, with_others};
+use super::cluster::{Cluster, GROUP, INO, Road, with_members, with_others};
 use chunkstore::Store;
 use net::Handler;
 use rt::IoBuf;
@@ -111,7 +111,7 @@ fn who_was_ended_or_whose_lease_is_over_reads_nothing_anywhere() {
         cluster.drive();
         let ask = async |target, session, epoch, op| {
             let in_group =
-                wire::InGroup { group: crate::cluster::GROUP, since: types::Epoch(1), part: Part::Primary };
+                wire::InGroup { group: super::cluster::GROUP, since: types::Epoch(1), part: Part::Primary };
             let request = wire::StorageRequest {
                 group: Some(in_group),
                 epoch,

@@ -1,5 +1,4 @@
 //! The service as a client sees it.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use chunkstore::{Identity, Options, Store};
 use net::{Channel, Handler};

@@ -1,5 +1,4 @@
 //! Requests of leases that are over.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use chunkstore::{Identity, Options, Store};
 use net::{Channel, Handler};

@@ -1,6 +1,6 @@
 //! Other targets take the place of members.
 
-use crate::cluster::{Cluster, GROUP, INO, MIB, Road, with_others};
+use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_others};
 use chunkstore::Store;
 use std::cell::Cell;
 use std::fs;

@@ -1,6 +1,6 @@
 //! Changes of a group while members are there, fail, and take each other's place.
 
-use crate::cluster::{Cluster, INO, Road, with_members};
+use super::cluster::{Cluster, INO, Road, with_members};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -238,7 +238,7 @@ fn damage_at_the_primary_is_no_damage_to_its_clients() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[5; 8192]).await;
         let mut folders =
-            vec![chunkstore::Store::group_dir(&cluster.dir.join("1"), crate::cluster::GROUP).join("chunks")];
+            vec![chunkstore::Store::group_dir(&cluster.dir.join("1"), super::cluster::GROUP).join("chunks")];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
@@ -304,7 +304,7 @@ fn a_numbered_write_that_two_primaries_had_begun_is_done() {
 #[test]
 fn a_primary_that_can_not_make_its_copy_gives_way() {
     with_members(2, |cluster| async move {
-        let place = chunkstore::Store::group_dir(&cluster.dir.join("1"), crate::cluster::GROUP);
+        let place = chunkstore::Store::group_dir(&cluster.dir.join("1"), super::cluster::GROUP);
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::write(&place, "no folder").unwrap();
         cluster.write(INO, 3, 0, &[1; 4096]).await;
@@ -320,7 +320,7 @@ fn a_primary_that_can_not_make_its_copy_gives_way() {
 async fn break_disk(cluster: &Cluster, target: u32) {
     // So that it has something of the group.
     cluster.write(InodeId(12), 3, 0, &[9; 4096]).await;
-    let group = chunkstore::Store::group_dir(&cluster.dir.join(target.to_string()), crate::cluster::GROUP);
+    let group = chunkstore::Store::group_dir(&cluster.dir.join(target.to_string()), super::cluster::GROUP);
     std::fs::rename(group.join("chunks"), group.join("was")).unwrap();
     std::fs::write(group.join("chunks"), "no folder").unwrap();
 }

@@ -1,6 +1,6 @@
 //! Chunk files that somebody else than weft has changed on one member: found, never served, and made right from another one.
 
-use crate::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members};
+use super::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members};
 use chunkstore::Store;
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,7 +1,5 @@
 //! What the hardware gives is measured in a target's own directory, of which nothing is left.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use chunkstore::{Identity, Options, Store};
 use net::Channel;
 use std::path::Path;

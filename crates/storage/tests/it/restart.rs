@@ -1,5 +1,4 @@
 //! What a service knows again after its process died.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use chunkstore::{Identity, Options, Store};
 use net::Handler;

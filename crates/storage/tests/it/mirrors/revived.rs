@@ -1,6 +1,6 @@
 //! A group goes on from a copy that has missed something.
 
-use crate::cluster::{Cluster, INO, Road, with_members};
+use super::cluster::{Cluster, INO, Road, with_members};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
 //! Members that have missed something come back.
 
-use crate::cluster::{Cluster, INO, MIB, Management, Road, with_members};
+use super::cluster::{Cluster, INO, MIB, Management, Road, with_members};
 use rt::IoBuf;
 use std::cell::Cell;
 use std::rc::Rc;

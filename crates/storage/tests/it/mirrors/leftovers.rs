@@ -1,6 +1,6 @@
 //! What a crash of all members leaves, of which the metadata knows nothing any more.
 
-use crate::cluster::{Cluster, INO, Management, Road};
+use super::cluster::{Cluster, INO, Management, Road};
 use rt::IoBuf;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Who copies a file of a group elsewhere hears of all that changes, or that it has to begin anew.
 
-use crate::cluster::{Cluster, INO, MIB, with_members};
+use super::cluster::{Cluster, INO, MIB, with_members};
 use types::{Errno, InodeId, MemberState, Result};
 use wire::{StorageOp, StorageReply};
 

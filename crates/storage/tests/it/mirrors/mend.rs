@@ -1,7 +1,7 @@
 //! Copies made right again at the word of a check, and what is given up.
 
-use crate::cluster::{Cluster, GROUP, INO, MIB, Road, with_members};
-use crate::damage::meanwhile;
+use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members};
+use super::damage::meanwhile;
 use chunkstore::Store;
 use std::fs::{File, FileTimes, OpenOptions};
 use std::os::unix::fs::FileExt;

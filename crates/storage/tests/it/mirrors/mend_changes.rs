@@ -1,7 +1,7 @@
 //! The group changes while a copy is mended: who was to be mended isn't blamed for that, and nobody waits for it.
 
-use crate::cluster::{After, Cluster, GROUP, INO, MIB, Road, with_members};
-use crate::damage::meanwhile;
+use super::cluster::{After, Cluster, GROUP, INO, MIB, Road, with_members};
+use super::damage::meanwhile;
 use chunkstore::Store;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

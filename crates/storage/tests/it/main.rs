@@ -1,0 +1,10 @@
+//! The integration tests of the storage service, in one program.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod epochs;
+mod measure;
+mod mirrors;
+mod permits;
+mod restart;
+mod service;
