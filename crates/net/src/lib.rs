@@ -41,6 +41,8 @@ mod client;
 mod either;
 mod exports;
 mod fault;
+#[doc(hidden)]
+pub mod fuzzing;
 mod groups;
 mod inbound;
 mod limits;

@@ -30,6 +30,8 @@
 //! ```
 
 pub mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod kv;
 mod lease;
 mod lock;
