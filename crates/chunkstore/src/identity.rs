@@ -72,7 +72,7 @@ fn checksum(body: &str) -> String {
     format!("{:08x}", block_sum(&block).0)
 }
 
-fn render(Owner { identity, group }: &Owner) -> String {
+pub(crate) fn render(Owner { identity, group }: &Owner) -> String {
     let (magic, what) = match group {
         None => (MAGIC, "weft storage target"),
         Some(_) => (GROUP_MAGIC, "weft group's store on a target"),
@@ -92,14 +92,14 @@ fn render(Owner { identity, group }: &Owner) -> String {
 
 /// What a superblock's text says.
 #[derive(PartialEq, Eq, Debug)]
-enum Parsed {
+pub(crate) enum Parsed {
     Ours(Owner),
     /// Written by a version that this one doesn't know.
     Newer(u64),
     Damaged(String),
 }
 
-fn parse(text: &str) -> Parsed {
+pub(crate) fn parse(text: &str) -> Parsed {
     let unreadable = |e: toml::de::Error| Parsed::Damaged(format!("it doesn't parse: {}", e.message()));
     let stem: Stem = match toml::from_str(text) {
         Ok(stem) => stem,
@@ -124,6 +124,12 @@ fn parse(text: &str) -> Parsed {
         }
         Err(e) => unreadable(e),
     }
+}
+
+/// A superblock's text with the checksum that belongs to it.
+pub(crate) fn resealed(text: &str) -> String {
+    let body = &text[..text.rfind(CHECKSUM_KEY).unwrap_or(text.len())];
+    format!("{body}{CHECKSUM_KEY} = \"{}\"\n", checksum(body))
 }
 
 /// Writes the superblock of a new store so that it is there entirely, and durably, or not at all.

@@ -14,7 +14,7 @@ mod spans;
 use crate::error::{Kind, Result, StoreError};
 use crate::place::INTENT_FILES;
 use crate::statistics::Statistics;
-use format::{Block, Header, NOTES_PER_BLOCK};
+use format::{Block, NOTES_PER_BLOCK};
 use holds::Holds;
 use notes::NoteTable;
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use types::{BLOCK_SIZE, ByteRange, Errno, InodeId, TargetId};
 
-pub(crate) use format::{LogState, Note, Records, Span, merged};
+pub(crate) use format::{Header, LogState, Note, Records, Span, merged, seal};
 pub use holds::NoteHold;
 pub(crate) use spans::MAX_SPANS;
 

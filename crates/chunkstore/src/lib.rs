@@ -36,6 +36,8 @@ mod chunk_file;
 mod differences;
 mod error;
 mod forget;
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod identity;
 mod intent;

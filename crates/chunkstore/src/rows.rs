@@ -15,7 +15,7 @@ use types::{TargetId, crc32c};
 /// What a row holds, bytes.
 pub const ROW_BYTES: usize = 60;
 /// A row with its checksum, bytes: divides a sector.
-const STORED_BYTES: usize = 64;
+pub(crate) const STORED_BYTES: usize = 64;
 /// Unit of reading, bytes.
 const BULK_BYTES: usize = 1 << 20;
 
@@ -53,9 +53,7 @@ impl Rows {
 
     /// Writes a row. It survives the process when this returns, and the power after a sync.
     pub async fn write(&self, place: u32, row: &Row) -> Result<()> {
-        let mut stored = [0; STORED_BYTES];
-        stored[..ROW_BYTES].copy_from_slice(row);
-        stored[ROW_BYTES..].copy_from_slice(&crc32c(row).to_le_bytes());
+        let stored = stored(row);
         let at = u64::from(place) * STORED_BYTES as u64;
         let written = self.file.write_at(IoBuf::from_slice(&stored), at).await;
         // Afterwards, so that a sync that began before doesn't count for it.
@@ -97,8 +95,16 @@ async fn read_all(file: &File) -> io::Result<Vec<(u32, Row)>> {
     }
 }
 
+/// A row with its checksum.
+pub(crate) fn stored(row: &Row) -> [u8; STORED_BYTES] {
+    let mut stored = [0; STORED_BYTES];
+    stored[..ROW_BYTES].copy_from_slice(row);
+    stored[ROW_BYTES..].copy_from_slice(&crc32c(row).to_le_bytes());
+    stored
+}
+
 /// What a stored row holds, if it is whole. Where none was written there are zeros, which isn't.
-fn whole(stored: &[u8]) -> Option<Row> {
+pub(crate) fn whole(stored: &[u8]) -> Option<Row> {
     let (row, sum) = stored.split_first_chunk::<ROW_BYTES>()?;
     (crc32c(row).to_le_bytes() == sum).then_some(*row)
 }

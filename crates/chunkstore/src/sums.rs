@@ -212,9 +212,7 @@ impl SumCache {
             return false;
         }
         let mut page = Page::new();
-        for (sum, bytes) in page.sums.iter_mut().zip(stored.as_chunks::<SUM_BYTES>().0) {
-            *sum = BlockSum(u32::from_le_bytes(*bytes));
-        }
+        page.sums = stored_sums(stored);
         pages.by_number.insert(number, page);
         self.budget.resident.fetch_add(1, Ordering::Relaxed);
         drop(pages);
@@ -286,6 +284,15 @@ impl Drop for SumCache {
     fn drop(&mut self) {
         self.budget.left(self.pages.get_mut().by_number.len());
     }
+}
+
+/// The checksums of a stored page. What is missing at its end belongs to holes.
+pub(crate) fn stored_sums(stored: &[u8]) -> Box<[BlockSum; PAGE_SUMS as usize]> {
+    let mut sums = Box::new([BlockSum::HOLE; PAGE_SUMS as usize]);
+    for (sum, bytes) in sums.iter_mut().zip(stored.as_chunks::<SUM_BYTES>().0) {
+        *sum = BlockSum(u32::from_le_bytes(*bytes));
+    }
+    sums
 }
 
 fn locate(block: u64) -> (u64, usize) {

@@ -25,7 +25,7 @@ const MAX_BYTES: usize = 4096;
 
 /// What is on disk: the verifier, and the memory for which it holds.
 #[derive(Serialize, Deserialize, PartialEq, Eq, Debug)]
-struct Record {
+pub(crate) struct Record {
     verifier: u64,
     memory: String,
 }
@@ -83,7 +83,7 @@ impl Verifier {
     async fn write(&self, verifier: u64) -> Result<()> {
         let _alone = self.writing.write().await;
         let record = Record { verifier, memory: self.memory.clone() };
-        let text = toml::to_string(&record).expect("a number and a string always serialize");
+        let text = render(&record);
         let draft = self.path.with_extension("new");
         let write = async {
             let options = OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() };
@@ -113,7 +113,16 @@ async fn read(target: TargetId, path: &Path) -> Result<Option<Record>> {
     let len = file.read_at(buf.clone(), 0).await.map_err(failed)?;
     let text = String::from_utf8_lossy(&buf.as_slice()[..len]).into_owned();
     let unknown = || Record { verifier: fresh(), memory: String::new() };
-    Ok(Some(toml::from_str(&text).unwrap_or_else(|_| unknown())))
+    Ok(Some(parse(&text).unwrap_or_else(unknown)))
+}
+
+/// What a record's text says, if it can be understood.
+pub(crate) fn parse(text: &str) -> Option<Record> {
+    toml::from_str(text).ok()
+}
+
+pub(crate) fn render(record: &Record) -> String {
+    toml::to_string(record).expect("a number and a string always serialize")
 }
 
 impl Store {

@@ -47,6 +47,11 @@ impl Span {
         self.first <= ino && ino < self.end
     }
 
+    /// Whether a recovery can look for all of its inodes.
+    fn is_possible(self) -> bool {
+        self.end.0.saturating_sub(self.first.0) <= super::SPAN_INODES
+    }
+
     pub(crate) fn inodes(self) -> impl Iterator<Item = InodeId> {
         (self.first.0..self.end.0).map(InodeId)
     }
@@ -87,7 +92,8 @@ pub(crate) struct Header {
 
 pub(crate) type Block = [u8; BLOCK_SIZE];
 
-fn seal(block: &mut Block) {
+/// Makes a block's checksum that of its content.
+pub(crate) fn seal(block: &mut Block) {
     block[8..12].fill(0);
     let sum = block_sum(block).0;
     block[8..12].copy_from_slice(&sum.to_le_bytes());
@@ -181,8 +187,12 @@ impl Records {
             true
         } else if holds(&SPAN_MAGIC) {
             let spans = block[PREFIX_BYTES..].as_chunks::<SPAN_BYTES>().0.iter().map(decode_span);
-            self.spans.extend(spans.take(u32_at(block, 12) as usize));
-            true
+            let spans = spans.take(u32_at(block, 12) as usize).collect::<Vec<Span>>();
+            let is_possible = spans.iter().all(|span| span.is_possible());
+            if is_possible {
+                self.spans.extend(spans);
+            }
+            is_possible
         } else {
             false
         }
