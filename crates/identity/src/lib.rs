@@ -32,6 +32,8 @@ mod capability_ring;
 mod credentials;
 mod error;
 mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hex;
 mod identity;
 mod limits;

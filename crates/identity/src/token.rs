@@ -106,9 +106,7 @@ impl fmt::Display for JoinToken {
             expires: self.expires,
             roles: self.roles.bits().into(),
         };
-        let mut bytes = content.encode_to_vec();
-        bytes.extend(sum_of(&bytes));
-        write!(f, "{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+        f.write_str(&text_of(&content.encode_to_vec()))
     }
 }
 
@@ -157,6 +155,12 @@ impl JoinToken {
                 .ok_or_else(|| Error::token("its roles are unknown"))?,
         })
     }
+}
+
+/// The text of a token with this content.
+pub(crate) fn text_of(content: &[u8]) -> String {
+    let summed = [content, &sum_of(content)].concat();
+    format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(summed))
 }
 
 fn sum_of(bytes: &[u8]) -> [u8; SUM_BYTES] {

@@ -163,7 +163,7 @@ impl TokenRecords {
         }
     }
 
-    fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         use std::fmt::Write;
         let mut text = format!("# Join tokens in force. The secrets are not here.\nformat = {FORMAT}\n");
         for record in &self.records {
@@ -182,7 +182,7 @@ impl TokenRecords {
         text
     }
 
-    fn parse(text: &str) -> Result<TokenRecords, String> {
+    pub(crate) fn parse(text: &str) -> Result<TokenRecords, String> {
         let table: toml::Table = toml::from_str(text).map_err(|e| e.message().to_string())?;
         match table.get("format").and_then(toml::Value::as_integer) {
             Some(FORMAT) => {}
