@@ -18,6 +18,8 @@ mod copy;
 mod error;
 mod folder;
 pub mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 mod reader;
 mod restore;
 mod state;

@@ -19,7 +19,7 @@ pub type Record = (Bytes, Option<Bytes>);
 /// A copy that is being read.
 pub struct Reader {
     path: PathBuf,
-    file: BufReader<File>,
+    file: Box<dyn Read + Send + Sync>,
     head: Head,
     files: Vec<Attached>,
     /// What is left of the block that is being read.
@@ -47,7 +47,17 @@ impl Reader {
 
     fn start(path: &Path) -> Result<Reader> {
         let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
-        let mut file = BufReader::with_capacity(READ_BYTES, file);
+        Reader::start_of(path, Box::new(BufReader::with_capacity(READ_BYTES, file)))
+    }
+
+    /// A reader of what comes from `file`, and is called `path` in messages.
+    pub(crate) fn of(path: &Path, file: Box<dyn Read + Send + Sync>) -> Result<Reader> {
+        let mut reader = Reader::start_of(path, file)?;
+        reader.next_block()?;
+        Ok(reader)
+    }
+
+    fn start_of(path: &Path, mut file: Box<dyn Read + Send + Sync>) -> Result<Reader> {
         let mut magic = [0; MAGIC.len()];
         let no_copy = |cause: &str| Error::NoCopy { path: path.to_path_buf(), cause: cause.into() };
         match file.read_exact(&mut magic) {

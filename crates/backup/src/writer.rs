@@ -47,9 +47,7 @@ impl Writer {
         writer.raw(MAGIC)?;
         writer.write_block(HEAD, &json(head))?;
         for file in files {
-            let head = json(&AttachedHead { name: file.name.clone(), mode: file.mode });
-            let body = [&(head.len() as u32).to_le_bytes()[..], &head, &file.content].concat();
-            writer.write_block(FILE, &body)?;
+            writer.write_block(FILE, &file_body(file))?;
             writer.foot.files += 1;
         }
         Ok(writer)
@@ -68,11 +66,7 @@ impl Writer {
     }
 
     fn record(&mut self, op: u8, key: &[u8], value: &[u8]) -> Result<()> {
-        self.block.push(op);
-        self.block.extend_from_slice(&(key.len() as u16).to_le_bytes());
-        self.block.extend_from_slice(&(value.len() as u32).to_le_bytes());
-        self.block.extend_from_slice(key);
-        self.block.extend_from_slice(value);
+        put_record(&mut self.block, op, key, value);
         if self.block.len() >= BLOCK_BYTES { self.flush_block() } else { Ok(()) }
     }
 
@@ -88,12 +82,9 @@ impl Writer {
     }
 
     fn write_block(&mut self, kind: [u8; 4], body: &[u8]) -> Result<()> {
-        let mut before = [0; BEFORE_BYTES];
-        before[..4].copy_from_slice(&kind);
-        before[4..].copy_from_slice(&(body.len() as u32).to_le_bytes());
         let sum = block_sum(self.foot.blocks, kind, body);
         self.foot.blocks += 1;
-        self.raw(&before)?;
+        self.raw(&before(kind, body))?;
         self.raw(body)?;
         self.raw(&sum.to_le_bytes())
     }
@@ -137,6 +128,29 @@ pub(crate) fn sync_folder(path: &Path) -> Result<()> {
     synced.map_err(|error| Error::io("sync", folder, error))
 }
 
-fn json(value: &impl serde::Serialize) -> Vec<u8> {
+/// What stands before a block's body.
+pub(crate) fn before(kind: [u8; 4], body: &[u8]) -> [u8; BEFORE_BYTES] {
+    let mut before = [0; BEFORE_BYTES];
+    before[..4].copy_from_slice(&kind);
+    before[4..].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    before
+}
+
+/// The body of a block that holds a file.
+pub(crate) fn file_body(file: &Attached) -> Vec<u8> {
+    let head = json(&AttachedHead { name: file.name.clone(), mode: file.mode });
+    [&(head.len() as u32).to_le_bytes()[..], &head, &file.content].concat()
+}
+
+/// Adds a record to the body of a block of keys.
+pub(crate) fn put_record(body: &mut Vec<u8>, op: u8, key: &[u8], value: &[u8]) {
+    body.push(op);
+    body.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    body.extend_from_slice(&(value.len() as u32).to_le_bytes());
+    body.extend_from_slice(key);
+    body.extend_from_slice(value);
+}
+
+pub(crate) fn json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("strings and numbers always serialize")
 }

@@ -24,6 +24,8 @@ pub mod at_rest;
 mod embedded;
 mod engine;
 mod frozen;
+#[doc(hidden)]
+pub mod fuzzing;
 mod memory;
 mod merge;
 mod remote;

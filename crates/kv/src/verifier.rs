@@ -28,7 +28,8 @@ pub(crate) struct Verifier {
     is_settled: Mutex<bool>,
 }
 
-struct Record {
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Record {
     number: u64,
     memory: String,
 }
@@ -99,7 +100,10 @@ impl Verifier {
 
 /// A record that can't be understood says nothing.
 fn read(path: &Path) -> Option<Record> {
-    let text = fs::read_to_string(path.join(RECORD)).ok()?;
+    parse(&fs::read_to_string(path.join(RECORD)).ok()?)
+}
+
+pub(crate) fn parse(text: &str) -> Option<Record> {
     let (number, memory) = text.trim_end().split_once(' ')?;
     Some(Record {
         number: u64::from_str_radix(number, 16).ok().filter(|number| *number > 0)?,
@@ -110,10 +114,14 @@ fn read(path: &Path) -> Option<Record> {
 fn write(path: &Path, record: &Record) -> io::Result<()> {
     let draft = path.join(format!("{RECORD}.new"));
     let mut file = fs::File::create(&draft)?;
-    writeln!(file, "{:016x} {}", record.number, record.memory)?;
+    file.write_all(render(record).as_bytes())?;
     file.sync_all()?;
     fs::rename(&draft, path.join(RECORD))?;
     sync_folder(path)
+}
+
+pub(crate) fn render(record: &Record) -> String {
+    format!("{:016x} {}\n", record.number, record.memory)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {

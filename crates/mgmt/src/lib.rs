@@ -26,6 +26,8 @@ mod assign;
 mod ceilings;
 mod consistency;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 pub mod limits;
 mod liveness;

@@ -71,7 +71,7 @@ pub fn draft_of(path: &Path) -> PathBuf {
 }
 
 /// The text before the checksum line, and what that line says.
-fn split(text: &str) -> Option<(&str, u32)> {
+pub fn split(text: &str) -> Option<(&str, u32)> {
     let at = text.rfind("checksum = \"")?;
     let digits = text[at..].strip_prefix("checksum = \"")?.strip_suffix("\"\n")?;
     Some((&text[..at], u32::from_str_radix(digits, 16).ok()?))

@@ -83,7 +83,7 @@ impl Superblock {
     }
 
     /// All but the checksum.
-    fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         format!(
             "# Superblock of a weft cluster. Nothing in it may be changed.\n\
              magic = \"{MAGIC}\"\n\
@@ -102,7 +102,7 @@ impl Superblock {
         )
     }
 
-    fn parse(path: &Path, content: &[u8]) -> Result<Superblock> {
+    pub(crate) fn parse(path: &Path, content: &[u8]) -> Result<Superblock> {
         let table = sealed::open(content, MAGIC, FORMAT_VERSION).map_err(|fault| match fault {
             Fault::Newer(found) => {
                 Error::NewerFormat { path: path.to_path_buf(), found, known: FORMAT_VERSION }

@@ -50,7 +50,12 @@ impl TargetList {
         let Some(content) = sealed::read(&path).map_err(|e| Error::io("read", &path, e))? else {
             return Ok(None);
         };
-        let table = sealed::open(&content, MAGIC, FORMAT_VERSION).map_err(|fault| match fault {
+        TargetList::parse(paths, &content).map(Some)
+    }
+
+    pub(crate) fn parse(paths: &StatePaths, content: &[u8]) -> Result<TargetList> {
+        let path = paths.target_list();
+        let table = sealed::open(content, MAGIC, FORMAT_VERSION).map_err(|fault| match fault {
             Fault::Newer(found) => Error::NewerFormat { path: path.clone(), found, known: FORMAT_VERSION },
             Fault::Damaged(cause) => Error::CorruptTargetList { path: path.clone(), cause },
         })?;
@@ -58,24 +63,28 @@ impl TargetList {
             list.iter().map(|d| d.as_str().map(PathBuf::from)).collect::<Option<Vec<PathBuf>>>()
         });
         match directories {
-            Some(directories) if !directories.is_empty() => TargetList::new(paths, directories).map(Some),
+            Some(directories) if !directories.is_empty() => TargetList::new(paths, directories),
             _ => Err(Error::CorruptTargetList { path, cause: "it names no directories".into() }),
         }
     }
 
     /// Writes the list, durably. The directories must be targets already.
     pub fn create(&self, paths: &StatePaths) -> Result<()> {
+        let path = paths.target_list();
+        sealed::write(&path, &self.render()).map_err(|e| Error::io("write", &path, e))
+    }
+
+    /// All but the checksum.
+    pub(crate) fn render(&self) -> String {
         let names = self.directories.iter().map(|d| {
             // Named relative to the state directory where they are below it, so that it may be moved.
             let name = d.strip_prefix(&self.root).unwrap_or(d);
             toml::Value::String(name.to_string_lossy().into_owned())
         });
-        let body = format!(
+        format!(
             "# Directories of the targets, numbered from 1.\nmagic = \"{MAGIC}\"\nformat = {FORMAT_VERSION}\ndirectories = {}\n",
             toml::Value::Array(names.collect())
-        );
-        let path = paths.target_list();
-        sealed::write(&path, &body).map_err(|e| Error::io("write", &path, e))
+        )
     }
 
     /// The state directory that the list belongs to.

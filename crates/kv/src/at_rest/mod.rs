@@ -9,8 +9,8 @@
 //!
 //! So this module tells a torn end from a flipped byte ([`journal`]). What is refused here is named by its file.
 
-mod journal;
-mod tables;
+pub(crate) mod journal;
+pub(crate) mod tables;
 
 use crate::KvError;
 use std::fs::{self, File};

@@ -1,0 +1,22 @@
+//! Bytes of anybody's making to what reads the files of the embedded engine before it is opened: for the fuzz targets and their short
+//! form in `tests/`.
+//!
+//! Each function panics when what was accepted isn't the same after it was written and read again.
+
+use crate::{at_rest, verifier};
+
+/// A journal.
+pub fn journal(bytes: &[u8]) {
+    at_rest::journal::fuzz(bytes);
+}
+
+/// The part of a list of tables that names them.
+pub fn table_list(bytes: &[u8]) {
+    at_rest::tables::fuzz(bytes);
+}
+
+/// The record of which commits are there.
+pub fn verifier(bytes: &[u8]) {
+    let Some(record) = std::str::from_utf8(bytes).ok().and_then(verifier::parse) else { return };
+    assert_eq!(verifier::parse(&verifier::render(&record)), Some(record));
+}

@@ -1,0 +1,34 @@
+//! Bytes of anybody's making to what reads the files of a state directory: for the fuzz target and its short form in `tests/`.
+
+use crate::sealed;
+use crate::state_dir::StatePaths;
+use crate::superblock::Superblock;
+use crate::target_list::TargetList;
+use std::path::Path;
+
+/// Reads the superblock and the list of targets as they are, and again with their checksum made right, which no random change finds. What was
+/// accepted must be the same after it was written and read again.
+///
+/// # Panics
+/// When it isn't.
+pub fn state_files(bytes: &[u8]) {
+    read(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let body = sealed::split(text).map_or(text, |(body, _)| body);
+        read(sealed::seal(body).as_bytes());
+    }
+}
+
+fn read(content: &[u8]) {
+    let path = Path::new("file");
+    if let Ok(superblock) = Superblock::parse(path, content) {
+        let again = Superblock::parse(path, sealed::seal(&superblock.render()).as_bytes());
+        assert_eq!(again.ok().as_ref(), Some(&superblock));
+        assert_eq!(Superblock::from_facts(&superblock.facts()).as_ref(), Some(&superblock));
+    }
+    let paths = StatePaths::new("/state");
+    if let Ok(list) = TargetList::parse(&paths, content) {
+        let again = TargetList::parse(&paths, sealed::seal(&list.render()).as_bytes());
+        assert_eq!(again.ok().as_ref(), Some(&list));
+    }
+}
