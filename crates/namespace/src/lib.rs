@@ -49,6 +49,8 @@ mod access;
 pub mod acl;
 mod attributes;
 mod background;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod keys;
 pub mod leases;
 pub mod locks;

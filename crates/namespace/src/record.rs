@@ -336,6 +336,17 @@ fn unknown(what: &str, number: u32) -> Error {
         .hint("the metadata was written by a newer version: upgrade this service")
 }
 
+/// Positions in files are divided by chunk sizes and counts of groups, so that others than are ever written end here.
+fn impossible(what: &str) -> Error {
+    Error::new(Errno::EIO, format!("a stored record is damaged: {what}"))
+        .hint("weft fsck shows what else is; weft meta restore goes back to a copy")
+}
+
+fn chunk_size_of(bytes: u32) -> Result<u32, Error> {
+    layout::pattern::chunk_size(bytes.into())
+        .map_err(|_| impossible(&format!("a chunk size of {bytes} bytes")))
+}
+
 impl From<&StripePattern> for Pattern {
     fn from(pattern: &StripePattern) -> Pattern {
         Pattern {
@@ -356,9 +367,9 @@ impl TryFrom<&Pattern> for StripePattern {
         Ok(StripePattern {
             pool: pool_of(stored.pool)?,
             scheme: scheme_of(stored.scheme)?,
-            chunk_size: stored.chunk_size,
-            stripe_count: u16::try_from(stored.stripe_count)
-                .map_err(|_| unknown("stripe count", stored.stripe_count))?,
+            chunk_size: chunk_size_of(stored.chunk_size)?,
+            stripe_count: layout::pattern::stripe_count(stored.stripe_count.into())
+                .map_err(|_| impossible(&format!("a pattern of {} stripes", stored.stripe_count)))?,
             inline_limit: stored.inline_limit,
             chooser: chooser_of(stored.chooser)?,
         })
@@ -381,8 +392,12 @@ impl TryFrom<&Layout> for types::Layout {
     type Error = Error;
 
     fn try_from(stored: &Layout) -> Result<types::Layout, Error> {
+        if stored.groups.is_empty() || stored.slots.len() > stored.groups.len() {
+            let (groups, slots) = (stored.groups.len(), stored.slots.len());
+            return Err(impossible(&format!("a layout of {groups} groups and {slots} slots")));
+        }
         Ok(types::Layout {
-            chunk_size: stored.chunk_size,
+            chunk_size: chunk_size_of(stored.chunk_size)?,
             pool: pool_of(stored.pool)?,
             scheme: scheme_of(stored.scheme)?,
             groups: stored.groups.iter().map(|&group| GroupId(group)).collect(),
@@ -499,6 +514,20 @@ mod tests {
             slots: vec![0, 2],
         };
         assert_eq!(types::Layout::try_from(&Layout::from(&layout)), Ok(layout));
+        let groups = |groups: &[u32], slots: &[u8]| Layout {
+            chunk_size: 65536,
+            groups: groups.to_vec(),
+            slots: slots.to_vec(),
+            ..Layout::default()
+        };
+        let odd = [groups(&[], &[]), groups(&[1], &[0, 0]), Layout { chunk_size: 0, ..groups(&[1], &[]) }];
+        for layout in odd {
+            assert_eq!(types::Layout::try_from(&layout).unwrap_err().errno, Errno::EIO, "{layout:?}");
+        }
+        let pattern = Pattern::from(&StripePattern::default());
+        for odd in [Pattern { chunk_size: 65537, ..pattern }, Pattern { stripe_count: 0, ..pattern }] {
+            assert_eq!(StripePattern::try_from(&odd).unwrap_err().errno, Errno::EIO, "{odd:?}");
+        }
         let newer = Pattern { scheme: 99, ..Pattern::from(&StripePattern::default()) };
         assert_eq!(StripePattern::try_from(&newer).unwrap_err().errno, Errno::EIO);
     }
