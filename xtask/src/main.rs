@@ -13,6 +13,7 @@ mod e2e;
 mod flaky;
 mod helper;
 mod history;
+mod interrupt;
 mod pool;
 mod process;
 mod sim;

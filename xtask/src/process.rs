@@ -1,5 +1,6 @@
 //! Running programs with a deadline, so that a hung mount can't hang the caller.
 
+use crate::interrupt::{self, Reach};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -46,17 +47,17 @@ const TAIL_LINES: usize = 15;
 /// Runs a program to its end; on the deadline its whole process group is killed and an error says so.
 pub fn run(command: &mut Command, deadline: Duration) -> Result<Finished, String> {
     let what = describe(command);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|error| format!("cannot start {what}: {error}"))?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let started = interrupt::spawn(command, Reach::KillGroup);
+    let mut child = started.map_err(|error| format!("cannot start {what}: {error}"))?;
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
-    let Some(status) = wait(&mut child, deadline).map_err(|error| format!("{what}: {error}"))? else {
+    let ended = wait(&mut child, deadline);
+    if !matches!(ended, Ok(Some(_))) {
         kill_group(&mut child);
+    }
+    interrupt::ended(&child);
+    let Some(status) = ended.map_err(|error| format!("{what}: {error}"))? else {
         return Err(format!("{what}: no end within {} s", deadline.as_secs()));
     };
     Ok(Finished { status, stdout: stdout.text(), stderr: stderr.text() })

@@ -2,7 +2,7 @@
 
 use crate::summary::Summary;
 use crate::timing::Timing;
-use crate::{e2e, flaky, units};
+use crate::{e2e, flaky, interrupt, units};
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -16,6 +16,7 @@ pub struct Options {
 
 /// Runs the tests of the crates, then the end-to-end suite, prints where the time went, names what failed, and prints the line of totals last.
 pub fn run(options: &Options) -> Result<(), String> {
+    interrupt::watch(|| {})?;
     let (mut total, mut timing) = (Summary::default(), Timing::default());
     let mut add = |(summary, stages): (Summary, Timing)| {
         total += summary;

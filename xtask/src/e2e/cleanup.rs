@@ -4,8 +4,7 @@
 //! gives it back when dropped; an interrupt or a test that hangs gives back everything at once.
 
 use super::{mounts, netns};
-use crate::process;
-use crate::sys;
+use crate::{interrupt, process, sys};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -89,13 +88,5 @@ pub fn detach_loop(device: &std::path::Path) {
 
 /// From now on an interrupt gives everything back and ends the program.
 pub fn on_interrupt() -> Result<(), String> {
-    sys::hold_interrupts().map_err(|error| format!("cannot hold signals: {error}"))?;
-    std::thread::spawn(|| {
-        let signal = sys::wait_for_interrupt();
-        eprintln!("\ninterrupted: cleaning up");
-        release_all();
-        // The shell's convention for a death by signal.
-        std::process::exit(128 + signal);
-    });
-    Ok(())
+    interrupt::watch(release_all)
 }

@@ -4,21 +4,18 @@ use super::rig::Transport;
 use super::tools;
 use super::worker::{Outcome, Verdict};
 use super::{BaseKind, Options, Scope, TestCase, transports};
+use crate::interrupt::{self, CLEANUP_DEADLINE, Reach};
 use crate::summary::Summary;
 use crate::timing::Timing;
 use crate::{pool, process, sys};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a process may go on after the deadlines of all its tests: it starts, stops and checks a file system besides.
 const GRACE: Duration = Duration::from_secs(5 * 60);
-
-/// How long an interrupted process may take to give everything back.
-const CLEANUP_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Tests that one process runs one after the other, all on one transport.
 struct Job {
@@ -32,21 +29,12 @@ struct Plan<'a> {
     options: &'a Options,
 }
 
-/// The processes that run now, so that an interrupt reaches them.
-static RUNNING: Mutex<Vec<i32>> = Mutex::new(Vec::new());
-
-fn running() -> std::sync::MutexGuard<'static, Vec<i32>> {
-    // A list of plain values is whole even when a holder of the lock panicked.
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Runs all these tests with this binary.
 pub fn run(
     binary: &Path,
     tests: &[&'static TestCase],
     options: &Options,
 ) -> Result<(Summary, Timing), String> {
-    on_interrupt()?;
     let mut timing = Timing::default();
     let start = Instant::now();
     // Before the tests begin, whose own networks reach no registry.
@@ -168,15 +156,15 @@ fn follow(command: &mut Command, deadline: Duration) -> Result<(), String> {
     let (output, input) = std::io::pipe().map_err(failed)?;
     let errors = input.try_clone().map_err(failed)?;
     sys::end_with_parent(command);
-    let mut child = command.stdin(Stdio::null()).stdout(input).stderr(errors).spawn().map_err(failed)?;
+    command.stdin(Stdio::null()).stdout(input).stderr(errors);
+    let mut child = interrupt::spawn(command, Reach::Ask).map_err(failed)?;
     // The command holds ends of the pipe, and the output ends with the last of them.
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    running().push(child.id() as i32);
     let printing = thread::spawn(move || {
         BufReader::new(output).lines().map_while(Result::ok).for_each(|line| println!("{line}"));
     });
     let ended = end_of(&mut child, deadline);
-    running().retain(|pid| *pid != child.id() as i32);
+    interrupt::ended(&child);
     // What a worker has started may hold the pipe when it had to be killed; what it printed until then is printed.
     if ended.is_ok() {
         drop(printing.join());
@@ -195,19 +183,4 @@ fn end_of(child: &mut Child, deadline: Duration) -> Result<(), String> {
         drop(child.wait());
     }
     Err(format!("its process did not end within {} s", deadline.as_secs()))
-}
-
-/// From now on an interrupt is passed on to the processes of tests, which give everything back, and ends the program.
-fn on_interrupt() -> Result<(), String> {
-    sys::hold_interrupts().map_err(|error| format!("cannot hold signals: {error}"))?;
-    thread::spawn(|| {
-        let signal = sys::wait_for_interrupt();
-        eprintln!("\ninterrupted: cleaning up");
-        running().iter().for_each(|pid| drop(sys::kill(*pid, libc::SIGTERM)));
-        // Whoever waits for such a process takes it off the list.
-        process::eventually(CLEANUP_DEADLINE, || running().is_empty());
-        // The shell's convention for a death by signal.
-        std::process::exit(128 + signal);
-    });
-    Ok(())
 }

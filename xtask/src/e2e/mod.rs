@@ -43,7 +43,7 @@ pub use stage::{Stage, Subject};
 
 use crate::summary::Summary;
 use crate::timing::Timing;
-use crate::{build, sys};
+use crate::{build, interrupt, sys};
 use rig::Transport;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -227,11 +227,16 @@ pub fn run(options: &Options) -> Result<(), String> {
     if let Some(results) = &options.worker {
         return worker::run(options, results);
     }
+    if options.on.is_none() {
+        interrupt::watch(|| {})?;
+    }
     let (summary, timing) = run_suite(options)?;
     println!("{timing}");
     summary.print();
     match summary {
-        Summary { failed: 0, passed: 0, .. } => Err("no test passed; see cargo xtask e2e --list".to_string()),
+        Summary { failed: 0, passed: 0, skipped: 0, .. } => {
+            Err("no test has such a name; see cargo xtask e2e --list".to_string())
+        }
         Summary { failed: 0, .. } => Ok(()),
         Summary { failed, .. } => Err(format!("{failed} tests failed")),
     }
@@ -244,7 +249,7 @@ pub fn run_suite(options: &Options) -> Result<(Summary, Timing), String> {
         let path = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
         return Ok((worker::run_here(Subject::Directory(path), &tests, options)?, Timing::default()));
     }
-    if let Some(reason) = obstacle() {
+    if let Err(reason) = obstacle() {
         println!("e2e: {} tests skipped: {reason}", tests.len());
         return Ok((Summary { skipped: tests.len() as u64, ..Summary::default() }, Timing::default()));
     }
@@ -255,17 +260,28 @@ pub fn run_suite(options: &Options) -> Result<(Summary, Timing), String> {
     jobs::run(&binary, &tests, options)
 }
 
-/// Why no weft can be mounted here, if that is so.
-fn obstacle() -> Option<&'static str> {
+/// The least memory that tests of whole clusters side by side need.
+const MEMORY_BYTES: u64 = 3 << 30;
+
+/// An error says why no weft can be mounted and tested here, if that is so.
+fn obstacle() -> Result<(), String> {
     if !sys::is_root() {
-        return Some("mounting needs root; hint: run it with sudo");
+        return Err("mounting needs root; hint: run it with sudo".to_string());
     }
     if !Path::new("/dev/fuse").exists() {
-        return Some(
-            "there is no /dev/fuse; hint: modprobe fuse, or run the container with --device /dev/fuse",
-        );
+        let hint = "modprobe fuse, or run the container with --device /dev/fuse";
+        return Err(format!("there is no /dev/fuse; hint: {hint}"));
     }
-    None
+    // In a thread of its own, which nothing else will need.
+    let left = std::thread::spawn(sys::leave_network).join().expect("the call doesn't panic");
+    left.map_err(|error| {
+        format!("no network namespace can be made: {error}; hint: a container needs --privileged")
+    })?;
+    let free = sys::available_memory().map_err(|error| format!("/proc/meminfo: {error}"))?;
+    if free < MEMORY_BYTES {
+        return Err(format!("{} MiB of memory are available, {} are needed", free >> 20, MEMORY_BYTES >> 20));
+    }
+    Ok(())
 }
 
 /// The transports to test, in order; tests that start a weft of their own use the first.

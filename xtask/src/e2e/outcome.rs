@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io;
 
 /// Why a test didn't pass.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Failure {
     /// It can't be run here, and why.
     Skipped(String),

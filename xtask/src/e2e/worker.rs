@@ -149,7 +149,7 @@ fn run_all(
         report(Verdict { name: test.to_string(), subject: name.clone(), outcome, took: start.elapsed() });
     };
     match Stage::new(subject, options.base, options.form.clone()) {
-        Err(failure) => add("stage", Instant::now(), Err(failure)),
+        Err(failure) => tests.iter().for_each(|test| add(test.name, Instant::now(), Err(failure.clone()))),
         Ok(stage) => {
             let stage = Arc::new(stage);
             for test in tests {

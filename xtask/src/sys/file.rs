@@ -199,6 +199,14 @@ pub fn space(path: &Path) -> io::Result<(u64, u64)> {
     Ok((out.f_bavail * out.f_frsize, out.f_blocks * out.f_frsize))
 }
 
+/// Bytes of memory that programs can still take (`MemAvailable`).
+pub fn available_memory() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other("no MemAvailable"))
+}
+
 /// Bytes mapped from a file.
 pub struct Mapping {
     address: *mut u8,

@@ -31,6 +31,24 @@ pub fn leave_network() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
 }
 
+/// Gives a program that is about to be started a mount namespace of its own: what it mounts goes with it and its children.
+pub fn keep_mounts_to_oneself(command: &mut Command) -> &mut Command {
+    let private = || {
+        // SAFETY: takes integers only.
+        if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+            // A container may forbid it, and much else runs there.
+            return Ok(());
+        }
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        // SAFETY: the strings are NUL-terminated constants; a change of propagation takes no type and no data.
+        check(unsafe {
+            libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
+        })
+    };
+    // SAFETY: between fork and exec only system calls are made, which is safe there.
+    unsafe { command.pre_exec(private) }
+}
+
 /// Lets a program that is about to be started get SIGTERM when the thread that starts it ends.
 pub fn end_with_parent(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec only `prctl` is called, which is safe there.

@@ -1,6 +1,7 @@
 //! The test programs of all crates: built together, named, run one by one.
 
-use crate::{build, process};
+use crate::interrupt::{self, Reach};
+use crate::{build, process, sys};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -49,6 +50,10 @@ impl Program {
         if is_full {
             command.env(FULL, "1");
         }
+        sys::let_be_interrupted(&mut command);
+        if sys::is_root() {
+            sys::keep_mounts_to_oneself(&mut command);
+        }
         match process::run(&mut command, DEADLINE) {
             Ok(done) => {
                 let is_success = done.status.success();
@@ -68,17 +73,15 @@ pub fn build() -> Result<Vec<Program>, String> {
     let arguments = ["build", "--workspace", "--bins", "--tests"];
     println!("$ cargo {}", arguments.join(" "));
     let failed = |error| format!("cannot start cargo: {error}; hint: install Rust from https://rustup.rs");
-    let mut child = build::cargo()
-        .args(arguments)
-        .args(["--message-format", "json-render-diagnostics"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
+    let mut command = build::cargo();
+    command.args(arguments).args(["--message-format", "json-render-diagnostics"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = interrupt::spawn(sys::let_be_interrupted(&mut command), Reach::Ask).map_err(failed)?;
     let stdout = child.stdout.take().expect("it was asked for");
     let mut programs: Vec<Program> =
         BufReader::new(stdout).lines().map_while(Result::ok).filter_map(|line| program(&line)).collect();
     let status = child.wait().map_err(|error| format!("cargo build: {error}"))?;
+    interrupt::ended(&child);
     if !status.success() {
         return Err(format!("cargo {}: {status}", arguments.join(" ")));
     }
