@@ -1,15 +1,12 @@
 //! Rules for networks: what a request may do goes by the address that it comes from.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::world::{ROOT, World, simulated};
+use crate::support::{CHUNK_MTIME, create, errno};
 use bytes::Bytes;
 use identity::{CapabilityKeys, CapabilityRing, CoreRing, Rights};
 use net::{Caller, Handler, Proof, Transport};
 use std::sync::Arc;
-use support::world::{ROOT, World, simulated};
-use support::{CHUNK_MTIME, create, errno};
 use types::{
     Credentials, Errno, Export, ExportAccess, ExportRule, InodeId, Result, SessionId, SetAttr, Squash,
 };

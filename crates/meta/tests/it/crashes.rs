@@ -1,12 +1,8 @@
 //! What was answered survives.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{Client, errno, memory_writer, open};
 use kv::{Durability, Memory};
 use std::sync::Arc;
-use support::{Client, errno, memory_writer, open};
 use types::{Errno, InodeId};
 use wire::MetaOp;
 

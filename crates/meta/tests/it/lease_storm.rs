@@ -1,13 +1,9 @@
 //! Three clients that cache under leases, and change the same few files at random: nobody ever relies on what isn't so any more.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::honest::{Honest, Sizes, lookup};
+use crate::support::world::{ROOT, SECOND, World, chmod, getattr, simulated_with};
+use crate::support::{Client, bytes, create};
 use std::rc::Rc;
-use support::honest::{Honest, Sizes, lookup};
-use support::world::{ROOT, SECOND, World, chmod, getattr, simulated_with};
-use support::{Client, bytes, create};
 use types::{InodeId, SetAttr};
 use wire::{LeaseMode, MetaOp, MetaReply, RenameMode};
 

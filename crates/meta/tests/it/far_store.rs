@@ -1,22 +1,19 @@
 //! A metadata service whose store is elsewhere: what it fetches may be out of date when it comes.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::far::Far;
+use crate::support::world::Call;
+use crate::support::{Client, PARTITIONS, bytes, errno, memory_writer};
 use kv::{Durability, Engine, Memory};
 use meta::{MetaOptions, MetaService, SessionKind};
 use namespace::keys;
 use rt::sim::Machine;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use support::far::Far;
-use support::world::Call;
-use support::{Client, PARTITIONS, bytes, errno, memory_writer};
-use types::{Errno, InodeId, NodeId, SessionId, SetAttr};
+use types::{Errno, HashMap, InodeId, NodeId, SessionId, SetAttr};
 use wire::{MetaOp, MetaReply};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -24,7 +21,7 @@ const HASH_KEY: (u64, u64) = (1, 2);
 
 async fn open(far: &Arc<Far>) -> Arc<MetaService> {
     let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
-    MetaService::open(far.writer(), options, support::map(), HashMap::new()).await.unwrap()
+    MetaService::open(far.writer(), options, support::map(), HashMap::default()).await.unwrap()
 }
 
 /// A service that knows nothing yet of what `made` made.

@@ -1,9 +1,9 @@
 //! Several metadata services share the partitions of one store.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::company::{Cluster, Roaming};
+use crate::support::world::{Call, Started, chmod};
+use crate::support::{CHUNK_MTIME, Client, PARTITIONS, bytes, create};
 use meta::SessionKind;
 use net::Handler;
 use rt::sim::Machine;
@@ -14,9 +14,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use support::company::{Cluster, Roaming};
-use support::world::{Call, Started, chmod};
-use support::{CHUNK_MTIME, Client, PARTITIONS, bytes, create};
 use types::{Credentials, Errno, InodeId, NodeId, PartitionId, Result, SessionId, TargetId};
 use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, RenameMode};
 

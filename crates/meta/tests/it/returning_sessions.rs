@@ -1,11 +1,7 @@
 //! Sessions of other processes, and a service that was started again.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
-use support::world::{Call, ROOT, SECOND, getattr, simulated};
-use support::{CHUNK_MTIME, Client, bytes, create, errno};
+use crate::support::world::{Call, ROOT, SECOND, getattr, simulated};
+use crate::support::{CHUNK_MTIME, Client, bytes, create, errno};
 use types::{Errno, InodeId, SessionId};
 use wire::LeaseMode::Read;
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};

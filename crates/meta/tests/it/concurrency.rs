@@ -1,13 +1,10 @@
 //! Several cores at once.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::{Client, Store, errno, on_cores, open};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use support::{Client, Store, errno, on_cores, open};
 use types::{Errno, InodeId};
 use wire::{MetaOp, MetaReply};
 

@@ -1,12 +1,9 @@
 //! A request that is sent again is carried out once.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::{Client, Store, create, entry, errno, on_cores, open};
 use meta::SessionKind;
 use std::sync::Arc;
-use support::{Client, Store, create, entry, errno, on_cores, open};
 use types::{Errno, InodeId, SessionId};
 use wire::MetaOp;
 

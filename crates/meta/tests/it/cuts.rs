@@ -1,12 +1,8 @@
 //! Files that a session has shortened and not cut: the answer came too late for it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::world::{Call, ROOT, SECOND, Started, World, getattr, give_up, recalls, simulated, wish};
+use crate::support::{CHUNK_MTIME, Client};
 use std::sync::Arc;
-use support::world::{Call, ROOT, SECOND, Started, World, getattr, give_up, recalls, simulated, wish};
-use support::{CHUNK_MTIME, Client};
 use types::{InodeId, SessionId, TargetId};
 use wire::LeaseMode::{Shared, Write};
 use wire::mgmt::Touched;

@@ -1,12 +1,8 @@
 //! What dead clients and a dead service left.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{CHUNK_MTIME, Chunks, Client, bytes, errno, memory_writer, open_with};
 use kv::{Durability, Memory};
 use std::sync::Arc;
-use support::{CHUNK_MTIME, Chunks, Client, bytes, errno, memory_writer, open_with};
 use types::{Errno, InodeId, Layout, SessionId, TargetId};
 use wire::{FileInfo, MetaOp, MetaReply};
 

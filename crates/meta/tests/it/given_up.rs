@@ -1,16 +1,13 @@
 //! Requests whose programs have been told that they failed before the service could carry them out.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::errno;
+use crate::support::world::{
+    ROOT, SECOND, Started, World, chmod, getattr, give_up, lookup, recalls, simulated, wish,
+};
 use net::{Caller, Deadline, Handler, Proof, Transport};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
-use support::errno;
-use support::world::{
-    ROOT, SECOND, Started, World, chmod, getattr, give_up, lookup, recalls, simulated, wish,
-};
 use types::{Credentials, Errno, InodeId, Result, SessionId};
 use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse};
 

@@ -1,12 +1,8 @@
 //! A service that was replaced changes nothing any more.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{Client, Store, errno, memory_writer, open};
 use kv::{Durability, Memory};
 use std::sync::Arc;
-use support::{Client, Store, errno, memory_writer, open};
 use types::{Errno, InodeId};
 
 #[test]

@@ -1,13 +1,9 @@
 //! Commits that another core led before the command that asked for them went on.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{Client, memory_writer, on_cores, open};
 use kv::{Durability, Memory};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use support::{Client, memory_writer, on_cores, open};
 use types::InodeId;
 
 const CORES: usize = 4;

@@ -1,15 +1,12 @@
 //! Files that programs of a session have before the service does, in a directory where it is alone.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::company::{Cluster, Roaming};
+use crate::support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, recalls, simulated, wish};
+use crate::support::{Client, PARTITIONS, bytes, create, errno};
 use bytes::Bytes;
 use rt::sim::Machine;
 use std::rc::Rc;
-use support::company::{Cluster, Roaming};
-use support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, recalls, simulated, wish};
-use support::{Client, PARTITIONS, bytes, create, errno};
 use types::{Attr, Credentials, Errno, InodeId, NodeId, Result};
 use wire::LeaseMode::{Permissions, Read, Write};
 use wire::{MetaOp, MetaReply, Promise, PromisedFile, RenameMode, XattrMode};

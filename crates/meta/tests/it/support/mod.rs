@@ -1,5 +1,4 @@
 //! A metadata service on a real store, and what tests say to it.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod company;
 pub mod far;
@@ -12,12 +11,12 @@ use meta::{MetaOptions, MetaService, StorageChannel};
 use net::{Handler, LocalFuture};
 use parking_lot::Mutex;
 use rt::IoBuf;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{
-    Attr, ClusterMap, Credentials, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, NodeId,
+    Attr, ClusterMap, Credentials, Epoch, Errno, Error, Group, GroupId, HashMap, InodeId, MapHandle, NodeId,
     PartitionId, Pool, PoolId, Result, SessionId, Target, TargetId, TargetState, Timestamp,
 };
 use wire::{
@@ -50,7 +49,7 @@ pub fn memory_writer(memory: &Arc<Memory>, durability: Durability) -> Arc<Writer
 
 /// A service without storage.
 pub async fn open(writer: Arc<Writer>) -> Arc<MetaService> {
-    open_with(writer, HashMap::new()).await
+    open_with(writer, HashMap::default()).await
 }
 
 pub async fn open_with(writer: Arc<Writer>, storage: HashMap<TargetId, StorageChannel>) -> Arc<MetaService> {

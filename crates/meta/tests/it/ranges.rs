@@ -1,12 +1,8 @@
 //! Names in a directory that a session has to itself while others use the directory.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, recalls, simulated};
+use crate::support::{Client, bytes, create, errno};
 use std::time::Duration;
-use support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, recalls, simulated};
-use support::{Client, bytes, create, errno};
 use types::{Attr, Credentials, Errno, InodeId};
 use wire::LeaseMode::{Permissions, Read, Write};
 use wire::{MetaOp, MetaReply, PromisedFile, RenameMode};

@@ -1,9 +1,6 @@
 //! Looking for a name while others change the directory.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{Client, errno, open};
 use bytes::Bytes;
 use kv::{Batch, Durability, Engine, KvError, Memory, Outcome, Pair, Writer};
 use meta::MetaService;
@@ -11,7 +8,6 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use support::{Client, errno, open};
 use types::{Errno, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply};
 

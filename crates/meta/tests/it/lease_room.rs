@@ -1,14 +1,11 @@
 //! Clients that look at more than the service can keep leases for.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::world::{ROOT, World, getattr, give_up, recalls, simulated, wish};
+use crate::support::{Client, create};
 use namespace::leases::Limits;
 use std::cell::Cell;
 use std::rc::Rc;
-use support::world::{ROOT, World, getattr, give_up, recalls, simulated, wish};
-use support::{Client, create};
 use types::InodeId;
 use wire::LeaseMode::Read;
 

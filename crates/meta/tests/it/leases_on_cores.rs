@@ -1,17 +1,13 @@
 //! Sessions with leases on cores of their own, in each other's way all the time.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::honest::{Honest, Sizes, lookup};
+use crate::support::world::{ROOT, chmod};
+use crate::support::{Chunks, Client, Store, create, on_cores, open_with};
 use meta::SessionKind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use support::honest::{Honest, Sizes, lookup};
-use support::world::{ROOT, chmod};
-use support::{Chunks, Client, Store, create, on_cores, open_with};
 use types::SessionId;
 
 const CORES: usize = 3;

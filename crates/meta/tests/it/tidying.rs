@@ -1,14 +1,10 @@
 //! A target whose process was started again is put right before clients are let in, and not afterwards.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "each test uses a part of the support")]
-
-mod support;
-
+use crate::support;
+use crate::support::world::{ROOT, SECOND, Started, World, simulated};
+use crate::support::{CHUNK_MTIME, Client};
 use meta::SessionKind;
 use std::sync::Arc;
-use support::world::{ROOT, SECOND, Started, World, simulated};
-use support::{CHUNK_MTIME, Client};
 use types::{InodeId, SessionId, TargetId};
 use wire::mgmt::Touched;
 use wire::{MetaOp, MetaReply};

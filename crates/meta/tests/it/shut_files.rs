@@ -1,11 +1,7 @@
 //! Files that can't be settled for now, since a target doesn't say how long their chunks are.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
-use support::world::{Call, ROOT, SECOND, World, getattr, simulated, wish};
-use support::{CHUNK_MTIME, Client};
+use crate::support::world::{Call, ROOT, SECOND, World, getattr, simulated, wish};
+use crate::support::{CHUNK_MTIME, Client};
 use types::{InodeId, TargetId};
 use wire::{LeaseMode, MetaOp, MetaReply};
 

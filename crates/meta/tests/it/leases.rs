@@ -1,12 +1,9 @@
 //! Sessions that rely on leases, and others that are in their way.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
+use crate::support::{Client, bytes, create, errno};
 use std::time::Duration;
-use support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
-use support::{Client, bytes, create, errno};
 use types::{Errno, InodeId, SessionId, TargetState, Timestamp};
 use wire::LeaseMode::{Permissions, Read, Shared, Write};
 use wire::{MetaOp, MetaReply, Recall};

@@ -1,11 +1,7 @@
 //! Who may do what, on sessions of other processes.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
-use support::world::{ROOT, simulated};
-use support::{Client, create, errno};
+use crate::support::world::{ROOT, simulated};
+use crate::support::{Client, create, errno};
 use types::{Credentials, Errno, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply};
 

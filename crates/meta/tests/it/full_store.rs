@@ -1,14 +1,11 @@
 //! A store whose disk is nearly full still lets everything be removed.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
+use crate::support::{Client, bytes, create, errno, open};
 use bytes::Bytes;
 use kv::{Batch, Durability, Engine, KvError, Memory, Outcome, Pair, Writer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use support::{Client, bytes, create, errno, open};
 use types::{Errno, InodeId};
 use wire::{MetaOp, XattrMode};
 

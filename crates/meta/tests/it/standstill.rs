@@ -1,15 +1,11 @@
 //! A metadata service whose host stands still for a while, and is not to blame others for what it didn't hear meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::world::{Call, ROOT, SECOND, World, getattr, give_up, recalls, wish};
+use crate::support::{Client, create};
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
-use support::world::{Call, ROOT, SECOND, World, getattr, give_up, recalls, wish};
-use support::{Client, create};
 use wire::{LeaseMode::Write, MetaOp};
 
 /// How long the host stands still: longer than a silent session is waited for.

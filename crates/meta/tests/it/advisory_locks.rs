@@ -1,15 +1,11 @@
 //! Waiting for locks across cores.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{Client, Store, errno, on_cores, open};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
-use support::{Client, Store, errno, on_cores, open};
 use types::{Errno, InodeId, SessionId};
 use wire::{LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
 

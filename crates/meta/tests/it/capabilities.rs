@@ -1,16 +1,12 @@
 //! What sessions get to show to storage services, and who may speak for a session.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::world::{ROOT, World, getattr, simulated};
+use crate::support::{Client, create, errno};
 use bytes::Bytes;
 use identity::{CapabilityKeys, CapabilityRing, CoreRing, Grant, Rights};
 use net::{Caller, Handler, Proof, Transport};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use support::world::{ROOT, World, getattr, simulated};
-use support::{Client, create, errno};
 use types::{Credentials, Errno, InodeId, Result, SessionId};
 use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, PromisedFile};
 
