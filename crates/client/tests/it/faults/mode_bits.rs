@@ -1,0 +1,64 @@
+//! Writes that have to clear setuid and setgid.
+
+use super::cluster::{CHUNK, Cluster, with_cluster};
+use client::{Handle, WriteHow};
+use rt::IoBuf;
+use std::sync::Arc;
+use types::{Credentials, SetAttr};
+use wire::MetaOp;
+
+/// A write as the kernel sends it for an unprivileged program.
+async fn write(cluster: &Cluster, file: &Arc<Handle>) {
+    let how = WriteHow { kill_suid_sgid: true, ..WriteHow::default() };
+    let data = IoBuf::from_slice(&vec![b'a'; CHUNK]);
+    cluster.client.write(file, 0, data, how).await.unwrap();
+}
+
+fn setattrs(cluster: &Cluster) -> usize {
+    cluster.names.succeeded(|request| matches!(request.op, MetaOp::Setattr { .. }))
+}
+
+#[test]
+fn writes_to_a_file_without_setuid_ask_for_no_change_of_its_mode() {
+    with_cluster(|cluster| async move {
+        let (_, file) = cluster.create("f").await;
+        for _ in 0..3 {
+            write(&cluster, &file).await;
+        }
+        assert_eq!(setattrs(&cluster), 0);
+    });
+}
+
+#[test]
+fn the_first_write_to_a_file_with_setuid_clears_it_and_later_ones_ask_for_nothing() {
+    with_cluster(|cluster| async move {
+        let (ino, file) = cluster.create("f").await;
+        write(&cluster, &file).await;
+        let set = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
+        let attr = cluster.client.setattr(Credentials::default(), ino, set, None).await.unwrap();
+        assert_eq!(attr.mode & 0o7777, 0o6755);
+        let before = setattrs(&cluster);
+        for _ in 0..3 {
+            write(&cluster, &file).await;
+        }
+        assert_eq!(setattrs(&cluster) - before, 1);
+        assert_eq!(cluster.client.getattr(ino).await.unwrap().mode & 0o7777, 0o755);
+    });
+}
+
+#[test]
+fn setuid_that_was_there_before_the_open_is_cleared_too() {
+    with_cluster(|cluster| async move {
+        let (ino, file) = cluster.create("f").await;
+        write(&cluster, &file).await;
+        cluster.client.release(file).await;
+        let set = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
+        cluster.client.setattr(Credentials::default(), ino, set, None).await.unwrap();
+        let before = setattrs(&cluster);
+        let file = cluster.open(ino).await;
+        write(&cluster, &file).await;
+        write(&cluster, &file).await;
+        assert_eq!(setattrs(&cluster) - before, 1);
+        assert_eq!(cluster.client.getattr(ino).await.unwrap().mode & 0o7777, 0o755);
+    });
+}

@@ -1,0 +1,145 @@
+//! Requests to the metadata service whose answers don't come, so that nobody knows whether they were carried out.
+
+use super::cluster::{CHUNK, Cluster, with_cluster};
+use std::time::Duration;
+use types::{Errno, InodeId};
+use wire::{MetaOp, MetaRequest};
+
+fn ends_writing(request: &MetaRequest) -> bool {
+    matches!(request.op, MetaOp::EndWrite { done: true, .. })
+}
+
+/// What the services know by themselves.
+async fn size_on_record(cluster: &Cluster, ino: InodeId) -> usize {
+    cluster.stranger().getattr(ino).await.unwrap().size as usize
+}
+
+/// Until it is reported the file counts as open, and would keep its room when somebody deletes it.
+#[test]
+fn a_close_that_could_not_be_reported_is_reported_later() {
+    with_cluster(|cluster| async move {
+        rt::spawn(cluster.client.clone().background());
+        let (ino, file) = cluster.create("f").await;
+        cluster.fill(&file, 0, CHUNK, b'a').await.unwrap();
+        for _ in 0..2 {
+            cluster.names.refuse_next(Errno::ETIMEDOUT, ends_writing);
+        }
+        cluster.client.release(file).await;
+        rt::sleep(Duration::from_secs(2)).await;
+        assert_eq!(cluster.names.succeeded(ends_writing), 0);
+        rt::sleep(Duration::from_secs(20)).await;
+        assert!(cluster.names.has_refused_all());
+        assert_eq!(cluster.names.succeeded(ends_writing), 1);
+        assert_eq!(size_on_record(&cluster, ino).await, CHUNK);
+    });
+}
+
+/// Where the service had ended it, what is written next would be nobody's business: its report would make the file no longer.
+#[test]
+fn what_is_written_after_a_close_whose_report_was_done_and_not_answered_is_kept() {
+    with_cluster(|cluster| async move {
+        let (ino, file) = cluster.create("f").await;
+        cluster.fill(&file, 0, CHUNK, b'a').await.unwrap();
+        cluster.names.lose_next_answer(ends_writing);
+        cluster.client.release(file).await;
+        assert!(cluster.names.has_refused_all());
+        assert_eq!(size_on_record(&cluster, ino).await, CHUNK);
+
+        let file = cluster.open(ino).await;
+        cluster.fill(&file, CHUNK, CHUNK, b'b').await.unwrap();
+        cluster.client.release(file).await;
+        assert_eq!(size_on_record(&cluster, ino).await, 2 * CHUNK);
+        let cluster = cluster.restart().await;
+        let file = cluster.open(ino).await;
+        assert_eq!(cluster.runs(&file).await, [(b'a', CHUNK), (b'b', CHUNK)]);
+    });
+}
+
+/// The session is on record as changing the file before it changes anything again: should it die now, the service finds out what it wrote.
+#[test]
+fn who_can_not_know_whether_its_writing_has_been_ended_begins_it_again() {
+    with_cluster(|cluster| async move {
+        let (ino, file) = cluster.create("f").await;
+        cluster.fill(&file, 0, CHUNK, b'a').await.unwrap();
+        cluster.names.lose_next_answer(ends_writing);
+        cluster.client.release(file).await;
+
+        let begun = |cluster: &Cluster| {
+            cluster.names.succeeded(|request| matches!(request.op, MetaOp::BeginWrite { .. }))
+        };
+        let before = begun(&cluster);
+        let file = cluster.open(ino).await;
+        // A report that ends nothing tells nothing of the one before.
+        cluster.client.fsync(&file, false).await.unwrap();
+        cluster.fill(&file, 0, CHUNK, b'b').await.unwrap();
+        assert_eq!(begun(&cluster) - before, 1);
+        cluster.fill(&file, CHUNK, CHUNK, b'c').await.unwrap();
+        assert_eq!(begun(&cluster) - before, 1, "once is enough");
+        cluster.client.fsync(&file, false).await.unwrap();
+        assert_eq!(size_on_record(&cluster, ino).await, 2 * CHUNK);
+    });
+}
+
+/// The same report, sent twice; the second is told by the size that the service answers with.
+#[test]
+fn a_report_that_comes_after_its_writing_was_ended_is_made_again() {
+    with_cluster(|cluster| async move {
+        let (ino, file) = cluster.create("f").await;
+        cluster.fill(&file, 0, CHUNK, b'a').await.unwrap();
+        // As if an older report of this session, which it doesn't wait for any more, had been late.
+        let late =
+            MetaOp::EndWrite { ino, size: 0, blocks: 0, mtime: None, done: true, kill_suid_sgid: false };
+        cluster.ask_late(late).await;
+        cluster.client.release(file).await;
+        assert_eq!(size_on_record(&cluster, ino).await, CHUNK);
+        let cluster = cluster.restart().await;
+        let file = cluster.open(ino).await;
+        assert_eq!(cluster.runs(&file).await, [(b'a', CHUNK)]);
+    });
+}
+
+/// Whether the file was cut is found out before anything else is done to it. The service would cut off what is written later.
+#[test]
+fn what_is_written_after_a_cut_that_was_not_answered_is_kept() {
+    for is_made in [false, true] {
+        with_cluster(move |cluster| async move {
+            let (ino, file) = cluster.create("f").await;
+            cluster.fill(&file, 0, 4 * CHUNK, b'a').await.unwrap();
+            let cuts = |request: &MetaRequest| matches!(request.op, MetaOp::Truncate { .. });
+            match is_made {
+                true => cluster.names.lose_next_answer(cuts),
+                false => cluster.names.refuse_next(Errno::ETIMEDOUT, cuts),
+            }
+            assert_eq!(cluster.set_size(ino, CHUNK).await.unwrap_err().errno, Errno::ETIMEDOUT);
+            let kept = if is_made { vec![(b'a', CHUNK)] } else { vec![(b'a', 4 * CHUNK)] };
+            assert_eq!(cluster.runs(&file).await, kept);
+
+            cluster.fill(&file, 2 * CHUNK, CHUNK, b'b').await.unwrap();
+            let expected = match is_made {
+                true => vec![(b'a', CHUNK), (0, CHUNK), (b'b', CHUNK)],
+                false => vec![(b'a', 2 * CHUNK), (b'b', CHUNK), (b'a', CHUNK)],
+            };
+            assert_eq!(cluster.runs(&file).await, expected);
+            cluster.client.release(file).await;
+            let cluster = cluster.restart().await;
+            let file = cluster.open(ino).await;
+            assert_eq!(cluster.runs(&file).await, expected);
+        });
+    }
+}
+
+/// An append says where the file is to end: one that doesn't know would be refused for ever.
+#[test]
+fn small_appends_go_on_after_one_that_was_not_answered() {
+    with_cluster(|cluster| async move {
+        let (ino, file) = cluster.create("f").await;
+        cluster.append(&file, 10, b'a').await.unwrap();
+        cluster.names.lose_next_answer(|request| matches!(request.op, MetaOp::WriteInline { .. }));
+        assert_eq!(cluster.append(&file, 10, b'b').await.unwrap_err().errno, Errno::ETIMEDOUT);
+        assert_eq!(cluster.runs(&file).await, [(b'a', 10), (b'b', 10)]);
+        cluster.append(&file, 10, b'c').await.unwrap();
+        assert_eq!(cluster.runs(&file).await, [(b'a', 10), (b'b', 10), (b'c', 10)]);
+        cluster.client.release(file).await;
+        assert_eq!(size_on_record(&cluster, ino).await, 30);
+    });
+}

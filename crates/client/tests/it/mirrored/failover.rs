@@ -1,0 +1,191 @@
+//! Reads and writes while primaries are replaced.
+
+use super::cluster::{CHUNK, Program, later, with_cluster};
+use super::group::Way;
+use std::time::Duration;
+use types::{Errno, GroupId, MemberState, TargetId};
+use wire::{Part, StorageOp};
+
+#[test]
+fn changes_are_for_the_primary_of_a_version_and_reads_for_any_member() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let file = client.make("a").await;
+        cluster.groups.asked();
+        client.put(&file, 0, 3 * CHUNK, 1).await;
+        assert_eq!(client.runs(&file).await, [(1, 3 * CHUNK)]);
+        client.fsync(&file, true).await.unwrap();
+        let asked = cluster.groups.asked();
+        assert!(asked.len() >= 9, "{asked:?}");
+        let primary = |request: &wire::StorageRequest| request.group.unwrap().group.0 - 10;
+        for request in &asked {
+            let group = request.group.unwrap();
+            assert_eq!((group.part, group.since.0), (Part::Primary, 1));
+            let reads = matches!(request.op, StorageOp::Read { .. });
+            assert!(reads || request.target.0 == primary(request), "{request:?}");
+        }
+        let other = client.make("b").await;
+        client.put(&other, 0, 3 * CHUNK, 2).await;
+        assert_eq!(client.runs(&other).await, [(2, 3 * CHUNK)]);
+        let all = asked.into_iter().chain(cluster.groups.asked());
+        let reads: Vec<_> = all.filter(|request| matches!(request.op, StorageOp::Read { .. })).collect();
+        let at_primary = reads.iter().filter(|request| request.target.0 == primary(request)).count();
+        assert!(at_primary > 0 && at_primary < reads.len(), "{at_primary} of {}", reads.len());
+    });
+}
+
+/// A member that is read from hears nothing of a write that never got further than the primary, and couldn't keep it from coming late.
+#[test]
+fn a_write_that_failed_does_not_come_after_what_was_read_since() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        client.set_patience(Duration::from_secs(5));
+        // One of them is read from the primary, one from the other member.
+        for name in ["a", "b"] {
+            let file = client.make(name).await;
+            client.put(&file, 0, 100, 1).await;
+            let first = cluster.groups.asked().into_iter().rev().find_map(|request| request.group).unwrap();
+            let primary = first.group.0 - 10;
+            cluster.groups.be(primary, Way::Hangs);
+            assert_eq!(client.try_put(&file, 0, 100, 2).await.unwrap_err().errno, Errno::ETIMEDOUT);
+            cluster.groups.be(primary, Way::Answers);
+            let is_write = |request: &wire::StorageRequest| matches!(request.op, StorageOp::Write { .. });
+            let late = cluster.groups.asked().into_iter().find(is_write).unwrap();
+            assert_eq!(client.runs(&file).await, [(1, 100)]);
+            let data = Some(rt::IoBuf::from_slice(&[2; 100]));
+            let refused = net::Handler::handle(&*cluster.groups, late, data).await;
+            assert_eq!(refused.map_err(|error| error.errno), Err(Errno::EKEYREVOKED), "{name}");
+            assert_eq!(client.runs(&file).await, [(1, 100)]);
+        }
+    });
+}
+
+#[test]
+fn a_primary_that_dies_in_the_middle_of_reads_and_writes_costs_no_error() {
+    for way in [Way::Hangs, Way::LosesAnswers] {
+        with_cluster(async move |cluster| {
+            let client = cluster.client().await;
+            let file = client.make("a").await;
+            client.put(&file, 0, 6 * CHUNK, 1).await;
+            let held = cluster.clone();
+            for victim in [1, 2] {
+                cluster.groups.be(victim, way);
+                let cluster = held.clone();
+                later(2500, move || cluster.take_out(victim));
+                let byte = 1 + victim as u8;
+                let writes = client.put(&file, CHUNK / 2, 5 * CHUNK, byte);
+                let reads = client.runs(&file);
+                let (_, seen) = (writes.await, reads.await);
+                assert_eq!(seen, [(1, CHUNK / 2), (byte, 5 * CHUNK), (1, CHUNK / 2)]);
+                // It comes back, and has everything again.
+                held.groups.be(victim, Way::Answers);
+                let stat = client.getattr(file.ino()).await.unwrap();
+                assert_eq!(stat.size, 6 * CHUNK as u64);
+                if victim == 1 {
+                    resync(&held, 1).await;
+                }
+            }
+        });
+    }
+}
+
+/// Copies everything to a target's copies, and calls them good.
+async fn resync(cluster: &super::cluster::Cluster, target: u32) {
+    use super::cluster::{GROUPS, pair};
+    use super::group::copy;
+    use rt::IoBuf;
+    for group in GROUPS.into_iter().filter(|&group| pair(group).contains(&TargetId(target))) {
+        let other = pair(group).into_iter().find(|other| other.0 != target).unwrap();
+        let (from, to) = (copy(other, GroupId(group)), copy(TargetId(target), GroupId(group)));
+        let (from, to) = (cluster.store(from), cluster.store(to));
+        for name in from.list().await.unwrap() {
+            let len = from.stat(name).await.unwrap().len;
+            let buf = IoBuf::alloc(len as usize);
+            from.read(name, 0, &buf, chunkstore::IoPath::Cached).await.unwrap();
+            to.write(name, 0, &buf, chunkstore::IoPath::Cached, chunkstore::Durability::Later).await.unwrap();
+        }
+    }
+    cluster.change(|map| {
+        let epoch = map.epoch;
+        for group in map.groups.iter_mut().filter(|group| group.is_degraded()) {
+            (group.states, group.since) = (Vec::new(), epoch);
+        }
+    });
+}
+
+/// What a dead primary had done already isn't done again over what somebody else has written since.
+#[test]
+fn a_write_beside_others_is_done_once_by_two_primaries() {
+    with_cluster(async |cluster| {
+        let behind = cluster.map_of_now();
+        let (slow, other) = (cluster.client_by(behind.clone()).await, cluster.client().await);
+        let file = slow.make("a").await;
+        let same = other.open_named("a").await;
+        // Both have it open to write, and so work without a lease of their own.
+        slow.put(&file, 0, 100, 1).await;
+        other.put(&same, 0, 100, 2).await;
+        slow.put(&file, 0, 100, 3).await;
+        let stripe = cluster.groups.asked().into_iter().rev().find_map(|request| request.group).unwrap();
+        let primary = stripe.group.0 - 10;
+        cluster.groups.be(primary, Way::LosesAnswers);
+        let write = {
+            let (slow, file) = (slow.clone(), file.clone());
+            let done = std::rc::Rc::new(std::cell::Cell::new(false));
+            let told = done.clone();
+            rt::spawn(async move {
+                slow.put(&file, 0, 100, 4).await;
+                told.set(true);
+            });
+            done
+        };
+        rt::sleep(Duration::from_secs(1)).await;
+        cluster.take_out(primary);
+        other.put(&same, 0, 100, 5).await;
+        assert!(!write.get(), "it doesn't know of the new primary yet");
+        let numbers = cluster.groups.asked();
+        *behind.write().unwrap() = cluster.map.read().unwrap().clone();
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(write.get());
+        let number = |requests: &[wire::StorageRequest]| {
+            let is_write = |r: &&wire::StorageRequest| {
+                matches!(r.op, StorageOp::Write { .. }) && r.session == types::SessionId(2)
+            };
+            requests.iter().find(is_write).and_then(|request| request.number)
+        };
+        let again = number(&cluster.groups.asked());
+        assert!(again.is_some() && again == number(&numbers), "the number stays");
+        assert_eq!(other.runs(&same).await, [(5, 100)]);
+        assert_eq!(slow.runs(&file).await, [(5, 100)]);
+    });
+}
+
+#[test]
+fn without_a_good_copy_programs_learn_which_group_it_is() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        client.set_patience(Duration::from_secs(5));
+        let file = client.make("a").await;
+        client.put(&file, 0, 100, 1).await;
+        let group = cluster.groups.asked().into_iter().rev().find_map(|request| request.group).unwrap().group;
+        let set = move |map: &mut types::ClusterMap, states: [MemberState; 2]| {
+            let epoch = map.epoch;
+            let group = map.groups.iter_mut().find(|known| known.id == group).unwrap();
+            (group.states, group.since) = (states.to_vec(), epoch);
+        };
+        cluster.change(|map| set(map, [MemberState::Bad, MemberState::NeedsResync]));
+        let began_ns = rt::monotonic_ns();
+        let error = client.try_put(&file, 0, 100, 2).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        assert!(rt::monotonic_ns() - began_ns >= 5_000_000_000);
+        assert!(
+            error.message.contains(&format!("group {group}")) && error.message.contains("is bad"),
+            "{error}"
+        );
+        assert!(error.hint.contains("weft group show"), "{error}");
+        // Waiting pays.
+        let again = cluster.clone();
+        later(3000, move || again.change(|map| set(map, [MemberState::Good, MemberState::Good])));
+        client.put(&file, 0, 100, 3).await;
+        assert_eq!(client.runs(&file).await, [(3, 100)]);
+    });
+}

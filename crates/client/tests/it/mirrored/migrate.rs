@@ -1,0 +1,538 @@
+//! Files that get another scheme, or another pool, while they are in use.
+
+use super::cluster::{CHUNK, Cluster, GROUPS, Program, ROOT, TARGETS, later, pair, with_cluster};
+use super::group::{Way, change, copy};
+use chunkstore::Store;
+use client::{Client, Handle, ReadHow, WriteHow};
+use rt::{Fallocate, File, IoBuf, OpenOptions};
+use serde_json::Value;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{Credentials, Errno, GroupId, InodeId, Pool, PoolId, Result, SessionId, TargetId, Timestamp};
+use wire::{StorageOp, StorageRequest, XattrMode};
+
+/// Bytes of a file with several chunks in every group, the last of them partial.
+const LONG: usize = 40 * CHUNK + 1234;
+
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 + at / CHUNK * 31 + salt) as u8).collect()
+}
+
+async fn fill(client: &Arc<Client>, file: &Arc<Handle>, data: &[u8]) {
+    client.write(file, 0, IoBuf::from_slice(data), WriteHow::default()).await.unwrap();
+}
+
+async fn bytes(client: &Arc<Client>, file: &Arc<Handle>) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let buf = IoBuf::alloc(256 * 1024);
+        let got = client.read(file, all.len() as u64, buf.clone(), ReadHow::default()).await.unwrap();
+        if got == 0 {
+            return all;
+        }
+        all.extend_from_slice(&buf.as_slice()[..got]);
+    }
+}
+
+async fn ask_as(who: Credentials, client: &Arc<Client>, ino: InodeId, wish: &str) -> Result<()> {
+    client.setxattr(who, ino, b"weft.migrate", wish.as_bytes(), XattrMode::Any, false).await
+}
+
+async fn migration(client: &Arc<Client>, ino: InodeId) -> Value {
+    serde_json::from_slice(&client.getxattr(ROOT, ino, b"weft.migration").await.unwrap()).unwrap()
+}
+
+async fn entry(client: &Arc<Client>, ino: InodeId) -> Value {
+    serde_json::from_slice(&client.getxattr(ROOT, ino, b"weft.entry").await.unwrap()).unwrap()
+}
+
+/// Waits until a file has ended its move; what was said last.
+async fn ended(client: &Arc<Client>, ino: InodeId) -> Value {
+    for _ in 0..3000 {
+        let state = migration(client, ino).await;
+        if state.is_null() || state["given_up"] == true {
+            return state;
+        }
+        rt::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{}", migration(client, ino).await);
+}
+
+async fn migrate(client: &Arc<Client>, ino: InodeId, scheme: &str) {
+    ask_as(ROOT, client, ino, &format!("{{\"scheme\":\"{scheme}\"}}")).await.unwrap();
+    assert_eq!(ended(client, ino).await, Value::Null);
+    assert!(is_all(client, ino, scheme).await, "{}", entry(client, ino).await);
+}
+
+async fn is_all(client: &Arc<Client>, ino: InodeId, scheme: &str) -> bool {
+    let entry = entry(client, ino).await;
+    let groups = entry["layout"]["groups"].as_array().unwrap();
+    entry["pattern"]["scheme"] == scheme && groups.iter().all(|group| group["scheme"] == scheme)
+}
+
+impl Cluster {
+    /// Chunk files that targets have for themselves, and those that are in copies of groups.
+    async fn counts(&self) -> (usize, usize) {
+        let (mut single, mut copies) = (0, 0);
+        for target in 1..=TARGETS {
+            single += self.store(TargetId(target)).list().await.unwrap().len();
+        }
+        for group in GROUPS {
+            for target in pair(group) {
+                copies += self.chunk_files(target.0, group).await.len();
+            }
+        }
+        (single, copies)
+    }
+
+    /// When each chunk file was changed last.
+    async fn times(&self) -> Vec<Timestamp> {
+        let mut times = Vec::new();
+        let copies =
+            GROUPS.into_iter().flat_map(|group| pair(group).map(|target| copy(target, GroupId(group))));
+        for place in (1..=TARGETS).map(TargetId).chain(copies) {
+            let store = self.store(place);
+            for ino in store.list().await.unwrap() {
+                times.push(store.stat(ino).await.unwrap().mtime);
+            }
+        }
+        times
+    }
+
+    async fn counts_become(&self, expected: (usize, usize)) {
+        for _ in 0..600 {
+            if self.counts().await == expected {
+                return;
+            }
+            rt::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(self.counts().await, expected);
+    }
+}
+
+#[test]
+fn a_file_goes_to_and_fro_and_keeps_every_byte() {
+    with_cluster(async |cluster| {
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let file = one.make("f").await;
+        let mut expected = pattern(LONG, 0);
+        fill(&one, &file, &expected).await;
+        let other = two.open_named("f").await;
+        assert_eq!(cluster.counts().await, (0, 6));
+        for (round, scheme) in ["single", "mirror:2", "single", "mirror:2"].into_iter().enumerate() {
+            migrate(&two, file.ino(), scheme).await;
+            assert!(bytes(&two, &other).await == expected, "{scheme}");
+            let (at, byte) = (3 * CHUNK + 5 + round, b'a' + round as u8);
+            one.put(&file, at, 2 * CHUNK, byte).await;
+            expected[at..at + 2 * CHUNK].fill(byte);
+            assert!(bytes(&two, &other).await == expected, "{scheme}, written");
+            cluster.counts_become(if scheme == "single" { (3, 0) } else { (0, 6) }).await;
+        }
+        // There already: nothing happens.
+        migrate(&one, file.ino(), "mirror:2").await;
+        let ino = file.ino();
+        one.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        one.release(file).await;
+        two.release(other).await;
+        one.forget(ino, 1);
+        two.forget(ino, 1);
+        cluster.counts_become((0, 0)).await;
+    });
+}
+
+/// The times of chunk files are told to programs where nobody has a lease, and taken for the file's when a writer has died.
+#[test]
+fn a_file_that_was_moved_is_no_newer() {
+    with_cluster(async |cluster| {
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let file = one.make("f").await;
+        fill(&one, &file, &pattern(LONG, 0)).await;
+        let other = two.open_named("f").await;
+        assert_eq!(bytes(&two, &other).await.len(), LONG);
+        let before = rt::now();
+        rt::sleep(Duration::from_millis(100)).await;
+        for scheme in ["single", "mirror:2"] {
+            migrate(&two, file.ino(), scheme).await;
+            cluster.counts_become(if scheme == "single" { (3, 0) } else { (0, 6) }).await;
+            for time in cluster.times().await {
+                assert!(time < before, "{scheme}: {time:?} is later than {before:?}");
+            }
+        }
+        one.release(file).await;
+        two.release(other).await;
+    });
+}
+
+#[test]
+fn holes_sizes_and_files_without_chunks_keep_what_they_are() {
+    with_cluster(async |cluster| {
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let sparse = one.make("sparse").await;
+        one.put(&sparse, 7 * CHUNK, 100, b's').await;
+        one.setattr(ROOT, sparse.ino(), types::SetAttr::default(), Some(30 * CHUNK as u64 + 1))
+            .await
+            .unwrap();
+        let empty = one.make("empty").await;
+        migrate(&two, sparse.ino(), "single").await;
+        ask_as(ROOT, &one, empty.ino(), "{\"scheme\":\"single\"}").await.unwrap();
+        assert_eq!(ended(&one, empty.ino()).await, Value::Null);
+        let copy = two.open_named("sparse").await;
+        assert_eq!(two.runs(&copy).await, [(0, 7 * CHUNK), (b's', 100), (0, 23 * CHUNK - 99)]);
+        // What had no chunks gets them where it is to be.
+        one.put(&empty, 0, 3 * CHUNK, b'e').await;
+        assert!(is_all(&one, empty.ino(), "single").await);
+        // Where the sparse one is only a hole, it has no chunk file.
+        cluster.counts_become((4, 0)).await;
+    });
+}
+
+#[test]
+fn a_file_moves_while_two_clients_write_it_all_the_time() {
+    with_cluster(async |cluster| {
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let file = one.make("f").await;
+        fill(&one, &file, &pattern(LONG, 0)).await;
+        let other = two.open_named("f").await;
+        // Each has every second piece.
+        const PIECE: usize = 5000;
+        let done = Rc::new(Cell::new(0));
+        let last: Rc<[Cell<u8>]> = (0..LONG / PIECE).map(|_| Cell::new(0)).collect();
+        let all = pattern(LONG, 0);
+        for (writer, (client, file)) in
+            [(one.clone(), file.clone()), (two.clone(), other)].into_iter().enumerate()
+        {
+            let (done, last) = (done.clone(), last.clone());
+            rt::spawn(async move {
+                for step in 0..300_usize {
+                    let piece = (step * 7919 % (LONG / PIECE / 2)) * 2 + writer;
+                    let byte = (step % 250) as u8 + 1;
+                    client.put(&file, piece * PIECE, PIECE, byte).await;
+                    last[piece].set(byte);
+                    rt::sleep(Duration::from_millis(10)).await;
+                }
+                done.set(done.get() + 1);
+            });
+        }
+        let mut rounds = 0;
+        while done.get() < 2 || rounds == 0 {
+            for scheme in ["single", "mirror:2"] {
+                migrate(&one, file.ino(), scheme).await;
+                rounds += 1;
+            }
+        }
+        assert!(rounds > 2, "moved while it was written");
+        let reader = cluster.client().await;
+        let again = reader.open_named("f").await;
+        let mut expected = all;
+        for (piece, byte) in last.iter().enumerate().filter(|(_, byte)| byte.get() != 0) {
+            expected[piece * PIECE..(piece + 1) * PIECE].fill(byte.get());
+        }
+        assert!(bytes(&reader, &again).await == expected);
+        cluster.counts_become((0, 6)).await;
+    });
+}
+
+/// The part of a name that all chunk files of an inode have in common: the rest is the slot.
+fn is_of(ino: InodeId, request: &StorageRequest) -> bool {
+    request.ino.0 << 8 == ino.0 << 8
+}
+
+/// Who deletes what is doomed looks which chunk files those are, and is then kept waiting. A move that begins meanwhile dooms what it fills until
+/// all of it is there.
+#[test]
+fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let (first, file) = (client.make("a").await, client.make("b").await);
+        let (gone, ino) = (first.ino(), file.ino());
+        assert!(gone < ino, "the first is deleted first");
+        let data = pattern(LONG, 0);
+        fill(&client, &first, &data).await;
+        fill(&client, &file, &data).await;
+        let deletes = |request: &StorageRequest| request.op == StorageOp::Delete && request.group.is_some();
+        // What the file had in groups is doomed, and not deleted yet.
+        cluster.groups.hold(deletes);
+        migrate(&client, ino, "single").await;
+        client.unlink(ROOT, InodeId::ROOT, b"a").await.unwrap();
+        client.release(first).await;
+        client.forget(gone, 1);
+        cluster.groups.asked();
+        cluster.groups.until_asked(|request| is_of(gone, request) && deletes(request)).await;
+        // Whoever deletes is busy with the first, and has seen what is doomed of the other.
+        let fills = move |request: &StorageRequest| {
+            is_of(ino, request)
+                && request.group.is_some()
+                && request.session == SessionId(0)
+                && matches!(request.op, StorageOp::Write { .. })
+        };
+        cluster.groups.hold(move |request| fills(request) || is_of(gone, request) && deletes(request));
+        ask_as(ROOT, &client, ino, "{\"scheme\":\"mirror:2\"}").await.unwrap();
+        let filled = cluster.groups.until_asked(fills).await;
+        let deletes_it = move |request: &StorageRequest| {
+            (request.ino, request.group, &request.op) == (filled.ino, filled.group, &StorageOp::Delete)
+        };
+        let both = deletes_it;
+        cluster.groups.hold(move |request| fills(request) || both(request));
+        rt::sleep(Duration::from_secs(2)).await;
+        // A deletion that was sent comes late.
+        cluster.groups.hold(deletes_it);
+        assert_eq!(ended(&client, ino).await, Value::Null);
+        cluster.groups.hold(|_| false);
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(is_all(&client, ino, "mirror:2").await);
+        let reader = cluster.client().await;
+        let again = reader.open_named("b").await;
+        assert!(bytes(&reader, &again).await == data);
+        cluster.counts_become((0, 6)).await;
+    });
+}
+
+/// The move has copied all that there was, and what is cut off is noted; what is written far behind the new end makes a hole of what was there.
+#[test]
+fn what_is_cut_off_during_a_move_does_not_come_back() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let file = client.make("f").await;
+        let ino = file.ino();
+        let (mut expected, end, far) = (pattern(24 << 20, 0), CHUNK + 77, 20 << 20);
+        fill(&client, &file, &expected).await;
+        migrate(&client, ino, "single").await;
+        let of_mover = move |request: &StorageRequest| {
+            is_of(ino, request) && request.group.is_some() && request.session == SessionId(0)
+        };
+        let fills = move |request: &StorageRequest| {
+            of_mover(request) && matches!(request.op, StorageOp::Write { .. })
+        };
+        let syncs = move |request: &StorageRequest| of_mover(request) && request.op == StorageOp::Sync;
+        cluster.groups.hold(fills);
+        ask_as(ROOT, &client, ino, "{\"scheme\":\"mirror:2\"}").await.unwrap();
+        cluster.groups.until_asked(fills).await;
+        client.setattr(ROOT, ino, types::SetAttr::default(), Some(end as u64)).await.unwrap();
+        cluster.groups.hold(syncs);
+        cluster.groups.until_asked(syncs).await;
+        // Something in every stripe.
+        client.put(&file, far, 16 * CHUNK, b'f').await;
+        cluster.groups.hold(|_| false);
+        assert_eq!(ended(&client, ino).await, Value::Null);
+        expected[end..far].fill(0);
+        expected[far..far + 16 * CHUNK].fill(b'f');
+        expected.truncate(far + 16 * CHUNK);
+        let reader = cluster.client().await;
+        let again = reader.open_named("f").await;
+        assert!(bytes(&reader, &again).await == expected, "what was cut off is there again");
+    });
+}
+
+/// The groups of a scheme are made when they are first wanted, and not all clients hear of them at once.
+#[test]
+fn a_client_waits_for_the_map_that_has_the_groups_of_a_file() {
+    with_cluster(async |cluster| {
+        let map = cluster.map_of_now();
+        change(&map, |map| map.groups.retain(|group| group.scheme.is_mirrored()));
+        let (one, behind) = (cluster.client().await, cluster.client_by(map.clone()).await);
+        let file = one.make("f").await;
+        let mut expected = pattern(LONG, 0);
+        fill(&one, &file, &expected).await;
+        migrate(&one, file.ino(), "single").await;
+        let other = behind.open_named("f").await;
+        let now = cluster.map.read().unwrap().clone();
+        later(3000, move || *map.write().unwrap() = now);
+        assert!(bytes(&behind, &other).await == expected);
+        behind.put(&other, 5, CHUNK, b'z').await;
+        expected[5..5 + CHUNK].fill(b'z');
+        assert!(bytes(&one, &file).await == expected);
+    });
+}
+
+/// Files, each of which has something in every group: more than move at a time.
+const FILES: usize = 30;
+
+#[test]
+fn a_metadata_service_that_dies_in_the_middle_leaves_what_the_next_one_finishes() {
+    with_cluster(async |cluster| {
+        let one = cluster.client().await;
+        let (mut expected, mut inodes) = (Vec::new(), Vec::new());
+        for number in 0..FILES {
+            let file = one.make(&format!("f{number}")).await;
+            let data = pattern(6 * CHUNK + number, number);
+            fill(&one, &file, &data).await;
+            inodes.push(file.ino());
+            one.release(file).await;
+            expected.push(data);
+        }
+        for &ino in &inodes {
+            ask_as(ROOT, &one, ino, "{\"scheme\":\"single\"}").await.unwrap();
+        }
+        let mut moving = 0;
+        for _ in 0..4 {
+            // Until one is half way, if any comes to be seen so.
+            let mut under_way = Vec::new();
+            for _ in 0..2000 {
+                for &ino in &inodes {
+                    let groups = entry(&one, ino).await["layout"]["groups"].as_array().unwrap().clone();
+                    let there = groups.iter().filter(|group| group["scheme"] == "single").count();
+                    if there > 0 && there < groups.len() {
+                        under_way.push(ino);
+                        break;
+                    }
+                }
+                if !under_way.is_empty() {
+                    break;
+                }
+                rt::sleep(Duration::from_micros(50)).await;
+            }
+            moving += under_way.len();
+            cluster.restart_names().await;
+            // Those that were begun are finished, though nobody asks for them again.
+            for ino in under_way {
+                assert_eq!(ended(&one, ino).await, Value::Null);
+                assert!(is_all(&one, ino, "single").await);
+            }
+            for &ino in &inodes {
+                ask_as(ROOT, &one, ino, "{\"scheme\":\"single\"}").await.unwrap();
+            }
+        }
+        assert!(moving > 0, "in the middle");
+        for &ino in &inodes {
+            assert_eq!(ended(&one, ino).await, Value::Null);
+        }
+        cluster.counts_become((3 * FILES, 0)).await;
+        for (number, data) in expected.iter().enumerate() {
+            let file = one.open_named(&format!("f{number}")).await;
+            assert!(bytes(&one, &file).await == *data, "f{number}");
+        }
+    });
+}
+
+#[test]
+fn a_primary_that_is_replaced_in_the_middle_costs_nothing_but_time() {
+    with_cluster(async |cluster| {
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let file = one.make("f").await;
+        let data = pattern(LONG, 0);
+        fill(&one, &file, &data).await;
+        let gone = cluster.clone();
+        // While the copying is under way.
+        ask_as(ROOT, &two, file.ino(), "{\"scheme\":\"single\"}").await.unwrap();
+        later(1, move || {
+            gone.groups.be(1, Way::Hangs);
+            gone.change(|map| map.targets[0].state = types::TargetState::ProbablyOffline);
+        });
+        let held = cluster.clone();
+        later(4000, move || held.take_out(1));
+        let back = cluster.clone();
+        later(20_000, move || {
+            back.groups.be(1, Way::Answers);
+            back.change(|map| map.targets[0].state = types::TargetState::Online);
+        });
+        assert_eq!(ended(&two, file.ino()).await, Value::Null);
+        assert!(is_all(&two, file.ino(), "single").await);
+        let other = two.open_named("f").await;
+        assert!(bytes(&two, &other).await == data);
+    });
+}
+
+#[test]
+fn what_can_not_be_is_refused_with_its_cause_and_changes_nothing() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let file = client.make("f").await;
+        fill(&client, &file, &pattern(LONG, 0)).await;
+        let ino = file.ino();
+        let refused = async |wish: &str| {
+            let error = ask_as(ROOT, &client, ino, wish).await.err();
+            let state = ended(&client, ino).await;
+            (error.map(|error| error.errno), state["error"]["message"].as_str().unwrap_or("").to_string())
+        };
+        let (errno, message) = refused("{\"scheme\":\"mirror:3\"}").await;
+        assert_eq!(errno, Some(Errno::ENODEV));
+        assert!(message.contains("no groups of scheme mirror:3"), "{message}");
+        let (errno, message) = refused("{\"pool\":\"tape\"}").await;
+        assert_eq!(errno, Some(Errno::EINVAL));
+        assert!(message.contains("no pool tape"), "{message}");
+        assert_eq!(refused("{\"scheme\":\"raid\"}").await.0, Some(Errno::EINVAL));
+        // Targets that have too little left: said with how much is lacking, before anything is begun.
+        cluster.change(|map| {
+            map.targets.iter_mut().for_each(|target| target.free = (target.capacity / 100) + 4096)
+        });
+        let (errno, message) = refused("{\"scheme\":\"single\"}").await;
+        assert_eq!(errno, None);
+        assert!(message.contains("bytes are lacking"), "{message}");
+        // A pool without targets.
+        cluster.change(|map| map.pools.push(Pool { id: PoolId(2), name: "cold".into(), spare: 0 }));
+        let (_, message) = refused("{\"pool\":\"cold\",\"scheme\":\"single\"}").await;
+        assert!(message.contains("pool cold has no targets"), "{message}");
+        assert!(is_all(&client, ino, "mirror:2").await);
+        let stranger = Credentials { uid: 7, gid: 7, pid: 1 };
+        let error = ask_as(stranger, &client, ino, "{\"scheme\":\"single\"}").await.unwrap_err();
+        assert_eq!(error.errno, Errno::EPERM);
+        let dir = client.mkdir(ROOT, InodeId::ROOT, b"d", 0o755, 0).await.unwrap().ino;
+        assert!(ask_as(ROOT, &client, dir, "{\"scheme\":\"single\"}").await.is_err(), "a directory");
+        assert_eq!(cluster.counts().await, (0, 6));
+    });
+}
+
+#[test]
+fn another_pool_takes_what_the_first_one_had() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let file = client.make("f").await;
+        let data = pattern(LONG, 0);
+        fill(&client, &file, &data).await;
+        // Target 3 is another pool's from now on, with what is alone on it.
+        cluster.change(|map| {
+            map.pools.push(Pool { id: PoolId(2), name: "cold".into(), spare: 0 });
+            map.targets[2].pool = PoolId(2);
+            map.groups
+                .iter_mut()
+                .filter(|group| group.members == [TargetId(3)])
+                .for_each(|group| group.pool = PoolId(2));
+        });
+        ask_as(ROOT, &client, file.ino(), "{\"pool\":\"cold\",\"scheme\":\"single\"}").await.unwrap();
+        assert_eq!(ended(&client, file.ino()).await, Value::Null);
+        // All three stripes are in one group, in chunk files of their own.
+        cluster.counts_become((3, 0)).await;
+        assert_eq!(cluster.store(TargetId(3)).list().await.unwrap().len(), 3);
+        assert!(bytes(&client, &file).await == data);
+        assert_eq!(entry(&client, file.ino()).await["pattern"]["pool"], "cold");
+        ask_as(ROOT, &client, file.ino(), "{\"pool\":\"default\",\"scheme\":\"mirror:2\"}").await.unwrap();
+        assert_eq!(ended(&client, file.ino()).await, Value::Null);
+        cluster.counts_become((0, 6)).await;
+        assert!(bytes(&client, &file).await == data);
+    });
+}
+
+/// What somebody has punched in a chunk file is damage, which its checksums tell of. A copy would have zeros there, and be good for all who come.
+#[test]
+fn what_was_punched_on_a_disk_is_no_hole_after_a_move() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let file = client.make("f").await;
+        let data = pattern(LONG, 0);
+        fill(&client, &file, &data).await;
+        let store = cluster.store(copy(TargetId(1), GroupId(11)));
+        let path = Store::chunk_file_path(store.dir(), store.list().await.unwrap()[0]);
+        let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
+        let punched = File::open(&path, options).await.unwrap();
+        punched.allocate(Fallocate::Punch, CHUNK as u64, 2 * CHUNK as u64).await.unwrap();
+        ask_as(ROOT, &client, file.ino(), "{\"scheme\":\"single\"}").await.unwrap();
+        // Here no other copy is asked.
+        for _ in 0..600 {
+            if !migration(&client, file.ino()).await["error"].is_null() {
+                break;
+            }
+            rt::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(!is_all(&client, file.ino(), "single").await, "what is damaged doesn't go anywhere");
+        for target in pair(11) {
+            assert_eq!(cluster.chunk_files(target.0, 11).await.len(), 1, "what copies have is kept");
+        }
+        // Written anew it is good.
+        fill(&client, &file, &data).await;
+        assert_eq!(ended(&client, file.ino()).await, Value::Null);
+        assert!(is_all(&client, file.ino(), "single").await);
+        assert!(bytes(&client, &file).await == data);
+    });
+}

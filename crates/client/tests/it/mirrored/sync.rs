@@ -1,0 +1,66 @@
+//! What is on disk, when a member of mirrored groups is gone.
+
+use super::cluster::{CHUNK, Program, ROOT, with_cluster};
+use super::group::Way;
+use types::{Errno, InodeId};
+use wire::{StorageOp, XattrMode};
+
+#[test]
+fn everything_is_asked_to_be_on_disk() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let file = client.make("a").await;
+        client.put(&file, 0, CHUNK, 1).await;
+        cluster.groups.asked();
+        client.syncfs().await.unwrap();
+        let asked = cluster.groups.asked();
+        let mut targets: Vec<u32> = asked
+            .iter()
+            .filter(|request| matches!(request.op, StorageOp::SyncTarget) && request.group.is_none())
+            .map(|request| request.target.0)
+            .collect();
+        targets.sort_unstable();
+        assert_eq!(targets, [1, 2, 3], "once, where all answer");
+    });
+}
+
+#[test]
+fn a_member_that_is_gone_doesnt_hinder_it() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let file = client.make("a").await;
+        client.put(&file, 0, 3 * CHUNK, 1).await;
+        cluster.groups.be(3, Way::Hangs);
+        // Of group 13 it is primary, and replaced by management; of group 12 the primary finds out.
+        let held = cluster.clone();
+        super::cluster::later(1000, move || {
+            super::group::take_out(&held.map, types::GroupId(13), types::TargetId(3));
+        });
+        client.syncfs().await.unwrap();
+        let map = cluster.map.read().unwrap().clone();
+        for group in [12, 13] {
+            let state = map.group(types::GroupId(group)).unwrap().state_of(types::TargetId(3));
+            assert_eq!(
+                state,
+                Some(types::MemberState::NeedsResync),
+                "else it would count on what isn't on disk"
+            );
+        }
+        client.syncfs().await.unwrap();
+    });
+}
+
+#[test]
+fn the_only_copy_has_to_be_there() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let dir = client.mkdir(ROOT, InodeId::ROOT, b"single", 0o755, 0).await.unwrap().ino;
+        let pattern = br#"{"scheme":"single","stripe_count":3}"#;
+        client.setxattr(ROOT, dir, b"weft.pattern", pattern, XattrMode::Any, false).await.unwrap();
+        let file = client.create(ROOT, dir, b"a", 0o100_644, 0, 2).await.unwrap().1;
+        client.put(&file, 0, 3 * CHUNK, 1).await;
+        cluster.groups.be(3, Way::Hangs);
+        cluster.take_out(3);
+        assert_eq!(client.syncfs().await.unwrap_err().errno, Errno::ETIMEDOUT);
+    });
+}

@@ -1,0 +1,287 @@
+//! A cluster on a simulated machine whose partitions are shared by several metadata services.
+
+use super::cluster::{LOG_BYTES, cluster_map, directory, identity, targets};
+use super::late::Holding;
+use super::slow::{Cuttable, Slow};
+use chunkstore::{Options, Store};
+use client::{Client, ClientOptions};
+use kv::{Blocking, Durability, Engine, Memory, Writer};
+use meta::{Company as Neighbourhood, MetaOptions, MetaService};
+use net::{Channel, MetaChannels};
+use parking_lot::Mutex;
+use rt::sim::Machine;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use storage::StorageService;
+use types::{
+    ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Role, SessionId, TargetId,
+};
+use wire::{MetaRequest, MetaResponse};
+
+/// Nodes with a metadata service.
+pub(crate) const FIRST: NodeId = NodeId(1);
+pub(crate) const SECOND: NodeId = NodeId(2);
+/// Many, so that directories lie in different ones.
+pub(crate) const PARTITIONS: u16 = 8;
+
+type Way = Arc<Cuttable<MetaRequest, MetaResponse>>;
+type Processes = Arc<Mutex<BTreeMap<NodeId, Arc<MetaService>>>>;
+
+/// A running cluster.
+pub(crate) struct Company {
+    engine: Arc<Memory>,
+    map: MapHandle,
+    /// What the services know of the map.
+    known: RefCell<BTreeMap<NodeId, MapHandle>>,
+    /// A service that management can't be reached from: it doesn't learn of maps, and nobody counts on it.
+    cut_off: Arc<Mutex<Option<NodeId>>>,
+    /// How often a node was counted on again.
+    seen_again: Arc<AtomicU64>,
+    storage: Arc<StorageService>,
+    stores: Vec<Arc<Store>>,
+    /// The services' own ways to it.
+    to_storage: RefCell<BTreeMap<NodeId, Arc<Holding>>>,
+    processes: Processes,
+    sessions: Cell<u64>,
+}
+
+/// A client with its ways to the services, and its own view of the map.
+pub(crate) struct Member {
+    pub(crate) client: Arc<Client>,
+    pub(crate) map: MapHandle,
+    ways: Arc<Mutex<BTreeMap<NodeId, Way>>>,
+}
+
+/// Runs a test on a new machine with a new cluster.
+pub(crate) fn with_company<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<Company>) -> F + 'static) {
+    let run = async move {
+        let company = Company::start().await;
+        test(Rc::new(company)).await;
+    };
+    Machine::new(1).run(run).unwrap();
+}
+
+impl Company {
+    async fn start() -> Company {
+        let mut stores = Vec::new();
+        for target in targets() {
+            Store::format_with_log(&directory(target), &identity(target), LOG_BYTES).await.unwrap();
+            let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
+            stores.push(opened.unwrap().0);
+        }
+        let mut map = cluster_map();
+        map.nodes = [FIRST, SECOND].map(node).to_vec();
+        map.partitions = vec![FIRST; PARTITIONS as usize];
+        let company = Company {
+            engine: Arc::new(Memory::new()),
+            map: Arc::new(RwLock::new(Arc::new(map))),
+            storage: Arc::new(StorageService::new(stores.iter().cloned())),
+            stores,
+            to_storage: RefCell::default(),
+            known: RefCell::default(),
+            cut_off: Arc::default(),
+            seen_again: Arc::default(),
+            processes: Processes::default(),
+            sessions: Cell::new(0),
+        };
+        company.serve(FIRST);
+        company.serve(SECOND);
+        company.settled().await;
+        company
+    }
+
+    /// Starts a node's service.
+    fn serve(&self, node: NodeId) {
+        let to_storage = Holding::new(self.storage.clone());
+        self.to_storage.borrow_mut().insert(node, to_storage.clone());
+        let direct: net::StorageChannels =
+            targets().map(|target| (target, Channel::in_process(to_storage.clone()))).collect();
+        let engine: Arc<dyn Engine> = self.engine.clone();
+        let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
+        let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
+        let processes = self.processes.clone();
+        let connect = Box::new(move |to: &Node| Channel::in_process(processes.lock()[&to.id].clone()));
+        let (cut_off, seen_again) = (self.cut_off.clone(), self.seen_again.clone());
+        let term =
+            Box::new(move || (*cut_off.lock() != Some(node)).then(|| seen_again.load(Ordering::Relaxed)));
+        let map: MapHandle = Arc::new(RwLock::new(self.map.read().unwrap().clone()));
+        self.known.borrow_mut().insert(node, map.clone());
+        let neighbours = Neighbourhood { connect, term };
+        let meta = MetaService::in_company(writer, options, map, direct, neighbours);
+        rt::spawn(meta.clone().background());
+        rt::spawn(meta.clone().follow_assignment());
+        self.processes.lock().insert(node, meta);
+    }
+
+    /// Chunk files on a target, by name.
+    pub(crate) async fn chunk_files(&self, target: TargetId) -> Vec<InodeId> {
+        self.stores[target.0 as usize - 1].list().await.unwrap()
+    }
+
+    /// Those on all targets.
+    pub(crate) async fn all_chunk_files(&self) -> Vec<Vec<InodeId>> {
+        let mut all = Vec::new();
+        for target in targets() {
+            all.push(self.chunk_files(target).await);
+        }
+        all
+    }
+
+    /// A service's way to the chunks.
+    pub(crate) fn way_to_storage(&self, node: NodeId) -> Arc<Holding> {
+        self.to_storage.borrow()[&node].clone()
+    }
+
+    /// Changes the map that the services see.
+    pub(crate) fn change_map(&self, change: impl FnOnce(&mut ClusterMap)) {
+        let mut map = ClusterMap::clone(&self.map.read().unwrap());
+        map.epoch = Epoch(map.epoch.0 + 1);
+        change(&mut map);
+        let map = Arc::new(map);
+        *self.map.write().unwrap() = map.clone();
+        let cut_off = *self.cut_off.lock();
+        let known = self.known.borrow();
+        for (_, handle) in known.iter().filter(|(node, _)| Some(**node) != cut_off) {
+            *handle.write().unwrap() = map.clone();
+        }
+    }
+
+    /// Management loses sight of a node, whose service and clients notice nothing, and gives its partitions to the other one.
+    pub(crate) fn lose_sight_of(&self, node: NodeId) {
+        *self.cut_off.lock() = Some(node);
+        self.take_for_dead(node);
+    }
+
+    /// Management has word of the node again that it had lost sight of, and gives it all partitions in the same moment.
+    pub(crate) fn sees_again(&self, node: NodeId) {
+        *self.cut_off.lock() = None;
+        self.seen_again.fetch_add(1, Ordering::Relaxed);
+        self.change_map(|map| {
+            map.nodes.iter_mut().for_each(|node| node.state = NodeState::Online);
+            map.partitions.iter_mut().for_each(|owner| *owner = node);
+        });
+    }
+
+    /// Gives partitions to a node, as far as the services are told.
+    pub(crate) fn give(&self, partitions: impl IntoIterator<Item = PartitionId>, node: NodeId) {
+        self.change_map(|map| {
+            partitions.into_iter().for_each(|partition| map.partitions[partition.0 as usize] = node);
+        });
+    }
+
+    /// Waits until every service executes what the map gives it.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let map = self.map.read().unwrap().clone();
+            let processes = self.processes.lock().clone();
+            let executes = |partition: PartitionId| {
+                let service = processes.get(&map.partitions[partition.0 as usize]);
+                service.is_some_and(|service| service.executed().contains(&partition))
+            };
+            if (0..PARTITIONS).map(PartitionId).all(executes) {
+                return;
+            }
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// A node's service dies, and management learns of it.
+    pub(crate) fn kill(&self, node: NodeId) {
+        let dead = self.processes.lock().remove(&node).unwrap();
+        dead.stop();
+        self.take_for_dead(node);
+    }
+
+    fn take_for_dead(&self, node: NodeId) {
+        let survivor = if node == FIRST { SECOND } else { FIRST };
+        self.change_map(|map| {
+            map.nodes.iter_mut().filter(|n| n.id == node).for_each(|n| n.state = NodeState::Offline);
+            map.partitions.iter_mut().for_each(|owner| *owner = survivor);
+        });
+    }
+
+    /// One more client, which sees every map that the services see.
+    pub(crate) async fn client(&self) -> Arc<Client> {
+        self.member(self.map.clone()).await.client
+    }
+
+    /// One that is told of maps by hand, and whose ways can be cut.
+    pub(crate) async fn behind(&self) -> Member {
+        let map = self.map.read().unwrap().clone();
+        self.member(Arc::new(RwLock::new(map))).await
+    }
+
+    async fn member(&self, map: MapHandle) -> Member {
+        self.sessions.set(self.sessions.get() + 1);
+        let ways: Arc<Mutex<BTreeMap<NodeId, Way>>> = Arc::default();
+        let (processes, made) = (self.processes.clone(), ways.clone());
+        let connect = Box::new(move |to: &Node| {
+            let way = match processes.lock().get(&to.id) {
+                Some(service) => Cuttable::new(Slow::new(service.clone())),
+                None => panic!("node {} was dead when it was first needed", to.id),
+            };
+            made.lock().insert(to.id, way.clone());
+            Channel::in_process(way)
+        });
+        let storage = Slow::new(self.storage.clone());
+        let client = Client::new(ClientOptions {
+            session: SessionId(self.sessions.get()),
+            meta: MetaChannels::mapped(map.clone(), connect),
+            storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
+            map: map.clone(),
+            server_cache: false,
+            write_behind: false,
+            alone: false,
+        });
+        client.register().await.unwrap();
+        rt::spawn(client.clone().background());
+        Member { client, map, ways }
+    }
+
+    /// Makes directories until one lies in a partition of this kind.
+    pub(crate) async fn directory_in(
+        &self,
+        client: &Client,
+        wanted: impl Fn(PartitionId) -> bool,
+    ) -> types::InodeId {
+        for number in 0.. {
+            let name = format!("dir{}-{number}", rt::random_u64());
+            let root = types::InodeId::ROOT;
+            let made = client.mkdir(super::cluster::ROOT, root, name.as_bytes(), 0o755, 0).await.unwrap();
+            if wanted(made.ino.partition()) {
+                return made.ino;
+            }
+        }
+        unreachable!("some directory lies there")
+    }
+}
+
+impl Member {
+    /// Learns of a map.
+    pub(crate) fn learn(&self, company: &Company) {
+        let map = company.map.read().unwrap().clone();
+        *self.map.write().unwrap() = map;
+    }
+
+    /// Nothing passes between the client and a service any more.
+    pub(crate) fn cut(&self, node: NodeId) {
+        self.ways.lock()[&node].cut();
+    }
+}
+
+fn node(id: NodeId) -> Node {
+    Node {
+        id,
+        name: format!("n{id}"),
+        addresses: vec![format!("n{id}:1")],
+        roles: vec![Role::Meta],
+        state: NodeState::Online,
+        version: String::new(),
+        rack: None,
+    }
+}

@@ -1,0 +1,277 @@
+//! Attributes of directories, right after they were changed.
+
+use super::cluster::{Cluster, RDWR, ROOT, with_cluster, with_cluster_of_seed};
+use client::{Client, Found};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use types::{Attr, InodeId, SetAttr, mode};
+use wire::RenameMode;
+
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=40;
+const STEPS: u64 = 12;
+
+async fn mkdir(client: &Client, parent: InodeId, name: &str) -> InodeId {
+    client.mkdir(ROOT, parent, name.as_bytes(), 0o755, 0).await.unwrap().ino
+}
+
+/// What the client says, which has to say it without asking anybody.
+async fn told(cluster: &Cluster, client: &Client, dir: InodeId) -> Attr {
+    let before = cluster.requests();
+    let known = client.getattr(dir).await.unwrap();
+    assert_eq!(cluster.requests(), before, "the service was asked");
+    assert!(known.trusted);
+    known.attr
+}
+
+#[test]
+fn after_every_change_of_names_nobody_has_to_be_asked() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = mkdir(&one, InodeId::ROOT, "d").await;
+        let other = mkdir(&one, InodeId::ROOT, "o").await;
+        let mut states = Vec::new();
+        let (_, file) = one.create(ROOT, dir, b"f", 0o100_644, 0, RDWR).await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        one.symlink(ROOT, dir, b"s", b"f").await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        mkdir(&one, dir, "sub").await;
+        states.push(told(&cluster, &one, dir).await);
+        one.link(ROOT, file.ino(), dir, b"l").await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        one.unlink(ROOT, dir, b"s").await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        one.rmdir(ROOT, dir, b"sub").await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        one.rename(ROOT, dir, b"l", other, b"l", RenameMode::Replace).await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        let nlink: Vec<u32> = states.iter().map(|state| state.nlink).collect();
+        assert_eq!(nlink, [2, 2, 3, 3, 3, 2, 2]);
+        assert!(states.is_sorted_by(|a, b| a.mtime < b.mtime), "{states:?}");
+        let last = [told(&cluster, &one, dir).await, told(&cluster, &one, other).await];
+        assert_eq!([two.getattr(dir).await.unwrap().attr, two.getattr(other).await.unwrap().attr], last);
+    });
+}
+
+#[test]
+fn what_is_changed_otherwise_is_asked_for_again() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = mkdir(&one, InodeId::ROOT, "d").await;
+        mkdir(&one, dir, "a").await;
+        assert_eq!(told(&cluster, &one, dir).await.mode & 0o7777, 0o755);
+        let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+        one.setattr(ROOT, dir, set, None).await.unwrap();
+        assert_eq!(one.getattr(dir).await.unwrap().mode & 0o7777, 0o700);
+        mkdir(&one, dir, "b").await;
+        assert_eq!(told(&cluster, &one, dir).await.mode & 0o7777, 0o700);
+        // Another session.
+        mkdir(&two, dir, "c").await;
+        assert_eq!(one.getattr(dir).await.unwrap().nlink, 5);
+        // A service that has forgotten all leases.
+        rt::sleep(Duration::from_secs(2)).await;
+        mkdir(&one, dir, "e").await;
+        cluster.restart_names().await;
+        mkdir(&two, dir, "g").await;
+        assert_eq!(one.getattr(dir).await.unwrap().nlink, 7);
+    });
+}
+
+/// Values that only grow: how far each must have come, and can have come.
+#[derive(Default)]
+struct Grown {
+    begun: Cell<u64>,
+    ended: Cell<u64>,
+}
+
+impl Grown {
+    async fn grow(&self, how: impl AsyncFnOnce(u64)) {
+        self.begun.set(self.begun.get() + 1);
+        how(self.begun.get()).await;
+        self.ended.set(self.ended.get() + 1);
+    }
+}
+
+/// Several tasks of two clients add directories to one, and one task changes its mode; what each then sees is no older than what had ended before.
+#[test]
+fn what_is_told_is_never_older_than_what_has_been_answered() {
+    let told_at_once = Arc::new(AtomicU64::new(0));
+    for seed in SEEDS {
+        let told_here = told_at_once.clone();
+        with_cluster_of_seed(seed, |cluster| async move {
+            let clients: [Arc<Client>; 2] = cluster.clients().await;
+            let dir = mkdir(&clients[0], InodeId::ROOT, "d").await;
+            let (links, modes) = (Rc::new(Grown::default()), Rc::new(Grown::default()));
+            let look = async |client: &Client, links: &Grown, modes: &Grown, told: &AtomicU64| {
+                let (least, least_mode) = (links.ended.get(), modes.ended.get());
+                let before = cluster.requests();
+                let attr = client.getattr(dir).await.unwrap().attr;
+                told.fetch_add(u64::from(cluster.requests() == before), Relaxed);
+                let (seen, seen_mode) = (u64::from(attr.nlink) - 2, u64::from(attr.mode & !mode::S_IFMT));
+                assert!((least..=links.begun.get()).contains(&seen), "{seen} of {least} directories");
+                let modes = least_mode..=modes.begun.get();
+                assert!(
+                    seen_mode == 0o755 && *modes.start() == 0 || modes.contains(&seen_mode),
+                    "{seen_mode}"
+                );
+            };
+            let adds = async |task: usize, client: &Client| {
+                for step in 0..STEPS {
+                    let name = format!("{task}-{step}");
+                    links.grow(async |_| _ = mkdir(client, dir, &name).await).await;
+                    look(client, &links, &modes, &told_here).await;
+                    // The other client lets the lease come back in between.
+                    rt::sleep(Duration::from_millis(if task == 3 { 3000 } else { 400 * (step % 4) })).await;
+                }
+            };
+            let changes_mode = async {
+                for _ in 0..STEPS {
+                    let set = |mode: u64| SetAttr { mode: Some(mode as u32), ..SetAttr::default() };
+                    modes
+                        .grow(async |mode| _ = clients[0].setattr(ROOT, dir, set(mode), None).await.unwrap())
+                        .await;
+                    look(&clients[0], &links, &modes, &told_here).await;
+                    rt::sleep(Duration::from_millis(700)).await;
+                }
+            };
+            let tasks = (0..4).map(|task| adds(task, &clients[usize::from(task == 3)])).collect();
+            let adding = rt::join_all(tasks);
+            let mut both: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+            both.push(Box::pin(async { drop(adding.await) }));
+            both.push(Box::pin(changes_mode));
+            rt::join_all(both).await;
+        });
+    }
+    assert!(told_at_once.load(Relaxed) > 0, "the service was asked every time");
+}
+
+/// Looks for a name that must be absent, and tells whether the service was asked.
+async fn asks_for_absent(cluster: &Cluster, client: &Client, dir: InodeId, name: &str) -> bool {
+    let before = cluster.requests();
+    let found = client.find(ROOT, dir, name.as_bytes()).await.unwrap();
+    assert!(matches!(found, Found::Absent { .. }), "{name} is there");
+    cluster.requests() > before
+}
+
+#[test]
+fn names_that_a_directory_made_here_lacks_are_not_asked_for() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = mkdir(&one, InodeId::ROOT, "d").await;
+        assert!(!asks_for_absent(&cluster, &one, dir, "a").await);
+        assert!(asks_for_absent(&cluster, &one, InodeId::ROOT, "a").await, "the root wasn't made here");
+        one.create(ROOT, dir, b"a", 0o100_644, 0, RDWR).await.unwrap();
+        assert!(one.lookup(ROOT, dir, b"a").await.is_ok() && one.lookup(ROOT, dir, b"..").await.is_ok());
+        assert!(!asks_for_absent(&cluster, &one, dir, "b").await);
+        one.rename(ROOT, dir, b"a", dir, b"b", RenameMode::Replace).await.unwrap();
+        assert!(one.lookup(ROOT, dir, b"b").await.is_ok());
+        // That it is gone again is for the service to say.
+        assert!(asks_for_absent(&cluster, &one, dir, "a").await);
+        // Another session's names are found, and end what was known.
+        mkdir(&two, dir, "c").await;
+        assert!(one.lookup(ROOT, dir, b"c").await.is_ok());
+        assert!(asks_for_absent(&cluster, &one, dir, "x").await);
+    });
+}
+
+/// Two clients make names that only grow in number, in directories that one of them made, and look for all of them: what had been made before is found.
+#[test]
+fn names_that_were_made_are_found_whoever_made_them() {
+    let answered_here = Arc::new(AtomicU64::new(0));
+    for seed in SEEDS {
+        let answered_here = answered_here.clone();
+        with_cluster_of_seed(seed, move |cluster| async move {
+            let clients: [Arc<Client>; 2] = cluster.clients().await;
+            let dirs =
+                [mkdir(&clients[0], InodeId::ROOT, "a").await, mkdir(&clients[1], InodeId::ROOT, "b").await];
+            let made: RefCell<BTreeSet<(InodeId, String)>> = RefCell::default();
+            let works = async |task: usize| {
+                let client = &clients[task % 2];
+                for step in 0..STEPS {
+                    let dir = dirs[(task + step as usize + seed as usize) % 2];
+                    for other in 0..4 {
+                        let name = format!("{other}-{}", (step + seed) % STEPS);
+                        let must = made.borrow().contains(&(dir, name.clone()));
+                        let before = cluster.requests();
+                        let found = client.find(ROOT, dir, name.as_bytes()).await.unwrap();
+                        let is_there = matches!(found, Found::Known(_));
+                        assert!(is_there || !must, "seed {seed}: {name} was made and isn't found");
+                        answered_here.fetch_add(u64::from(cluster.requests() == before), Relaxed);
+                    }
+                    let name = format!("{task}-{step}");
+                    client.symlink(ROOT, dir, name.as_bytes(), b"x").await.unwrap();
+                    made.borrow_mut().insert((dir, name));
+                    // The lease comes and goes.
+                    rt::sleep(Duration::from_millis(if task == 3 { 2500 } else { 300 * (step % 5) })).await;
+                }
+            };
+            rt::join_all((0..4).map(works).collect()).await;
+        });
+    }
+    assert!(answered_here.load(Relaxed) > 0, "the service was asked every time");
+}
+
+/// Two clients fill a directory in turns until each knows who may do what there without asking.
+/// What each client makes in [`fill_in_turns`]: more than it takes until recalls have found out that both fill it, in whichever order they come.
+const FILLERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+async fn fill_in_turns(clients: &[Arc<Client>; 2], dir: InodeId) {
+    for name in FILLERS {
+        for (number, client) in clients.iter().enumerate() {
+            mkdir(client, dir, &format!("{name}{number}")).await;
+        }
+    }
+}
+
+#[test]
+fn those_who_fill_a_directory_know_who_may_do_what_there_and_ask_for_the_rest() {
+    with_cluster(|cluster| async move {
+        let clients: [Arc<Client>; 2] = cluster.clients().await;
+        let dir = mkdir(&clients[0], InodeId::ROOT, "d").await;
+        assert_eq!(clients[0].permissions(dir), None, "everything is known");
+        fill_in_turns(&clients, dir).await;
+        for turn in 0..20 {
+            let (maker, other) = (&clients[turn % 2], &clients[1 - turn % 2]);
+            let before = cluster.requests();
+            for client in &clients {
+                let known = client.permissions(dir).unwrap();
+                assert!(known.mode & 0o7777 == 0o755 && !known.trusted && !known.name_trusted);
+            }
+            assert_eq!(cluster.requests(), before, "the service was asked");
+            mkdir(maker, dir, &format!("turn{turn}")).await;
+            assert_eq!(cluster.requests(), before + 1, "the change itself, and no recall");
+            let attr = other.getattr(dir).await.unwrap();
+            assert_eq!((attr.nlink, attr.trusted), (2 + 2 * FILLERS.len() as u32 + turn as u32 + 1, false));
+            assert!(other.find(ROOT, dir, format!("turn{turn}").as_bytes()).await.is_ok());
+        }
+    });
+}
+
+#[test]
+fn a_change_of_permissions_ends_what_the_others_know_of_them() {
+    with_cluster(|cluster| async move {
+        let clients: [Arc<Client>; 2] = cluster.clients().await;
+        let dir = mkdir(&clients[0], InodeId::ROOT, "d").await;
+        for turn in 0..20 {
+            fill_in_turns(&clients, dir).await;
+            assert!(clients.iter().all(|client| client.permissions(dir).is_some()));
+            let (changer, other) = (&clients[turn % 2], &clients[1 - turn % 2]);
+            let set = SetAttr { mode: Some(0o700 + turn as u32), ..SetAttr::default() };
+            changer.setattr(ROOT, dir, set, None).await.unwrap();
+            assert_eq!(other.permissions(dir), None);
+            assert_eq!(changer.permissions(dir).map(|known| known.mode & 0o7777), None);
+            assert_eq!(other.getattr(dir).await.unwrap().mode & 0o7777, 0o700 + turn as u32);
+            for name in FILLERS.iter().flat_map(|name| [0, 1].map(|number| format!("{name}{number}"))) {
+                other.rmdir(ROOT, dir, name.as_bytes()).await.unwrap();
+            }
+        }
+        // So does its end, and a service that has forgotten all leases.
+        fill_in_turns(&clients, dir).await;
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_secs(20)).await;
+        assert!(clients.iter().all(|client| client.permissions(dir).is_none()));
+    });
+}

@@ -1,0 +1,187 @@
+//! Targets are emptied while their files are in use.
+
+use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, TARGETS, runs, with_cluster};
+use client::{ReadHow, WriteHow};
+use rt::IoBuf;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+use types::InodeId;
+
+/// Bytes of a file with several chunks on every target, the last of them partial.
+const LONG: usize = 40 * CHUNK + 1234;
+
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 + at / CHUNK * 31 + salt) as u8).collect()
+}
+
+#[test]
+fn a_file_in_use_moves_and_keeps_every_byte() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let file = one.make("f").await;
+        let data = pattern(LONG, 0);
+        one.write(&file, 0, IoBuf::from_slice(&data), WriteHow::default()).await.unwrap();
+        let other = two.open_named("f", RDONLY).await;
+        assert_eq!(two.bytes(&other).await, data);
+        cluster.drain(2, true);
+        cluster.emptied(2).await;
+        assert!(cluster.chunk_files(2).await.is_empty());
+        assert_eq!(two.bytes(&other).await, data);
+        one.put(&file, 3 * CHUNK + 5, 2 * CHUNK, b'z').await;
+        let mut expected = data.clone();
+        expected[3 * CHUNK + 5..5 * CHUNK + 5].fill(b'z');
+        assert_eq!(two.bytes(&other).await, expected);
+        assert!(cluster.chunk_files(2).await.is_empty(), "nobody writes where it has been");
+        // And from there, with what was moved, to where there is one chunk file of it already.
+        cluster.drain(3, true);
+        cluster.emptied(3).await;
+        assert!(cluster.chunk_files(3).await.is_empty());
+        assert_eq!(cluster.chunk_files(1).await.len(), TARGETS as usize);
+        assert_eq!(one.bytes(&file).await, expected);
+        // And back, since there is room again.
+        cluster.drain(2, false);
+        cluster.drain(3, false);
+        cluster.drain(1, true);
+        cluster.emptied(1).await;
+        assert!(cluster.chunk_files(1).await.is_empty());
+        assert_eq!(two.bytes(&other).await, expected);
+        one.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        let ino = file.ino();
+        one.release(file).await;
+        two.release(other).await;
+        one.forget(ino, 1);
+        two.forget(ino, 1);
+        rt::sleep(Duration::from_secs(30)).await;
+        for target in 1..=TARGETS {
+            assert!(cluster.chunk_files(target).await.is_empty(), "chunk files on {target}");
+        }
+    });
+}
+
+#[test]
+fn holes_sizes_and_names_without_content_survive_a_move() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let sparse = one.make("sparse").await;
+        one.put(&sparse, 7 * CHUNK, 100, b's').await;
+        one.set_size(sparse.ino(), 30 * CHUNK + 1).await;
+        let short = one.make("short").await;
+        one.put(&short, 0, 100, b'i').await;
+        let cut = one.make("cut").await;
+        one.put(&cut, 0, 9 * CHUNK, b'c').await;
+        one.set_size(cut.ino(), 4 * CHUNK + 10).await;
+        for target in 1..=TARGETS {
+            cluster.drain(target, true);
+            cluster.emptied(target).await;
+            assert!(cluster.chunk_files(target).await.is_empty());
+            cluster.drain(target, false);
+        }
+        // What was cut off must not be seen again.
+        one.set_size(cut.ino(), 9 * CHUNK).await;
+        let expected = [
+            ("sparse", vec![(0, 7 * CHUNK), (b's', 100), (0, 23 * CHUNK - 99)]),
+            ("short", vec![(b'i', 100)]),
+            ("cut", vec![(b'c', 4 * CHUNK + 10), (0, 5 * CHUNK - 10)]),
+        ];
+        for (name, content) in expected {
+            let file = two.open_named(name, RDONLY).await;
+            assert_eq!(runs(&two.bytes(&file).await), content, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_file_moves_while_it_is_written_all_the_time() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let file = one.make("f").await;
+        one.write(&file, 0, IoBuf::from_slice(&pattern(LONG, 0)), WriteHow::default()).await.unwrap();
+        let other = two.open_named("f", RDWR).await;
+        let (client, mine) = (one.clone(), file.clone());
+        let (written, done) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));
+        let (result, ended) = (written.clone(), done.clone());
+        rt::spawn(async move {
+            let mut expected = pattern(LONG, 0);
+            for step in 0..400_usize {
+                let (at, byte) = ((step * 7919 * 61) % (LONG - 5000), step as u8);
+                client.put(&mine, at, 5000, byte).await;
+                expected[at..at + 5000].fill(byte);
+                rt::sleep(Duration::from_millis(10)).await;
+            }
+            result.replace(expected);
+            ended.set(ended.get() + 1);
+        });
+        // Another one reads, so that the file is shared part of the time.
+        let ended = done.clone();
+        rt::spawn(async move {
+            for at in 0..40 {
+                let buf = IoBuf::alloc(4096);
+                two.read(&other, (at * CHUNK) as u64, buf, ReadHow::default()).await.unwrap();
+                rt::sleep(Duration::from_millis(90)).await;
+            }
+            ended.set(ended.get() + 1);
+        });
+        cluster.drain(1, true);
+        cluster.emptied(1).await;
+        assert!(cluster.chunk_files(1).await.is_empty());
+        while done.get() < 2 {
+            rt::sleep(Duration::from_millis(100)).await;
+        }
+        let expected = written.take();
+        let last = cluster.client().await;
+        let again = last.open_named("f", RDONLY).await;
+        assert_eq!(last.bytes(&again).await, expected);
+        assert!(cluster.chunk_files(1).await.is_empty());
+    });
+}
+
+/// Files, each of which has something on every target: more than move at a time.
+const FILES: usize = 60;
+
+#[test]
+fn what_a_metadata_service_left_that_died_in_the_middle_is_moved_or_removed_by_the_next() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let mut expected = Vec::new();
+        for number in 0..FILES {
+            let file = one.make(&format!("f{number}")).await;
+            let data = pattern(3 * CHUNK + number, number);
+            one.write(&file, 0, IoBuf::from_slice(&data), WriteHow::default()).await.unwrap();
+            one.release(file).await;
+            expected.push(data);
+        }
+        cluster.drain(2, true);
+        for wait_us in [0, 300, 900, 2_500, 7_000] {
+            while cluster.moved(2) == 0 {
+                rt::sleep(Duration::from_micros(100)).await;
+            }
+            rt::sleep(Duration::from_micros(wait_us)).await;
+            assert!(!cluster.is_empty(2), "in the middle");
+            cluster.restart_names().await;
+        }
+        cluster.emptied(2).await;
+        rt::sleep(Duration::from_secs(30)).await;
+        assert!(cluster.chunk_files(2).await.is_empty());
+        let rest = cluster.chunk_files(1).await.len() + cluster.chunk_files(3).await.len();
+        assert_eq!(rest, FILES * TARGETS as usize, "no chunk file too many");
+        for (number, data) in expected.iter().enumerate() {
+            let file = one.open_named(&format!("f{number}"), RDONLY).await;
+            assert!(one.bytes(&file).await == *data, "f{number}");
+        }
+    });
+}
+
+#[test]
+fn a_drain_that_is_called_off_leaves_what_is_there() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let file = one.make("f").await;
+        one.put(&file, 0, 9 * CHUNK, b'x').await;
+        cluster.drain(1, true);
+        cluster.drain(1, false);
+        rt::sleep(Duration::from_secs(20)).await;
+        assert_eq!(cluster.chunk_files(1).await.len(), 1);
+        assert_eq!(runs(&one.bytes(&file).await), [(b'x', 9 * CHUNK)]);
+    });
+}

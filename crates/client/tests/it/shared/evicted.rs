@@ -1,0 +1,346 @@
+//! Mounts whose session was ended by the cluster, and that go on under another one.
+
+use super::cluster::{CHUNK, Cluster, Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
+use super::kernel::Kernel;
+use client::{Cancel, File, Invalidate, ReadHow, Succession, WriteHow};
+use rt::IoBuf;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use types::{ByteRange, Errno, InodeId, Result, SetAttr};
+use wire::{LockKind, LockOwner, LockRange, LockSpace};
+
+const O_EXCL: u32 = 0o200;
+const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
+
+async fn make(mount: &Succession, name: &str) -> File {
+    mount.create(ROOT, InodeId::ROOT, name.as_bytes(), 0o100_644, 0, RDWR).await.unwrap().1
+}
+
+async fn open(mount: &Succession, name: &str, flags: u32) -> Result<File> {
+    let found = mount.lookup(ROOT, InodeId::ROOT, name.as_bytes()).await?;
+    mount.forget(found.ino, 1);
+    mount.open(ROOT, found.ino, flags).await
+}
+
+async fn put(file: &File, offset: usize, len: usize, byte: u8) -> Result<usize> {
+    file.write(offset as u64, IoBuf::from_slice(&vec![byte; len]), WriteHow::default()).await
+}
+
+async fn bytes(file: &File) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let buf = IoBuf::alloc(256 * 1024);
+        match file.read(bytes.len() as u64, buf.clone(), ReadHow::default()).await? {
+            0 => return Ok(bytes),
+            got => bytes.extend_from_slice(&buf.as_slice()[..got]),
+        }
+    }
+}
+
+async fn lock(file: &File, kind: LockKind, wait: bool) -> Result<()> {
+    file.lock(LockSpace::Posix, LockOwner(7), 1, kind, WHOLE, wait, &Cancel::default()).await
+}
+
+#[track_caller]
+fn fails<T: std::fmt::Debug>(outcome: Result<T>) {
+    assert_eq!(outcome.unwrap_err().errno, Errno::EIO);
+}
+
+#[test]
+fn an_evicted_mount_goes_on_and_files_of_before_fail() {
+    with_cluster(|cluster| async move {
+        let (mount, _) = cluster.mount().await;
+        let other = cluster.client().await;
+        let file = make(&mount, "f").await;
+        put(&file, 0, 2 * CHUNK, b'x').await.unwrap();
+        let dir = mount.mkdir(ROOT, InodeId::ROOT, b"dir", 0o755, 0).await.unwrap();
+        let (quiet, synced) = (make(&mount, "quiet").await, make(&mount, "synced").await);
+        put(&synced, 0, 10, b's').await.unwrap();
+        synced.fsync(false).await.unwrap();
+        let before = mount.lineage();
+        cluster.replace_session(&mount).await;
+        let lineage = mount.lineage();
+        assert_ne!(lineage.session, before.session);
+        let last = lineage.last.unwrap();
+        assert_eq!((last.session, last.files, lineage.files_of_before), (before.session, 3, 3));
+        assert_eq!(lineage.missing, None);
+
+        assert!(file.is_lost() && mount.is_open_from_before(file.ino()));
+        fails(bytes(&file).await);
+        fails(put(&file, 0, 1, b'y').await);
+        fails(file.fsync(false).await);
+        fails(file.fallocate(ROOT, 0, ByteRange::at(0, 10)).await);
+        fails(file.lseek(0, 3).await);
+        fails(file.setattr(ROOT, SetAttr::default(), Some(0)).await);
+        fails(lock(&file, LockKind::Shared, false).await);
+        fails(file.copy_file_range(ROOT, 0, (&quiet, 0), 10).await);
+
+        // What a mount knows of directories goes on, and so do files that are opened now.
+        let made = mount.create(ROOT, dir.ino, b"inside", 0o100_644, 0, RDWR).await.unwrap().1;
+        put(&made, 0, 10, b'i').await.unwrap();
+        fails(file.copy_file_range(ROOT, 0, (&made, 0), 10).await);
+        fails(made.copy_file_range(ROOT, 0, (&file, 0), 10).await);
+        let again = open(&mount, "f", RDWR).await.unwrap();
+        assert_eq!(runs(&bytes(&again).await.unwrap()), [(b'x', 2 * CHUNK)]);
+        put(&again, 0, 10, b'z').await.unwrap();
+        let elsewhere = other.open_named("f", RDONLY).await;
+        assert_eq!(runs(&other.bytes(&elsewhere).await), [(b'z', 10), (b'x', 2 * CHUNK - 10)]);
+
+        // One close in all says that something may be lost, where something was written.
+        fails(file.flush().await);
+        file.flush().await.unwrap();
+        quiet.flush().await.unwrap();
+        synced.flush().await.unwrap();
+        for old in [&file, &quiet, &synced] {
+            old.release().await;
+        }
+        assert_eq!(mount.lineage().files_of_before, 0);
+        drop((file, quiet, synced));
+        assert!(!mount.is_open_from_before(again.ino()));
+        again.flush().await.unwrap();
+        again.release().await;
+        made.release().await;
+        mount.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_mount_that_was_cut_off_comes_back_by_itself_and_sees_what_others_did() {
+    with_cluster(|cluster| async move {
+        let (mount, way) = cluster.mount().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        mount.current().set_face(Arc::downgrade(&face));
+        let file = make(&mount, "f").await;
+        put(&file, 0, CHUNK, b'x').await.unwrap();
+        let known = mount.getattr(file.ino()).await.unwrap();
+        assert!(known.trusted);
+        let other = cluster.client().await;
+        way.cut();
+        let theirs = other.open_named("f", RDWR).await;
+        other.put(&theirs, 0, 10, b'y').await;
+        kernel.forgotten.lock().clear();
+        // Asked while the way is cut, answered by the next session.
+        let sizes = Rc::new(RefCell::new(None));
+        let (asking, told, ino) = (mount.clone(), sizes.clone(), file.ino());
+        rt::spawn(async move {
+            let asked = asking.getattr(ino).await.map(|known| known.size);
+            *told.borrow_mut() = Some(asked);
+        });
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(sizes.borrow().is_none());
+        way.mend();
+        while mount.lineage().replacements == 0 || sizes.borrow().is_none() {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(sizes.borrow_mut().take().unwrap().unwrap(), CHUNK as u64);
+        assert!(kernel.forgotten.lock().iter().any(|(ino, _)| *ino == file.ino()), "the kernel forgets");
+        fails(bytes(&file).await);
+        let again = open(&mount, "f", RDWR).await.unwrap();
+        assert_eq!(runs(&bytes(&again).await.unwrap()), [(b'y', 10), (b'x', CHUNK - 10)]);
+        put(&again, 0, 5, b'z').await.unwrap();
+        assert_eq!(runs(&other.bytes(&theirs).await)[0], (b'z', 5));
+        // The next session tells the same kernel.
+        rt::sleep(Duration::from_secs(2)).await;
+        assert!(mount.getattr(InodeId::ROOT).await.unwrap().trusted);
+        kernel.forgotten.lock().clear();
+        other.make("new").await;
+        assert!(kernel.forgotten.lock().iter().any(|(ino, _)| *ino == InodeId::ROOT));
+        again.release().await;
+    });
+}
+
+#[test]
+fn locks_of_before_are_lost_and_those_of_others_are_not() {
+    with_cluster(|cluster| async move {
+        let (mount, _) = cluster.mount().await;
+        let other = cluster.client().await;
+        let file = make(&mount, "f").await;
+        lock(&file, LockKind::Exclusive, false).await.unwrap();
+        let theirs = other.open_named("f", RDWR).await;
+        // Another file whose lock somebody else holds, and this mount waits for it.
+        let (wanted, held) = (make(&mount, "g").await, other.open_named("g", RDWR).await);
+        let take = async |ino| {
+            let cancel = Cancel::default();
+            let (space, kind) = (LockSpace::Posix, LockKind::Exclusive);
+            other.lock(ino, space, LockOwner(9), 1, kind, WHOLE, false, &cancel).await
+        };
+        take(held.ino()).await.unwrap();
+        let waited = Rc::new(Cell::new(None));
+        let told = waited.clone();
+        rt::spawn(async move {
+            let outcome = lock(&wanted, LockKind::Exclusive, true).await;
+            told.set(Some(outcome.map_err(|error| error.errno)));
+        });
+        rt::sleep(Duration::from_millis(100)).await;
+        assert!(waited.get().is_none());
+        cluster.replace_session(&mount).await;
+        rt::sleep(Duration::from_millis(100)).await;
+        assert_eq!(waited.get(), Some(Err(Errno::EIO)));
+
+        take(theirs.ino()).await.unwrap();
+        // The end of the old descriptor gives nothing back that is somebody else's by now.
+        fails(file.unlock(LockSpace::Posix, LockOwner(7), WHOLE).await);
+        file.drop_locks(LockSpace::Posix, LockOwner(7), WHOLE).await.unwrap();
+        file.release().await;
+        let again = open(&mount, "f", RDWR).await.unwrap();
+        assert_eq!(lock(&again, LockKind::Shared, false).await.unwrap_err().errno, Errno::EAGAIN);
+        other.unlock(theirs.ino(), LockSpace::Posix, LockOwner(9), WHOLE).await.unwrap();
+        lock(&again, LockKind::Exclusive, false).await.unwrap();
+        assert_eq!(take(theirs.ino()).await.unwrap_err().errno, Errno::EAGAIN);
+        // A restart asks the session for its locks, and gets those of now.
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_secs(20)).await;
+        assert_eq!(take(theirs.ino()).await.unwrap_err().errno, Errno::EAGAIN);
+        mount.drop_locks(again.ino(), LockOwner(7), WHOLE).await.unwrap();
+        take(theirs.ino()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_mount_that_is_refused_says_so_and_comes_back_when_it_may() {
+    with_cluster(|cluster| async move {
+        let refused = Arc::new(AtomicBool::new(false));
+        let (mount, _) = cluster.mount_let_in_by(refused.clone()).await;
+        let file = make(&mount, "f").await;
+        refused.store(true, Ordering::Relaxed);
+        cluster.evict(&mount);
+        rt::sleep(Duration::from_secs(5)).await;
+        let before_ns = rt::monotonic_ns();
+        let error = mount.getattr(file.ino()).await.unwrap_err();
+        assert_eq!((error.errno, &*error.message), (Errno::EACCES, "not from this network"));
+        assert_eq!(mount.mkdir(ROOT, InodeId::ROOT, b"d", 0o755, 0).await.unwrap_err().errno, Errno::EACCES);
+        assert!(rt::monotonic_ns() - before_ns < 1_000_000_000, "nobody waits for what is refused");
+        assert!(mount.lineage().missing.unwrap().contains("not from this network"));
+        fails(bytes(&file).await);
+        refused.store(false, Ordering::Relaxed);
+        rt::sleep(Duration::from_secs(31)).await;
+        assert_eq!(mount.lineage().replacements, 1);
+        assert!(bytes(&open(&mount, "f", RDONLY).await.unwrap()).await.unwrap().is_empty());
+        // The end of a mount that has no session.
+        refused.store(true, Ordering::Relaxed);
+        cluster.evict(&mount);
+        rt::sleep(Duration::from_secs(1)).await;
+        mount.shutdown().await.unwrap();
+        assert_eq!(mount.getattr(file.ino()).await.unwrap_err().errno, Errno::ESTALE);
+    });
+}
+
+#[test]
+fn what_the_kernel_refers_to_stays_known_and_can_be_forgotten() {
+    with_cluster(|cluster| async move {
+        let (mount, _) = cluster.mount().await;
+        let other = cluster.client().await;
+        let file = make(&mount, "f").await;
+        let (ino, old) = (file.ino(), mount.current());
+        cluster.replace_session(&mount).await;
+        file.release().await;
+        let again = mount.open(ROOT, ino, RDWR).await.unwrap();
+        // A reference that an answer of the old session brings, late, counts as well.
+        old.remember(ino);
+        other.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        put(&again, 0, CHUNK, b'x').await.unwrap();
+        again.release().await;
+        mount.forget(ino, 1);
+        old.forget(ino, 1);
+        rt::sleep(Duration::from_secs(2)).await;
+        assert_eq!(mount.getattr(ino).await.unwrap_err().errno, Errno::ESTALE, "nobody uses it any more");
+        assert_eq!(mount.lineage().replacements, 1, "that an inode is gone ends no session");
+        for target in 1..=3 {
+            assert!(!cluster.chunk_files(target).await.iter().any(|name| name.of_chunk_file() == ino));
+        }
+    });
+}
+
+#[test]
+fn evictions_in_a_row_lose_nothing_that_was_synced_and_invent_nothing() {
+    for seed in 1..=6 {
+        with_cluster_of_seed(seed, |cluster| async move { evict_under_load(&cluster).await });
+    }
+}
+
+/// Two threads of a mount write blocks of files of their own and read them back, and make names, while their session is ended again and again.
+async fn evict_under_load(cluster: &Rc<Cluster>) {
+    const ROUNDS: u32 = 12;
+    let (mount, _) = cluster.mount().await;
+    let (stop, done) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+    for number in 0..2 {
+        let (mount, stop, done) = (mount.clone(), stop.clone(), done.clone());
+        rt::spawn(async move {
+            let mut turns = 0;
+            while !stop.get() {
+                write_and_look(&mount, number, turns).await;
+                turns += 1;
+            }
+            assert!(turns > 10, "{turns}");
+            done.set(done.get() + 1);
+        });
+    }
+    for _ in 0..ROUNDS {
+        rt::sleep(Duration::from_micros(100_000 + rt::random_u64() % 200_000)).await;
+        cluster.replace_session(&mount).await;
+    }
+    stop.set(true);
+    while done.get() < 2 {
+        rt::sleep(Duration::from_millis(10)).await;
+    }
+    let lineage = mount.lineage();
+    assert_eq!((lineage.replacements, lineage.files_of_before), (u64::from(ROUNDS), 0));
+    // Another client sees what the mount sees.
+    let other = cluster.client().await;
+    for number in 0..2 {
+        let name = format!("f{number}");
+        let ours = bytes(&open(&mount, &name, RDONLY).await.unwrap()).await.unwrap();
+        let theirs = other.bytes(&other.open_named(&name, RDONLY).await).await;
+        assert!(ours == theirs, "{:?} {:?}", runs(&ours), runs(&theirs));
+    }
+    mount.shutdown().await.unwrap();
+}
+
+/// Writes a file anew under a byte of its own, and looks whether it is there as soon as it was synced.
+async fn write_and_look(mount: &Succession, number: u32, turn: u32) {
+    let (name, byte) = (format!("f{number}"), b'a' + (turn % 26) as u8);
+    let written: Result<()> = async {
+        let (_, file) = mount.create(ROOT, InodeId::ROOT, name.as_bytes(), 0o100_644, 0, RDWR).await?;
+        let written = async {
+            put(&file, 0, 2 * CHUNK, byte).await?;
+            file.fsync(false).await
+        };
+        let written = written.await;
+        let flushed = file.flush().await;
+        file.release().await;
+        mount.forget(file.ino(), 1);
+        written.and(flushed)
+    }
+    .await;
+    if let Err(error) = &written {
+        assert_eq!(error.errno, Errno::EIO, "{error}");
+    }
+    let looked: Result<Vec<u8>> = async {
+        let file = open(mount, &name, RDONLY).await?;
+        let bytes = bytes(&file).await;
+        file.release().await;
+        bytes
+    }
+    .await;
+    match looked {
+        Ok(bytes) if written.is_ok() => assert_eq!(runs(&bytes), [(byte, 2 * CHUNK)]),
+        // Where the outcome isn't known it may be any part of it.
+        Ok(bytes) => assert!(bytes.len() <= 2 * CHUNK),
+        Err(error) => assert!(matches!(error.errno, Errno::EIO | Errno::ENOENT), "{error}"),
+    }
+    let made = mount
+        .create(ROOT, InodeId::ROOT, format!("n{number}-{turn}").as_bytes(), 0o100_644, 0, O_EXCL | RDWR)
+        .await;
+    match made {
+        Ok((known, file)) => {
+            file.release().await;
+            mount.forget(known.ino, 1);
+        }
+        // Never EEXIST: nothing is made twice.
+        Err(error) => assert_eq!(error.errno, Errno::EIO, "{error}"),
+    }
+}

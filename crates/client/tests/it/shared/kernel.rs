@@ -1,0 +1,348 @@
+//! What a kernel with caches would be told, and when.
+
+use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
+use client::{Caching, Invalidate, ReadHow, WriteHow};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use types::{ByteRange, InodeId};
+
+/// A kernel that forgets after a while.
+#[derive(Default)]
+pub(crate) struct Kernel {
+    /// Inodes that were forgotten, and when.
+    pub(crate) forgotten: Mutex<Vec<(InodeId, u64)>>,
+    /// A page of this inode that is being filled, which has to be waited for.
+    filling: Mutex<Option<(InodeId, Arc<rt::sync::Event>)>>,
+    /// Inodes that it never forgets.
+    pub(crate) stuck: Mutex<BTreeSet<InodeId>>,
+    /// Everybody who tells it to forget waits for that page.
+    is_all_busy: AtomicBool,
+}
+
+impl Invalidate for Kernel {
+    fn forget(&self, ino: InodeId, _: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(async move {
+            let (filling, is_all_busy) = (self.filling.lock().clone(), self.is_all_busy.load(Relaxed));
+            if let Some((_, filled)) = filling.filter(|(filling, _)| is_all_busy || *filling == ino) {
+                filled.wait().await;
+            }
+            if self.stuck.lock().contains(&ino) {
+                std::future::pending::<()>().await;
+            }
+            rt::sleep(Duration::from_millis(5)).await;
+            self.forgotten.lock().push((ino, rt::monotonic_ns()));
+        })
+    }
+}
+
+#[test]
+fn a_change_waits_until_the_kernels_of_others_have_forgotten() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        two.release(file.clone()).await;
+        let known = one.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        assert!(!known.trusted || known.size == CHUNK as u64);
+        rt::sleep(Duration::from_secs(2)).await;
+        assert!(one.getattr(file.ino()).await.unwrap().trusted);
+        kernel.forgotten.lock().clear();
+        two.set_size(file.ino(), 10).await;
+        let done = rt::monotonic_ns();
+        let forgotten = kernel.forgotten.lock().clone();
+        assert!(forgotten.iter().any(|&(ino, at)| ino == file.ino() && at <= done), "{forgotten:?}");
+    });
+}
+
+#[test]
+fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Weak::clone(&Arc::downgrade(&face)));
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        two.release(file.clone()).await;
+        let writer = two.open(ROOT, file.ino(), RDWR).await.unwrap();
+        rt::sleep(Duration::from_millis(500)).await;
+        let open = one.open_named("f", RDONLY).await;
+        assert_eq!(open.caching(), Caching::Kept);
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
+
+        // The kernel has locked a page and waits for it while it should forget; the read comes a bit later.
+        let filled = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some((file.ino(), filled.clone()));
+        let (reader, page) = (one.clone(), open.clone());
+        rt::spawn(async move {
+            rt::sleep(Duration::from_millis(10)).await;
+            let buf = IoBuf::alloc(4096);
+            assert_eq!(reader.read(&page, 4096, buf.clone(), kept).await.unwrap(), 4096);
+            assert!(buf.as_slice().iter().all(|&byte| byte == b'x'));
+            filled.set();
+        });
+        let before = kernel.forgotten.lock().len();
+        let started = rt::monotonic_ns();
+        two.put(&writer, 0, CHUNK, b'y').await;
+        assert!(rt::monotonic_ns() - started < 2_000_000_000, "nobody was evicted");
+        assert!(kernel.forgotten.lock().len() >= before + 2, "what was let through is forgotten, too");
+        let buf = IoBuf::alloc(4096);
+        one.read(&open, 4096, buf.clone(), kept).await.unwrap();
+        assert!(buf.as_slice().iter().all(|&byte| byte == b'y'));
+    });
+}
+
+/// A page comes in while the kernel should forget, a program changes it at once, and the kernel has to write it before it can forget it.
+#[test]
+fn a_page_that_was_let_through_and_changed_is_written_back_while_the_kernel_waits_for_it() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        two.release(file.clone()).await;
+        one.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        // A recall leaves nobody a lease unasked for a second.
+        rt::sleep(Duration::from_secs(2)).await;
+        assert!(one.getattr(file.ino()).await.unwrap().trusted);
+        // Under what came with its attributes, so that nothing of the content is known yet.
+        let mapped = one.open(ROOT, file.ino(), RDWR).await.unwrap();
+        let page = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some((file.ino(), page.clone()));
+        let (program, map, done) = (one.clone(), mapped.clone(), page.clone());
+        rt::spawn(async move {
+            rt::sleep(Duration::from_millis(30)).await;
+            let (buf, kept) = (IoBuf::alloc(4096), ReadHow { kept: true, ..ReadHow::default() });
+            assert_eq!(program.read(&map, 4096, buf.clone(), kept).await.unwrap(), 4096);
+            assert!(buf.as_slice().iter().all(|&byte| byte == b'x'));
+            let back = WriteHow { written_back: true, ..WriteHow::default() };
+            program.write(&map, 4096, IoBuf::from_slice(&[b'm'; 4096]), back).await.unwrap();
+            done.set();
+        });
+        let started = rt::monotonic_ns();
+        let writer = two.open(ROOT, file.ino(), RDWR).await.unwrap();
+        two.put(&writer, 0, 100, b'y').await;
+        assert!(page.is_set(), "what was changed is written before others go on");
+        assert!(
+            rt::monotonic_ns() - started < 4_000_000_000,
+            "the recall waits for the page, and the page for the recall"
+        );
+        assert!(!one.is_over());
+        for client in [&one, &two] {
+            let open = client.open_named("f", RDONLY).await;
+            let expected = [(b'y', 100), (b'x', 3996), (b'm', 4096), (b'x', CHUNK - 8192)];
+            assert_eq!(runs(&client.bytes(&open).await), expected);
+        }
+    });
+}
+
+#[test]
+fn a_read_that_waits_for_the_registration_does_not_keep_the_session_from_it() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        two.release(file.clone()).await;
+        let open = one.open_named("f", RDONLY).await;
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
+
+        // The kernel has locked a page, and the read for it comes when the service has been started anew and nothing is loaded any more.
+        let filled = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some((file.ino(), filled.clone()));
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_millis(100)).await;
+        let begun_ns = rt::monotonic_ns();
+        let (reader, page, done) = (one.clone(), open.clone(), filled.clone());
+        rt::spawn(async move {
+            let buf = IoBuf::alloc(4096);
+            assert_eq!(reader.read(&page, 4096, buf.clone(), kept).await.unwrap(), 4096);
+            assert!(buf.as_slice().iter().all(|&byte| byte == b'x'));
+            done.set();
+        });
+        rt::sleep(Duration::from_secs(8)).await;
+        assert!(filled.is_set(), "the read waits for the registration, and the registration for the read");
+        let forgotten = kernel.forgotten.lock().clone();
+        let last = forgotten.iter().rfind(|(ino, _)| *ino == file.ino());
+        assert!(
+            last.is_some_and(|(_, at)| *at > begun_ns),
+            "the page is forgotten that was filled meanwhile"
+        );
+        let writer = two.open_named("f", RDWR).await;
+        two.put(&writer, 0, CHUNK, b'y').await;
+        let buf = IoBuf::alloc(4096);
+        one.read(&open, 4096, buf.clone(), kept).await.unwrap();
+        assert!(!one.is_over() && buf.as_slice().iter().all(|&byte| byte == b'y'));
+    });
+}
+
+/// The session has other inodes than the one that is read, and the kernel forgets none of them before the read has its answer.
+#[test]
+fn a_kernel_that_forgets_nothing_for_a_while_does_not_keep_the_session_from_its_registration() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        for name in ["f", "other"] {
+            let file = two.make(name).await;
+            two.put(&file, 0, CHUNK, b'x').await;
+            two.release(file.clone()).await;
+        }
+        let open = one.open_named("f", RDONLY).await;
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
+        let other = one.lookup(ROOT, InodeId::ROOT, b"other").await.unwrap().ino;
+        // What has just been recalled is shared for a while.
+        rt::sleep(Duration::from_secs(2)).await;
+        assert!(one.getattr(other).await.unwrap().trusted);
+
+        let filled = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some((open.ino(), filled.clone()));
+        kernel.is_all_busy.store(true, Relaxed);
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_millis(100)).await;
+        let (reader, page, done) = (one.clone(), open.clone(), filled.clone());
+        rt::spawn(async move {
+            reader.read(&page, 4096, IoBuf::alloc(4096), kept).await.unwrap();
+            done.set();
+        });
+        rt::sleep(Duration::from_secs(12)).await;
+        assert!(
+            filled.is_set(),
+            "the registration waits for the kernel, and the kernel for the registration"
+        );
+        let forgotten = kernel.forgotten.lock().clone();
+        assert!(forgotten.iter().any(|(ino, _)| *ino == other), "{forgotten:?}");
+        two.set_size(other, 10).await;
+        assert_eq!(one.size(other).await, 10);
+        assert!(!one.is_over());
+    });
+}
+
+/// The page of a file stays when the file is closed, and a later append that ends in it must not show zeros.
+#[test]
+fn pages_that_outlive_their_file_go_before_a_write_on_the_same_client() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        let writer = one.make("log").await;
+        one.append(&writer, &[b'x'; 100]).await;
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        for (number, reopened) in [(1, false), (2, true)] {
+            let reader = one.open_named("log", RDONLY).await;
+            assert_eq!(one.read(&reader, 0, IoBuf::alloc(4096), kept).await.unwrap(), 100 * number);
+            one.release(reader).await;
+            kernel.forgotten.lock().clear();
+            if reopened {
+                // Nothing is in use for a moment.
+                one.release(writer.clone()).await;
+                let writer = one.open_named("log", RDWR).await;
+                one.append(&writer, &[b'x'; 100]).await;
+            } else {
+                one.append(&writer, &[b'x'; 100]).await;
+            }
+            let forgotten = kernel.forgotten.lock().clone();
+            assert_eq!(forgotten.iter().filter(|(ino, _)| *ino == writer.ino()).count(), 1);
+        }
+        kernel.forgotten.lock().clear();
+        let writer = one.open_named("log", RDWR).await;
+        one.append(&writer, &[b'x'; 100]).await;
+        assert!(kernel.forgotten.lock().is_empty(), "the kernel has nothing to forget");
+    });
+}
+
+/// The file is opened and read between the beginning of an append and its turn: what is read must not lie in the page cache as if it were all
+/// when the append has made the file longer.
+#[test]
+fn a_read_for_the_page_cache_waits_for_an_append_that_waits_for_its_lease() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        two.set_face(Arc::downgrade(&face));
+        let writer = one.make("log").await;
+        one.append(&writer, &[b'x'; 100]).await;
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        // A recall leaves nobody a lease unasked for a second.
+        rt::sleep(Duration::from_secs(2)).await;
+        let elsewhere = two.open_named("log", RDONLY).await;
+        assert_eq!(two.read(&elsewhere, 0, IoBuf::alloc(4096), kept).await.unwrap(), 100);
+
+        // The other kernel takes its time to forget, and so the append waits.
+        let filled = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some((writer.ino(), filled.clone()));
+        let read = Rc::new(Cell::new(None));
+        let (client, told, release) = (one.clone(), read.clone(), filled.clone());
+        rt::spawn(async move {
+            rt::sleep(Duration::from_millis(100)).await;
+            release.set();
+        });
+        let beside = async move {
+            rt::sleep(Duration::from_millis(10)).await;
+            let reader = client.open_named("log", RDONLY).await;
+            told.set(Some(client.read(&reader, 0, IoBuf::alloc(4096), kept).await.unwrap()));
+        };
+        rt::spawn(beside);
+        one.append(&writer, &[b'y'; 100]).await;
+        assert!(filled.is_set(), "the append didn't wait for the other kernel");
+        while read.get().is_none() {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(read.get(), Some(200));
+    });
+}
+
+/// A kernel that has just looked up a page reads the file's size afterwards, and takes the rest of an old page for zeros when that has grown.
+#[test]
+fn a_file_that_is_being_changed_is_read_past_the_page_cache() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let writer = one.make("log").await;
+        let beside = one.open_named("log", RDONLY).await;
+        assert_eq!(beside.caching(), Caching::Direct, "it is open for writing here");
+        let reader = two.open_named("log", RDONLY).await;
+        assert_eq!(reader.caching(), Caching::Direct, "it was made a moment ago, and more may come");
+        two.release(reader).await;
+        rt::sleep(Duration::from_millis(500)).await;
+        let reader = two.open_named("log", RDONLY).await;
+        assert_eq!(reader.caching(), Caching::Kept);
+        two.release(reader).await;
+        one.append(&writer, b"x").await;
+        let reader = two.open_named("log", RDONLY).await;
+        assert_eq!(reader.caching(), Caching::Direct, "it was changed elsewhere just now");
+        two.release(reader).await;
+        rt::sleep(Duration::from_secs(2)).await;
+        assert_eq!(two.open_named("log", RDONLY).await.caching(), Caching::Kept);
+        one.release(beside).await;
+        one.release(writer).await;
+        let beside = one.open_named("log", RDONLY).await;
+        assert_eq!(beside.caching(), Caching::Direct, "it was open for writing here a moment ago");
+        one.release(beside).await;
+        rt::sleep(Duration::from_secs(2)).await;
+        assert_eq!(one.open_named("log", RDONLY).await.caching(), Caching::Kept);
+        let long = one.make("long").await;
+        one.set_size(long.ino(), (1 << 20) + 1).await;
+        one.release(long).await;
+        assert_eq!(one.open_named("long", RDONLY).await.caching(), Caching::Kept, "it would be slow without");
+    });
+}

@@ -1,0 +1,254 @@
+//! Requests to storage of which a copy is held up on the way, and arrives when the right to do it is somebody else's.
+
+use super::cluster::{CHUNK, Cluster, Program, RDWR, ROOT, runs, with_cluster};
+use super::company::{FIRST, SECOND, with_company};
+use client::{Client, WriteHow};
+use net::{Handler, LocalFuture};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use rt::sync::Event;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{Errno, InodeId, Result, TargetId};
+use wire::{StorageOp, StorageReply, StorageRequest};
+
+/// More than a client goes on with what was sent under a lease that has ended, and than it waits for the end of that.
+const LONG: Duration = Duration::from_secs(9);
+
+/// What becomes of changes that are sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Changes {
+    Pass,
+    /// Nobody answers until they pass again, when they are sent once more, and a copy is kept.
+    AreHeld,
+    /// The same, and the sender learns at once that it won't be answered.
+    TimeOut,
+}
+
+/// A network that holds changes up.
+pub(crate) struct Holding {
+    service: Arc<dyn Handler<StorageRequest, StorageReply>>,
+    changes: Mutex<Changes>,
+    pass: Event,
+    held: Mutex<Vec<(StorageRequest, Option<IoBuf>)>>,
+}
+
+impl Holding {
+    pub(crate) fn new(service: Arc<dyn Handler<StorageRequest, StorageReply>>) -> Arc<Holding> {
+        Arc::new(Holding {
+            service,
+            changes: Mutex::new(Changes::Pass),
+            pass: Event::new(),
+            held: Mutex::default(),
+        })
+    }
+
+    fn be(&self, changes: Changes) {
+        *self.changes.lock() = changes;
+        if changes == Changes::Pass { self.pass.set() } else { self.pass.clear() }
+    }
+
+    /// What was held up arrives; whether each was done.
+    async fn deliver(&self) -> Vec<Result<()>> {
+        let held = std::mem::take(&mut *self.held.lock());
+        let mut done = Vec::new();
+        for (request, payload) in held {
+            done.push(self.service.handle(request, payload).await.map(drop));
+        }
+        done
+    }
+}
+
+impl Handler<StorageRequest, StorageReply> for Holding {
+    fn handle(
+        &self,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'_, Result<StorageReply>> {
+        Box::pin(async move {
+            let is_change = matches!(request.op, StorageOp::Write { .. } | StorageOp::Truncate { .. });
+            let changes = *self.changes.lock();
+            if !is_change || changes == Changes::Pass {
+                return self.service.handle(request, payload).await;
+            }
+            // The sender may use its memory again.
+            let copy = payload.as_ref().map(|payload| IoBuf::from_slice(payload.as_slice()));
+            self.held.lock().push((request.clone(), copy));
+            if changes == Changes::TimeOut {
+                return Err(Errno::ETIMEDOUT.into());
+            }
+            self.pass.wait().await;
+            self.service.handle(request, payload).await
+        })
+    }
+}
+
+/// That all of it was refused.
+fn refused(delivered: &[Result<()>]) -> bool {
+    !delivered.is_empty()
+        && delivered.iter().all(|done| done.as_ref().is_err_and(|error| error.errno == Errno::EKEYREVOKED))
+}
+
+async fn two_clients(cluster: &Cluster) -> (Arc<Client>, Arc<Client>, Arc<Holding>) {
+    let one = cluster.client().await;
+    let (two, way) = cluster.client_over_a_holding_network().await;
+    (one, two, way)
+}
+
+/// The client tries again by itself when the metadata service is back; what it sent before must not undo what was written after that.
+#[test]
+fn a_write_of_before_a_restart_does_not_come_over_what_others_have_written_since() {
+    with_cluster(|cluster| async move {
+        let (one, two, way) = two_clients(&cluster).await;
+        let file = two.make("f").await;
+        two.put(&file, 0, 4 * CHUNK, b'x').await;
+        way.be(Changes::AreHeld);
+        let written = Arc::new(Event::new());
+        let (client, handle, done) = (two.clone(), file.clone(), written.clone());
+        rt::spawn(async move {
+            client.put(&handle, 0, 4 * CHUNK, b'y').await;
+            done.set();
+        });
+        rt::sleep(Duration::from_millis(100)).await;
+        let of_before = way.held.lock().len();
+        cluster.restart_names().await;
+        rt::sleep(LONG).await;
+        assert!(!written.is_set());
+        way.be(Changes::Pass);
+        written.wait().await;
+        // What was sent again since then went over newer connections at last, which end the older ones with what is in them.
+        way.held.lock().truncate(of_before);
+        let theirs = one.open_named("f", RDWR).await;
+        assert_eq!(runs(&one.bytes(&theirs).await), [(b'y', 4 * CHUNK)]);
+        one.put(&theirs, 0, CHUNK, b'z').await;
+        assert!(refused(&way.deliver().await));
+        let expected = [(b'z', CHUNK), (b'y', 3 * CHUNK)];
+        assert_eq!(runs(&one.bytes(&theirs).await), expected);
+        assert_eq!(runs(&two.bytes(&file).await), expected);
+    });
+}
+
+/// Nobody but a reader has been there since.
+#[test]
+fn what_was_read_under_a_lease_does_not_change_by_what_comes_late() {
+    with_cluster(|cluster| async move {
+        let (one, two, way) = two_clients(&cluster).await;
+        let file = two.make("f").await;
+        two.put(&file, 0, 2 * CHUNK, b'x').await;
+        way.be(Changes::TimeOut);
+        let late = IoBuf::from_slice(&[b'y'; CHUNK]);
+        let failed = two.write(&file, 0, late, WriteHow::default()).await;
+        assert_eq!(failed.unwrap_err().errno, Errno::ETIMEDOUT);
+        way.be(Changes::Pass);
+        let theirs = one.open_named("f", RDWR).await;
+        assert_eq!(runs(&one.bytes(&theirs).await), [(b'x', 2 * CHUNK)]);
+        assert!(refused(&way.deliver().await));
+        assert_eq!(runs(&one.bytes(&theirs).await), [(b'x', 2 * CHUNK)]);
+    });
+}
+
+/// The program was told that its write failed, and wrote again.
+#[test]
+fn a_write_that_failed_does_not_come_over_a_later_one_of_the_same_program() {
+    with_cluster(|cluster| async move {
+        let (_, two, way) = two_clients(&cluster).await;
+        let file = two.make("f").await;
+        two.put(&file, 0, 2 * CHUNK, b'x').await;
+        way.be(Changes::TimeOut);
+        let late = IoBuf::from_slice(&[b'y'; CHUNK]);
+        assert!(two.write(&file, 0, late, WriteHow::default()).await.is_err());
+        way.be(Changes::Pass);
+        let before = cluster.requests();
+        two.put(&file, 0, CHUNK, b'z').await;
+        assert_eq!(cluster.requests() - before, 1, "another epoch");
+        assert!(refused(&way.deliver().await));
+        two.put(&file, CHUNK, CHUNK, b'z').await;
+        assert_eq!(cluster.requests() - before, 1, "and no more than that");
+        assert_eq!(runs(&two.bytes(&file).await), [(b'z', 2 * CHUNK)]);
+    });
+}
+
+/// What a failed write may have left beyond the end is cut off before the file is anybody else's, and stays so.
+#[test]
+fn a_failed_write_beyond_the_end_does_not_come_back_when_it_has_been_cut_off() {
+    with_cluster(|cluster| async move {
+        let (one, two, way) = two_clients(&cluster).await;
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        way.be(Changes::TimeOut);
+        let late = IoBuf::from_slice(&[b'y'; 2 * CHUNK]);
+        assert!(two.write(&file, CHUNK as u64, late, WriteHow::default()).await.is_err());
+        way.be(Changes::Pass);
+        let theirs = one.open_named("f", RDWR).await;
+        assert_eq!(one.size(file.ino()).await, CHUNK as u64);
+        assert!(refused(&way.deliver().await));
+        one.set_size(file.ino(), 3 * CHUNK).await;
+        assert_eq!(runs(&one.bytes(&theirs).await), [(b'x', CHUNK), (0, 2 * CHUNK)]);
+    });
+}
+
+/// Those who share a file learn that their epoch is over when a target refuses them, and go on.
+#[test]
+fn writers_that_share_a_file_go_on_in_the_epoch_that_one_of_them_has_begun() {
+    with_cluster(|cluster| async move {
+        let (one, two, way) = two_clients(&cluster).await;
+        let file = two.make("f").await;
+        two.put(&file, 0, 8 * CHUNK, b'x').await;
+        let theirs = one.open_named("f", RDWR).await;
+        one.put(&theirs, 4 * CHUNK, CHUNK, b'1').await;
+        two.put(&file, 0, CHUNK, b'2').await;
+        let before = cluster.requests();
+        for _ in 0..5 {
+            one.put(&theirs, 4 * CHUNK, CHUNK, b'1').await;
+            two.put(&file, 0, CHUNK, b'2').await;
+        }
+        assert_eq!(cluster.requests(), before, "nobody is asked");
+        way.be(Changes::TimeOut);
+        let late = IoBuf::from_slice(&[b'y'; 8 * CHUNK]);
+        assert!(two.write(&file, 0, late, WriteHow::default()).await.is_err());
+        way.be(Changes::Pass);
+        two.put(&file, 0, 3 * CHUNK, b'3').await;
+        assert!(refused(&way.deliver().await));
+        one.put(&theirs, CHUNK, CHUNK, b'4').await;
+        assert_eq!(cluster.requests() - before, 2, "each of them asks once");
+        let expected =
+            [(b'3', CHUNK), (b'4', CHUNK), (b'3', CHUNK), (b'x', CHUNK), (b'1', CHUNK), (b'x', 3 * CHUNK)];
+        assert_eq!(runs(&one.bytes(&theirs).await), expected);
+        assert_eq!(runs(&two.bytes(&file).await), expected);
+    });
+}
+
+/// A service was moving a file off a target when its partition became another one's, which moves it now.
+#[test]
+fn what_a_deposed_mover_has_sent_does_not_come_over_the_file() {
+    with_company(|company| async move {
+        let one = company.client().await;
+        let is_moved = |partition| partition != InodeId::ROOT.partition();
+        let dir = company.directory_in(&one, is_moved).await;
+        let file = one.create(ROOT, dir, b"f", 0o100_644, 0, RDWR).await.unwrap().1;
+        let len = one.write(&file, 0, IoBuf::from_slice(&vec![b'x'; 4 << 20]), WriteHow::default()).await;
+        let (len, partition) = (len.unwrap(), file.ino().partition());
+        one.fsync(&file, false).await.unwrap();
+        let way = company.way_to_storage(FIRST);
+        way.be(Changes::AreHeld);
+        company.change_map(|map| map.targets[0].drain = true);
+        while way.held.lock().is_empty() {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        company.give([partition], SECOND);
+        company.settled().await;
+        let target = TargetId(1);
+        let moved = || async {
+            let left = company.chunk_files(target).await;
+            !left.iter().any(|name| name.of_chunk_file() == file.ino())
+        };
+        while !moved().await {
+            rt::sleep(Duration::from_millis(100)).await;
+        }
+        one.put(&file, 0, len, b'z').await;
+        let before = company.all_chunk_files().await;
+        assert!(refused(&way.deliver().await));
+        assert_eq!(company.all_chunk_files().await, before, "nothing is made again");
+        assert_eq!(runs(&one.bytes(&file).await), [(b'z', len)]);
+    });
+}

@@ -1,0 +1,263 @@
+//! A program changes a file through a mapping while others want its lease: the kernel fills pages, writes them back, and forgets them when it is told to.
+//!
+//! The kernel's part is a model of what Linux does: a page that is being filled or written is waited for by whoever forgets it, and one that is
+//! dirty is written by who forgets it.
+
+use super::cluster::{CHUNK, Cluster, Program, RDWR, TARGETS, with_cluster_of_seed};
+use client::{Client, Handle, Invalidate, ReadHow, WriteHow};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use rt::sync::Event;
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use types::{ByteRange, InodeId};
+
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=100;
+const STEPS: u8 = 100;
+const PAGE: usize = 4096;
+/// Pages of the mapping, which only its program changes.
+const PAGES: usize = 6;
+/// Where others write.
+const ELSEWHERE: usize = 2 * CHUNK;
+/// What any access may take where nothing is wrong with the services. Each waits for some recalls at most, which take milliseconds.
+const PATIENCE_NS: u64 = 3_000_000_000;
+
+#[derive(Clone, Default)]
+enum Page {
+    #[default]
+    Absent,
+    Clean(u8),
+    Dirty(u8),
+    /// It is being filled, or written back.
+    Locked(Arc<Event>),
+}
+
+/// A file of which a program uses a mapping.
+struct Mapping {
+    client: Weak<Client>,
+    file: Arc<Handle>,
+    pages: Mutex<Vec<Page>>,
+    /// How often a page had to be written before it could be forgotten.
+    laundered: AtomicU64,
+}
+
+impl Mapping {
+    fn new(client: &Arc<Client>, file: Arc<Handle>) -> Arc<Mapping> {
+        let pages = Mutex::new(vec![Page::Absent; PAGES]);
+        let laundered = AtomicU64::new(0);
+        Arc::new(Mapping { client: Arc::downgrade(client), file, pages, laundered })
+    }
+
+    fn client(&self) -> Arc<Client> {
+        self.client.upgrade().unwrap()
+    }
+
+    fn page(&self, number: usize) -> Page {
+        self.pages.lock()[number].clone()
+    }
+
+    /// Locks a page if it is as it was found, does something, and leaves it as that says.
+    async fn locked(&self, number: usize, work: impl Future<Output = Page>) {
+        let done = Arc::new(Event::new());
+        self.pages.lock()[number] = Page::Locked(done.clone());
+        let page = work.await;
+        self.pages.lock()[number] = page;
+        done.set();
+    }
+
+    /// What the program sees in a page.
+    async fn fault(&self, number: usize) -> u8 {
+        loop {
+            match self.page(number) {
+                Page::Clean(byte) | Page::Dirty(byte) => return byte,
+                Page::Locked(done) => done.wait().await,
+                Page::Absent => {
+                    let fill = async {
+                        let (buf, kept) = (IoBuf::alloc(PAGE), ReadHow { kept: true, ..ReadHow::default() });
+                        let at = (number * PAGE) as u64;
+                        self.client().read(&self.file, at, buf.clone(), kept).await.unwrap();
+                        let first = buf.as_slice()[0];
+                        assert!(buf.as_slice().iter().all(|&byte| byte == first), "a page is torn");
+                        Page::Clean(first)
+                    };
+                    self.locked(number, fill).await;
+                }
+            }
+        }
+    }
+
+    async fn change(&self, number: usize, byte: u8) {
+        loop {
+            self.fault(number).await;
+            let mut pages = self.pages.lock();
+            if matches!(pages[number], Page::Clean(_) | Page::Dirty(_)) {
+                pages[number] = Page::Dirty(byte);
+                return;
+            }
+        }
+    }
+
+    async fn write_back(&self, number: usize) {
+        loop {
+            match self.page(number) {
+                Page::Locked(done) => done.wait().await,
+                Page::Dirty(byte) => {
+                    let write = async {
+                        let back = WriteHow { written_back: true, ..WriteHow::default() };
+                        let (at, data) = ((number * PAGE) as u64, IoBuf::from_slice(&[byte; PAGE]));
+                        self.client().write(&self.file, at, data, back).await.unwrap();
+                        Page::Clean(byte)
+                    };
+                    self.locked(number, write).await;
+                }
+                Page::Absent | Page::Clean(_) => return,
+            }
+        }
+    }
+
+    async fn write_all_back(&self) {
+        for number in 0..PAGES {
+            self.write_back(number).await;
+        }
+    }
+}
+
+impl Invalidate for Mapping {
+    fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        let pages = if ino == self.file.ino() { 0..PAGES } else { 0..0 };
+        Box::pin(async move {
+            let is_spared = |page: &usize| {
+                let page = ByteRange::at((page * PAGE) as u64, PAGE as u64);
+                except.iter().any(|range| range.overlaps(page))
+            };
+            for number in pages.filter(|page| !is_spared(page)) {
+                loop {
+                    if matches!(self.page(number), Page::Dirty(_)) {
+                        self.laundered.fetch_add(1, Relaxed);
+                    }
+                    self.write_back(number).await;
+                    let mut pages = self.pages.lock();
+                    if matches!(pages[number], Page::Absent | Page::Clean(_)) {
+                        pages[number] = Page::Absent;
+                        break;
+                    }
+                }
+            }
+        })
+    }
+}
+
+fn dice(sides: u64) -> u64 {
+    rt::random_u64() % sides
+}
+
+async fn in_time(what: &str, work: impl Future<Output = ()>) {
+    let begun_ns = rt::monotonic_ns();
+    work.await;
+    let took_ns = rt::monotonic_ns() - begun_ns;
+    assert!(took_ns < PATIENCE_NS, "{what} took {} ms", took_ns / 1_000_000);
+}
+
+/// What the program does with its mapping; the bytes that it has left in its pages.
+async fn use_mapping(map: &Arc<Mapping>) -> Vec<u8> {
+    let mut expected = vec![0; PAGES];
+    for step in 1..=STEPS {
+        let number = dice(PAGES as u64) as usize;
+        match dice(10) {
+            0..4 => {
+                in_time("a change", map.change(number, step)).await;
+                expected[number] = step;
+            }
+            4..7 => {
+                in_time("a look", async { assert_eq!(map.fault(number).await, expected[number]) }).await;
+            }
+            7 => in_time("to write all back", map.write_all_back()).await,
+            8 => {
+                // The kernel reads ahead.
+                let ahead = map.clone();
+                rt::spawn(async move {
+                    ahead.fault(number).await;
+                });
+            }
+            _ => rt::sleep(Duration::from_millis(dice(30))).await,
+        }
+        if dice(2) == 0 {
+            rt::sleep(Duration::from_micros(dice(5000))).await;
+        }
+    }
+    in_time("to write all back", map.write_all_back()).await;
+    expected
+}
+
+/// The kernel writes back when it likes, and another program of the same machine writes elsewhere in the file.
+async fn work_beside(map: Arc<Mapping>, is_over: Rc<Cell<bool>>) {
+    while !is_over.get() {
+        match dice(3) {
+            0 => in_time("to write elsewhere", map.client().put(&map.file, ELSEWHERE + PAGE, PAGE, 1)).await,
+            _ => in_time("to write all back", map.write_all_back()).await,
+        }
+        rt::sleep(Duration::from_micros(dice(10_000))).await;
+    }
+}
+
+/// Others open the file, look at it, read it and write elsewhere in it.
+async fn be_in_the_way(client: Arc<Client>, is_over: Rc<Cell<bool>>) {
+    let mut byte = 0;
+    while !is_over.get() {
+        let file = client.open_named("f", RDWR).await;
+        match dice(4) {
+            0 => client.put(&file, ELSEWHERE, PAGE, byte).await,
+            1 => drop(client.bytes(&file).await),
+            2 => drop(client.size(file.ino()).await),
+            _ => {}
+        }
+        client.release(file).await;
+        byte = byte.wrapping_add(1);
+        rt::sleep(Duration::from_millis(dice(20))).await;
+    }
+}
+
+/// Its chunks move to and fro, too.
+async fn move_chunks(cluster: Rc<Cluster>, is_over: Rc<Cell<bool>>) {
+    while !is_over.get() {
+        let target = 1 + dice(u64::from(TARGETS)) as u32;
+        cluster.drain(target, true);
+        rt::sleep(Duration::from_millis(dice(3000))).await;
+        cluster.drain(target, false);
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_mapping_that_waits_for_him() {
+    let laundered = Arc::new(AtomicU64::new(0));
+    for seed in SEEDS {
+        let laundered = laundered.clone();
+        with_cluster_of_seed(seed, move |cluster| async move {
+            let [one, two, three] = cluster.clients().await;
+            let made = one.make("f").await;
+            one.put(&made, 0, 4 * CHUNK, 0).await;
+            let map = Mapping::new(&one, made);
+            let face: Arc<dyn Invalidate> = map.clone();
+            one.set_face(Arc::downgrade(&face));
+            let is_over = Rc::new(Cell::new(false));
+            rt::spawn(be_in_the_way(two.clone(), is_over.clone()));
+            rt::spawn(be_in_the_way(three, is_over.clone()));
+            rt::spawn(work_beside(map.clone(), is_over.clone()));
+            rt::spawn(move_chunks(cluster.clone(), is_over.clone()));
+            let expected = use_mapping(&map).await;
+            is_over.set(true);
+            assert!(!one.is_over());
+            let found = two.open_named("f", RDWR).await;
+            let bytes = two.bytes(&found).await;
+            let first: Vec<u8> = (0..PAGES).map(|number| bytes[number * PAGE]).collect();
+            assert_eq!(first, expected, "seed {seed}");
+            laundered.fetch_add(map.laundered.load(Relaxed), Relaxed);
+        });
+    }
+    assert!(laundered.load(Relaxed) > SEEDS.count() as u64, "pages are written before they are forgotten");
+}

@@ -1,0 +1,31 @@
+//! Several clients on one cluster: what one of them did, every other sees.
+//!
+//! Services, stores and clients are the real ones, on a simulated machine.
+
+mod appends;
+mod behind;
+mod cluster;
+mod company;
+mod directories;
+mod drain;
+mod evicted;
+mod kernel;
+mod late;
+mod locks;
+mod mapped;
+mod moves;
+mod names;
+mod overtaken;
+mod power;
+mod privileges;
+mod promised;
+mod ranges;
+mod recalls;
+mod sessions;
+mod shortened;
+mod silence;
+mod sizes;
+mod slow;
+mod storm;
+mod twin;
+mod writers;

@@ -1,0 +1,174 @@
+//! Names that one client makes, moves and removes.
+
+use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
+use client::{Client, Found};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{Credentials, Errno, InodeId, SetAttr};
+use wire::RenameMode;
+
+#[test]
+fn names_made_moved_and_removed_by_one_are_so_for_the_other() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap_err().errno, Errno::ENOENT);
+        let file = one.make("f").await;
+        assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino, file.ino());
+        one.rename(ROOT, InodeId::ROOT, b"f", InodeId::ROOT, b"g", RenameMode::Replace).await.unwrap();
+        assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap_err().errno, Errno::ENOENT);
+        assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"g").await.unwrap().ino, file.ino());
+        two.unlink(ROOT, InodeId::ROOT, b"g").await.unwrap();
+        assert_eq!(one.lookup(ROOT, InodeId::ROOT, b"g").await.unwrap_err().errno, Errno::ENOENT);
+        assert_eq!(one.getattr(file.ino()).await.unwrap().nlink, 0);
+    });
+}
+
+/// The kernel takes a file that it has opened with `O_CREAT` for made, and looks at no mode.
+#[test]
+fn who_loses_the_race_to_make_a_file_may_open_it_only_as_its_mode_says() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let mode = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        one.setattr(ROOT, InodeId::ROOT, mode, None).await.unwrap();
+        let stranger = Credentials { uid: 2000, gid: 2000, pid: 7 };
+        let own = async |client: &Client, name: &[u8], mode: u32, flags: u32| {
+            let made = client.create(stranger, InodeId::ROOT, name, 0o100_000 | mode, 0, flags).await;
+            made.map(drop).map_err(|error| error.errno)
+        };
+        for (name, mode) in [(b"f", 0o600), (b"g", 0o644), (b"h", 0o666)] {
+            one.create(ROOT, InodeId::ROOT, name, 0o100_000 | mode, 0, RDWR).await.unwrap();
+        }
+        assert_eq!(own(&two, b"f", 0o644, RDONLY).await.unwrap_err(), Errno::EACCES);
+        assert_eq!(own(&two, b"g", 0o644, RDWR).await.unwrap_err(), Errno::EACCES);
+        own(&two, b"g", 0o644, RDONLY).await.unwrap();
+        own(&two, b"h", 0o644, RDWR).await.unwrap();
+        // What it has made itself, on another machine or once before without hearing the answer, is its own.
+        own(&one, b"i", 0o400, RDWR).await.unwrap();
+        own(&two, b"i", 0o400, RDWR).await.unwrap();
+    });
+}
+
+#[test]
+fn what_nobody_disturbs_may_be_kept_and_what_is_fought_over_may_not() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = one.mkdir(ROOT, InodeId::ROOT, b"d", 0o755, 0).await.unwrap();
+        one.getattr(dir.ino).await.unwrap();
+        let absent = one.find(ROOT, dir.ino, b"x").await.unwrap();
+        assert_eq!(absent, Found::Absent { trusted: true });
+        let known = one.getattr(dir.ino).await.unwrap();
+        assert!(known.trusted);
+        two.create(ROOT, dir.ino, b"x", 0o100_644, 0, RDONLY).await.unwrap();
+        let Found::Known(known) = one.find(ROOT, dir.ino, b"x").await.unwrap() else { panic!("it is there") };
+        assert!(!known.name_trusted, "the directory was changed by another session a moment ago");
+        rt::sleep(Duration::from_secs(2)).await;
+        assert!(one.lookup(ROOT, dir.ino, b"x").await.unwrap().name_trusted);
+    });
+}
+
+#[test]
+fn a_file_that_another_deletes_stays_while_it_is_open_and_its_space_comes_back_after() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let file = one.make("f").await;
+        one.put(&file, 0, 3 * CHUNK, b'x').await;
+        one.release(file.clone()).await;
+        one.forget(file.ino(), 1);
+        let ino = file.ino();
+        let open = two.open_named("f", RDONLY).await;
+        one.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        rt::sleep(Duration::from_secs(3)).await;
+        assert_eq!(runs(&two.bytes(&open).await), [(b'x', 3 * CHUNK)]);
+        assert_eq!(two.getattr(ino).await.unwrap().nlink, 0);
+        two.release(open).await;
+        two.forget(ino, 1);
+        rt::sleep(Duration::from_secs(30)).await;
+        assert_eq!(one.getattr(ino).await.unwrap_err().errno, Errno::ESTALE);
+        for store in &cluster.stores {
+            assert_eq!(store.stat(ino).await.unwrap().len, 0);
+        }
+    });
+}
+
+/// `O_EXCL`.
+const EXCL: u32 = 0o200;
+
+/// Another file takes the place of `f`, whose content begins with this byte.
+async fn replace(client: &Arc<client::Client>, byte: u8) {
+    let (_, file) = client.create(ROOT, InodeId::ROOT, b"beside", 0o100_644, 0, RDWR).await.unwrap();
+    client.put(&file, 0, 2 * CHUNK, byte).await;
+    let ino = file.ino();
+    client.release(file).await;
+    client.rename(ROOT, InodeId::ROOT, b"beside", InodeId::ROOT, b"f", RenameMode::Replace).await.unwrap();
+    client.forget(ino, 1);
+}
+
+#[test]
+fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        replace(&one, b'a').await;
+        let first = two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino;
+        replace(&one, b'b').await;
+        rt::sleep(Duration::from_millis(500)).await;
+        let missed = two.open(ROOT, first, RDONLY).await.err().expect("the file is gone");
+        assert_eq!(missed.errno, Errno::ESTALE);
+        // The kernel is told so, and comes again.
+        two.note_missed(ROOT);
+        let second = two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino;
+        replace(&one, b'c').await;
+        rt::sleep(Duration::from_millis(500)).await;
+        let file = two.open(ROOT, second, RDONLY).await.unwrap();
+        assert_eq!(runs(&two.bytes(&file).await), [(b'b', 2 * CHUNK)]);
+        two.release(file).await;
+        [first, second].into_iter().for_each(|ino| two.forget(ino, 1));
+        // Nor is it kept for longer.
+        rt::sleep(Duration::from_secs(30)).await;
+        assert_eq!(one.getattr(second).await.unwrap_err().errno, Errno::ESTALE);
+        for store in &cluster.stores {
+            assert_eq!(store.stat(second).await.unwrap().len, 0);
+        }
+    });
+}
+
+#[test]
+fn a_file_that_is_removed_as_soon_as_it_is_seen_was_made_once() {
+    for seed in 1..20 {
+        with_cluster_of_seed(seed, move |cluster| async move {
+            let [one, two] = cluster.clients().await;
+            let done = Rc::new(Cell::new(false));
+            let (remover, over) = (two.clone(), done.clone());
+            rt::spawn(async move {
+                while !over.get() {
+                    drop(remover.unlink(ROOT, InodeId::ROOT, b"f").await);
+                }
+            });
+            let mut made = Vec::new();
+            for _ in 0..100 {
+                let flags = RDWR | EXCL;
+                match one.create(ROOT, InodeId::ROOT, b"f", 0o100_644, 0, flags).await {
+                    Ok((_, file)) => {
+                        one.put(&file, 0, 100, b'x').await;
+                        assert_eq!(runs(&one.bytes(&file).await), [(b'x', 100)]);
+                        made.push(file.ino());
+                        one.release(file).await;
+                        one.forget(*made.last().unwrap(), 1);
+                    }
+                    Err(error) => {
+                        assert_eq!(error.errno, Errno::EEXIST, "seed {seed}: {error}");
+                        rt::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            }
+            assert!(made.len() > 10, "seed {seed}: {} files were made", made.len());
+            // Nothing stays behind of them.
+            rt::sleep(Duration::from_secs(10)).await;
+            done.set(true);
+            for ino in made {
+                assert_eq!(two.getattr(ino).await.unwrap_err().errno, Errno::ESTALE, "seed {seed}");
+            }
+        });
+    }
+}

@@ -1,0 +1,101 @@
+//! Requests to storage that are on their way while the metadata service is replaced.
+
+use super::cluster::{CHUNK, Cluster, Program, RDWR, runs, with_cluster};
+use super::slow::Cuttable;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use wire::{StorageReply, StorageRequest};
+
+/// Less than a client waits for what is on its way, and more.
+const SHORT: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(9);
+
+type Way = Arc<Cuttable<StorageRequest, StorageReply>>;
+
+/// Does something whose requests to storage are held up until the metadata service has been replaced and some time has passed.
+async fn over_a_restart<T: 'static>(
+    cluster: &Cluster,
+    way: &Way,
+    time: Duration,
+    work: impl Future<Output = T> + 'static,
+) -> T {
+    let done = Rc::new(RefCell::new(None));
+    let told = done.clone();
+    way.cut();
+    rt::spawn(async move {
+        let output = work.await;
+        *told.borrow_mut() = Some(output);
+    });
+    rt::sleep(Duration::from_millis(100)).await;
+    cluster.restart_names().await;
+    rt::sleep(time).await;
+    assert!(done.borrow().is_none(), "its requests are held up");
+    way.mend();
+    loop {
+        rt::sleep(Duration::from_millis(10)).await;
+        if let Some(output) = done.borrow_mut().take() {
+            return output;
+        }
+    }
+}
+
+/// The service had settled where the file ends before the write was there.
+#[test]
+fn a_write_that_lands_late_makes_the_file_longer_all_the_same() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let (two, way) = cluster.client_to_cut_from_storage().await;
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        let (client, handle) = (two.clone(), file.clone());
+        let write = async move { client.put(&handle, CHUNK, CHUNK, b'y').await };
+        over_a_restart(&cluster, &way, LONG, write).await;
+        assert_eq!(one.size(file.ino()).await, 2 * CHUNK as u64);
+        let seen = one.bytes(&one.open_named("f", RDWR).await).await;
+        assert_eq!(runs(&seen), [(b'x', CHUNK), (b'y', CHUNK)]);
+    });
+}
+
+/// Others are not let in before it has landed: a record of theirs would lie where it lands.
+#[test]
+fn an_append_that_lands_late_lies_over_nothing() {
+    let records = beside_an_append_that_is_held_up(SHORT);
+    assert!(["firstlatebeside", "firstbesidelate"].contains(&&*records), "{records}");
+}
+
+/// Others are let in when a target doesn't answer for long, and then it must not land any more.
+#[test]
+fn an_append_that_is_held_up_for_long_goes_behind_what_others_have_appended() {
+    assert_eq!(beside_an_append_that_is_held_up(LONG), "firstbesidelate");
+}
+
+/// What is in the file at last.
+fn beside_an_append_that_is_held_up(time: Duration) -> String {
+    let found: Arc<Mutex<String>> = Arc::default();
+    let told = found.clone();
+    with_cluster(move |cluster| async move {
+        let one = cluster.client().await;
+        let (two, way) = cluster.client_to_cut_from_storage().await;
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        let theirs = one.open_named("f", RDWR).await;
+        let (client, handle) = (two.clone(), file.clone());
+        two.append(&file, b"first").await;
+        let append = async move { client.append(&handle, b"late").await };
+        let beside = one.clone();
+        rt::spawn(async move {
+            rt::sleep(Duration::from_secs(1)).await;
+            beside.append(&theirs, b"beside").await;
+        });
+        over_a_restart(&cluster, &way, time, append).await;
+        let handle = one.open_named("f", RDWR).await;
+        while one.size(handle.ino()).await < (CHUNK + 15) as u64 {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        let records = one.bytes(&handle).await.split_off(CHUNK);
+        *told.lock().unwrap() = String::from_utf8_lossy(&records).into_owned();
+    });
+    found.lock().unwrap().clone()
+}

@@ -1,0 +1,445 @@
+//! Files that programs get before the service has them: nobody sees less than there is.
+
+use super::cluster::{Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
+use super::company::{FIRST, SECOND, with_company};
+use super::twin::Twin;
+use client::{Client, Found, Handle, WriteHow};
+use rt::IoBuf;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use types::{Attr, Credentials, Errno, InodeId, PartitionId, Result, SetAttr};
+use wire::{RenameMode, XattrMode};
+
+const O_EXCL: u32 = 0o200;
+/// Less than a promise is held, and time enough for answers.
+const SOON: Duration = Duration::from_millis(10);
+/// Longer than a promise is held.
+const LATER: Duration = Duration::from_millis(100);
+
+/// As a kernel does it, which looks the name up first.
+pub async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
+    look(client, dir, name).await;
+    create(client, dir, name).await
+}
+
+pub async fn look(client: &Arc<Client>, dir: InodeId, name: &str) {
+    if let Found::Known(known) = client.find(ROOT, dir, name.as_bytes()).await.unwrap() {
+        client.forget(known.ino, 1);
+    }
+}
+
+async fn create(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
+    client.create(ROOT, dir, name.as_bytes(), 0o100_644, 0o022, RDWR).await.unwrap().1
+}
+
+/// Making it asks nobody, though a client may be asking something else at that moment.
+pub async fn create_unasked(client: &Arc<Client>, dir: InodeId, name: &str) -> (bool, Arc<Handle>) {
+    let made = client.create(ROOT, dir, name.as_bytes(), 0o100_644, 0o022, RDWR);
+    let mut made = pin!(made);
+    let at_once = poll_fn(|context| {
+        Poll::Ready(match made.as_mut().poll(context) {
+            Poll::Ready(made) => Some(made.unwrap().1),
+            Poll::Pending => None,
+        })
+    });
+    match at_once.await {
+        Some(file) => (true, file),
+        None => (false, made.await.unwrap().1),
+    }
+}
+
+pub async fn close(client: &Arc<Client>, file: Arc<Handle>) -> Result<()> {
+    let flushed = client.flush(&file).await;
+    client.release(file).await;
+    flushed
+}
+
+/// Makes files until the client has a directory to itself.
+async fn has_alone(client: &Arc<Client>, dir: InodeId) {
+    for _ in 0..10_000 {
+        // A number at its end would be one of many.
+        let number = rt::random_u64().to_string();
+        let letters: String = number.bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
+        let name = format!("early{letters}");
+        look(client, dir, &name).await;
+        let (unasked, file) = create_unasked(client, dir, &name).await;
+        close(client, file).await.unwrap();
+        if unasked {
+            return;
+        }
+        rt::sleep(SOON).await;
+    }
+    panic!("the client never gets the directory to itself");
+}
+
+/// A directory that a client has to itself.
+async fn own_directory(client: &Arc<Client>) -> InodeId {
+    let dir = client.mkdir(ROOT, InodeId::ROOT, b"own", 0o755, 0).await.unwrap().ino;
+    has_alone(client, dir).await;
+    dir
+}
+
+/// A file that is promised: making it asks nobody.
+async fn promised(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
+    look(client, dir, name).await;
+    let (unasked, file) = create_unasked(client, dir, name).await;
+    assert!(unasked, "the service was asked");
+    file
+}
+
+pub async fn open(client: &Arc<Client>, dir: InodeId, name: &str, flags: u32) -> Result<Arc<Handle>> {
+    let found = client.lookup(ROOT, dir, name.as_bytes()).await?;
+    client.open(ROOT, found.ino, flags).await
+}
+
+pub async fn names(client: &Client, dir: InodeId) -> Vec<String> {
+    let listing = client.readdir(dir, 0, 1000, false).await.unwrap();
+    let name = |entry: &wire::DirEntry| String::from_utf8(entry.name.to_vec()).unwrap();
+    let mut names: Vec<String> = listing.entries.iter().map(name).collect();
+    names.retain(|name| !name.starts_with("early"));
+    names.sort();
+    names
+}
+
+#[test]
+fn a_small_file_costs_one_request() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = own_directory(&one).await;
+        let before = cluster.requests();
+        for n in 0..20 {
+            let file = promised(&one, dir, &format!("f{n}")).await;
+            assert_eq!(
+                one.getxattr(ROOT, file.ino(), b"security.capability").await.unwrap_err().errno,
+                Errno::ENODATA
+            );
+            match n % 3 {
+                0 => one.append(&file, &[b'a'; 1000]).await,
+                1 => one.put(&file, 500, 1000, b'b').await,
+                _ => {}
+            }
+            close(&one, file).await.unwrap();
+        }
+        assert_eq!(cluster.requests() - before, 20);
+        for (name, content) in
+            [("f6", vec![(b'a', 1000)]), ("f7", vec![(0, 500), (b'b', 1000)]), ("f8", vec![])]
+        {
+            let file = open(&two, dir, name, RDONLY).await.unwrap();
+            assert_eq!(runs(&two.bytes(&file).await), content);
+            let attr = two.getattr(file.ino()).await.unwrap().attr;
+            let size: usize = content.iter().map(|(_, len)| len).sum();
+            assert_eq!((attr.mode & 0o7777, attr.size, attr.nlink), (0o644, size as u64, 1));
+        }
+        one.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn whoever_looks_finds_what_was_promised_before() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = own_directory(&one).await;
+        let file = promised(&one, dir, "f").await;
+        let found = two.lookup(ROOT, dir, b"f").await.unwrap();
+        assert_eq!((found.ino, found.size), (file.ino(), 0));
+        one.put(&file, 0, 100, b'x').await;
+        // Now the directory is of both.
+        let other = two.open(ROOT, found.ino, RDWR).await.unwrap();
+        assert_eq!(runs(&two.bytes(&other).await), [(b'x', 100)]);
+        two.put(&other, 50, 100, b'y').await;
+        assert_eq!(runs(&one.bytes(&file).await), [(b'x', 50), (b'y', 100)]);
+        one.put(&file, 0, 10, b'w').await;
+        close(&one, file).await.unwrap();
+        assert_eq!(runs(&two.bytes(&other).await), [(b'w', 10), (b'x', 40), (b'y', 100)]);
+    });
+}
+
+#[test]
+fn lists_and_attributes_tell_of_what_was_promised() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = own_directory(&one).await;
+        let before = one.getattr(dir).await.unwrap().mtime;
+        let _a = promised(&one, dir, "a").await;
+        assert!(two.getattr(dir).await.unwrap().mtime > before);
+        rt::sleep(Duration::from_secs(4)).await;
+        two.forget(dir, 1);
+        rt::sleep(Duration::from_secs(4)).await;
+        has_alone(&one, dir).await;
+        let _b = make(&one, dir, "b").await;
+        assert_eq!(names(&two, dir).await, ["a", "b"]);
+    });
+}
+
+#[test]
+fn names_that_are_promised_are_taken() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = own_directory(&one).await;
+        let file = promised(&one, dir, "f").await;
+        let again = two.create(ROOT, dir, b"f", 0o100_644, 0, RDWR | O_EXCL).await;
+        assert_eq!(again.map(drop).unwrap_err().errno, Errno::EEXIST);
+        close(&one, file).await.unwrap();
+    });
+}
+
+#[test]
+fn others_remove_what_was_promised() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = own_directory(&one).await;
+        let file = promised(&one, dir, "f").await;
+        two.unlink(ROOT, dir, b"f").await.unwrap();
+        one.put(&file, 0, 10, b'x').await;
+        assert_eq!(runs(&one.bytes(&file).await), [(b'x', 10)], "it is open");
+        close(&one, file).await.unwrap();
+        assert_eq!(one.lookup(ROOT, dir, b"f").await.unwrap_err().errno, Errno::ENOENT);
+        // The directory is removed by its name, in another one.
+        let own = two.mkdir(ROOT, InodeId::ROOT, b"second", 0o755, 0).await.unwrap().ino;
+        has_alone(&two, own).await;
+        for entry in two.readdir(own, 0, 1000, false).await.unwrap().entries {
+            two.unlink(ROOT, own, &entry.name).await.unwrap();
+        }
+        let file = promised(&two, own, "f").await;
+        assert_eq!(one.rmdir(ROOT, InodeId::ROOT, b"second").await.unwrap_err().errno, Errno::ENOTEMPTY);
+        close(&two, file).await.unwrap();
+    });
+}
+
+#[test]
+fn the_same_client_sees_what_it_has_promised() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let dir = own_directory(&one).await;
+        let f = promised(&one, dir, "f").await;
+        assert_eq!(one.lookup(ROOT, dir, b"f").await.unwrap().ino, f.ino());
+        let g = promised(&one, dir, "g").await;
+        assert_eq!(names(&one, dir).await, ["f", "g"]);
+        let h = promised(&one, dir, "h").await;
+        one.put(&h, 0, 10, b'h').await;
+        assert_eq!(one.size(h.ino()).await, 10);
+        let i = promised(&one, dir, "i").await;
+        one.rename(ROOT, dir, b"i", dir, b"j", RenameMode::Replace).await.unwrap();
+        let k = promised(&one, dir, "k").await;
+        one.unlink(ROOT, dir, b"k").await.unwrap();
+        let l = promised(&one, dir, "l").await;
+        one.put(&l, 0, 100, b'l').await;
+        one.set_size(l.ino(), 50).await;
+        assert_eq!(runs(&one.bytes(&l).await), [(b'l', 50)]);
+        let m = promised(&one, dir, "m").await;
+        one.link(ROOT, m.ino(), dir, b"n").await.unwrap();
+        let o = promised(&one, dir, "o").await;
+        one.setxattr(ROOT, o.ino(), b"user.a", b"v", XattrMode::Any, false).await.unwrap();
+        let p = promised(&one, dir, "p").await;
+        let second = one.open(ROOT, p.ino(), RDWR).await.unwrap();
+        one.put(&p, 0, 10, b'p').await;
+        assert_eq!(runs(&one.bytes(&second).await), [(b'p', 10)]);
+        let q = promised(&one, dir, "q").await;
+        assert_eq!(one.rmdir(ROOT, InodeId::ROOT, b"own").await.unwrap_err().errno, Errno::ENOTEMPTY);
+        let r = promised(&one, dir, "r").await;
+        one.put(&r, 0, 100_000, b'r').await;
+        assert_eq!(runs(&one.bytes(&r).await), [(b'r', 100_000)]);
+        assert_eq!(names(&one, dir).await, ["f", "g", "h", "j", "l", "m", "n", "o", "p", "q", "r"]);
+        for file in [f, g, h, i, k, l, m, o, p, q, r, second] {
+            close(&one, file).await.unwrap();
+        }
+        one.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn what_stays_open_is_delivered_soon() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = own_directory(&one).await;
+        let file = promised(&one, dir, "f").await;
+        let before = cluster.requests();
+        rt::sleep(LATER).await;
+        assert_eq!(cluster.requests(), before + 1);
+        one.put(&file, 0, 10, b'y').await;
+        let other = open(&two, dir, "f", RDONLY).await.unwrap();
+        assert_eq!(runs(&two.bytes(&other).await), [(b'y', 10)]);
+    });
+}
+
+#[test]
+fn what_has_to_be_new_or_durable_is_made_at_once() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let dir = own_directory(&one).await;
+        let plain = RDWR;
+        for (n, (mode, flags)) in [
+            (0o100_644, plain | O_EXCL),
+            (0o100_644, plain | 0o10000),
+            (0o104_755, plain),
+            (0o100_644, RDONLY),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = format!("f{n}");
+            look(&one, dir, &name).await;
+            let before = cluster.requests();
+            let file = one.create(ROOT, dir, name.as_bytes(), mode, 0, flags).await.unwrap().1;
+            assert!(cluster.requests() > before, "{flags:o}");
+            close(&one, file).await.unwrap();
+        }
+        // Who doesn't own it is looked at by the service.
+        let who = Credentials { uid: 1000, gid: 1000, pid: 1 };
+        let refused = one.create(who, dir, b"g", 0o100_644, 0, RDWR).await;
+        assert_eq!(refused.map(drop).unwrap_err().errno, Errno::EACCES);
+        let file = promised(&one, dir, "h").await;
+        one.put(&file, 0, 5, b'x').await;
+        one.fsync(&file, false).await.unwrap();
+        cluster.lose_power_of_names().await;
+        assert_eq!(runs(&one.bytes(&file).await), [(b'x', 5)]);
+    });
+}
+
+#[test]
+fn a_changed_directory_is_asked_about_again() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let who = Credentials { uid: 1000, gid: 1000, pid: 1 };
+        let dir = own_directory(&one).await;
+        let set = SetAttr { uid: Some(1000), gid: Some(7), mode: Some(0o2755), ..SetAttr::default() };
+        one.setattr(ROOT, dir, set, None).await.unwrap();
+        has_alone(&one, dir).await;
+        look(&one, dir, "f").await;
+        let (known, file) = one.create(who, dir, b"f", 0o100_666, 0o027, RDWR).await.unwrap();
+        assert!(known.trusted);
+        close(&one, file).await.unwrap();
+        let told = one.getattr(known.ino).await.unwrap().attr;
+        let nature =
+            |attr: &Attr| (attr.ino, attr.mode, attr.uid, attr.gid, attr.nlink, attr.size, attr.blocks);
+        assert_eq!(nature(&known.attr), nature(&told));
+        assert_eq!((told.uid, told.gid, told.mode), (1000, 7, 0o100_640));
+        let acl: &[u8] = &[
+            2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255,
+            255, 255, 255,
+        ];
+        one.setxattr(ROOT, dir, b"system.posix_acl_default", acl, XattrMode::Any, false).await.unwrap();
+        for n in 0..20 {
+            let name = format!("g{n}");
+            look(&one, dir, &name).await;
+            let (unasked, file) = create_unasked(&one, dir, &name).await;
+            assert!(!unasked, "an access control list says what its files are");
+            close(&one, file).await.unwrap();
+        }
+        let file = make(&one, dir, "g").await;
+        assert_eq!(one.getattr(file.ino()).await.unwrap().mode & 0o777, 0o640);
+    });
+}
+
+#[test]
+fn a_service_that_is_started_anew_has_what_was_promised() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = own_directory(&one).await;
+        let file = promised(&one, dir, "f").await;
+        cluster.restart_names().await;
+        let again = two.create(ROOT, dir, b"f", 0o100_644, 0, RDWR | O_EXCL).await;
+        assert_eq!(again.map(drop).unwrap_err().errno, Errno::EEXIST);
+        let other = open(&two, dir, "f", RDWR).await.unwrap();
+        two.put(&other, 0, 5, b'y').await;
+        one.put(&file, 10, 5, b'z').await;
+        assert_eq!(runs(&two.bytes(&other).await), [(b'y', 5), (0, 5), (b'z', 5)]);
+        close(&one, file).await.unwrap();
+    });
+}
+
+#[test]
+fn promises_follow_a_directory_to_another_service() {
+    with_company(|company| async move {
+        let is_moved = |partition: PartitionId| partition != InodeId::ROOT.partition();
+        let moved = || (0..super::company::PARTITIONS).map(PartitionId).filter(move |one| is_moved(*one));
+        let (one, two) = (company.client().await, company.client().await);
+        let dir = company.directory_in(&one, is_moved).await;
+        for (round, service) in [SECOND, FIRST, SECOND].into_iter().enumerate() {
+            rt::sleep(Duration::from_secs(4)).await;
+            has_alone(&one, dir).await;
+            let name = format!("f{round}");
+            let file = promised(&one, dir, &name).await;
+            company.give(moved(), service);
+            let found = two.lookup(ROOT, dir, name.as_bytes()).await.unwrap();
+            assert_eq!(found.ino, file.ino());
+            one.put(&file, 0, 10, b'x').await;
+            assert_eq!(two.size(file.ino()).await, 10);
+            two.forget(found.ino, 1);
+            two.forget(dir, 1);
+            close(&one, file).await.unwrap();
+            company.settled().await;
+        }
+    });
+}
+
+#[test]
+fn who_closes_a_file_is_told_that_its_session_was_ended() {
+    with_cluster(|cluster| async move {
+        let (mount, way) = cluster.mount().await;
+        let dir = mount.mkdir(ROOT, InodeId::ROOT, b"d", 0o755, 0).await.unwrap().ino;
+        for n in 0..8 {
+            let name = format!("early{n}");
+            let (_, file) = mount.create(ROOT, dir, name.as_bytes(), 0o100_644, 0, RDWR).await.unwrap();
+            file.flush().await.unwrap();
+            file.release().await;
+            rt::sleep(SOON).await;
+        }
+        let before = cluster.requests();
+        let (_, empty) = mount.create(ROOT, dir, b"empty", 0o100_644, 0, RDWR).await.unwrap();
+        let (_, full) = mount.create(ROOT, dir, b"full", 0o100_644, 0, RDWR).await.unwrap();
+        assert_eq!(cluster.requests(), before);
+        way.cut();
+        cluster.evict(&mount);
+        rt::sleep(Duration::from_secs(1)).await;
+        way.mend();
+        let written = full.write(0, IoBuf::from_slice(b"x"), WriteHow::default()).await;
+        assert_eq!(written.unwrap_err().errno, Errno::EIO);
+        for file in [empty, full] {
+            assert_eq!(file.flush().await.unwrap_err().errno, Errno::EIO);
+            file.release().await;
+        }
+        let found = mount.find(ROOT, dir, b"empty").await.unwrap();
+        assert!(matches!(found, Found::Absent { .. }), "{found:?}");
+    });
+}
+
+/// Two clients do one thing after the other in one directory, and in turns have it alone. Whatever one does, both then see what a plain map says.
+#[test]
+fn two_clients_in_turn_agree_with_a_map() {
+    for seed in 1..=30 {
+        with_cluster_of_seed(seed, |cluster| async move {
+            let clients: [Arc<Client>; 2] = cluster.clients().await;
+            let mut twin = Twin::new(&clients[0]).await;
+            for step in 0..480 {
+                // In turns each has it to itself, and the other one comes in between.
+                let (burst, within) = (step / 40, step % 40);
+                if within == 0 {
+                    rt::sleep(Duration::from_secs(70)).await;
+                }
+                let draw = rt::random_u64();
+                let who = if within == 25 || within == 30 { 1 - burst % 2 } else { burst % 2 };
+                let name = format!("n{}", (draw >> 16) % 200);
+                let client = &clients[who];
+                match draw % 16 {
+                    0..8 => {
+                        let content = ((draw >> 24) as usize % 200, b'a' + (draw >> 32) as u8 % 26);
+                        twin.make(client, &name, content).await;
+                    }
+                    8..11 => twin.close_one(draw >> 24).await,
+                    11 => twin.remove(client, &name).await,
+                    12 => twin.list(client).await,
+                    13 => twin.read(client, &name).await,
+                    14 => twin.rename(client, &name, &format!("n{}", (draw >> 40) % 200)).await,
+                    15 if (draw >> 48).is_multiple_of(8) => cluster.restart_names().await,
+                    _ => rt::sleep(Duration::from_millis((draw >> 24) % 40)).await,
+                }
+            }
+            let unasked = twin.finish(&clients).await;
+            assert!(unasked > 0, "nothing was promised");
+        });
+    }
+}

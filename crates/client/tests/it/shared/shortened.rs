@@ -1,0 +1,58 @@
+//! A file is shortened while the metadata service is replaced, so that the answer comes when the client doesn't rely on it any more.
+
+use super::cluster::{CHUNK, Cluster, Program, RDWR, runs, with_cluster};
+use client::{Client, Handle};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SIZE: usize = 3 * CHUNK;
+const LEFT: usize = 10;
+
+/// A client whose truncation reaches the next metadata service, and is answered when all leases of before have ended.
+async fn shortened_late(cluster: &Cluster) -> (Arc<Client>, Arc<Handle>) {
+    let (client, way) = cluster.client_to_cut().await;
+    let file = client.make("f").await;
+    client.put(&file, 0, SIZE, b'x').await;
+    client.fsync(&file, false).await.unwrap();
+    way.cut();
+    let done = Rc::new(Cell::new(false));
+    let (told, by, ino) = (done.clone(), client.clone(), file.ino());
+    rt::spawn(async move {
+        by.set_size(ino, LEFT).await;
+        told.set(true);
+    });
+    rt::sleep(Duration::from_millis(100)).await;
+    cluster.restart_names().await;
+    way.mend();
+    while !done.get() {
+        rt::sleep(Duration::from_millis(10)).await;
+    }
+    (client, file)
+}
+
+fn as_it_should_be(bytes: &[u8]) {
+    assert_eq!(runs(bytes), [(b'x', LEFT), (0, SIZE - LEFT)]);
+}
+
+#[test]
+fn what_was_cut_does_not_come_back_when_the_same_client_makes_the_file_longer() {
+    with_cluster(|cluster| async move {
+        let (client, file) = shortened_late(&cluster).await;
+        client.put(&file, SIZE - 1, 1, 0).await;
+        as_it_should_be(&client.bytes(&file).await);
+    });
+}
+
+#[test]
+fn what_was_cut_does_not_come_back_when_another_makes_the_file_longer() {
+    with_cluster(|cluster| async move {
+        let other = cluster.client().await;
+        let (client, file) = shortened_late(&cluster).await;
+        let theirs = other.open_named("f", RDWR).await;
+        other.put(&theirs, SIZE - 1, 1, 0).await;
+        as_it_should_be(&other.bytes(&theirs).await);
+        as_it_should_be(&client.bytes(&file).await);
+    });
+}
