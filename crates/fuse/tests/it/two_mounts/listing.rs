@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
-use crate::{Cluster, SETTLING};
+use super::{Cluster, SETTLING};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};

@@ -1,6 +1,6 @@
 //! Faults of metadata.
 
-use crate::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
+use super::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
 use fsck::{Kind, Orders, Verdict};
 use namespace::keys;
 use namespace::record::{Entry, Inline, Next, Orphan, Xattr};

@@ -1,6 +1,6 @@
 //! Files in mirrored groups.
 
-use crate::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
+use super::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IoPath, Store};
 use fsck::{Kind, Later, Local, Loss, Online, Orders, Report, Seat, Subject, Targets, Verdict};
 use rt::IoBuf;

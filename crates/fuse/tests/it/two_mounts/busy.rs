@@ -1,6 +1,6 @@
 //! A program that reads one page after another: whoever wants to write gets his turn, on its own mount and on another one.
 
-use crate::Cluster;
+use super::Cluster;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -21,7 +21,7 @@ pub(crate) fn who_reads_page_after_page_keeps_nobody_from_writing(cluster: &Clus
     file.write_all_at(&[0; PAGE], 0).unwrap();
     file.set_len(BYTES).unwrap();
     drop(file);
-    std::thread::sleep(crate::SETTLING);
+    std::thread::sleep(super::SETTLING);
     // Opened before anybody writes, so its kernel keeps pages.
     let (reader, beside) = (File::open(&path).unwrap(), File::open(&path).unwrap());
     advise_random(&reader);

@@ -1,6 +1,6 @@
 //! Faults of chunk files.
 
-use crate::support::on_a_core;
+use super::support::on_a_core;
 use chunkstore::{Durability, IoPath};
 use fsck::{Kind, Loss, Orders, Verdict};
 use rt::IoBuf;

@@ -2,8 +2,6 @@
 //!
 //! It needs the right to mount, as the program itself does.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod aio;
 mod busy;
 mod hanging;

@@ -1,6 +1,6 @@
 //! A target whose disk hangs: what waits for it keeps nobody from the rest.
 
-use crate::{Cluster, aio};
+use super::{Cluster, aio};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::Ordering;

@@ -1,0 +1,5 @@
+//! The integration tests of the check, in one program.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod check;

@@ -1,0 +1,5 @@
+//! The integration tests of mounts, in one program.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod two_mounts;
