@@ -2,10 +2,10 @@
 
 use crate::chunk_file::ChunkFile;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use types::InodeId;
+use types::{HashMap, InodeId};
 
 /// Independent parts, so that cores rarely meet.
 const SHARDS: usize = 64;

@@ -5,9 +5,8 @@
 
 use crate::Client;
 use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use types::{Attr, Errno, Error, InodeId, Result};
+use types::{Attr, Errno, Error, HashMap, HashSet, InodeId, Result};
 use wire::{Capability, MetaOp, MetaReply, StorageOp};
 
 /// Shards of the table; a power of two, many more than cores.

@@ -16,9 +16,8 @@
 
 use crate::lease::{Asked, Leases};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use types::InodeId;
+use types::{HashMap, HashSet, InodeId};
 use wire::{MetaOp, MetaReply, MetaResponse};
 
 /// Shards of the table; a power of two, many more than cores.
@@ -99,7 +98,7 @@ impl CompleteDirectories {
         let now = leases.asking();
         if is_first && is_held && asked.clock() >= shard.floor && leases.vouches(asked, attr.ino).is_some() {
             shard.make_room();
-            shard.directories.insert(attr.ino, Complete { asked: now, names: HashSet::new() });
+            shard.directories.insert(attr.ino, Complete { asked: now, names: HashSet::default() });
         }
     }
 

@@ -18,8 +18,7 @@
 
 use crate::lease::{Asked, Leases};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
-use types::{Attr, FileKind, InodeId, Result};
+use types::{Attr, FileKind, HashMap, InodeId, Result};
 use wire::{DirectoryState, MetaOp, MetaReply, MetaResponse};
 
 /// Shards of the table; a power of two, many more than cores.
@@ -113,7 +112,7 @@ impl Directories {
             return shard.forget(leases, ino);
         }
         if shard.known.len() >= MAX_DIRECTORIES && !shard.known.contains_key(&ino) {
-            *shard = Shard { known: HashMap::new(), floor: leases.now() };
+            *shard = Shard { known: HashMap::default(), floor: leases.now() };
             return;
         }
         match shard.known.get(&ino) {
@@ -131,7 +130,7 @@ impl Directories {
 
     fn forget_all(&self, leases: &Leases) {
         for shard in &self.shards {
-            *shard.lock() = Shard { known: HashMap::new(), floor: leases.now() };
+            *shard.lock() = Shard { known: HashMap::default(), floor: leases.now() };
         }
     }
 }

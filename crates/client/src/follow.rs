@@ -13,12 +13,11 @@ use crate::fill::Pass;
 use crate::inode::OpenInode;
 use crate::recall::{RETRY, within};
 use crate::services::Service;
-use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, PartitionId, Result};
+use types::{Errno, Error, HashSet, InodeId, PartitionId, Result};
 use wire::MetaOp;
 
 /// How long requests that are under way are waited for before the session is registered again.

@@ -10,10 +10,10 @@ use crate::landing::Landing;
 use crate::promise::Promised;
 use crate::verifiers::Unsynced;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use types::{Attr, InodeId, Layout, Timestamp};
+use types::{Attr, HashMap, InodeId, Layout, Timestamp};
 use wire::LeaseMode;
 
 /// Shards of the table; a power of two, many more than cores.

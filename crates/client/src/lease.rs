@@ -44,9 +44,8 @@
 //! - *The service ended the session.* Every wait ends, with `ESTALE`.
 
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use types::{InodeId, NodeId, PartitionId};
+use types::{HashMap, HashSet, InodeId, NodeId, PartitionId};
 use wire::{Grant, LeaseMode, MetaReply, MetaResponse, Recall};
 
 /// Shards of the table; a power of two, many more than cores.

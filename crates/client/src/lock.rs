@@ -5,9 +5,8 @@ use crate::services::Service;
 use crate::{Cancel, Client, unexpected};
 use parking_lot::Mutex;
 use rt::sync::Event;
-use std::collections::HashMap;
 use std::sync::Arc;
-use types::{Errno, InodeId, Result};
+use types::{Errno, HashMap, InodeId, Result};
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
 
 /// Locks that one request tells a service of: some 200 KiB.

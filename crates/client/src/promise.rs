@@ -34,11 +34,11 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rt::IoBuf;
 use rt::sync::Event;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{Attr, Credentials, Errno, Error, InodeId, Result, mode};
+use types::{Attr, Credentials, Errno, Error, HashMap, HashSet, InodeId, Result, mode};
 use wire::{LeaseMode, MetaOp, Promise, PromisedFile};
 
 /// The longest that a promise is held. After that the file outlives this process.
@@ -213,9 +213,9 @@ impl Promises {
         directory.alone = Some(match directory.alone.take() {
             // What was known under an earlier lease may be so no more.
             Some(before) => {
-                Alone { asked, births: births.after(before.births), free: HashSet::new(), ..before }
+                Alone { asked, births: births.after(before.births), free: HashSet::default(), ..before }
             }
-            None => Alone { asked, since_ns: rt::monotonic_ns(), births, free: HashSet::new() },
+            None => Alone { asked, since_ns: rt::monotonic_ns(), births, free: HashSet::default() },
         });
     }
 

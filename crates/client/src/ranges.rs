@@ -22,11 +22,10 @@ use crate::lease::{Asked, Leases};
 use crate::numbers::{REUSED_AFTER, is_in_doubt};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Credentials, Errno, Error, InodeId, Result};
+use types::{Credentials, Errno, Error, HashMap, HashSet, InodeId, Result};
 use wire::{LeaseMode, MetaOp, MetaReply};
 
 /// How long a range is kept in which nothing is made, nanoseconds, and how often that is looked at.

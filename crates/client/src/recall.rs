@@ -6,14 +6,14 @@ use crate::inode::{OpenInode, Usage};
 use crate::services::Service;
 use crate::{Client, unexpected};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
-use types::{ByteRange, Errno, Error, InodeId, NodeId};
+use types::{ByteRange, Errno, Error, HashMap, InodeId, NodeId};
 use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
 
 /// Inodes whose recalls are handled at a time; more wait. Each may hold a handful of requests.

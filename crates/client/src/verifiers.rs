@@ -12,9 +12,8 @@
 
 use crate::data::Keeper;
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::GroupId;
+use types::{GroupId, HashMap};
 
 /// Verifiers of the metadata store that are remembered: one for each loss of its power while the session lives.
 const MAX_OF_NAMES: usize = 16;

@@ -6,8 +6,8 @@ use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
 use chunkstore::{IoPath, Store};
 use rt::IoBuf;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use types::{ByteRange, Group, InodeId, MemberState, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{ByteRange, Group, HashSet, InodeId, MemberState, Result};
 
 /// Bytes that are compared at once.
 const PIECE: u64 = 1 << 20;

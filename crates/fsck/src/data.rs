@@ -5,9 +5,10 @@ use crate::finding::{Finding, Kind, Report};
 use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
 use chunkstore::{Store, StoreError};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use types::{
-    ByteRange, ClusterMap, Errno, Error, Group, GroupId, InodeId, Layout, MemberState, Result, TargetId,
+    ByteRange, ClusterMap, Errno, Error, Group, GroupId, HashSet, InodeId, Layout, MemberState, Result,
+    TargetId,
 };
 
 /// Checks every chunk file, and every layout for chunk files that are gone.

@@ -5,8 +5,8 @@ use crate::finding::{Kind, Report};
 use crate::tree::{Known, Name, Tree};
 use namespace::keys;
 use namespace::record::Inode;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use types::{InodeId, PartitionId, mode};
+use std::collections::BTreeMap;
+use types::{HashMap, HashSet, InodeId, PartitionId, mode};
 
 /// A change that puts one finding right.
 pub(crate) struct Fix {
@@ -85,7 +85,7 @@ pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut Report)
 
 /// Every directory that the root leads to, or will once directories without a name have got one.
 fn reachable(tree: &Tree) -> HashSet<InodeId> {
-    let mut children: HashMap<InodeId, Vec<InodeId>> = HashMap::new();
+    let mut children: HashMap<InodeId, Vec<InodeId>> = HashMap::default();
     for (&ino, known) in &tree.inodes {
         if known.inode.as_ref().is_some_and(Inode::is_directory) {
             for name in &known.names {

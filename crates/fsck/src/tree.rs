@@ -7,8 +7,8 @@ use bytes::Bytes;
 use kv::Engine;
 use namespace::keys::{self, Key, KeyRange};
 use namespace::record::{self, Entry, Inode, Next};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use types::{ByteRange, Errno, Error, InodeId, Layout, PartitionId, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{ByteRange, Errno, Error, HashMap, HashSet, InodeId, Layout, PartitionId, Result};
 
 /// Pairs that one scan brings.
 const PAGE: usize = 4096;
@@ -227,7 +227,7 @@ impl Tree {
     /// # Errors
     /// `ENOENT`.
     pub(crate) fn below(&self, path: &str) -> Result<HashSet<InodeId>> {
-        let mut children: HashMap<InodeId, Vec<(&[u8], InodeId)>> = HashMap::new();
+        let mut children: HashMap<InodeId, Vec<(&[u8], InodeId)>> = HashMap::default();
         for (&ino, known) in &self.inodes {
             for name in &known.names {
                 children.entry(name.dir).or_default().push((&name.name, ino));
@@ -242,7 +242,7 @@ impl Tree {
                     .hint("the path begins at the root of the file system, wherever that is mounted")
             })?;
         }
-        let (mut below, mut waiting) = (HashSet::new(), vec![at]);
+        let (mut below, mut waiting) = (HashSet::default(), vec![at]);
         while let Some(ino) = waiting.pop() {
             if below.insert(ino) {
                 waiting.extend(in_dir(&ino).iter().map(|(_, child)| *child));

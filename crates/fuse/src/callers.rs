@@ -10,10 +10,10 @@
 //! question for everything.
 
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use types::HashMap;
 
 /// Threads whose file in `/proc` is kept open: opening it takes longer than reading it, and a program makes many files. Beyond it all are closed.
 const MAX_OPEN: usize = 128;

@@ -3,9 +3,9 @@
 
 use client::Cancel;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use types::{Errno, InodeId, Result};
+use types::{Errno, HashMap, InodeId, Result};
 use wire::LockOwner;
 
 /// Interrupts remembered for requests that have yet to begin their wait. An interrupt overtakes its request by microseconds, so

@@ -16,11 +16,11 @@ use crate::abi::{self, NotifyInvalInode, OutHeader, bytes_of};
 use crate::sys;
 use parking_lot::{Condvar, Mutex};
 use rt::sync::Event;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ByteRange, InodeId};
+use types::{ByteRange, HashMap, InodeId};
 
 /// Threads that tell the kernel where it has to be told often: one inode whose pages are busy doesn't hold up the others.
 pub const THREADS: usize = 4;

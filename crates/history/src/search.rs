@@ -11,6 +11,7 @@
 
 use crate::model::Model;
 use crate::operation::Operation;
+#[allow(clippy::disallowed_types, reason = "it is only asked whether a node is in it: its order is never seen")]
 use std::collections::HashSet;
 use std::hash::Hash;
 

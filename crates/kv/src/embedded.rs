@@ -9,11 +9,11 @@ use crate::{Batch, Durability, Engine, KvError, Outcome, Pair, Space};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use types::HashMap;
 
 /// Bytes of decoded blocks kept in memory.
 const BLOCK_CACHE_BYTES: u64 = 128 << 20;

@@ -2,7 +2,7 @@
 
 use crate::{Batch, KvError, Outcome};
 use bytes::Bytes;
-use std::collections::HashMap;
+use types::HashMap;
 
 /// Last write per key of the batches that won, in order of first touch.
 ///

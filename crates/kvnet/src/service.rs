@@ -5,9 +5,8 @@ use kv::{Batch, Guard, KvError, Outcome, Ticket, Writer};
 use net::{Handler, LocalFuture};
 use parking_lot::Mutex;
 use rt::IoBuf;
-use std::collections::HashMap;
 use std::sync::Arc;
-use types::{Errno, Error, Result};
+use types::{Errno, Error, HashMap, Result};
 use wire::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest};
 
 /// Clients whose last apply is remembered; with more, the one that was idle for longest is forgotten. As many as there are starts of

@@ -6,9 +6,8 @@
 use crate::limits::{CACHE_BYTES, CACHE_SHARDS, MAX_CACHED_VALUE};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use types::PartitionId;
+use std::hash::BuildHasher;
+use types::{HashMap, PartitionId, ProcessHash};
 
 /// Bytes that an entry takes beside its key and value: its place in the map, and an allocation with a count for each.
 const ENTRY_OVERHEAD: usize = 256;
@@ -16,7 +15,7 @@ const ENTRY_OVERHEAD: usize = 256;
 /// Two generations a shard: what is used moves to the young one, and when that is full, the old one goes.
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
-    hasher: RandomState,
+    hasher: ProcessHash,
     generation_bytes: usize,
 }
 
@@ -36,7 +35,7 @@ impl Cache {
     fn with_capacity(bytes: usize) -> Cache {
         Cache {
             shards: (0..CACHE_SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: ProcessHash::default(),
             generation_bytes: bytes / CACHE_SHARDS / 2,
         }
     }

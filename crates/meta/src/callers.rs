@@ -3,9 +3,9 @@
 use crate::limits::{CALLERS_PER_SESSION, GROUPS_PER_CALLER};
 use namespace::Caller;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use types::{Credentials, Errno, Error, Result};
+use types::{Credentials, Errno, Error, HashMap, Result};
 
 /// What is known of a user.
 #[derive(Debug)]

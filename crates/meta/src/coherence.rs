@@ -506,9 +506,8 @@ mod tests {
     use crate::service::MetaOptions;
     use crate::sessions::SessionKind;
     use kv::{Durability, Memory, Writer};
-    use std::collections::HashMap;
     use std::sync::{Arc, RwLock};
-    use types::{ClusterMap, NodeId, SessionId};
+    use types::{ClusterMap, HashMap, NodeId, SessionId};
 
     /// A command may run on one core while another one ends its session.
     #[test]
@@ -518,7 +517,7 @@ mod tests {
             let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
             let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: 1 };
             let map = Arc::new(RwLock::new(Arc::new(ClusterMap::default())));
-            let meta = MetaService::open(writer, options, map, HashMap::new()).await.unwrap();
+            let meta = MetaService::open(writer, options, map, HashMap::default()).await.unwrap();
             meta.register_session(ENDED, SessionKind::Remote).await.unwrap();
             let session = meta.sessions.find(ENDED).unwrap();
             let grant = |number| {

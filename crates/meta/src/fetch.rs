@@ -16,8 +16,8 @@ use crate::limits::{KEPT_FOR_READINGS, SPARE_PAIRS};
 use bytes::Bytes;
 use kv::{KvError, Pair, Store, Ticket};
 use namespace::keys;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use types::PartitionId;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use types::{HashMap, PartitionId};
 
 /// The readings of a partition, and what is kept for them.
 #[derive(Default)]

@@ -2,9 +2,10 @@
 
 use net::Channel;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use types::{ClusterMap, Errno, Error, MapHandle, Node, NodeId, NodeState, PartitionId, Result, Role};
+use types::{
+    ClusterMap, Errno, Error, HashMap, MapHandle, Node, NodeId, NodeState, PartitionId, Result, Role,
+};
 use wire::{PartitionsReply, PartitionsRequest};
 
 /// A way to the metadata service of one node, for other services.

@@ -2,8 +2,7 @@
 
 use crate::limits::MAX_LANES;
 use kv::{Outcome, Ticket};
-use std::collections::HashMap;
-use types::{Errno, Error, Result};
+use types::{Errno, Error, HashMap, Result};
 use wire::{MetaReply, Number};
 
 /// An answer that was given, or will be when its commit is in.

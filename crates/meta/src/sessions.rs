@@ -12,13 +12,13 @@ use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use rt::sync::Event;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use types::{Errno, Error, Export, InodeId, Result, SessionId};
+use types::{Errno, Error, Export, HashMap, InodeId, Result, SessionId};
 use wire::{LeaseMode, MetaReply, Number, Recall};
 
 /// How a session lives.

@@ -1,6 +1,5 @@
 //! How much room a directory's file system has.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -25,7 +24,7 @@ fn this_kernel() -> u64 {
     *NUMBER.get_or_init(|| {
         let told = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         // Where nobody tells, processes don't know of each other that they are on one machine.
-        told.and_then(|id| number_in(&id)).unwrap_or_else(|| RandomState::new().build_hasher().finish())
+        told.and_then(|id| number_in(&id)).unwrap_or_else(rt::random_u64)
     })
 }
 

@@ -2,10 +2,9 @@
 
 use crate::{Caller, Proof, Transport};
 use parking_lot::RwLock;
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use types::{ClusterMap, Export, ExportRule, export_for};
+use types::{ClusterMap, Export, ExportRule, HashMap, export_for};
 
 /// Addresses whose rule is remembered; then all are forgotten and looked up again. Some 3 MiB.
 const MAX_REMEMBERED: usize = 65_536;

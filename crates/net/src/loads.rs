@@ -1,10 +1,9 @@
 //! What this process has under way at each target, and which of them didn't answer lately: by that a member of a group is chosen to read from.
 
 use parking_lot::RwLock;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use types::TargetId;
+use types::{HashMap, TargetId};
 
 use crate::limits::SILENCE_MEMORY;
 

@@ -4,9 +4,9 @@ use crate::loads::Loads;
 use crate::node_channels::{Connect, NodeChannels};
 use crate::{Channel, Distance, LocalFuture, OwnRack};
 use rt::IoBuf;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
-use types::{ClusterMap, Errno, Error, MapHandle, Result, TargetId, TargetState};
+use types::{ClusterMap, Errno, Error, HashMap, MapHandle, Result, TargetId, TargetState};
 use wire::{StorageReply, StorageRequest};
 
 /// A way to the storage service of one node.

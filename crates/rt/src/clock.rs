@@ -50,6 +50,12 @@ pub fn random_u64() -> u64 {
     })
 }
 
+/// Draws the keys of the process's hashed maps ([`types::set_hash_keys`]) from the kernel: a process that serves requests does so
+/// before anything else. Not by [`random_u64`], whose numbers others see and can continue.
+pub fn draw_hash_keys() {
+    types::set_hash_keys([seed(), seed()]);
+}
+
 /// One step of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 pub(crate) fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

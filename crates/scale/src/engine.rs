@@ -1,7 +1,8 @@
 //! Stations, and what is on its way over them.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
+use types::HashMap;
 
 /// Pieces that a transfer is cut into, which take turns with those of others.
 const PIECES: u32 = 8;

@@ -5,13 +5,13 @@ use client::{Client, ClientOptions};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService};
 use net::Channel;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use storage::StorageService;
 use types::{
-    CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, NodeId, Pool, PoolId,
-    Result, SessionId, Target, TargetId, TargetState,
+    CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, HashMap, InodeId, MapHandle, NodeId, Pool,
+    PoolId, Result, SessionId, Target, TargetId, TargetState,
 };
 use wire::mgmt::Touched;
 use wire::{StorageReply, StorageRequest, XattrMode};

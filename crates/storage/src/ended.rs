@@ -6,8 +6,7 @@
 use crate::convert;
 use chunkstore::{ROW_BYTES, Row, Store};
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use types::{Errno, Error, Result, SessionId};
+use types::{Errno, Error, HashMap, Result, SessionId};
 
 /// Sessions that a target keeps in mind: 1 MiB of file. Sessions are ended by force when a client has died or was cut off.
 const MAX_ENDED: u32 = 16_384;

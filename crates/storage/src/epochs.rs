@@ -13,9 +13,9 @@
 
 use parking_lot::Mutex;
 use rt::sync::Event;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, PartitionId, Result};
+use types::{Errno, Error, HashMap, InodeId, PartitionId, Result};
 
 /// Parts of the table with a lock each, so that cores seldom meet.
 const SHARDS: usize = 64;

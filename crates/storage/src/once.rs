@@ -24,10 +24,10 @@
 use chunkstore::{ROW_BYTES, Row as Bytes, Rows, Store};
 use parking_lot::Mutex;
 use rt::sync::Event;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Result, SessionId};
+use types::{Errno, Error, HashSet, InodeId, Result, SessionId};
 use wire::{Number, StorageReply};
 
 use crate::convert;

@@ -4,9 +4,9 @@
 //! still runs, and that is in the next round.
 
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use types::{ByteRange, Errno, Error, GroupId, InodeId, Result, TargetId};
+use types::{ByteRange, Errno, Error, GroupId, HashMap, InodeId, Result, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest, WATCHED_REGION};
 
 /// Watches of a process. Each is some KiB as a rule and 4 MiB at most; beyond it the one that was used longest ago ends.

@@ -6,6 +6,7 @@ mod attr;
 mod checksum;
 mod error;
 mod export;
+mod hash;
 mod id;
 mod map;
 mod pattern;
@@ -21,6 +22,7 @@ pub use checksum::{
 };
 pub use error::{Errno, Error, Result};
 pub use export::{Export, ExportAccess, ExportClients, ExportRule, NOBODY, Squash, export_for};
+pub use hash::{HashMap, HashSet, ProcessHash, set_hash_keys};
 pub use id::{ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, SessionId, TargetId};
 pub use map::{
     CapacityClass, ClusterMap, Group, MapHandle, MemberState, Node, NodeState, Pool, Role, Target,

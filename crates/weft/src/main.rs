@@ -30,6 +30,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    rt::draw_hash_keys();
     let cli = cli::Cli::parse_from(arguments(std::env::args_os()));
     match cmd::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,

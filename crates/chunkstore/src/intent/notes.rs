@@ -6,11 +6,11 @@
 use super::format::{Note, Records};
 use super::spans::{SpanInForce, Spans};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use types::InodeId;
+use types::{HashMap, InodeId};
 
 /// Independent parts, so that cores rarely meet.
 const SHARDS: usize = 16;

@@ -8,10 +8,9 @@
 
 use super::format::{Note, Span};
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::{InodeId, PartitionId};
+use types::{HashMap, InodeId, PartitionId};
 
 /// Inodes that a span covers: enough that its durable write doesn't count, and few enough that a recovery looks for all of them in
 /// some ten milliseconds.

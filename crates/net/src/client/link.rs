@@ -14,13 +14,12 @@ use crate::limits::{
 use crate::signal::Signal;
 use rt::net::Address;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{Errno, Error, Result};
+use types::{Errno, Error, HashMap, Result};
 
 /// A core's links, by peer.
 #[derive(Default)]

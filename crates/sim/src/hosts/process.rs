@@ -16,13 +16,15 @@ use net::{
     Channel, ClientIdentity, Handler, Liveness, OwnRack, Peer, PeerOptions, Router, Security, Server,
     ServerLimits, ServerOptions, WhenOffline,
 };
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
-use types::{Credentials, Errno, Error, InodeId, MapHandle, NodeId, Result, Scheme, SessionId, TargetId};
+use types::{
+    Credentials, Errno, Error, HashMap, InodeId, MapHandle, NodeId, Result, Scheme, SessionId, TargetId,
+};
 use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 const PORT: u16 = 7000;

@@ -2,8 +2,8 @@
 
 use chunkstore::NoteHold;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
-use types::{ByteRange, Epoch, InodeId};
+use std::collections::BTreeMap;
+use types::{ByteRange, Epoch, HashMap, InodeId};
 
 /// The holds of one replica while it isn't the primary. As many as changes are under way, and those of the second before.
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct State<H> {
 
 impl<H> Default for State<H> {
     fn default() -> State<H> {
-        State { version: Epoch(0), by_name: BTreeMap::new(), ranges: HashMap::new() }
+        State { version: Epoch(0), by_name: BTreeMap::new(), ranges: HashMap::default() }
     }
 }
 

@@ -5,11 +5,11 @@
 //! here is bounded by the requests in progress.
 
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use types::{ByteRange, InodeId};
+use types::{ByteRange, HashMap, InodeId};
 
 /// Parts of the table with a lock each, so that cores seldom meet.
 const SHARDS: usize = 16;

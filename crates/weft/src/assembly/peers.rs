@@ -9,11 +9,10 @@ use net::{
     AddressFailure, Channel, ClientIdentity, LinkStatus, MetaChannel, Networks, Peer, PeerOptions,
     PeerStatus, SameHost, Security, StorageChannel,
 };
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use types::{ClusterMap, Errno, Error, Node, NodeId, Result, Subnet};
+use types::{ClusterMap, Errno, Error, HashMap, Node, NodeId, Result, Subnet};
 use wire::{MgmtReply, MgmtRequest};
 
 /// The way to management.

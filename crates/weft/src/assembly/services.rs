@@ -16,10 +16,10 @@ use kv::{Durability, Engine, Writer};
 use meta::{LocalMount, MetaOptions, MetaService, SessionKind, StorageChannel};
 use mgmt::{FIRST_NODE, Management, StateDir, StatePaths, Superblock, TargetList};
 use net::{Channel, LocalFuture};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, Weak};
 use storage::StorageService;
-use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
+use types::{Errno, Error, HashMap, InodeId, Result, SessionId, TargetId};
 use wire::mgmt::Touched;
 
 /// Targets of a new cluster unless told otherwise: as many as a file is striped over by default.

@@ -6,9 +6,8 @@ use crate::size::format_size;
 use chunkstore::Store;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use types::{Errno, Error, GroupId, InodeId, Result};
+use types::{Errno, Error, GroupId, HashMap, HashSet, InodeId, Result};
 
 /// The attribute through which the mount answers.
 const ATTRIBUTE: &str = "weft.entry";
@@ -40,7 +39,7 @@ pub fn describe(path: &Path) -> Result<Value> {
 /// Puts the path of every chunk file where the mount, which doesn't know how targets name their files, says
 /// only whose it is: the digits of the inode and of the slot.
 fn locate_chunk_files(value: &mut Value) {
-    let (mut directories, mut mirrored) = (HashMap::new(), HashSet::new());
+    let (mut directories, mut mirrored) = (HashMap::default(), HashSet::default());
     for group in value["layout"]["groups"].as_array().into_iter().flatten() {
         if group["scheme"].as_str().is_some_and(|scheme| scheme != "single") {
             mirrored.extend(group["group"].as_u64());

@@ -13,12 +13,11 @@ use bench::{Caching, Experiment, Through};
 use client::{File, ReadHow, Succession, WriteHow};
 use rt::IoBuf;
 use rustix::process::{getegid, geteuid};
-use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use types::{Credentials, Errno, Error, InodeId, Result, mode};
+use types::{Credentials, Errno, Error, HashMap, InodeId, Result, mode};
 
 /// The most that a call of the core moves: what the kernel asks of a mount at a time.
 const MAX_TRANSFER: usize = 1 << 20;

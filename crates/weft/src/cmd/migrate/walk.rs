@@ -1,11 +1,10 @@
 //! The files below some paths, each once.
 
 use crate::output::os_error;
-use std::collections::HashSet;
 use std::fs::{self, Metadata, ReadDir};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use types::{Errno, Error, Result};
+use types::{Errno, Error, HashSet, Result};
 
 /// What is found.
 pub enum Found {
@@ -33,7 +32,7 @@ pub struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub fn new(paths: &'a [PathBuf], is_recursive: bool) -> Walk<'a> {
-        Walk { paths: paths.iter(), is_recursive, open: Vec::new(), several_names: HashSet::new() }
+        Walk { paths: paths.iter(), is_recursive, open: Vec::new(), several_names: HashSet::default() }
     }
 
     fn look(&mut self, path: PathBuf, metadata: &Metadata) -> Found {
