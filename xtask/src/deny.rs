@@ -1,0 +1,68 @@
+//! Licenses, sources, versions and known vulnerabilities of the dependencies, by cargo-deny and deny.toml.
+
+use crate::build;
+use crate::process;
+use crate::summary::Summary;
+use std::process::Command;
+use std::time::Duration;
+
+/// What needs nothing but the tree and the registry's files that are here.
+const OFFLINE_CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
+/// A check reads some hundred manifests.
+const CHECK_LIMIT: Duration = Duration::from_secs(120);
+/// How long it may take to get the database of vulnerabilities, a git repository of some MiB.
+const FETCH_LIMIT: Duration = Duration::from_secs(60);
+/// How the missing program is got.
+const INSTALL: &str = "cargo install --locked cargo-deny";
+
+/// Runs all checks, each counted as one test. Without cargo-deny they are skipped, and the one of known vulnerabilities is where
+/// their database can't be had.
+pub fn run() -> Summary {
+    let mut summary = Summary::default();
+    if !is_installed() {
+        let checks = OFFLINE_CHECKS.iter().chain(&["advisories"]);
+        checks.for_each(|check| skip(&mut summary, check, "cargo-deny isn't installed", INSTALL));
+        return summary;
+    }
+    for check in OFFLINE_CHECKS {
+        judge(&mut summary, check, &["--offline"], &[]);
+    }
+    match process::run_ok(deny().args(["fetch", "db"]), FETCH_LIMIT) {
+        Ok(_) => judge(&mut summary, "advisories", &[], &["--disable-fetch"]),
+        Err(_) => {
+            let cause = "the database of known vulnerabilities can't be fetched";
+            skip(&mut summary, "advisories", cause, "cargo deny fetch db, on a machine with a network");
+        }
+    }
+    summary
+}
+
+fn deny() -> Command {
+    let mut command = build::cargo();
+    command.arg("deny");
+    command
+}
+
+fn is_installed() -> bool {
+    process::run_ok(deny().arg("--version"), CHECK_LIMIT).is_ok()
+}
+
+/// Runs one check; what it finds is quoted if it fails.
+fn judge(summary: &mut Summary, check: &str, graph: &[&str], options: &[&str]) {
+    let mut command = deny();
+    command
+        .arg("--all-features")
+        .args(graph)
+        .args(["check", "--hide-inclusion-graph"])
+        .args(options)
+        .arg(check);
+    match process::run_ok(&mut command, CHECK_LIMIT) {
+        Ok(_) => summary.passed += 1,
+        Err(message) => summary.fail(&format!("cargo deny check {check}"), &message),
+    }
+}
+
+fn skip(summary: &mut Summary, check: &str, cause: &str, hint: &str) {
+    println!("skipped: cargo deny check {check}: {cause}; hint: {hint}");
+    summary.skipped += 1;
+}
