@@ -1,9 +1,10 @@
 //! Connections that break.
 
-use crate::proxy::Proxy;
-use crate::raw::Raw;
-use crate::support::{Ask, PATIENCE, Service1, Told, pattern, peer_of, serve, sum};
-use crate::until::until;
+use crate::rpc::proxy::Proxy;
+use crate::rpc::raw::Raw;
+use crate::rpc::support::{Ask, PATIENCE, Service1, Told, pattern, peer_of, serve, sum};
+use crate::rpc::until::until;
+use crate::rpc::way::Way;
 use net::Channel;
 use rt::IoBuf;
 use std::cell::Cell;
@@ -14,13 +15,13 @@ use types::Errno;
 use wire::frame::Kind;
 
 /// A call whose connection is cut while the service still works on it is repeated only when that work has ended.
-fn no_copy_runs_beside_an_older_one(cut: fn(&Proxy)) {
+fn no_copy_runs_beside_an_older_one(way: Way, cut: fn(&Proxy)) {
     let service = Service1::new();
-    let server = serve(&service);
+    let server = serve(way, &service);
     let proxy = Proxy::to(server.addresses()[0]);
     let seen = service.clone();
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![proxy.address], PATIENCE));
+        let channel: Channel<Ask, Told> = Channel::remote(peer_of(way, vec![proxy.address], PATIENCE));
         let (answer, call) = (Rc::new(Cell::new(None)), channel.clone());
         let answered = answer.clone();
         rt::spawn(async move { answered.set(Some(call.call(Ask::Count(1), None).await)) });
@@ -45,24 +46,21 @@ fn no_copy_runs_beside_an_older_one(cut: fn(&Proxy)) {
     assert_eq!(service.most.load(Ordering::SeqCst), 1, "never two at a time");
 }
 
-#[test]
-fn no_copy_of_a_request_runs_beside_an_older_one_when_both_ends_notice() {
-    no_copy_runs_beside_an_older_one(Proxy::cut);
+pub fn no_copy_of_a_request_runs_beside_an_older_one_when_both_ends_notice(way: Way) {
+    no_copy_runs_beside_an_older_one(way, Proxy::cut);
 }
 
-#[test]
-fn no_copy_of_a_request_runs_beside_an_older_one_when_only_the_client_notices() {
-    no_copy_runs_beside_an_older_one(Proxy::cut_client);
+pub fn no_copy_of_a_request_runs_beside_an_older_one_when_only_the_client_notices(way: Way) {
+    no_copy_runs_beside_an_older_one(way, Proxy::cut_client);
 }
 
-#[test]
-fn a_request_that_hangs_does_not_keep_its_client_out_for_longer_than_its_time_out() {
+pub fn a_request_that_hangs_does_not_keep_its_client_out_for_longer_than_its_time_out(way: Way) {
     let service = Service1::new(); // The gate is closed.
-    let server = serve(&service);
+    let server = serve(way, &service);
     let proxy = Proxy::to(server.addresses()[0]);
     rt::block_on(async move {
         let timeout = Duration::from_secs(3);
-        let hung: Channel<Ask, Told> = Channel::remote(peer_of(vec![proxy.address], timeout));
+        let hung: Channel<Ask, Told> = Channel::remote(peer_of(way, vec![proxy.address], timeout));
         let asks = hung.clone();
         rt::spawn(async move { drop(asks.call(Ask::Count(1), None).await.unwrap_err()) });
         until(|| service.begun.load(Ordering::SeqCst) == 1).await;
@@ -81,13 +79,12 @@ fn a_request_that_hangs_does_not_keep_its_client_out_for_longer_than_its_time_ou
     .unwrap();
 }
 
-#[test]
-fn bulk_transfers_survive_cuts() {
-    let server = serve(&Service1::open());
+pub fn bulk_transfers_survive_cuts(way: Way) {
+    let server = serve(way, &Service1::open());
     let address = server.addresses()[0];
     rt::block_on(async move {
         let proxy = Proxy::to(address);
-        let peer = peer_of(vec![proxy.address], PATIENCE);
+        let peer = peer_of(way, vec![proxy.address], PATIENCE);
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         let done = Rc::new(Cell::new(0));
         for number in 0..30u64 {
@@ -120,18 +117,17 @@ fn bulk_transfers_survive_cuts() {
     .unwrap();
 }
 
-#[test]
-fn an_older_connection_is_refused() {
-    let server = serve(&Service1::open());
+pub fn an_older_connection_is_refused(way: Way) {
+    let server = serve(way, &Service1::open());
     let address = server.addresses()[0];
-    let mut newer = Raw::connect(address);
+    let mut newer = Raw::connect(way, address);
     newer.hello(1, 5);
     assert_eq!(newer.receive().unwrap().0.kind, Kind::Welcome);
-    let mut older = Raw::connect(address);
+    let mut older = Raw::connect(way, address);
     older.hello(1, 4);
     assert_eq!(older.receive().unwrap().0.kind, Kind::Error);
     assert!(older.receive().is_none());
-    let mut newest = Raw::connect(address);
+    let mut newest = Raw::connect(way, address);
     newest.hello(1, 6);
     assert_eq!(newest.receive().unwrap().0.kind, Kind::Welcome);
     assert!(newer.receive().is_none(), "it was replaced");

@@ -1,8 +1,9 @@
 //! Clients that lie about the memory, change it, or die.
 
-use crate::hand::{Hand, LIMIT, learn, placed};
-use crate::raw::Raw;
-use crate::support::{Ask, Service1, Told, channel_to, pattern, serve, sum};
+use super::WAY;
+use super::hand::{Hand, LIMIT, learn, placed};
+use crate::rpc::raw::Raw;
+use crate::rpc::support::{Ask, Service1, Told, channel_to, pattern, serve, sum};
 use net::Server;
 use rt::{IoBuf, SharedMemory};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use wire::{Message, Service};
 const PAGE: usize = 4096;
 
 fn still_works(server: &Arc<Server>) {
-    let channel = channel_to(server);
+    let channel = channel_to(WAY, server);
     rt::block_on(async move {
         let data = IoBuf::from_slice(&pattern(1, 100_000)).slice(0..100_000);
         assert_eq!(channel.call(Ask::Sum(5), Some(data)).await, Ok(Told(5, sum(&pattern(1, 100_000)))));
@@ -40,7 +41,7 @@ fn told((header, body): (Header, Vec<u8>)) -> Told {
 
 #[test]
 fn payloads_are_where_the_header_says() {
-    let server = serve(&Service1::open());
+    let server = serve(WAY, &Service1::open());
     let address = server.addresses()[0];
     rt::block_on(async move {
         let (hand, memory) = Hand::welcome(address, 50, 8 * PAGE).await;
@@ -66,7 +67,7 @@ fn payloads_are_where_the_header_says() {
 
 #[test]
 fn places_outside_of_the_memory_end_the_connection_and_nothing_else() {
-    let server = serve(&Service1::open());
+    let server = serve(WAY, &Service1::open());
     let address = server.addresses()[0];
     let bad = [
         // The first page behind the end, one byte over the end, and numbers that overflow.
@@ -90,7 +91,7 @@ fn places_outside_of_the_memory_end_the_connection_and_nothing_else() {
             assert!(hand.receive().await.is_none(), "{number}: {header:?}");
         }
         // Where no memory is shared there is no place in it.
-        let mut raw = Raw::welcome(address, 200);
+        let mut raw = Raw::welcome(WAY, address, 200);
         raw.send_bytes(&placed(request(1), 1, &[0; 10]).encode());
         assert!(raw.receive().is_none());
         bystander.send(request(1), &body(Ask::Sum(4))).await;
@@ -104,7 +105,7 @@ fn places_outside_of_the_memory_end_the_connection_and_nothing_else() {
 #[test]
 fn memory_that_changes_while_it_is_checked_is_seen_by_nobody() {
     const BYTES: usize = 1 << 20;
-    let server = serve(&Service1::open());
+    let server = serve(WAY, &Service1::open());
     let address = server.addresses()[0];
     let data = pattern(8, BYTES);
     let (good, sums) = (IoBuf::from_slice(&data).slice(0..BYTES), sum(&data));
@@ -163,7 +164,7 @@ fn memory_that_changes_while_it_is_checked_is_seen_by_nobody() {
 #[test]
 fn a_client_that_dies_leaves_nothing_behind() {
     let service = Service1::new();
-    let server = serve(&service);
+    let server = serve(WAY, &service);
     let address = server.addresses()[0];
     let (seen, gate) = (service.clone(), service.clone());
     rt::block_on(async move {
@@ -200,7 +201,7 @@ fn refused(server: &Arc<Server>, client: u64, fd: impl FnOnce() -> std::os::fd::
 
 #[test]
 fn what_is_no_good_memory_is_refused() {
-    let server = serve(&Service1::open());
+    let server = serve(WAY, &Service1::open());
     refused(&server, 500, || std::fs::File::open("/proc/self/status").unwrap().into());
     refused(&server, 501, || std::net::TcpListener::bind("127.0.0.1:0").unwrap().into());
     // An ordinary file could be cut off while the server reads it.
@@ -222,7 +223,7 @@ fn what_is_no_good_memory_is_refused() {
 
 #[test]
 fn nobody_comes_by_the_socket_alone() {
-    let server = serve(&Service1::open());
+    let server = serve(WAY, &Service1::open());
     let address = server.addresses()[0];
     rt::block_on(async move {
         let (_before, way) = learn(address, 600);

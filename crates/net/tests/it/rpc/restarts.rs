@@ -1,19 +1,19 @@
 //! Servers that end and come back.
 
-use crate::support::{Ask, Service1, Told, channel_to, pattern, serve, serve_at, sum};
-use crate::until::{until, until_blocking};
+use crate::rpc::support::{Ask, Service1, Told, channel_to, pattern, serve, serve_at, sum};
+use crate::rpc::until::{until, until_blocking};
+use crate::rpc::way::Way;
 use rt::IoBuf;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-#[test]
-fn calls_survive_a_server_that_dies_and_comes_back() {
+pub fn calls_survive_a_server_that_dies_and_comes_back(way: Way) {
     let service = Service1::new(); // The gate is closed: calls are cut in the middle.
-    let mut server = serve(&service);
+    let mut server = serve(way, &service);
     let address = server.addresses()[0];
-    let channel = channel_to(&server);
+    let channel = channel_to(way, &server);
     let seen = service.clone();
     let client = std::thread::spawn(move || {
         rt::block_on(async move {
@@ -37,7 +37,7 @@ fn calls_survive_a_server_that_dies_and_comes_back() {
         until_blocking(move || seen.begun.load(Ordering::SeqCst) == 20 * round);
         server.stop();
         seen_running_reset(&service);
-        server = serve_at(address, &service);
+        server = serve_at(way, address, &service);
     }
     service.gate.set();
     client.join().unwrap();

@@ -1,6 +1,6 @@
 //! Who is refused; and the service lives on.
 
-use crate::support::*;
+use super::support::*;
 use identity::tls::Strangers;
 use identity::{Authority, Credentials, PendingKey, Protection, Role, Validity};
 use net::{Security, Server, Tls};

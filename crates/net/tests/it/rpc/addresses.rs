@@ -1,8 +1,9 @@
 //! Peers with several addresses, and peers that don't want us.
 
-use crate::support::{
+use crate::rpc::support::{
     Ask, Service1, Told, identity, localhost, peer_of, peer_options, serve, server_options,
 };
+use crate::rpc::way::Way;
 use net::{Channel, ClientIdentity, Networks, Peer, PeerOptions, Router, Server, ServerOptions};
 use std::net::TcpListener;
 use std::sync::{Arc, Barrier};
@@ -11,19 +12,18 @@ use types::Errno;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-#[test]
-fn the_next_address_is_taken_when_the_first_is_dead() {
-    let server = serve(&Service1::open());
+pub fn the_next_address_is_taken_when_the_first_is_dead(way: Way) {
+    let server = serve(way, &Service1::open());
     let alive = server.addresses()[0];
     let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
-    let peer = peer_of(vec![dead, alive], LIMIT);
+    let peer = peer_of(way, vec![dead, alive], LIMIT);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
         let status = peer.status();
         assert_eq!((status.name.as_str(), &status.addresses[..]), ("storage node 3", &[dead, alive][..]));
         let link = &status.links[0];
-        assert_eq!(link.connected, Some((alive.into(), crate::way::TRANSPORT)));
+        assert_eq!(link.connected, Some((alive.into(), way.transport())));
         assert_eq!(link.failures.len(), 1);
         assert_eq!(link.failures[0].address, dead.into());
         assert!(link.failures[0].reason.contains("refused"), "{link:?}");
@@ -33,12 +33,11 @@ fn the_next_address_is_taken_when_the_first_is_dead() {
     .unwrap();
 }
 
-#[test]
-fn new_addresses_are_used_by_calls_that_already_wait() {
-    let server = serve(&Service1::open());
+pub fn new_addresses_are_used_by_calls_that_already_wait(way: Way) {
+    let server = serve(way, &Service1::open());
     let alive = server.addresses().to_vec();
     let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
-    let peer = peer_of(vec![dead], LIMIT);
+    let peer = peer_of(way, vec![dead], LIMIT);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         rt::spawn(async move {
@@ -50,11 +49,10 @@ fn new_addresses_are_used_by_calls_that_already_wait() {
     .unwrap();
 }
 
-#[test]
-fn a_client_of_another_cluster_is_refused_at_once() {
-    let server = serve(&Service1::open());
+pub fn a_client_of_another_cluster_is_refused_at_once(way: Way) {
+    let server = serve(way, &Service1::open());
     let other = ClientIdentity { cluster: "another".into(), ..identity() };
-    let peer = Peer::new(PeerOptions { identity: other, ..peer_options(server.addresses().to_vec()) });
+    let peer = Peer::new(PeerOptions { identity: other, ..peer_options(way, server.addresses().to_vec()) });
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         let error = channel.call(Ask::Sum(1), None).await.unwrap_err();
@@ -65,10 +63,9 @@ fn a_client_of_another_cluster_is_refused_at_once() {
     .unwrap();
 }
 
-#[test]
-fn each_core_has_a_connection_of_its_own() {
-    let server = serve(&Service1::open());
-    let peer = peer_of(server.addresses().to_vec(), LIMIT);
+pub fn each_core_has_a_connection_of_its_own(way: Way) {
+    let server = serve(way, &Service1::open());
+    let peer = peer_of(way, server.addresses().to_vec(), LIMIT);
     let all = Arc::new(Barrier::new(4));
     let threads: Vec<_> = (0..3)
         .map(|index| {
@@ -96,28 +93,27 @@ fn each_core_has_a_connection_of_its_own() {
 }
 
 /// A server with two network cards, as far as the machine can tell.
-fn serve_two() -> Arc<Server> {
+fn serve_two(way: Way) -> Arc<Server> {
     let listen = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap()).to_vec();
-    let options = ServerOptions { listen, ..server_options(localhost()) };
+    let options = ServerOptions { listen, ..server_options(way, localhost()) };
     Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap()
 }
 
-fn peer_over(server: &Server, networks: &[&str], timeout: Duration) -> Arc<Peer> {
+fn peer_over(way: Way, server: &Server, networks: &[&str], timeout: Duration) -> Arc<Peer> {
     let networks = Networks::parse(&networks.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
-    Peer::new(PeerOptions { networks, timeout, ..peer_options(server.addresses().to_vec()) })
+    Peer::new(PeerOptions { networks, timeout, ..peer_options(way, server.addresses().to_vec()) })
 }
 
-#[test]
-fn only_addresses_in_the_networks_are_used() {
-    let server = serve_two();
+pub fn only_addresses_in_the_networks_are_used(way: Way) {
+    let server = serve_two(way);
     let [first, second] = server.addresses()[..] else { panic!("{:?}", server.addresses()) };
-    let peer = peer_over(&server, &["127.0.0.2/32"], LIMIT);
-    let lost = peer_over(&server, &["10.0.0.0/8", "fd00::/8"], Duration::from_millis(300));
+    let peer = peer_over(way, &server, &["127.0.0.2/32"], LIMIT);
+    let lost = peer_over(way, &server, &["10.0.0.0/8", "fd00::/8"], Duration::from_millis(300));
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
         let status = peer.status();
-        assert_eq!(status.links[0].connected, Some((second.into(), crate::way::TRANSPORT)));
+        assert_eq!(status.links[0].connected, Some((second.into(), way.transport())));
         assert_eq!(status.unused.len(), 1);
         assert_eq!(status.unused[0].address, first.into());
         assert!(status.unused[0].reason.contains("127.0.0.2/32"), "{status:?}");
@@ -133,13 +129,12 @@ fn only_addresses_in_the_networks_are_used() {
     .unwrap();
 }
 
-#[test]
-fn cores_spread_over_addresses_that_are_equally_good() {
-    let server = serve_two();
+pub fn cores_spread_over_addresses_that_are_equally_good(way: Way) {
+    let server = serve_two(way);
     for (networks, spread) in
         [(vec!["127.0.0.1/32,127.0.0.2/32"], 2), (vec!["127.0.0.1/32", "127.0.0.2/32"], 4), (vec![], 4)]
     {
-        let peer = peer_over(&server, &networks, LIMIT);
+        let peer = peer_over(way, &server, &networks, LIMIT);
         let all = Arc::new(Barrier::new(5));
         let threads: Vec<_> = (0..4)
             .map(|index| {
@@ -154,7 +149,7 @@ fn cores_spread_over_addresses_that_are_equally_good() {
             })
             .collect();
         all.wait();
-        let first = Some((server.addresses()[0].into(), crate::way::TRANSPORT));
+        let first = Some((server.addresses()[0].into(), way.transport()));
         let links = peer.status().links;
         all.wait();
         threads.into_iter().for_each(|thread| thread.join().unwrap());

@@ -1,9 +1,12 @@
 //! Calls that work.
 
-use crate::proxy::Proxy;
-use crate::raw::Raw;
-use crate::support::{Ask, PATIENCE, Service1, Told, channel_to, localhost, pattern, peer_of, serve, sum};
-use crate::until::until;
+use crate::rpc::proxy::Proxy;
+use crate::rpc::raw::Raw;
+use crate::rpc::support::{
+    Ask, PATIENCE, Service1, Told, channel_to, localhost, pattern, peer_of, serve, sum,
+};
+use crate::rpc::until::until;
+use crate::rpc::way::Way;
 use net::Channel;
 use rt::IoBuf;
 use std::cell::Cell;
@@ -32,11 +35,10 @@ async fn all<F: Future<Output = ()> + 'static>(count: usize, task: impl Fn(usize
     done.wait().await;
 }
 
-#[test]
-fn an_answer_comes_back() {
+pub fn an_answer_comes_back(way: Way) {
     let service = Service1::open();
-    let server = serve(&service);
-    let channel = channel_to(&server);
+    let server = serve(way, &service);
+    let channel = channel_to(way, &server);
     rt::block_on(async move {
         assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 0)));
         let payload = IoBuf::from_slice(b"hello").slice(0..5);
@@ -49,10 +51,9 @@ fn an_answer_comes_back() {
     .unwrap();
 }
 
-#[test]
-fn errors_keep_their_message_and_hint() {
-    let server = serve(&Service1::open());
-    let channel = channel_to(&server);
+pub fn errors_keep_their_message_and_hint(way: Way) {
+    let server = serve(way, &Service1::open());
+    let channel = channel_to(way, &server);
     rt::block_on(async move {
         let error = channel.call(Ask::Fail(4), None).await.unwrap_err();
         assert_eq!(error.errno, Errno::ENOSPC);
@@ -65,10 +66,9 @@ fn errors_keep_their_message_and_hint() {
     .unwrap();
 }
 
-#[test]
-fn payloads_of_all_sizes_arrive_whole_among_many_calls() {
-    let server = serve(&Service1::open());
-    let channel = channel_to(&server);
+pub fn payloads_of_all_sizes_arrive_whole_among_many_calls(way: Way) {
+    let server = serve(way, &Service1::open());
+    let channel = channel_to(way, &server);
     rt::block_on(async move {
         all(400, |index| {
             let channel = channel.clone();
@@ -99,12 +99,11 @@ fn payloads_of_all_sizes_arrive_whole_among_many_calls() {
     .unwrap();
 }
 
-#[test]
-fn bodies_may_be_longer_than_what_is_staged() {
+pub fn bodies_may_be_longer_than_what_is_staged(way: Way) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
-        let mut raw = Raw::over(listener.accept().unwrap().0);
+        let mut raw = Raw::over(way, listener.accept().unwrap().0);
         raw.answer_hello();
         for len in [65_535, 65_536, 65_537, 1 << 20] {
             let (asked, _) = raw.receive().unwrap();
@@ -115,7 +114,7 @@ fn bodies_may_be_longer_than_what_is_staged() {
         }
         assert_eq!(raw.receive().unwrap().0.kind, Kind::Goodbye);
     });
-    let peer = peer_of(vec![address], PATIENCE);
+    let peer = peer_of(way, vec![address], PATIENCE);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer);
         for len in [65_535, 65_536, 65_537, 1 << 20] {
@@ -128,10 +127,9 @@ fn bodies_may_be_longer_than_what_is_staged() {
     .unwrap();
 }
 
-#[test]
-fn what_is_too_large_for_a_frame_is_refused_here() {
-    let server = serve(&Service1::open());
-    let channel = channel_to(&server);
+pub fn what_is_too_large_for_a_frame_is_refused_here(way: Way) {
+    let server = serve(way, &Service1::open());
+    let channel = channel_to(way, &server);
     rt::block_on(async move {
         let too_large = IoBuf::alloc((4 << 20) + 1);
         let error = channel.call(Ask::Sum(1), Some(too_large)).await.unwrap_err();
@@ -140,10 +138,9 @@ fn what_is_too_large_for_a_frame_is_refused_here() {
     .unwrap();
 }
 
-#[test]
-fn a_write_that_is_given_up_in_the_middle_harms_no_other() {
-    let server = serve(&Service1::open());
-    let channel = channel_to(&server);
+pub fn a_write_that_is_given_up_in_the_middle_harms_no_other(way: Way) {
+    let server = serve(way, &Service1::open());
+    let channel = channel_to(way, &server);
     rt::block_on(async move {
         for round in 0..20u64 {
             let kept = IoBuf::from_slice(&pattern(round, 2_000_000)).slice(0..2_000_000);
@@ -166,10 +163,9 @@ fn a_write_that_is_given_up_in_the_middle_harms_no_other() {
     .unwrap();
 }
 
-#[test]
-fn a_call_that_is_given_up_leaves_its_buffer_alone() {
-    let server = serve(&Service1::open());
-    let channel = channel_to(&server);
+pub fn a_call_that_is_given_up_leaves_its_buffer_alone(way: Way) {
+    let server = serve(way, &Service1::open());
+    let channel = channel_to(way, &server);
     rt::block_on(async move {
         let buf = IoBuf::alloc(8 << 20);
         let ours = pattern(99, buf.len());
@@ -203,15 +199,15 @@ fn a_call_that_is_given_up_leaves_its_buffer_alone() {
     .unwrap();
 }
 
-#[test]
-fn frames_may_arrive_in_pieces_of_any_size() {
-    let server = serve(&Service1::open());
+pub fn frames_may_arrive_in_pieces_of_any_size(way: Way) {
+    let server = serve(way, &Service1::open());
     let proxy = Proxy::with_pieces(server.addresses()[0], |len| match rt::random_u64() % 4 {
         0 => 1 + rt::random_u64() as usize % 8,
         1 => 1 + rt::random_u64() as usize % 100,
         _ => 1 + rt::random_u64() as usize % len.max(1),
     });
-    let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![proxy.address], Duration::from_secs(600)));
+    let channel: Channel<Ask, Told> =
+        Channel::remote(peer_of(way, vec![proxy.address], Duration::from_secs(600)));
     rt::block_on(async move {
         all(150, |index| {
             let channel = channel.clone();

@@ -1,7 +1,7 @@
 //! Frames by hand.
 
-use crate::support::CLUSTER;
-use crate::way::{self, Wire};
+use super::support::CLUSTER;
+use super::way::{Way, Wire};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -12,18 +12,18 @@ use wire::frame::{HEADER_BYTES, Header, Hello, Kind, Welcome};
 pub struct Raw(pub Wire);
 
 impl Raw {
-    pub fn connect(address: SocketAddr) -> Raw {
-        Raw(way::to_server(patient(TcpStream::connect(address).unwrap())))
+    pub fn connect(way: Way, address: SocketAddr) -> Raw {
+        Raw(way.to_server(patient(TcpStream::connect(address).unwrap())))
     }
 
     /// Is the server of a connection.
-    pub fn over(stream: TcpStream) -> Raw {
-        Raw(way::to_client(patient(stream)))
+    pub fn over(way: Way, stream: TcpStream) -> Raw {
+        Raw(way.to_client(patient(stream)))
     }
 
     /// Connects and says hello.
-    pub fn welcome(address: SocketAddr, client: u64) -> Raw {
-        let mut raw = Raw::connect(address);
+    pub fn welcome(way: Way, address: SocketAddr, client: u64) -> Raw {
+        let mut raw = Raw::connect(way, address);
         raw.hello(client, 1);
         assert_eq!(raw.receive().unwrap().0.kind, Kind::Welcome);
         raw

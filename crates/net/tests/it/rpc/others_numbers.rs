@@ -1,23 +1,22 @@
 //! A newer connection of a client core ends the one before it, but only if it is of the same member.
 
-use crate::raw::Raw;
-use crate::support::{Service1, serve};
-use crate::way;
+use crate::rpc::raw::Raw;
+use crate::rpc::support::{Service1, serve};
+use crate::rpc::way::{Way, to_server_as_other};
 use std::net::TcpStream;
 use wire::frame::{Header, Kind};
 
-#[test]
-fn nobody_ends_the_connections_of_others() {
-    let server = serve(&Service1::open());
+pub fn nobody_ends_the_connections_of_others(way: Way) {
+    let server = serve(way, &Service1::open());
     let address = server.addresses()[0];
-    let mut first = Raw::welcome(address, 1);
-    let mut other = Raw(way::to_server_as_other(TcpStream::connect(address).unwrap()));
+    let mut first = Raw::welcome(way, address, 1);
+    let mut other = Raw(to_server_as_other(TcpStream::connect(address).unwrap()));
     other.hello(1, 2);
     assert_eq!(other.receive().unwrap().0.kind, Kind::Welcome);
     first.send(Header::new(Kind::Ping, 0), &[], &[]);
     assert_eq!(first.receive().unwrap().0.kind, Kind::Pong);
 
-    let mut newer = Raw::connect(address);
+    let mut newer = Raw::connect(way, address);
     newer.hello(1, 3);
     assert_eq!(newer.receive().unwrap().0.kind, Kind::Welcome);
     assert!(first.receive().is_none(), "there are two connections of one client core");

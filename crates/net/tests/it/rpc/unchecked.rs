@@ -1,13 +1,13 @@
 //! Payloads that a server sends with the checksums under which they are stored, without a look at them: the client compares, and asks again where they differ.
 
-use crate::support::{Ask, Service1, Told, channel_to, pattern, serve};
+use crate::rpc::support::{Ask, Service1, Told, channel_to, pattern, serve};
+use crate::rpc::way::Way;
 use rt::IoBuf;
 use types::BLOCK_SIZE;
 
-#[test]
-fn what_differs_from_its_checksum_is_asked_for_again() {
-    let server = serve(&Service1::open());
-    let channel = channel_to(&server);
+pub fn what_differs_from_its_checksum_is_asked_for_again(way: Way) {
+    let server = serve(way, &Service1::open());
+    let channel = channel_to(way, &server);
     rt::block_on(async move {
         for (round, blocks) in [1, 2, 16, 256, 1024].into_iter().enumerate() {
             for number in [2 * round as u64 + 100, 2 * round as u64 + 101] {
@@ -26,10 +26,9 @@ fn what_differs_from_its_checksum_is_asked_for_again() {
     .unwrap();
 }
 
-#[test]
-fn a_part_of_a_block_is_checked_by_the_server() {
-    let server = serve(&Service1::open());
-    let channel = channel_to(&server);
+pub fn a_part_of_a_block_is_checked_by_the_server(way: Way) {
+    let server = serve(way, &Service1::open());
+    let channel = channel_to(way, &server);
     rt::block_on(async move {
         let buf = IoBuf::alloc(BLOCK_SIZE + 100);
         assert_eq!(channel.call(Ask::Stored(7), Some(buf.clone())).await, Ok(Told(7, 1)));

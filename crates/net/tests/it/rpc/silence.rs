@@ -1,11 +1,12 @@
 //! Connections on which nothing comes any more, and servers with little memory, or little room for connections.
 
-use crate::proxy::Proxy;
-use crate::raw::Raw;
-use crate::support::{
+use crate::rpc::proxy::Proxy;
+use crate::rpc::raw::Raw;
+use crate::rpc::support::{
     Ask, PATIENCE, Service1, Told, localhost, pattern, peer_of, peer_options, serve, server_options, sum,
 };
-use crate::until::{until, until_blocking};
+use crate::rpc::until::{until, until_blocking};
+use crate::rpc::way::Way;
 use net::{Channel, Liveness, Peer, PeerOptions, Router, Server, ServerLimits, ServerOptions};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
@@ -22,11 +23,10 @@ use wire::{Message, Service};
 const QUICK: Liveness =
     Liveness { ask_after: Duration::from_millis(400), give_up_after: Duration::from_secs(4) };
 
-#[test]
-fn a_silent_server_is_left_for_another_connection() {
-    let server = serve(&Service1::open());
+pub fn a_silent_server_is_left_for_another_connection(way: Way) {
+    let server = serve(way, &Service1::open());
     let proxy = Proxy::to(server.addresses()[0]);
-    let options = peer_options(vec![proxy.address]);
+    let options = peer_options(way, vec![proxy.address]);
     let peer = Peer::new(PeerOptions { liveness: QUICK, ..options });
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
@@ -38,12 +38,11 @@ fn a_silent_server_is_left_for_another_connection() {
     .unwrap();
 }
 
-#[test]
-fn an_address_by_which_only_little_comes_through_is_left_for_another() {
-    let server = serve(&Service1::open());
+pub fn an_address_by_which_only_little_comes_through_is_left_for_another(way: Way) {
+    let server = serve(way, &Service1::open());
     let good = server.addresses()[0];
     let narrow = Proxy::that_chokes(good, 64 << 10);
-    let options = peer_options(vec![narrow.address, good]);
+    let options = peer_options(way, vec![narrow.address, good]);
     let peer = Peer::new(PeerOptions { liveness: QUICK, timeout: QUICK.give_up_after * 10, ..options });
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
@@ -51,16 +50,15 @@ fn an_address_by_which_only_little_comes_through_is_left_for_another() {
         let data = IoBuf::from_slice(&pattern(2, 1 << 20));
         let expected = sum(data.as_slice());
         assert_eq!(channel.call(Ask::Sum(2), Some(data)).await, Ok(Told(2, expected)));
-        assert_eq!(peer.status().links[0].connected, Some((good.into(), crate::way::TRANSPORT)));
+        assert_eq!(peer.status().links[0].connected, Some((good.into(), way.transport())));
     })
     .unwrap();
 }
 
-#[test]
-fn a_server_that_works_for_long_is_not_taken_for_dead() {
+pub fn a_server_that_works_for_long_is_not_taken_for_dead(way: Way) {
     let service = Service1::new();
-    let server = serve(&service);
-    let options = peer_options(server.addresses().to_vec());
+    let server = serve(way, &service);
+    let options = peer_options(way, server.addresses().to_vec());
     let peer = Peer::new(PeerOptions { liveness: QUICK, ..options });
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
@@ -78,13 +76,12 @@ fn a_server_that_works_for_long_is_not_taken_for_dead() {
     .unwrap();
 }
 
-#[test]
-fn a_client_that_vanished_is_given_up_and_a_quiet_one_is_not() {
+pub fn a_client_that_vanished_is_given_up_and_a_quiet_one_is_not(way: Way) {
     let limits = ServerLimits { liveness: QUICK, ..ServerLimits::default() };
-    let options = ServerOptions { limits, ..server_options(localhost()) };
+    let options = ServerOptions { limits, ..server_options(way, localhost()) };
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
-    let mut quiet = Raw::welcome(server.addresses()[0], 1);
-    let mut vanished = Raw::welcome(server.addresses()[0], 2);
+    let mut quiet = Raw::welcome(way, server.addresses()[0], 1);
+    let mut vanished = Raw::welcome(way, server.addresses()[0], 2);
     for _ in 0..6 {
         assert_eq!(quiet.receive().unwrap().0.kind, Kind::Ping);
         quiet.send(Header::new(Kind::Pong, 0), &[], &[]);
@@ -96,32 +93,30 @@ fn a_client_that_vanished_is_given_up_and_a_quiet_one_is_not() {
     while quiet.receive().unwrap().0.kind != Kind::Pong {}
 }
 
-#[test]
-fn who_is_beyond_the_connections_of_a_server_hears_it_and_gets_in_when_another_has_gone() {
+pub fn who_is_beyond_the_connections_of_a_server_hears_it_and_gets_in_when_another_has_gone(way: Way) {
     const SHORT: Duration = Duration::from_secs(3);
-    let limits = ServerLimits { connections: 1, ..server_options(localhost()).limits };
-    let options = ServerOptions { limits, ..server_options(localhost()) };
+    let limits = ServerLimits { connections: 1, ..server_options(way, localhost()).limits };
+    let options = ServerOptions { limits, ..server_options(way, localhost()) };
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
     let address = server.addresses()[0];
-    let first = Raw::welcome(address, 1);
+    let first = Raw::welcome(way, address, 1);
     rt::block_on(async move {
-        let hasty: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], SHORT));
+        let hasty: Channel<Ask, Told> = Channel::remote(peer_of(way, vec![address], SHORT));
         let error = hasty.call(Ask::Sum(1), None).await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
         assert!(error.message.contains("has 1 connections, as many as it may have"), "{error}");
         drop(first);
-        let patient: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], PATIENCE));
+        let patient: Channel<Ask, Told> = Channel::remote(peer_of(way, vec![address], PATIENCE));
         assert_eq!(patient.call(Ask::Sum(2), None).await, Ok(Told(2, 0)));
     })
     .unwrap();
 }
 
-#[test]
-fn a_server_with_little_memory_serves_one_after_the_other() {
+pub fn a_server_with_little_memory_serves_one_after_the_other(way: Way) {
     let limits = ServerLimits { payload_bytes_per_core: 1 << 20, ..ServerLimits::default() };
-    let options = ServerOptions { cores: 1, limits, ..server_options(localhost()) };
+    let options = ServerOptions { cores: 1, limits, ..server_options(way, localhost()) };
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
-    let peers: Vec<_> = (0..2).map(|_| Peer::new(peer_options(server.addresses().to_vec()))).collect();
+    let peers: Vec<_> = (0..2).map(|_| Peer::new(peer_options(way, server.addresses().to_vec()))).collect();
     rt::block_on(async move {
         let done = Rc::new(Cell::new(0));
         for number in 0..40u64 {
@@ -143,13 +138,13 @@ fn a_server_with_little_memory_serves_one_after_the_other() {
 }
 
 /// A server with one core, with memory for little more than 1 MiB of data, that gives up silent clients soon.
-pub fn serve_with_little_memory(service: &Arc<Service1>) -> Arc<Server> {
+pub fn serve_with_little_memory(way: Way, service: &Arc<Service1>) -> Arc<Server> {
     let limits = ServerLimits {
         payload_bytes_per_core: 1 << 20,
         liveness: QUICK,
-        ..server_options(localhost()).limits
+        ..server_options(way, localhost()).limits
     };
-    let options = ServerOptions { cores: 1, limits, ..server_options(localhost()) };
+    let options = ServerOptions { cores: 1, limits, ..server_options(way, localhost()) };
     Server::start(options, Router::new().with::<Ask, Told>(service.clone())).unwrap()
 }
 
@@ -164,13 +159,12 @@ pub fn call_apart(channel: &Channel<Ask, Told>, ask: Ask, bytes: usize) -> Rc<Re
     answer
 }
 
-#[test]
-fn a_client_that_waits_for_room_at_the_server_keeps_its_connection() {
+pub fn a_client_that_waits_for_room_at_the_server_keeps_its_connection(way: Way) {
     let service = Service1::new();
-    let server = serve_with_little_memory(&service);
+    let server = serve_with_little_memory(way, &service);
     rt::block_on(async move {
         let peers = [(); 2].map(|()| {
-            Peer::new(PeerOptions { liveness: QUICK, ..peer_options(server.addresses().to_vec()) })
+            Peer::new(PeerOptions { liveness: QUICK, ..peer_options(way, server.addresses().to_vec()) })
         });
         let [first, second] = peers.each_ref().map(|peer| Channel::<Ask, Told>::remote(peer.clone()));
         let holder = call_apart(&first, Ask::Count(1), 1 << 20);
@@ -187,12 +181,11 @@ fn a_client_that_waits_for_room_at_the_server_keeps_its_connection() {
     .unwrap();
 }
 
-#[test]
-fn small_requests_get_through_while_there_is_no_room_for_large_ones() {
+pub fn small_requests_get_through_while_there_is_no_room_for_large_ones(way: Way) {
     let service = Service1::new();
-    let server = serve_with_little_memory(&service);
+    let server = serve_with_little_memory(way, &service);
     rt::block_on(async move {
-        let peers = [(); 3].map(|()| Peer::new(peer_options(server.addresses().to_vec())));
+        let peers = [(); 3].map(|()| Peer::new(peer_options(way, server.addresses().to_vec())));
         let [first, second, third] = peers.each_ref().map(|peer| Channel::<Ask, Told>::remote(peer.clone()));
         let holder = call_apart(&first, Ask::Count(1), 1 << 20);
         until(|| service.begun.load(Ordering::SeqCst) == 1).await;
@@ -209,24 +202,23 @@ fn small_requests_get_through_while_there_is_no_room_for_large_ones() {
     .unwrap();
 }
 
-#[test]
-fn a_client_that_waits_for_room_can_come_back_by_another_connection() {
+pub fn a_client_that_waits_for_room_can_come_back_by_another_connection(way: Way) {
     let service = Service1::new();
-    let server = serve_with_little_memory(&service);
+    let server = serve_with_little_memory(way, &service);
     let address = server.addresses()[0];
     let mut header = Header { service: Service::Storage as u8, ..Header::new(Kind::Request, 1) };
     let mut body = Vec::new();
     Ask::Count(1).encode(&mut body);
     let data = pattern(1, 1 << 20);
-    let mut holder = Raw::welcome(address, 1);
+    let mut holder = Raw::welcome(way, address, 1);
     holder.send(header, &body, &data);
     let seen = service.clone();
     until_blocking(move || seen.begun.load(Ordering::SeqCst) == 1);
-    let mut waiter = Raw::welcome(address, 2);
+    let mut waiter = Raw::welcome(way, address, 2);
     header.id = 2;
     waiter.send_bytes(&header.with_body(&body).with_payload(&data).encode());
     assert_eq!(waiter.receive().unwrap().0.kind, Kind::Ping, "it waits");
-    let mut next = Raw::connect(address);
+    let mut next = Raw::connect(way, address);
     next.hello(2, 2);
     assert_eq!(next.receive().unwrap().0.kind, Kind::Welcome);
     while waiter.receive().is_some() {}
@@ -234,12 +226,11 @@ fn a_client_that_waits_for_room_can_come_back_by_another_connection() {
     while holder.receive().unwrap().0.kind != Kind::Reply {}
 }
 
-#[test]
-fn a_client_that_asks_and_does_not_read_is_given_up() {
+pub fn a_client_that_asks_and_does_not_read_is_given_up(way: Way) {
     let limits = ServerLimits { liveness: QUICK, ..ServerLimits::default() };
-    let options = ServerOptions { limits, ..server_options(localhost()) };
+    let options = ServerOptions { limits, ..server_options(way, localhost()) };
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
-    let mut greedy = Raw::welcome(server.addresses()[0], 1);
+    let mut greedy = Raw::welcome(way, server.addresses()[0], 1);
     for id in 0..20 {
         let mut body = Vec::new();
         Ask::Fill(id).encode(&mut body);

@@ -1,24 +1,23 @@
 //! What a server keeps for nodes.
 
-use crate::silence::{call_apart, serve_with_little_memory};
-use crate::support::{Ask, PATIENCE, Service1, Told, pattern, peer_options, sum};
-use crate::until::until;
-use crate::way::security_of_server;
+use crate::rpc::silence::{call_apart, serve_with_little_memory};
+use crate::rpc::support::{Ask, PATIENCE, Service1, Told, pattern, peer_options, sum};
+use crate::rpc::until::until;
+use crate::rpc::way::Way;
 use net::{Channel, Peer, PeerOptions};
 use rt::IoBuf;
 use std::sync::atomic::Ordering;
 
-#[test]
-fn what_nodes_ask_does_not_wait_for_the_data_of_clients() {
+pub fn what_nodes_ask_does_not_wait_for_the_data_of_clients(way: Way) {
     let service = Service1::new();
-    let server = serve_with_little_memory(&service);
+    let server = serve_with_little_memory(way, &service);
     let addresses = server.addresses().to_vec();
-    let client = Peer::new(peer_options(addresses.clone()));
-    let others = Peer::new(peer_options(addresses.clone()));
+    let client = Peer::new(peer_options(way, addresses.clone()));
+    let others = Peer::new(peer_options(way, addresses.clone()));
     let node = Peer::new(PeerOptions {
-        security: security_of_server(),
+        security: way.security_of_server(),
         timeout: PATIENCE / 10,
-        ..peer_options(addresses)
+        ..peer_options(way, addresses)
     });
     rt::block_on(async move {
         let holder = call_apart(&Channel::remote(client), Ask::Count(1), 1 << 20);

@@ -1,7 +1,8 @@
 //! When shared memory is used, and what happens where it can't be.
 
-use crate::raw::Raw;
-use crate::support::{
+use super::WAY;
+use crate::rpc::raw::Raw;
+use crate::rpc::support::{
     Ask, CLUSTER, Service1, Told, identity, localhost, peer_of, peer_options, serve, server_options,
 };
 use net::{Caller, Channel, Handler, LocalFuture, Peer, PeerOptions, Router, SameHost, Server, Transport};
@@ -56,7 +57,7 @@ impl Handler<Ask, Told> for Slow {
 fn serve_slowly() -> (Arc<Slow>, Arc<Server>) {
     let slow = Arc::new(Slow::default());
     let router = Router::new().with::<Ask, Told>(slow.clone());
-    (slow.clone(), Server::start(server_options(localhost()), router).unwrap())
+    (slow.clone(), Server::start(server_options(WAY, localhost()), router).unwrap())
 }
 
 #[test]
@@ -66,7 +67,7 @@ fn it_is_used_by_who_wants_it_and_the_service_knows_where_from() {
     for (same_host, transport) in
         [(SameHost::SharedMemory, Transport::SharedMemory), (SameHost::OverTcp, Transport::Tcp)]
     {
-        let peer = Peer::new(PeerOptions { same_host, ..peer_options(vec![address]) });
+        let peer = Peer::new(PeerOptions { same_host, ..peer_options(WAY, vec![address]) });
         rt::block_on(async move {
             let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
             channel.call(Ask::Sum(1), None).await.unwrap();
@@ -85,7 +86,7 @@ fn it_is_used_by_who_wants_it_and_the_service_knows_where_from() {
 #[test]
 fn a_late_answer_touches_no_buffer_of_a_call_that_has_ended() {
     let (slow, server) = serve_slowly();
-    let peer = peer_of(server.addresses().to_vec(), Duration::from_millis(300));
+    let peer = peer_of(WAY, server.addresses().to_vec(), Duration::from_millis(300));
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         // A busy machine may need longer than that to connect, or to send.
@@ -114,8 +115,8 @@ fn a_late_answer_touches_no_buffer_of_a_call_that_has_ended() {
 #[test]
 fn more_than_the_memory_holds_goes_through_all_the_same() {
     let service = Service1::open();
-    let server = serve(&service);
-    let peer = peer_of(server.addresses().to_vec(), LIMIT);
+    let server = serve(WAY, &service);
+    let peer = peer_of(WAY, server.addresses().to_vec(), LIMIT);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         // Forty of 1 MiB: more than is shared.
@@ -127,7 +128,7 @@ fn more_than_the_memory_holds_goes_through_all_the_same() {
                 .map(|(buffer, number)| channel.call(Ask::Fill(number), Some(buffer.clone())));
             for (answer, number) in rt::join_all(calls.collect()).await.into_iter().zip(0..) {
                 assert_eq!(answer, Ok(Told(number, 1 << 20)));
-                let expected = crate::support::pattern(number, 1 << 20);
+                let expected = crate::rpc::support::pattern(number, 1 << 20);
                 assert!(buffers[number as usize].as_slice() == expected);
             }
         }
@@ -141,7 +142,7 @@ fn tell_of(way: OnHost) -> SocketAddr {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        let mut raw = Raw::over(listener.accept().unwrap().0);
+        let mut raw = Raw::over(WAY, listener.accept().unwrap().0);
         assert_eq!(raw.receive().unwrap().0.kind, Kind::Hello);
         let mut body = Vec::new();
         let welcome = Welcome { protocol: 1, name: CLUSTER.into(), credits: 8, cores: 1, on_host: Some(way) };
@@ -159,7 +160,7 @@ fn tell_of(way: OnHost) -> SocketAddr {
 fn falls_back(way: OnHost, reason: &'static str) {
     let socket = Address::Abstract(way.socket.clone());
     let address = tell_of(way);
-    let peer = Peer::new(PeerOptions { identity: identity(), ..peer_options(vec![address]) });
+    let peer = Peer::new(PeerOptions { identity: identity(), ..peer_options(WAY, vec![address]) });
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 5)));
@@ -200,7 +201,7 @@ fn a_socket_of_another_user_gets_nothing() {
 #[test]
 fn a_server_on_another_machine_is_reached_as_ever() {
     let address = tell_of(OnHost { host: "another".into(), ..way() });
-    let peer = Peer::new(peer_options(vec![address]));
+    let peer = Peer::new(peer_options(WAY, vec![address]));
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 5)));

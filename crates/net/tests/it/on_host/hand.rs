@@ -1,7 +1,8 @@
 //! A client on the server's machine, made by hand.
 
-use crate::raw::Raw;
-use crate::support::CLUSTER;
+use super::WAY;
+use crate::rpc::raw::Raw;
+use crate::rpc::support::CLUSTER;
 use rt::net::{Address, Socket};
 use rt::{IoBuf, SharedMemory};
 use std::net::SocketAddr;
@@ -22,7 +23,7 @@ pub struct Hand {
 
 /// Says hello over TCP, and learns the way on the host.
 pub fn learn(address: SocketAddr, client: u64) -> (Raw, OnHost) {
-    let mut raw = Raw::connect(address);
+    let mut raw = Raw::connect(WAY, address);
     raw.hello(client, 1);
     let (header, body) = raw.receive().unwrap();
     assert_eq!(header.kind, Kind::Welcome);

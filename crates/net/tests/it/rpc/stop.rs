@@ -1,7 +1,8 @@
 //! Servers that end in good order.
 
-use crate::support::{Ask, Service1, Told, channel_to, localhost, server_options};
-use crate::until::until_blocking;
+use crate::rpc::support::{Ask, Service1, Told, channel_to, localhost, server_options};
+use crate::rpc::until::until_blocking;
+use crate::rpc::way::Way;
 use net::{Router, Server, ServerLimits};
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,17 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::Errno;
 
-fn patient_server(service: &Arc<Service1>) -> Arc<Server> {
+fn patient_server(way: Way, service: &Arc<Service1>) -> Arc<Server> {
     let limits = ServerLimits { stop_timeout: Duration::from_secs(20), ..ServerLimits::default() };
-    let options = net::ServerOptions { limits, ..server_options(localhost()) };
+    let options = net::ServerOptions { limits, ..server_options(way, localhost()) };
     Server::start(options, Router::new().with::<Ask, Told>(service.clone())).unwrap()
 }
 
-#[test]
-fn a_stop_lets_running_requests_be_answered() {
+pub fn a_stop_lets_running_requests_be_answered(way: Way) {
     let service = Service1::new();
-    let server = patient_server(&service);
-    let channel = channel_to(&server);
+    let server = patient_server(way, &service);
+    let channel = channel_to(way, &server);
     let client = std::thread::spawn(move || {
         rt::block_on(async move {
             assert_eq!(channel.call(Ask::Count(1), None).await, Ok(Told(1, 1)));
@@ -39,12 +39,11 @@ fn a_stop_lets_running_requests_be_answered() {
     assert_eq!(service.begun.load(Ordering::SeqCst), 1, "it was not repeated");
 }
 
-#[test]
-fn a_stop_ends_waits_and_closes_the_door() {
+pub fn a_stop_ends_waits_and_closes_the_door(way: Way) {
     let service = Service1::open();
-    let server = patient_server(&service);
+    let server = patient_server(way, &service);
     let address = server.addresses()[0];
-    let channel = channel_to(&server);
+    let channel = channel_to(way, &server);
     let stopped = Arc::new(AtomicBool::new(false));
     let has_stopped = stopped.clone();
     let client = std::thread::spawn(move || {
@@ -69,10 +68,9 @@ fn a_stop_ends_waits_and_closes_the_door() {
     server.stop(); // Once more does no harm.
 }
 
-#[test]
-fn an_address_that_is_taken_is_named() {
-    let server = patient_server(&Service1::open());
-    let error = match Server::start(server_options(server.addresses()[0]), Router::new()) {
+pub fn an_address_that_is_taken_is_named(way: Way) {
+    let server = patient_server(way, &Service1::open());
+    let error = match Server::start(server_options(way, server.addresses()[0]), Router::new()) {
         Ok(_) => panic!("two servers at one address"),
         Err(error) => error,
     };

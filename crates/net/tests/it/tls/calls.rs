@@ -1,6 +1,6 @@
 //! What is said arrives, in both modes.
 
-use crate::support::*;
+use super::support::*;
 use identity::Protection;
 use identity::tls::Strangers;
 use rt::IoBuf;

@@ -1,5 +1,6 @@
 //! A service for tests, its messages, and a client of it.
 
+use super::way::Way;
 use net::{
     Caller, Channel, ClientIdentity, Handler, LocalFuture, Peer, PeerOptions, Router, Server, ServerLimits,
     ServerOptions,
@@ -7,12 +8,11 @@ use net::{
 use parking_lot::Mutex;
 use rt::IoBuf;
 use rt::sync::Event;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, Result};
+use types::{Errno, Error, HashMap, Result};
 use wire::{Answer, Malformed, Message, Request, Service};
 
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
@@ -233,27 +233,27 @@ pub fn localhost() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-pub fn server_options(listen: SocketAddr) -> ServerOptions {
+pub fn server_options(way: Way, listen: SocketAddr) -> ServerOptions {
     ServerOptions {
         listen: vec![listen],
         cores: 2,
         name: "storage node 3".into(),
         cluster: CLUSTER.into(),
-        security: crate::way::security_of_server(),
+        security: way.security_of_server(),
         sum_payloads: true,
         limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..ServerLimits::default() },
     }
 }
 
-pub fn serve(service: &Arc<Service1>) -> Arc<Server> {
-    serve_at(localhost(), service)
+pub fn serve(way: Way, service: &Arc<Service1>) -> Arc<Server> {
+    serve_at(way, localhost(), service)
 }
 
 /// The port of a server that has just ended may be busy for a moment.
-pub fn serve_at(address: SocketAddr, service: &Arc<Service1>) -> Arc<Server> {
+pub fn serve_at(way: Way, address: SocketAddr, service: &Arc<Service1>) -> Arc<Server> {
     let mut attempts = 0;
     loop {
-        match Server::start(server_options(address), Router::new().with::<Ask, Told>(service.clone())) {
+        match Server::start(server_options(way, address), Router::new().with::<Ask, Told>(service.clone())) {
             Ok(server) => return server,
             Err(error) if attempts == 50 => panic!("{error}"),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -269,17 +269,16 @@ pub fn identity() -> ClientIdentity {
     ClientIdentity { cluster: CLUSTER.into(), name: "client 9".into(), client: 7 }
 }
 
-pub fn peer_options(addresses: Vec<SocketAddr>) -> PeerOptions {
-    let security = crate::way::security_of_client();
-    let same_host = crate::way::SAME_HOST;
+pub fn peer_options(way: Way, addresses: Vec<SocketAddr>) -> PeerOptions {
+    let (security, same_host) = (way.security_of_client(), way.same_host());
     PeerOptions { security, same_host, ..PeerOptions::new("storage node 3", addresses, identity()) }
 }
 
-pub fn peer_of(addresses: Vec<SocketAddr>, timeout: Duration) -> Arc<Peer> {
-    Peer::new(PeerOptions { timeout, ..peer_options(addresses) })
+pub fn peer_of(way: Way, addresses: Vec<SocketAddr>, timeout: Duration) -> Arc<Peer> {
+    Peer::new(PeerOptions { timeout, ..peer_options(way, addresses) })
 }
 
 /// A client with plenty of time.
-pub fn channel_to(server: &Server) -> Channel<Ask, Told> {
-    Channel::remote(peer_of(server.addresses().to_vec(), PATIENCE))
+pub fn channel_to(way: Way, server: &Server) -> Channel<Ask, Told> {
+    Channel::remote(peer_of(way, server.addresses().to_vec(), PATIENCE))
 }

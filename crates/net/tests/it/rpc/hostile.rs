@@ -1,8 +1,9 @@
 //! What isn't a frame, or not the right one, costs its sender the connection and nobody else anything.
 
-use crate::raw::Raw;
-use crate::support::{Ask, PATIENCE, Service1, Told, channel_to, localhost, pattern, peer_of, serve};
-use crate::until::until;
+use crate::rpc::raw::Raw;
+use crate::rpc::support::{Ask, PATIENCE, Service1, Told, channel_to, localhost, pattern, peer_of, serve};
+use crate::rpc::until::until;
+use crate::rpc::way::Way;
 use net::{Channel, Server};
 use rt::IoBuf;
 use std::io::Write;
@@ -13,8 +14,8 @@ use types::{BLOCK_SIZE, Errno};
 use wire::frame::{Header, Kind, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
 use wire::{Message, Service};
 
-fn still_works(server: &Arc<Server>) {
-    let channel = channel_to(server);
+fn still_works(way: Way, server: &Arc<Server>) {
+    let channel = channel_to(way, server);
     rt::block_on(async move {
         assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 0)));
     })
@@ -31,11 +32,10 @@ fn body(ask: Ask) -> Vec<u8> {
     body
 }
 
-#[test]
-fn garbage_ends_the_connection_and_nothing_else() {
-    let server = serve(&Service1::open());
+pub fn garbage_ends_the_connection_and_nothing_else(way: Way) {
+    let server = serve(way, &Service1::open());
     let address = server.addresses()[0];
-    let bystander = &mut Raw::welcome(address, 500);
+    let bystander = &mut Raw::welcome(way, address, 500);
     let noise: Vec<u8> = (0..100_000).map(|_| rt::random_u64() as u8).collect();
     let too_long = |header: Header| header.encode().to_vec();
     let bad: Vec<Vec<u8>> = vec![
@@ -52,41 +52,39 @@ fn garbage_ends_the_connection_and_nothing_else() {
     ];
     for (number, bytes) in bad.iter().enumerate() {
         // In place of a hello, and after it.
-        let mut raw = Raw::connect(address);
+        let mut raw = Raw::connect(way, address);
         raw.send_bytes(bytes);
         let refused = raw.receive();
         assert!(
             refused.is_none_or(|(header, _)| header.kind == Kind::Error && raw.receive().is_none()),
             "{number}"
         );
-        let mut raw = Raw::welcome(address, 1000 + number as u64);
+        let mut raw = Raw::welcome(way, address, 1000 + number as u64);
         raw.send_bytes(bytes);
         assert!(raw.receive().is_none(), "{number}");
     }
     bystander.send(Header::new(Kind::Ping, 0), &[], &[]);
     assert_eq!(bystander.receive().unwrap().0.kind, Kind::Pong);
-    still_works(&server);
+    still_works(way, &server);
 }
 
-#[test]
-fn a_connection_that_breaks_off_in_a_frame_is_forgotten() {
-    let server = serve(&Service1::open());
+pub fn a_connection_that_breaks_off_in_a_frame_is_forgotten(way: Way) {
+    let server = serve(way, &Service1::open());
     let whole = [
         &request(1).with_body(&body(Ask::Sum(1))).with_payload(&[7; 200_000]).encode()[..],
         &body(Ask::Sum(1)),
     ]
     .concat();
     for len in [0, 1, 63, 64, 70, whole.len()] {
-        let mut raw = Raw::welcome(server.addresses()[0], len as u64);
+        let mut raw = Raw::welcome(way, server.addresses()[0], len as u64);
         raw.send_bytes(&whole[..len]);
     }
-    still_works(&server);
+    still_works(way, &server);
 }
 
-#[test]
-fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays() {
-    let server = serve(&Service1::open());
-    let mut raw = Raw::welcome(server.addresses()[0], 1);
+pub fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays(way: Way) {
+    let server = serve(way, &Service1::open());
+    let mut raw = Raw::welcome(way, server.addresses()[0], 1);
     raw.send(request(10), b"\xffnonsense", &[1; 100]);
     raw.send(Header { service: 99, ..request(11) }, &body(Ask::Sum(1)), &[1; 100_000]);
     raw.send(Header { service: Service::Metadata as u8, ..request(12) }, &body(Ask::Sum(1)), &[]);
@@ -104,36 +102,33 @@ fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays() {
     assert_eq!(raw.receive().map(|(header, _)| (header.kind, header.id)), Some((Kind::Error, 14)));
 }
 
-#[test]
-fn more_requests_than_allowed_end_the_connection() {
+pub fn more_requests_than_allowed_end_the_connection(way: Way) {
     let service = Service1::new(); // The gate is closed.
-    let server = serve(&service);
-    let mut raw = Raw::welcome(server.addresses()[0], 1);
+    let server = serve(way, &service);
+    let mut raw = Raw::welcome(way, server.addresses()[0], 1);
     for id in 0..257 {
         raw.send(request(id), &body(Ask::Count(id)), &[]);
     }
     assert!(raw.receive().is_none());
     service.gate.set();
-    still_works(&server);
+    still_works(way, &server);
 }
 
-#[test]
-fn who_asks_for_signs_of_life_and_does_not_read_them_is_not_read_either() {
-    let server = serve(&Service1::open());
-    let mut raw = Raw::welcome(server.addresses()[0], 1);
+pub fn who_asks_for_signs_of_life_and_does_not_read_them_is_not_read_either(way: Way) {
+    let server = serve(way, &Service1::open());
+    let mut raw = Raw::welcome(way, server.addresses()[0], 1);
     // Much more than fits between the sockets, both ways.
     let pings = Header::new(Kind::Ping, 0).encode().repeat(1 << 14);
     let taken = (0..100).take_while(|_| raw.0.write_all(&pings).is_ok()).count();
     assert!(taken < 100, "the server keeps as many answers as somebody wants");
-    still_works(&server);
+    still_works(way, &server);
 }
 
-#[test]
-fn a_flipped_bit_on_the_way_to_the_server_is_noticed() {
+pub fn a_flipped_bit_on_the_way_to_the_server_is_noticed(way: Way) {
     let service = Service1::open();
-    let server = serve(&service);
+    let server = serve(way, &service);
     for len in [10, 4096, 5000, 300_000, 64 << 12] {
-        let mut raw = Raw::welcome(server.addresses()[0], len as u64);
+        let mut raw = Raw::welcome(way, server.addresses()[0], len as u64);
         let mut payload = pattern(1, len);
         let header = request(1).with_body(&body(Ask::Count(len as u64))).with_payload(&payload);
         payload[len / 2] ^= 4;
@@ -141,16 +136,15 @@ fn a_flipped_bit_on_the_way_to_the_server_is_noticed() {
         assert!(raw.receive().is_none());
     }
     assert!(service.counts.lock().is_empty(), "no service has seen it");
-    still_works(&server);
+    still_works(way, &server);
 }
 
-#[test]
-fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired() {
+pub fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired(way: Way) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         for attempt in 0..2 {
-            let mut raw = Raw::over(listener.accept().unwrap().0);
+            let mut raw = Raw::over(way, listener.accept().unwrap().0);
             raw.answer_hello();
             let (asked, _) = raw.receive().unwrap();
             assert_eq!((asked.kind, asked.wanted_bytes), (Kind::Request, 200_000));
@@ -168,7 +162,7 @@ fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired() {
             }
         }
     });
-    let peer = peer_of(vec![address], Duration::from_secs(30));
+    let peer = peer_of(way, vec![address], Duration::from_secs(30));
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         let buf = IoBuf::alloc(200_000);
@@ -182,13 +176,12 @@ fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired() {
     .unwrap();
 }
 
-#[test]
-fn nobody_takes_a_payload_that_neither_end_has_checked() {
+pub fn nobody_takes_a_payload_that_neither_end_has_checked(way: Way) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         for is_summed in [false, true] {
-            let mut raw = Raw::over(listener.accept().unwrap().0);
+            let mut raw = Raw::over(way, listener.accept().unwrap().0);
             raw.answer_hello();
             let (asked, _) = raw.receive().unwrap();
             assert!(asked.unchecked);
@@ -203,7 +196,7 @@ fn nobody_takes_a_payload_that_neither_end_has_checked() {
         }
     });
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], PATIENCE));
+        let channel: Channel<Ask, Told> = Channel::remote(peer_of(way, vec![address], PATIENCE));
         let buf = IoBuf::alloc(BLOCK_SIZE);
         assert_eq!(channel.call(Ask::Stored(1), Some(buf.clone())).await, Ok(Told(1, 1)));
         assert!(buf.as_slice() == pattern(1, BLOCK_SIZE));
@@ -214,8 +207,7 @@ fn nobody_takes_a_payload_that_neither_end_has_checked() {
     .unwrap();
 }
 
-#[test]
-fn a_server_that_answers_what_was_not_asked_is_left() {
+pub fn a_server_that_answers_what_was_not_asked_is_left(way: Way) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -225,7 +217,7 @@ fn a_server_that_answers_what_was_not_asked_is_left() {
             Header::new(Kind::Request, 0),
         ];
         for answer in answers {
-            let mut raw = Raw::over(listener.accept().unwrap().0);
+            let mut raw = Raw::over(way, listener.accept().unwrap().0);
             raw.answer_hello();
             raw.receive().unwrap();
             raw.send(answer, &[], &vec![0; answer.payload_bytes as usize]);
@@ -233,7 +225,8 @@ fn a_server_that_answers_what_was_not_asked_is_left() {
         }
     });
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], Duration::from_secs(2)));
+        let channel: Channel<Ask, Told> =
+            Channel::remote(peer_of(way, vec![address], Duration::from_secs(2)));
         // A busy machine may need longer than that for all the answers.
         while !server.is_finished() {
             let error = channel.call(Ask::Fill(1), Some(IoBuf::alloc(10))).await.unwrap_err();

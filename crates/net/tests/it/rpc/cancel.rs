@@ -1,18 +1,18 @@
 //! Calls that nobody waits for any more.
 
-use crate::support::{Ask, PATIENCE, Service1, Told, peer_of, serve};
-use crate::until::until;
+use crate::rpc::support::{Ask, PATIENCE, Service1, Told, peer_of, serve};
+use crate::rpc::until::until;
+use crate::rpc::way::Way;
 use net::Channel;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-#[test]
-fn a_dropped_wait_ends_at_the_server_and_frees_its_place() {
+pub fn a_dropped_wait_ends_at_the_server_and_frees_its_place(way: Way) {
     let service = Service1::open();
-    let server = serve(&service);
-    let peer = peer_of(server.addresses().to_vec(), PATIENCE);
+    let server = serve(way, &service);
+    let peer = peer_of(way, server.addresses().to_vec(), PATIENCE);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         // More in all than may be in flight.
@@ -28,11 +28,10 @@ fn a_dropped_wait_ends_at_the_server_and_frees_its_place() {
     .unwrap();
 }
 
-#[test]
-fn work_that_does_not_wait_runs_to_its_end() {
+pub fn work_that_does_not_wait_runs_to_its_end(way: Way) {
     let service = Service1::new();
-    let server = serve(&service);
-    let peer = peer_of(server.addresses().to_vec(), PATIENCE);
+    let server = serve(way, &service);
+    let peer = peer_of(way, server.addresses().to_vec(), PATIENCE);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         {

@@ -1,0 +1,151 @@
+//! How the ends of a test are connected. With TLS, frames that a test makes by hand go over rustls'
+//! own streams, which share no code with ours.
+
+use super::support::CLUSTER;
+use identity::tls::{Strangers, client_config, peer_name, server_config};
+use identity::{Authority, Credentials, Protection, Role, Validity};
+use net::{SameHost, Security, Tls, Transport};
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::LazyLock;
+use std::time::SystemTime;
+use types::NodeId;
+
+/// The server's last word in a handshake that ends in encryption.
+const ENCRYPTED: u8 = 1;
+
+/// A node and two clients.
+static MEMBERS: LazyLock<(Credentials, Credentials, Credentials)> = LazyLock::new(|| {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
+    let authority = Authority::create(CLUSTER, "test", now).unwrap();
+    let node = authority.issue(&Role::Node(NodeId(3)), Validity::of_node(now)).unwrap();
+    let client = |name: &str| authority.issue(&Role::Client(name.into()), Validity::of_client(now)).unwrap();
+    (node, client("9"), client("other"))
+});
+
+/// How the ends of a test are connected.
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// Over TCP, without TLS.
+    Tcp,
+    /// Over TCP, encrypted.
+    Tls,
+    /// Over a Unix socket with payloads in shared memory, in a cluster that encrypts.
+    OnHost,
+    /// Over a Unix socket with payloads in shared memory, in a cluster without TLS.
+    PlainOnHost,
+}
+
+impl Way {
+    /// What a link that is connected in this way reports.
+    pub fn transport(self) -> Transport {
+        match self {
+            Way::Tcp => Transport::Tcp,
+            Way::Tls => Transport::Tls,
+            Way::OnHost | Way::PlainOnHost => Transport::SharedMemory,
+        }
+    }
+
+    pub fn same_host(self) -> SameHost {
+        match self {
+            Way::Tcp | Way::Tls => SameHost::OverTcp,
+            Way::OnHost | Way::PlainOnHost => SameHost::SharedMemory,
+        }
+    }
+
+    fn has_tls(self) -> bool {
+        matches!(self, Way::Tls | Way::OnHost)
+    }
+
+    pub fn security_of_server(self) -> Security {
+        self.security_of(&MEMBERS.0)
+    }
+
+    pub fn security_of_client(self) -> Security {
+        self.security_of(&MEMBERS.1)
+    }
+
+    fn security_of(self, credentials: &Credentials) -> Security {
+        if self.has_tls() {
+            Security::Tls(Tls::member(credentials, Protection::Encrypted, Strangers::Refused).unwrap())
+        } else {
+            Security::Plain
+        }
+    }
+
+    /// The client's end of a connection over which a test sends bytes by hand.
+    pub fn to_server(self, stream: TcpStream) -> Wire {
+        if self.has_tls() { tls_to_server(&MEMBERS.1, stream) } else { Wire::Plain(stream) }
+    }
+
+    /// The server's end of such a connection.
+    pub fn to_client(self, stream: TcpStream) -> Wire {
+        if self.has_tls() { tls_to_client(stream) } else { Wire::Plain(stream) }
+    }
+}
+
+/// What bytes made by hand go over.
+pub enum Wire {
+    Plain(TcpStream),
+    ToServer(Box<StreamOwned<ClientConnection, TcpStream>>),
+    ToClient(Box<StreamOwned<ServerConnection, TcpStream>>),
+    /// The other side went during the handshake.
+    Gone,
+}
+
+/// With TLS, as another member than the usual one.
+pub fn to_server_as_other(stream: TcpStream) -> Wire {
+    tls_to_server(&MEMBERS.2, stream)
+}
+
+fn tls_to_server(credentials: &Credentials, stream: TcpStream) -> Wire {
+    let config = client_config(credentials, Protection::Encrypted).unwrap();
+    let mut stream = StreamOwned::new(ClientConnection::new(config, peer_name(None)).unwrap(), stream);
+    let mut word = [0];
+    match stream.read_exact(&mut word) {
+        Ok(()) => assert_eq!(word, [ENCRYPTED]),
+        Err(_) => return Wire::Gone,
+    }
+    Wire::ToServer(Box::new(stream))
+}
+
+fn tls_to_client(stream: TcpStream) -> Wire {
+    let config = server_config(&MEMBERS.0, Protection::Encrypted, Strangers::Refused).unwrap();
+    let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
+    match stream.write_all(&[ENCRYPTED]).and_then(|()| stream.flush()) {
+        Ok(()) => Wire::ToClient(Box::new(stream)),
+        Err(_) => Wire::Gone,
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.read(buf),
+            Wire::ToServer(stream) => stream.read(buf),
+            Wire::ToClient(stream) => stream.read(buf),
+            Wire::Gone => Ok(0),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.write(buf),
+            Wire::ToServer(stream) => stream.write(buf),
+            Wire::ToClient(stream) => stream.write(buf),
+            Wire::Gone => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.flush(),
+            Wire::ToServer(stream) => stream.flush(),
+            Wire::ToClient(stream) => stream.flush(),
+            Wire::Gone => Ok(()),
+        }
+    }
+}
