@@ -1,7 +1,12 @@
 //! What was acknowledged survives `kill -9`.
+//!
+//! This test has a program of its own: between fork and exec its child holds all open descriptors
+//! of the process, and with them the locks of stores that other tests close and open again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "this test uses a part of it")]
+#[path = "it/support.rs"]
 mod support;
 
 use kv::{Durability, Embedded, Engine, Writer};

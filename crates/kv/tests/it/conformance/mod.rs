@@ -1,13 +1,10 @@
 //! What every engine does, run against each of them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod suite;
-mod support;
 
+use crate::support::{delete, put};
 use kv::{Embedded, Engine, KvError, Memory};
 use suite::value;
-use support::{delete, put};
 
 fn every_engine(test: impl Fn(&dyn Engine)) {
     test(&Memory::new());

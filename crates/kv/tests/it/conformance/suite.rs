@@ -1,6 +1,6 @@
-//! What every engine does. The test program that has this module says which engines these are: `every_engine`.
+//! What every engine does. The module that has this one says which engines these are: `every_engine`.
 
-use crate::every_engine;
+use super::every_engine;
 use crate::support::{delete, guarded, put};
 use kv::{Engine, Outcome};
 

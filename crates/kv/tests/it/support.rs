@@ -1,5 +1,4 @@
 //! Helpers of the integration tests.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use kv::Batch;
 use std::future::Future;

@@ -1,15 +1,11 @@
 //! The batching writer.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{block_on, guarded, poll_once, put};
 use kv::{Blocking, Durability, Embedded, Engine, KvError, Memory, Outcome, Writer};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Poll;
-use support::{block_on, guarded, poll_once, put};
 
 fn over_memory(durability: Durability, blocking: Blocking) -> (Arc<Memory>, Arc<Writer>) {
     let memory = Arc::new(Memory::new());

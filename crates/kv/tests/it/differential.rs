@@ -1,7 +1,5 @@
 //! The engine on disk does what the one in memory does.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use kv::{Batch, Embedded, Engine, Guard, Memory};
 use proptest::prelude::*;
 

@@ -1,0 +1,8 @@
+//! Engines and the batching writer.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod conformance;
+mod differential;
+mod support;
+mod writer;
