@@ -1,6 +1,5 @@
-//! A client on one simulated host, the store on another: processes die, connections break, the power fails.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! A client on one simulated host, the store on another: processes die, connections break, the
+//! power fails.
 
 use kv::{Batch, Blocking, Durability, Engine, Guard, KvError, Memory, Outcome, RemoteWriter, Store, Writer};
 use kvnet::{KvService, RemoteStore};

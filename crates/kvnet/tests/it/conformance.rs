@@ -1,12 +1,9 @@
 //! What every engine does, asked over a real connection.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "../../kv/tests/suite/mod.rs"]
+#[path = "../../../kv/tests/it/conformance/suite.rs"]
 mod suite;
-#[path = "../../kv/tests/support/mod.rs"]
-mod support;
 
+use crate::support::{guarded, put};
 use bytes::Bytes;
 use kv::{
     Batch, Durability, Embedded, Engine, KvError, LocalFuture, Memory, Outcome, Pair, RemoteEngine,
@@ -18,7 +15,6 @@ use net::{
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use support::put;
 use wire::{KvReply, KvRequest};
 
 /// An engine behind a server, and the way to it.
@@ -153,7 +149,7 @@ fn several_cores_use_one_writer() {
                 for n in 0..COMMITS {
                     let key = format!("core{core}");
                     let before = n.checked_sub(1).map(|before| before.to_string());
-                    let batch = support::guarded(put(&key, &n.to_string()), &key, before.as_deref());
+                    let batch = guarded(put(&key, &n.to_string()), &key, before.as_deref());
                     assert_eq!(store.commit(batch).await.unwrap(), Outcome::Won);
                 }
             };
@@ -174,7 +170,6 @@ fn what_is_sent_again_is_not_applied_again() {
     let apply = |number: u64, batch: Batch| {
         served.ask(move |store| Box::pin(async move { store.apply(number, &[batch]).await }))
     };
-    use support::guarded;
     assert_eq!(apply(1, guarded(put("a", "1"), "a", None)).unwrap(), [Outcome::Won]);
     // Its guard doesn't hold any more, but it is the same apply.
     assert_eq!(apply(1, guarded(put("a", "1"), "a", None)).unwrap(), [Outcome::Won]);

@@ -1,6 +1,5 @@
-//! The store's process is killed (`kill -9`) again and again; its client goes on by itself, and nothing that was acknowledged is gone.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! The store's process is killed (`kill -9`) again and again; its client goes on by itself, and
+//! nothing that was acknowledged is gone.
 
 use kv::{Batch, Durability, Embedded, Engine, Guard, Outcome, RemoteWriter, Store, Writer};
 use kvnet::{KvService, RemoteStore};
@@ -52,7 +51,7 @@ struct Served(Child, SocketAddr);
 impl Served {
     fn start(dir: &Path) -> Served {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_client_outlives_its_store", "--nocapture"])
+            .args(["--exact", "kill::a_client_outlives_its_store", "--nocapture"])
             .env(CHILD_DIR, dir)
             .stdout(Stdio::piped())
             .spawn()
