@@ -1,5 +1,4 @@
 //! Several simulated hosts: their network, their clocks, and what faults do to both.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use rt::net::{Address, Listener, Socket};
 use rt::sim::{HostId, NetworkOptions, World};

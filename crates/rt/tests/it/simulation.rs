@@ -1,5 +1,4 @@
 //! The simulated machine: determinism, time, and what crashes do to its disk.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use rt::sim::Machine;
 use rt::{Fallocate, File, IoBuf, OpenOptions};

@@ -1,5 +1,5 @@
 //! Files on the machine's own file system.
-#![allow(unsafe_code, clippy::unwrap_used)] // For the raw driver command; helpers of tests may unwrap.
+#![allow(unsafe_code)] // For the raw driver command.
 
 use rt::{Fallocate, File, IoBuf, OpenOptions};
 use std::cell::Cell;

@@ -1,5 +1,4 @@
 //! Tasks, timers and wakes on one core and between two.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use rt::sync::Event;
 use std::cell::{Cell, RefCell};

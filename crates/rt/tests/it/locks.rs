@@ -1,5 +1,4 @@
 //! The reader/writer lock: exclusion, fairness, and waiting futures that are dropped.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use rt::sync::{Event, RwLock};
 use std::cell::RefCell;

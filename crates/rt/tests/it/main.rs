@@ -1,0 +1,10 @@
+//! The runtime, on this machine and on simulated ones.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+mod cores;
+mod files;
+mod locks;
+mod network;
+mod simulation;
+mod sockets;
