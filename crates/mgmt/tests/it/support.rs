@@ -1,7 +1,5 @@
 //! A cluster's management, and requests to it.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
-
 use kv::{Blocking, Durability, Memory, Writer};
 use mgmt::{FirstNode, Gate, Management, Metadata, Superblock};
 use net::{Channel, LocalFuture};

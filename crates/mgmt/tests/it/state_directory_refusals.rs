@@ -1,6 +1,5 @@
-//! A directory that is refused stays as it was, to the byte; the message names object, cause and remedy.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! A directory that is refused stays as it was, to the byte; the message names object, cause and
+//! remedy.
 
 use mgmt::{Error, StateDir, StatePaths};
 use std::collections::BTreeMap;

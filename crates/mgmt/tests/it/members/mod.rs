@@ -1,13 +1,10 @@
 //! Members of mirrored groups come and go: real requests of nodes whose time is the simulation's.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod drains;
 mod power;
 mod recover;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{Cluster, open};
 use identity::{Identity, Role as Proved};
 use mgmt::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE};
 use net::{Caller, Channel, Handler, Proof};
@@ -15,7 +12,6 @@ use rt::sim::World;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
-use support::{Cluster, open};
 use types::{
     Epoch, Errno, Group, GroupId, MemberState, NodeId, Result, ResyncSettings, Scheme, StripePattern,
     TargetId,

@@ -1,7 +1,6 @@
 //! All members that had everything are lost for good while another one has missed something.
 
-use super::{Good, Site, TWO, seconds, simulated};
-use crate::{Bad, NeedsResync, Resyncing};
+use super::{Bad, Good, NeedsResync, Resyncing, Site, TWO, seconds, simulated};
 use types::{Errno, GroupId, Result, TargetId};
 use wire::{MgmtReply, MgmtRequest};
 

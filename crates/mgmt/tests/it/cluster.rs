@@ -1,13 +1,9 @@
 //! Management as the members of a cluster meet it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{Cluster, VERSION, join, open};
 use mgmt::DEFAULT_POOL;
 use net::Channel;
 use std::sync::{Arc, Mutex};
-use support::{Cluster, VERSION, join, open};
 use types::{Epoch, Errno, Error, NodeId, NodeState, SessionId, TargetId, TargetState};
 use wire::mgmt::*;
 use wire::{MgmtReply, MgmtRequest};
