@@ -1,10 +1,6 @@
 //! Who is let in by whom.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use identity::tls::{Strangers, client_config, join_config, peer_name, server_config};
 use identity::{
     Authority, Credentials, Error, Identity, JoinToken, MemberKind, PendingKey, Protection, Role, TokenOffer,
@@ -138,7 +134,7 @@ fn strangers_are_let_in_marked_or_not_at_all() {
     let error = shake(nameless(&authority), closed, peer_name(None)).unwrap_err();
     assert!(matches!(error, rustls::Error::NoCertificatesPresented), "{error}");
     // Who shows a certificate must show a good one, even where none is asked for.
-    let foreign = client(&common::authority(CLUSTER), "a");
+    let foreign = client(&crate::common::authority(CLUSTER), "a");
     let foreign = client_config(&foreign, Protection::Encrypted).unwrap();
     assert!(shake(foreign, open, peer_name(None)).is_err());
 }

@@ -1,10 +1,6 @@
 //! What is on disk: modes, round trips, damage.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use identity::{Authority, CapabilityKeys, Credentials, Error, MemberKind, TokenOffer, TokenRecords};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

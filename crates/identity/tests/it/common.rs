@@ -1,5 +1,4 @@
 //! A cluster's authority and members, and handshakes in memory.
-#![allow(dead_code)]
 
 use identity::tls::{Strangers, client_config, peer_identity, peer_name, server_config};
 use identity::{Authority, Credentials, Identity, Protection, Role, Validity};

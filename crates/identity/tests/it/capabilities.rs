@@ -1,7 +1,5 @@
 //! Capabilities: frozen form, every bit counts, rotation, expiry.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use identity::{
     CAPABILITY_BYTES, Capability, CapabilityKey, CapabilityKeys, Grant, MAX_CAPABILITY_KEYS, Refusal, Rights,
     VerifiedCache,

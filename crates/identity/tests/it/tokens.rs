@@ -1,10 +1,6 @@
 //! Join tokens: who may use them, how often and how long.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
-use common::{CLUSTER, OTHER_CLUSTER};
+use crate::common::{CLUSTER, OTHER_CLUSTER};
 use identity::{
     Authority, Error, JoinToken, MAX_TOKENS, MemberKind, MemberKinds, TokenOffer, TokenRecords, TokenSecret,
 };

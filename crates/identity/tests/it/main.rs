@@ -1,0 +1,9 @@
+//! Certificates, tokens and capabilities: who is let in, and who may do what.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod capabilities;
+mod common;
+mod files;
+mod handshakes;
+mod tokens;
