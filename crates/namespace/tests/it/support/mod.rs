@@ -1,5 +1,4 @@
 //! A file system over a map in memory, for tests.
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 mod invariants;
 

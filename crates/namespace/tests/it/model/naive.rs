@@ -1,7 +1,7 @@
 //! A file system as simple as can be: a vector of nodes, and everything that can be counted is counted when asked.
 
-use crate::INLINE_LIMIT;
-use crate::action::{Action, Pick};
+use super::INLINE_LIMIT;
+use super::action::{Action, Pick};
 use crate::support::bytes;
 use std::collections::BTreeMap;
 use types::mode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_IXGRP};

@@ -1,5 +1,4 @@
 //! What each group of commands promises, one file a group.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access_control;
 mod attributes;
@@ -14,6 +13,4 @@ mod permissions;
 mod promises;
 mod readdir;
 mod rename;
-#[path = "../support/mod.rs"]
-mod support;
 mod xattrs;

@@ -1,16 +1,13 @@
 //! Random sequences of commands, against a naive model of a file system.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod action;
 mod naive;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{Holding, World, bytes};
 use action::{Action, actions};
 use naive::{Content, Model, Node};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use support::{Holding, World, bytes};
 use types::{Errno, InodeId};
 use wire::{MetaOp, MetaReply, PatternChange};
 

@@ -1,0 +1,8 @@
+//! The state machine of metadata: what each command promises, and random commands against a naive
+//! model.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod behaviour;
+mod model;
+mod support;
