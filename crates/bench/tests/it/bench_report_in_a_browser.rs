@@ -1,6 +1,5 @@
-//! The page of a characterisation, opened in a browser without a screen: what people will see is there.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! The page of a characterisation, opened in a browser without a screen: what people will see is
+//! there.
 
 use bench::characterize::{Generator, Part, Report, figures, files, find, measure};
 use bench::profiles::Host;

@@ -1,5 +1,4 @@
 //! Loads that several clients make together.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use bench::load::{Loaded, Seat, Told, Watch, merged, run};
 use bench::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};

@@ -1,17 +1,15 @@
 //! Loads whose threads are tasks and whose files are in memory: what is checked is as of a real directory.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use bench::load::{Cores, Place, Transfers, Unwatched, Watch, run_through};
 use bench::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, Through, TreeShape,
 };
 use rt::IoBuf;
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use types::{Errno, Result};
+use types::{Errno, HashMap, Result};
 
 /// Files and directories by their paths; a directory has no content.
 type Tree = Arc<Mutex<HashMap<PathBuf, Option<Vec<u8>>>>>;

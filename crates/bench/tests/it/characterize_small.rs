@@ -1,7 +1,5 @@
 //! The quick profile with real load, as small as it gets.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use bench::characterize::{Generator, Part, Report, figures, files, find, measure};
 use bench::load::{self, Watch};
 use bench::profiles::Host;

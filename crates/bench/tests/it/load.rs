@@ -1,5 +1,4 @@
 //! Loads on a real directory: what is checked, what is refused, and that nothing is left.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use bench::load::{Progress, Unwatched, Watch, run};
 use bench::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};

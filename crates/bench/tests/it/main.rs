@@ -1,0 +1,9 @@
+//! Measurements with real load and with load that is only reported.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bench_report_in_a_browser;
+mod by_tasks;
+mod characterize_small;
+mod load;
+mod team;
