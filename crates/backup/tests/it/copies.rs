@@ -1,7 +1,5 @@
 //! Copies of stores, and what is made of them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use backup::{
     Attached, Chain, Error, Plan, Progress, Reader, Restored, Rewrite, copy, file_name, list, newest_first,
     prune, restore, verify,

@@ -1,7 +1,5 @@
 //! The bytes of a copy stay what they are: copies outlive versions.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use backup::{Attached, Chain, Plan, Progress, Reader, copy};
 use kv::{Batch, Embedded, Engine};
 use std::path::Path;
