@@ -1,9 +1,9 @@
 //! Damaged messages: what the fuzz target finds in hours, these find in moments, or it isn't found at all.
 
-use crate::feed::feed;
-use crate::round_trip::encoded;
-use crate::samples::samples;
-use crate::strategies;
+use super::feed::feed;
+use super::round_trip::encoded;
+use super::samples::samples;
+use super::strategies;
 use proptest::prelude::*;
 use proptest::sample::Index;
 

@@ -1,6 +1,6 @@
 //! One fixed message of each kind, with the name of the file that holds its bytes.
 
-use crate::round_trip::encoded;
+use super::round_trip::encoded;
 use bytes::Bytes;
 use types::*;
 use wire::frame::{Header, Hello, Kind, OnHost, Welcome};

@@ -1,7 +1,7 @@
 //! What is written comes back.
 
-use crate::strategies;
-use crate::walk;
+use super::strategies;
+use super::walk;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;

@@ -1,0 +1,4 @@
+//! Frames and messages as bytes.
+
+mod frame;
+mod messages;
