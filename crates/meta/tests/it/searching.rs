@@ -5,7 +5,11 @@ use bytes::Bytes;
 use kv::{Batch, Durability, Engine, KvError, Memory, Outcome, Pair, Writer};
 use meta::MetaService;
 use parking_lot::{Condvar, Mutex};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use types::{Errno, InodeId, Result, SetAttr};
@@ -79,25 +83,73 @@ fn serve() -> (Arc<Gate>, Arc<MetaService>) {
     (gate, meta)
 }
 
+/// How often a request is polled before it counts as one that waits for somebody else.
+const TURNS: usize = 1000;
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A request under way.
+struct Asked<T> {
+    thread: JoinHandle<T>,
+    /// Tells when the request waits for another thread, and when it has its answer.
+    state: Receiver<Now>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Now {
+    Answered,
+    Waits,
+}
+
 /// A request of a session of its own, on a thread of its own: who commits may be held up.
 fn asked<T: Send + 'static>(
     meta: &Arc<MetaService>,
     session: u64,
     ask: impl AsyncFnOnce(Client) -> T + Send + 'static,
-) -> JoinHandle<T> {
+) -> Asked<T> {
     let meta = meta.clone();
-    thread::spawn(move || rt::block_on(async move { ask(Client::new(&meta, session)).await }).unwrap())
+    let (tell, state) = channel();
+    let run = move || rt::block_on(async move { follow(ask(Client::new(&meta, session)), &tell).await });
+    Asked { thread: thread::spawn(move || run().unwrap()), state }
 }
 
-/// The answer, for which no commit is waited.
-fn soon<T>(asked: JoinHandle<T>) -> T {
-    for _ in 0..6000 {
-        if asked.is_finished() {
-            return asked.join().unwrap();
+/// The outcome of a request; tells how it is going.
+async fn follow<T>(request: impl Future<Output = T>, tell: &Sender<Now>) -> T {
+    let mut request = pin!(request);
+    for _ in 0..TURNS {
+        let now = poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await;
+        if let Poll::Ready(answer) = now {
+            tell.send(Now::Answered).unwrap();
+            return answer;
         }
-        thread::sleep(Duration::from_millis(10));
+        rt::yield_now().await;
     }
-    panic!("it waits for a commit of others");
+    tell.send(Now::Waits).unwrap();
+    let answer = request.await;
+    tell.send(Now::Answered).unwrap();
+    answer
+}
+
+impl<T> Asked<T> {
+    /// The answer, for which no commit is waited.
+    fn soon(self) -> T {
+        while self.state.recv_timeout(PATIENCE).expect("it waits for a commit of others") != Now::Answered {}
+        self.answer()
+    }
+
+    /// Whether the request waits for another thread; returns when that is known.
+    fn waits(&self) -> bool {
+        self.state.recv_timeout(PATIENCE) == Ok(Now::Waits) && !self.thread.is_finished()
+    }
+
+    fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    fn answer(self) -> T {
+        self.thread.join().unwrap()
+    }
 }
 
 #[test]
@@ -107,18 +159,17 @@ fn a_name_that_is_absent_is_so_whatever_others_are_about_to_add() {
     let maker = asked(&meta, 2, async |client| client.create(InodeId::ROOT, "held").await);
     gate.wait_for_a_commit();
     let looked = asked(&meta, 3, async |client| errno(client.lookup(InodeId::ROOT, "other").await));
-    assert_eq!(soon(looked), Errno::ENOENT);
+    assert_eq!(looked.soon(), Errno::ENOENT);
     let first = asked(&meta, 3, async |client| client.lookup(InodeId::ROOT, "first").await);
-    assert!(soon(first).is_ok());
+    assert!(first.soon().is_ok());
     // Not so the one that is being made, and attributes of the directory.
     let held = asked(&meta, 4, async |client| client.lookup(InodeId::ROOT, "held").await);
     let attr = asked(&meta, 5, async |client| client.getattr(InodeId::ROOT).await);
-    thread::sleep(Duration::from_millis(50));
-    assert!(!held.is_finished() && !attr.is_finished() && !maker.is_finished());
+    assert!(held.waits() && attr.waits() && !maker.is_finished());
     gate.set(false);
-    let made = maker.join().unwrap().unwrap();
-    assert_eq!(held.join().unwrap().unwrap().ino, made.ino);
-    assert!(attr.join().unwrap().unwrap().mtime >= made.mtime);
+    let made = maker.answer().unwrap();
+    assert_eq!(held.answer().unwrap().ino, made.ino);
+    assert!(attr.answer().unwrap().mtime >= made.mtime);
 }
 
 #[test]
@@ -131,9 +182,8 @@ fn who_may_search_is_waited_for() {
     });
     gate.wait_for_a_commit();
     let looked = asked(&meta, 3, async |client| errno(client.lookup(InodeId::ROOT, "other").await));
-    thread::sleep(Duration::from_millis(50));
-    assert!(!looked.is_finished());
+    assert!(looked.waits());
     gate.set(false);
-    assert!(setter.join().unwrap().is_ok());
-    assert_eq!(looked.join().unwrap(), Errno::ENOENT);
+    assert!(setter.answer().is_ok());
+    assert_eq!(looked.answer(), Errno::ENOENT);
 }

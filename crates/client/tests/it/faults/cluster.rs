@@ -1,33 +1,27 @@
 //! A cluster on a simulated machine, its client behind taps.
 
 use super::tap::Tap;
-use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions, Handle, Known, ReadHow, WriteHow};
-use kv::{Blocking, Durability, Engine, Memory, Writer};
-use meta::{LocalMount, MetaOptions, MetaService};
+use meta::LocalMount;
 use net::{Channel, Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sim::Machine;
 use std::future::Future;
-use std::path::PathBuf;
-use std::sync::{Arc, RwLock, Weak};
-use std::time::Duration;
-use storage::StorageService;
-use types::{
-    CapacityClass, ClusterMap, Credentials, Epoch, HashMap, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
-    SessionId, SetAttr, Target, TargetId, TargetState,
-};
+use std::sync::{Arc, Weak};
+use testkit::channel::{MetaHandler, Pace, StorageHandler, to_storage};
+use testkit::clients;
+use testkit::cluster::{self, ClusterBuilder, set_pattern};
+use testkit::map::{self, MapBuilder};
+use testkit::program::runs;
+use types::{Credentials, InodeId, MapHandle, Result, SessionId, SetAttr, TargetId};
 use wire::mgmt::Touched;
-use wire::{MetaOp, MetaRequest, MetaResponse, Number, StorageReply, StorageRequest, XattrMode};
+use wire::{MetaOp, MetaRequest, MetaResponse, Number, StorageReply, StorageRequest};
 
 /// Targets of the cluster; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 4;
 /// Bytes of a chunk.
 pub(crate) const CHUNK: usize = 64 * 1024;
 const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
-const PARTITIONS: u16 = 4;
-const LOG_BYTES: u64 = 256 * 1024;
-const CAPACITY: u64 = 1 << 40;
 /// The client's session at first.
 const SESSION: SessionId = SessionId(1);
 /// A number that no other change has.
@@ -40,11 +34,7 @@ pub(crate) struct Cluster {
     pub(crate) storage: Arc<Tap<StorageRequest, StorageReply>>,
     /// What the client says to the metadata service.
     pub(crate) names: Arc<Tap<MetaRequest, MetaResponse>>,
-    engine: Arc<Memory>,
-    map: MapHandle,
-    writer: Arc<Writer>,
-    stores: Vec<Arc<Store>>,
-    meta: Arc<MetaService>,
+    services: cluster::Cluster,
 }
 
 /// The client, as the mover knows it.
@@ -67,109 +57,69 @@ pub(crate) fn with_cluster_of_seed<F: Future<Output = ()> + 'static>(
     test: impl FnOnce(Cluster) -> F + 'static,
 ) {
     let run = async move {
-        for target in targets() {
-            Store::format_with_log(&directory(target), &identity(target), LOG_BYTES).await.unwrap();
-        }
-        let cluster = Cluster::start(Arc::new(Memory::new()), SESSION).await;
-        let root = Credentials::default();
-        let set =
-            cluster.client.setxattr(root, InodeId::ROOT, b"weft.pattern", PATTERN, XattrMode::Any, false);
-        set.await.unwrap();
+        let cluster = Cluster::of(builder().create().await, SESSION).await;
+        set_pattern(&cluster.client, PATTERN).await;
         test(cluster).await;
     };
     Machine::new(seed).run(run).unwrap();
 }
 
 impl Cluster {
-    async fn start(engine: Arc<Memory>, session: SessionId) -> Cluster {
-        let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map())));
-        let mut stores = Vec::new();
-        for target in targets() {
-            let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
-            stores.push(opened.unwrap().0);
-        }
-        let service = Arc::new(StorageService::new(stores.iter().cloned()));
-        let direct: HashMap<_, _> =
-            targets().map(|target| (target, Channel::in_process(service.clone()))).collect();
-        let shared: Arc<dyn Engine> = engine.clone();
-        let writer = Arc::new(Writer::with_blocking(shared, Durability::Process, Blocking::Inline));
-        let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
-        let meta = MetaService::open(writer.clone(), options, map.clone(), direct).await.unwrap();
-        meta.recover().await.unwrap();
-        for store in &stores {
+    async fn of(site: cluster::Site, session: SessionId) -> Cluster {
+        let services = site.serve().await;
+        let meta = services.metadata.service();
+        for store in &services.stores {
             meta.tidy(store.target(), &Touched::of(store.take_touched())).await.unwrap();
             store.crash_is_seen_to();
         }
-        let (storage, names) = (Tap::new(service), Tap::new(meta.clone()));
-        let tapped: HashMap<_, _> =
-            targets().map(|target| (target, Channel::in_process(storage.clone()))).collect();
-        let client = Client::new(ClientOptions {
-            session,
-            meta: Channel::in_process(names.clone()).into(),
-            storage: tapped.into(),
-            map: map.clone(),
-            server_cache: false,
-            write_behind: false,
-            alone: true,
-        });
-        Cluster { client, storage, names, engine, map, writer, stores, meta }
+        let (storage, names) = (Tap::new(services.storage.clone()), Tap::new(meta));
+        let client = client_over(&services.map, session, names.clone(), storage.clone());
+        Cluster { client, storage, names, services }
     }
 
     /// Ends everything in good order and starts it again.
     pub(crate) async fn restart(self) -> Cluster {
+        let metadata = &self.services.metadata;
         self.client.shutdown().await.unwrap();
-        self.meta.stop();
-        for store in &self.stores {
+        metadata.service().stop();
+        for store in &self.services.stores {
             store.close().await.unwrap();
         }
-        self.writer.sync().await.unwrap();
-        Cluster::start(self.engine.clone(), SessionId(2)).await
+        metadata.writer().sync().await.unwrap();
+        Cluster::of(builder().over(metadata.engine().clone()).open().await, SessionId(2)).await
     }
 
     /// Starts what moves files off targets that are drained, from the client, too.
     pub(crate) fn start_moving(&self) {
-        self.meta.set_local_mount(Arc::new(Here(Arc::downgrade(&self.client))));
-        rt::spawn(self.meta.clone().background());
+        let meta = self.services.metadata.service();
+        meta.set_local_mount(Arc::new(Here(Arc::downgrade(&self.client))));
+        rt::spawn(meta.background());
     }
 
     /// Empties a target; true when that is done within a while.
     pub(crate) async fn empty(&self, target: TargetId) -> bool {
-        let mut map = ClusterMap::clone(&self.map.read().unwrap());
-        map.epoch.0 += 1;
-        map.targets.iter_mut().for_each(|t| t.drain = t.id == target);
-        *self.map.write().unwrap() = Arc::new(map);
-        for _ in 0..600 {
-            if self.meta.drains().iter().any(|drain| drain.target == target && drain.is_empty) {
-                return true;
-            }
-            rt::sleep(Duration::from_millis(100)).await;
-        }
-        false
+        map::change(&self.services.map, |map| {
+            map.targets.iter_mut().for_each(|t| t.drain = t.id == target);
+        });
+        self.services.becomes_empty(target).await
     }
 
     /// Chunk files on a target.
     pub(crate) async fn chunk_files(&self, target: TargetId) -> usize {
-        self.stores[target.0 as usize - 1].list().await.unwrap().len()
+        self.services.chunk_files(target).await.len()
     }
 
     /// Another client, which knows only what the services know.
     pub(crate) fn stranger(&self) -> Arc<Client> {
-        Client::new(ClientOptions {
-            session: SessionId(99),
-            meta: Channel::in_process(self.meta.clone()).into(),
-            storage: targets().map(|target| (target, Channel::in_process(self.storage.clone()))).collect(),
-            map: self.map.clone(),
-            server_cache: false,
-            write_behind: false,
-            alone: true,
-        })
+        let meta = self.services.metadata.service();
+        client_over(&self.services.map, SessionId(99), meta, self.storage.clone())
     }
 
     /// A request of the client that it has given up comes to the service now.
     pub(crate) async fn ask_late(&self, op: MetaOp) {
         let (session, credentials) = (SESSION, Credentials::default());
         let request = MetaRequest { session, number: Some(LATE), credentials, op };
-        self.meta.handle(request, None).await.unwrap();
+        self.services.metadata.service().handle(request, None).await.unwrap();
     }
 
     pub(crate) async fn create(&self, name: &str) -> (InodeId, Arc<Handle>) {
@@ -211,45 +161,26 @@ impl Cluster {
         let size = self.client.getattr(file.ino()).await.unwrap().size as usize;
         let buf = IoBuf::alloc(size);
         assert_eq!(self.client.read(file, 0, buf.clone(), ReadHow::default()).await.unwrap(), size);
-        buf.as_slice().chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
+        runs(buf.as_slice())
     }
+}
+
+fn builder() -> ClusterBuilder {
+    let map = MapBuilder::new(TARGETS).single_groups().build();
+    ClusterBuilder::new(map).pace(Pace::AtOnce).without_background()
+}
+
+/// A client that is told that there is no other one.
+fn client_over(
+    map: &MapHandle,
+    session: SessionId,
+    meta: MetaHandler,
+    storage: StorageHandler,
+) -> Arc<Client> {
+    let (meta, storage) = (Channel::in_process(meta), to_storage(targets(), &storage));
+    Client::new(ClientOptions { alone: true, ..clients::options(session, map, meta, storage) })
 }
 
 pub(crate) fn targets() -> impl Iterator<Item = TargetId> {
     (1..=TARGETS).map(TargetId)
-}
-
-fn directory(target: TargetId) -> PathBuf {
-    PathBuf::from(format!("/targets/t{target}"))
-}
-
-fn identity(target: TargetId) -> Identity {
-    Identity { cluster: "00000000-0000-4000-8000-000000000001".into(), target }
-}
-
-fn cluster_map() -> ClusterMap {
-    let target = |id: TargetId| Target {
-        id,
-        node: NodeId(1),
-        pool: PoolId(1),
-        path: directory(id).display().to_string(),
-        state: TargetState::Online,
-        capacity: CAPACITY,
-        free: CAPACITY,
-        class: CapacityClass::Normal,
-        drain: false,
-        used: None,
-    };
-    let mut map = ClusterMap {
-        nodes: vec![],
-        epoch: Epoch(1),
-        targets: targets().map(target).collect(),
-        pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
-        groups: Vec::new(),
-        partitions: Vec::new(),
-        exports: Vec::new(),
-        settings: Default::default(),
-    };
-    map.groups = layout::single_groups(&map);
-    map
 }

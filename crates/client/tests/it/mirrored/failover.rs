@@ -1,6 +1,6 @@
 //! Reads and writes while primaries are replaced.
 
-use super::cluster::{CHUNK, Program, later, with_cluster};
+use super::cluster::{CHUNK, Program, RDWR, later, runs, with_cluster};
 use super::group::Way;
 use std::time::Duration;
 use types::{Errno, GroupId, MemberState, TargetId};
@@ -13,7 +13,7 @@ fn changes_are_for_the_primary_of_a_version_and_reads_for_any_member() {
         let file = client.make("a").await;
         cluster.groups.asked();
         client.put(&file, 0, 3 * CHUNK, 1).await;
-        assert_eq!(client.runs(&file).await, [(1, 3 * CHUNK)]);
+        assert_eq!(runs(&client.bytes(&file).await), [(1, 3 * CHUNK)]);
         client.fsync(&file, true).await.unwrap();
         let asked = cluster.groups.asked();
         assert!(asked.len() >= 9, "{asked:?}");
@@ -26,7 +26,7 @@ fn changes_are_for_the_primary_of_a_version_and_reads_for_any_member() {
         }
         let other = client.make("b").await;
         client.put(&other, 0, 3 * CHUNK, 2).await;
-        assert_eq!(client.runs(&other).await, [(2, 3 * CHUNK)]);
+        assert_eq!(runs(&client.bytes(&other).await), [(2, 3 * CHUNK)]);
         let all = asked.into_iter().chain(cluster.groups.asked());
         let reads: Vec<_> = all.filter(|request| matches!(request.op, StorageOp::Read { .. })).collect();
         let at_primary = reads.iter().filter(|request| request.target.0 == primary(request)).count();
@@ -51,11 +51,11 @@ fn a_write_that_failed_does_not_come_after_what_was_read_since() {
             cluster.groups.be(primary, Way::Answers);
             let is_write = |request: &wire::StorageRequest| matches!(request.op, StorageOp::Write { .. });
             let late = cluster.groups.asked().into_iter().find(is_write).unwrap();
-            assert_eq!(client.runs(&file).await, [(1, 100)]);
+            assert_eq!(runs(&client.bytes(&file).await), [(1, 100)]);
             let data = Some(rt::IoBuf::from_slice(&[2; 100]));
             let refused = net::Handler::handle(&*cluster.groups, late, data).await;
             assert_eq!(refused.map_err(|error| error.errno), Err(Errno::EKEYREVOKED), "{name}");
-            assert_eq!(client.runs(&file).await, [(1, 100)]);
+            assert_eq!(runs(&client.bytes(&file).await), [(1, 100)]);
         }
     });
 }
@@ -74,9 +74,9 @@ fn a_primary_that_dies_in_the_middle_of_reads_and_writes_costs_no_error() {
                 later(2500, move || cluster.take_out(victim));
                 let byte = 1 + victim as u8;
                 let writes = client.put(&file, CHUNK / 2, 5 * CHUNK, byte);
-                let reads = client.runs(&file);
+                let reads = client.bytes(&file);
                 let (_, seen) = (writes.await, reads.await);
-                assert_eq!(seen, [(1, CHUNK / 2), (byte, 5 * CHUNK), (1, CHUNK / 2)]);
+                assert_eq!(runs(&seen), [(1, CHUNK / 2), (byte, 5 * CHUNK), (1, CHUNK / 2)]);
                 // It comes back, and has everything again.
                 held.groups.be(victim, Way::Answers);
                 let stat = client.getattr(file.ino()).await.unwrap();
@@ -120,7 +120,7 @@ fn a_write_beside_others_is_done_once_by_two_primaries() {
         let behind = cluster.map_of_now();
         let (slow, other) = (cluster.client_by(behind.clone()).await, cluster.client().await);
         let file = slow.make("a").await;
-        let same = other.open_named("a").await;
+        let same = other.open_named("a", RDWR).await;
         // Both have it open to write, and so work without a lease of their own.
         slow.put(&file, 0, 100, 1).await;
         other.put(&same, 0, 100, 2).await;
@@ -154,8 +154,8 @@ fn a_write_beside_others_is_done_once_by_two_primaries() {
         };
         let again = number(&cluster.groups.asked());
         assert!(again.is_some() && again == number(&numbers), "the number stays");
-        assert_eq!(other.runs(&same).await, [(5, 100)]);
-        assert_eq!(slow.runs(&file).await, [(5, 100)]);
+        assert_eq!(runs(&other.bytes(&same).await), [(5, 100)]);
+        assert_eq!(runs(&slow.bytes(&file).await), [(5, 100)]);
     });
 }
 
@@ -186,6 +186,6 @@ fn without_a_good_copy_programs_learn_which_group_it_is() {
         let again = cluster.clone();
         later(3000, move || again.change(|map| set(map, [MemberState::Good, MemberState::Good])));
         client.put(&file, 0, 100, 3).await;
-        assert_eq!(client.runs(&file).await, [(3, 100)]);
+        assert_eq!(runs(&client.bytes(&file).await), [(3, 100)]);
     });
 }

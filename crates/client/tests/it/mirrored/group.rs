@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use storage::StorageService;
-use types::{ClusterMap, Errno, GroupId, MapHandle, MemberState, Result, TargetId};
+use testkit::map::change;
+use types::{Errno, GroupId, MapHandle, MemberState, Result, TargetId};
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
 /// The name that a copy has as a target of its own.
@@ -192,14 +193,6 @@ pub(crate) fn take_out(map: &MapHandle, group: GroupId, member: TargetId) {
         (group.members, group.states) = members.into_iter().unzip();
         group.since = epoch;
     });
-}
-
-/// A new version of the map.
-pub(crate) fn change(map: &MapHandle, edit: impl FnOnce(&mut ClusterMap)) {
-    let mut next = ClusterMap::clone(&map.read().unwrap());
-    next.epoch.0 += 1;
-    edit(&mut next);
-    *map.write().unwrap() = Arc::new(next);
 }
 
 impl Handler<StorageRequest, StorageReply> for Groups {

@@ -1,7 +1,7 @@
 //! Files that get another scheme, or another pool, while they are in use.
 
-use super::cluster::{CHUNK, Cluster, GROUPS, Program, ROOT, TARGETS, later, pair, with_cluster};
-use super::group::{Way, change, copy};
+use super::cluster::{CHUNK, Cluster, GROUPS, Program, RDWR, ROOT, TARGETS, later, pair, runs, with_cluster};
+use super::group::{Way, copy};
 use chunkstore::Store;
 use client::{Client, Handle, ReadHow, WriteHow};
 use rt::{Fallocate, File, IoBuf, OpenOptions};
@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::map::change;
 use types::{Credentials, Errno, GroupId, InodeId, Pool, PoolId, Result, SessionId, TargetId, Timestamp};
 use wire::{StorageOp, StorageRequest, XattrMode};
 
@@ -119,7 +120,7 @@ fn a_file_goes_to_and_fro_and_keeps_every_byte() {
         let file = one.make("f").await;
         let mut expected = pattern(LONG, 0);
         fill(&one, &file, &expected).await;
-        let other = two.open_named("f").await;
+        let other = two.open_named("f", RDWR).await;
         assert_eq!(cluster.counts().await, (0, 6));
         for (round, scheme) in ["single", "mirror:2", "single", "mirror:2"].into_iter().enumerate() {
             migrate(&two, file.ino(), scheme).await;
@@ -149,7 +150,7 @@ fn a_file_that_was_moved_is_no_newer() {
         let (one, two) = (cluster.client().await, cluster.client().await);
         let file = one.make("f").await;
         fill(&one, &file, &pattern(LONG, 0)).await;
-        let other = two.open_named("f").await;
+        let other = two.open_named("f", RDWR).await;
         assert_eq!(bytes(&two, &other).await.len(), LONG);
         let before = rt::now();
         rt::sleep(Duration::from_millis(100)).await;
@@ -178,8 +179,8 @@ fn holes_sizes_and_files_without_chunks_keep_what_they_are() {
         migrate(&two, sparse.ino(), "single").await;
         ask_as(ROOT, &one, empty.ino(), "{\"scheme\":\"single\"}").await.unwrap();
         assert_eq!(ended(&one, empty.ino()).await, Value::Null);
-        let copy = two.open_named("sparse").await;
-        assert_eq!(two.runs(&copy).await, [(0, 7 * CHUNK), (b's', 100), (0, 23 * CHUNK - 99)]);
+        let copy = two.open_named("sparse", RDWR).await;
+        assert_eq!(runs(&two.bytes(&copy).await), [(0, 7 * CHUNK), (b's', 100), (0, 23 * CHUNK - 99)]);
         // What had no chunks gets them where it is to be.
         one.put(&empty, 0, 3 * CHUNK, b'e').await;
         assert!(is_all(&one, empty.ino(), "single").await);
@@ -194,7 +195,7 @@ fn a_file_moves_while_two_clients_write_it_all_the_time() {
         let (one, two) = (cluster.client().await, cluster.client().await);
         let file = one.make("f").await;
         fill(&one, &file, &pattern(LONG, 0)).await;
-        let other = two.open_named("f").await;
+        let other = two.open_named("f", RDWR).await;
         // Each has every second piece.
         const PIECE: usize = 5000;
         let done = Rc::new(Cell::new(0));
@@ -224,7 +225,7 @@ fn a_file_moves_while_two_clients_write_it_all_the_time() {
         }
         assert!(rounds > 2, "moved while it was written");
         let reader = cluster.client().await;
-        let again = reader.open_named("f").await;
+        let again = reader.open_named("f", RDWR).await;
         let mut expected = all;
         for (piece, byte) in last.iter().enumerate().filter(|(_, byte)| byte.get() != 0) {
             expected[piece * PIECE..(piece + 1) * PIECE].fill(byte.get());
@@ -283,7 +284,7 @@ fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
         rt::sleep(Duration::from_secs(1)).await;
         assert!(is_all(&client, ino, "mirror:2").await);
         let reader = cluster.client().await;
-        let again = reader.open_named("b").await;
+        let again = reader.open_named("b", RDWR).await;
         assert!(bytes(&reader, &again).await == data);
         cluster.counts_become((0, 6)).await;
     });
@@ -320,7 +321,7 @@ fn what_is_cut_off_during_a_move_does_not_come_back() {
         expected[far..far + 16 * CHUNK].fill(b'f');
         expected.truncate(far + 16 * CHUNK);
         let reader = cluster.client().await;
-        let again = reader.open_named("f").await;
+        let again = reader.open_named("f", RDWR).await;
         assert!(bytes(&reader, &again).await == expected, "what was cut off is there again");
     });
 }
@@ -336,7 +337,7 @@ fn a_client_waits_for_the_map_that_has_the_groups_of_a_file() {
         let mut expected = pattern(LONG, 0);
         fill(&one, &file, &expected).await;
         migrate(&one, file.ino(), "single").await;
-        let other = behind.open_named("f").await;
+        let other = behind.open_named("f", RDWR).await;
         let now = cluster.map.read().unwrap().clone();
         later(3000, move || *map.write().unwrap() = now);
         assert!(bytes(&behind, &other).await == expected);
@@ -400,7 +401,7 @@ fn a_metadata_service_that_dies_in_the_middle_leaves_what_the_next_one_finishes(
         }
         cluster.counts_become((3 * FILES, 0)).await;
         for (number, data) in expected.iter().enumerate() {
-            let file = one.open_named(&format!("f{number}")).await;
+            let file = one.open_named(&format!("f{number}"), RDWR).await;
             assert!(bytes(&one, &file).await == *data, "f{number}");
         }
     });
@@ -429,7 +430,7 @@ fn a_primary_that_is_replaced_in_the_middle_costs_nothing_but_time() {
         });
         assert_eq!(ended(&two, file.ino()).await, Value::Null);
         assert!(is_all(&two, file.ino(), "single").await);
-        let other = two.open_named("f").await;
+        let other = two.open_named("f", RDWR).await;
         assert!(bytes(&two, &other).await == data);
     });
 }

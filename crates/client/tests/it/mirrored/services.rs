@@ -1,6 +1,6 @@
 //! What the metadata service asks of mirrored groups.
 
-use super::cluster::{CHUNK, Cluster, GROUPS, Program, ROOT, pair, with_cluster};
+use super::cluster::{CHUNK, Cluster, GROUPS, Program, RDWR, ROOT, pair, runs, with_cluster};
 use super::group::{Way, copy};
 use chunkstore::{Durability, IoPath};
 use rt::IoBuf;
@@ -49,10 +49,10 @@ fn the_size_that_a_dead_writer_left_comes_from_the_copies() {
         cluster.groups.be(2, Way::Hangs);
         let held = cluster.clone();
         super::cluster::later(3000, move || held.take_out(2));
-        cluster.meta.evict_session(types::SessionId(2)).unwrap();
-        let same = client.open_named("a").await;
+        cluster.meta().evict_session(types::SessionId(2)).unwrap();
+        let same = client.open_named("a", RDWR).await;
         assert_eq!(client.getattr(same.ino()).await.unwrap().size, 2 * CHUNK as u64 + 5);
-        assert_eq!(client.runs(&same).await, [(1, 2 * CHUNK + 5)]);
+        assert_eq!(runs(&client.bytes(&same).await), [(1, 2 * CHUNK + 5)]);
     });
 }
 
@@ -84,7 +84,7 @@ fn a_target_that_is_drained_keeps_its_copies_and_says_so() {
         let mut drains = Vec::new();
         for _ in 0..100 {
             rt::sleep(Duration::from_millis(500)).await;
-            drains = cluster.meta.drains();
+            drains = cluster.meta().drains();
             if drains.iter().any(|drain| drain.hindrance.is_some()) {
                 break;
             }
@@ -92,7 +92,7 @@ fn a_target_that_is_drained_keeps_its_copies_and_says_so() {
         let drain = drains.first().unwrap();
         assert!(drain.hindrance.as_ref().unwrap().contains("mirrored group"), "{drain:?}");
         assert!(!drain.is_empty && drain.files_left == Some(1) && drain.bytes_left > 0, "{drain:?}");
-        assert_eq!(cluster.meta.file_on(TargetId(1)).await.unwrap(), Some(file.ino()));
+        assert_eq!(cluster.meta().file_on(TargetId(1)).await.unwrap(), Some(file.ino()));
         assert_eq!(copies(&cluster, file.ino()).await.len(), 6);
     });
 }
@@ -119,10 +119,10 @@ fn targets_and_groups_are_put_right_apart() {
                 store.write(name, 3 * CHUNK as u64, &data, IoPath::Cached, Durability::Later).await.unwrap();
             }
         }
-        cluster.meta.tidy(TargetId(1), &Touched::of([ino, nobodys])).await.unwrap();
+        cluster.meta().tidy(TargetId(1), &Touched::of([ino, nobodys])).await.unwrap();
         assert!(cluster.store(TargetId(1)).list().await.unwrap().is_empty());
         assert_eq!(copies(&cluster, nobodys).await, [(1, 11), (2, 11)]);
-        cluster.meta.tidy_group(GroupId(11), &Touched::of([ino, nobodys])).await.unwrap();
+        cluster.meta().tidy_group(GroupId(11), &Touched::of([ino, nobodys])).await.unwrap();
         assert_eq!(copies(&cluster, nobodys).await, []);
         for target in pair(11) {
             let store = cluster.store(copy(target, GroupId(11)));

@@ -1,53 +1,40 @@
 //! A cluster on a simulated machine with several clients.
 
 use super::late::Holding;
-use super::slow::{Cuttable, Slow};
-use chunkstore::{Identity, Options, Store};
-use client::{Client, ClientOptions, Handle, ReadHow, Succession, WriteHow};
-use kv::{Blocking, Durability, Engine, Memory, Writer};
-use meta::{MetaOptions, MetaService};
-use net::{Channel, Handler};
-use rt::IoBuf;
+use client::{Client, ClientOptions, Succession};
+use net::Channel;
 use rt::sim::Machine;
-use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::path::PathBuf;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use storage::StorageService;
-use types::{
-    CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, NodeId, Pool, PoolId,
-    Result, SessionId, SetAttr, Target, TargetId, TargetState,
-};
-use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
+use testkit::channel::{Cuttable, MetaHandler, Route, StorageHandler, to_storage};
+use testkit::cluster::{ClusterBuilder, set_pattern};
+use testkit::map::{self, MapBuilder};
+use testkit::{clients, cluster};
+use types::{ClusterMap, Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
+use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest};
+
+pub(crate) use testkit::program::{Program, RDONLY, RDWR, ROOT, runs};
 
 /// Targets; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 3;
 /// Bytes of a chunk.
 pub(crate) const CHUNK: usize = 64 * 1024;
-/// Reading, and reading and writing.
-pub(crate) const RDONLY: u32 = 0;
-pub(crate) const RDWR: u32 = 2;
-/// Who asks.
-pub(crate) const ROOT: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
 const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
-const PARTITIONS: u16 = 4;
-pub(crate) const LOG_BYTES: u64 = 256 * 1024;
-const CAPACITY: u64 = 1 << 40;
 
-/// A running cluster.
-pub(crate) struct Cluster {
-    meta: RefCell<Arc<MetaService>>,
-    /// The way of all clients to the metadata service.
-    names: Arc<Slow<MetaRequest, MetaResponse>>,
-    engine: Arc<Memory>,
-    map: MapHandle,
-    storage: Arc<StorageService>,
-    pub(crate) stores: Vec<Arc<Store>>,
-    sessions: Cell<u64>,
+/// A running cluster, whose clients have slow ways to its services.
+pub(crate) struct Cluster(cluster::Cluster);
+
+impl Deref for Cluster {
+    type Target = cluster::Cluster;
+
+    fn deref(&self) -> &cluster::Cluster {
+        &self.0
+    }
 }
 
 /// Runs a test on a new machine with a new cluster.
@@ -69,30 +56,17 @@ pub(crate) fn with_cluster_of_seed<F: Future<Output = ()> + 'static>(
 
 impl Cluster {
     async fn start() -> Cluster {
-        for target in targets() {
-            Store::format_with_log(&directory(target), &identity(target), LOG_BYTES).await.unwrap();
-        }
-        let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map())));
-        let mut stores = Vec::new();
-        for target in targets() {
-            let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
-            stores.push(opened.unwrap().0);
-        }
-        let storage = Arc::new(StorageService::new(stores.iter().cloned()));
-        let engine = Arc::new(Memory::new());
-        let meta = serve_names(&engine, &storage, &map).await;
-        let names = Slow::new(meta.clone());
-        let (meta, sessions) = (RefCell::new(meta), Cell::new(0));
-        let cluster = Cluster { meta, names, engine, map, storage, stores, sessions };
+        let site = ClusterBuilder::new(cluster_map()).create().await;
+        let cluster = Cluster(site.serve().await);
         let first = cluster.client().await;
-        first.setxattr(ROOT, InodeId::ROOT, b"weft.pattern", PATTERN, XattrMode::Any, false).await.unwrap();
+        set_pattern(&first, PATTERN).await;
         first.shutdown().await.unwrap();
         cluster
     }
 
     /// Requests to the metadata service so far.
     pub(crate) fn requests(&self) -> u64 {
-        self.names.requests()
+        self.metadata.route().requests()
     }
 
     /// Requests to the storage service so far.
@@ -102,64 +76,44 @@ impl Cluster {
 
     /// Ends the metadata service without warning, and starts another.
     pub(crate) async fn restart_names(&self) {
-        let old = self.meta.borrow().clone();
-        old.stop();
-        let meta = serve_names(&self.engine, &self.storage, &self.map).await;
-        self.names.lead_to(meta.clone());
-        self.meta.replace(meta);
+        self.metadata.restart().await;
     }
 
     /// The machine of the metadata store loses its power, and with it what wasn't synced; then the service is there again.
     pub(crate) async fn lose_power_of_names(&self) {
-        self.meta.borrow().stop();
-        self.engine.crash(0);
-        let meta = serve_names(&self.engine, &self.storage, &self.map).await;
-        self.names.lead_to(meta.clone());
-        self.meta.replace(meta);
+        self.metadata.lose_power().await;
     }
 
     /// Begins to empty a target, or lets it be.
     pub(crate) fn drain(&self, target: u32, drain: bool) {
-        let mut map = ClusterMap::clone(&self.map.read().unwrap());
-        map.epoch.0 += 1;
-        map.targets.iter_mut().filter(|t| t.id == TargetId(target)).for_each(|t| t.drain = drain);
-        *self.map.write().unwrap() = Arc::new(map);
+        map::drain(&self.map, TargetId(target), drain);
     }
 
     /// Waits until a target is empty, for a while.
     pub(crate) async fn emptied(&self, target: u32) {
-        for _ in 0..600 {
-            if self.is_empty(target) {
-                return;
-            }
-            rt::sleep(Duration::from_millis(100)).await;
-        }
-        panic!("{:?}", self.meta.borrow().drains());
+        let is_empty = self.0.becomes_empty(TargetId(target)).await;
+        assert!(is_empty, "{:?}", self.metadata.service().drains());
     }
 
     /// Whether the metadata service calls a target empty.
     pub(crate) fn is_empty(&self, target: u32) -> bool {
-        let drains = self.meta.borrow().drains();
-        drains.iter().any(|drain| drain.target == TargetId(target) && drain.is_empty)
+        self.0.is_empty(TargetId(target))
     }
 
     /// Files that this metadata service has moved off a target.
     pub(crate) fn moved(&self, target: u32) -> u64 {
-        let drains = self.meta.borrow().drains();
+        let drains = self.metadata.service().drains();
         drains.iter().filter(|drain| drain.target == TargetId(target)).map(|drain| drain.files_moved).sum()
     }
 
     /// Chunk files on a target, by name.
     pub(crate) async fn chunk_files(&self, target: u32) -> Vec<InodeId> {
-        self.stores[target as usize - 1].list().await.unwrap()
+        self.0.chunk_files(TargetId(target)).await
     }
 
     /// One more client.
     pub(crate) async fn client(&self) -> Arc<Client> {
-        let client = self.unregistered();
-        client.register().await.unwrap();
-        rt::spawn(client.clone().background());
-        client
+        clients::start(self.options()).await
     }
 
     /// Some more clients.
@@ -173,43 +127,31 @@ impl Cluster {
 
     /// A client whose way to the metadata service can be cut.
     pub(crate) async fn client_to_cut(&self) -> (Arc<Client>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
-        let way = Cuttable::new(self.names.clone());
-        let storage = Slow::new(self.storage.clone());
-        let client = self.client_over(Channel::in_process(way.clone()), storage);
-        client.register().await.unwrap();
-        rt::spawn(client.clone().background());
-        (client, way)
+        let way = Cuttable::new(self.metadata.handler());
+        (clients::start(self.options_over(way.clone(), self.slow_storage())).await, way)
     }
 
     /// A client whose way to the storage services can be cut.
     pub(crate) async fn client_to_cut_from_storage(
         &self,
     ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
-        let way = Cuttable::new(Slow::new(self.storage.clone()));
-        let client = self.client_over(Channel::in_process(self.names.clone()), way.clone());
-        client.register().await.unwrap();
-        rt::spawn(client.clone().background());
-        (client, way)
+        let way = Cuttable::new(self.slow_storage());
+        (clients::start(self.options_over(self.metadata.handler(), way.clone())).await, way)
     }
 
     /// One that keeps small writes for a moment.
     pub(crate) async fn client_that_keeps(
         &self,
     ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
-        let way = Cuttable::new(Slow::new(self.storage.clone()));
-        let client = self.client_of(Channel::in_process(self.names.clone()), way.clone(), true);
-        client.register().await.unwrap();
-        rt::spawn(client.clone().background());
-        (client, way)
+        let way = Cuttable::new(self.slow_storage());
+        let options = self.options_over(self.metadata.handler(), way.clone());
+        (clients::start(ClientOptions { write_behind: true, ..options }).await, way)
     }
 
     /// A client whose changes of chunk files can be held up.
     pub(crate) async fn client_over_a_holding_network(&self) -> (Arc<Client>, Arc<Holding>) {
         let way = Holding::new(self.storage.clone());
-        let client = self.client_over(Channel::in_process(self.names.clone()), way.clone());
-        client.register().await.unwrap();
-        rt::spawn(client.clone().background());
-        (client, way)
+        (clients::start(self.options_over(self.metadata.handler(), way.clone())).await, way)
     }
 
     /// A mount that gets another session when the cluster has ended one. Its way to the metadata service can be cut.
@@ -222,10 +164,12 @@ impl Cluster {
         &self,
         refused: Arc<AtomicBool>,
     ) -> (Arc<Succession>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
-        let way = Cuttable::new(self.names.clone());
-        let (names, storage, map) = (way.clone(), Slow::new(self.storage.clone()), self.map.clone());
+        let way = Cuttable::new(self.metadata.handler());
+        let (names, storage, map) = (way.clone(), self.slow_storage(), self.map.clone());
         let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
-            let client = client_over(&map, Channel::in_process(names.clone()), storage.clone());
+            let session = SessionId::drawn(rt::random_u64());
+            let meta = Channel::in_process(names.clone());
+            let client = Client::new(clients::options(session, &map, meta, to_storage(targets(), &storage)));
             let refused = refused.clone();
             Box::pin(async move {
                 if refused.load(Ordering::Relaxed) {
@@ -251,8 +195,7 @@ impl Cluster {
 
     /// Ends the session of a mount, as an administrator does.
     pub(crate) fn evict(&self, mount: &Succession) {
-        let meta = self.meta.borrow().clone();
-        meta.evict_session(mount.lineage().session).unwrap();
+        self.metadata.service().evict_session(mount.lineage().session).unwrap();
     }
 
     /// What the cluster map says of all targets from now on.
@@ -265,166 +208,26 @@ impl Cluster {
 
     /// A client that nobody knows and that hears of no recall yet.
     pub(crate) fn unregistered(&self) -> Arc<Client> {
-        self.client_over(Channel::in_process(self.names.clone()), Slow::new(self.storage.clone()))
+        Client::new(self.options())
     }
 
-    fn client_over(
-        &self,
-        meta: Channel<MetaRequest, MetaResponse>,
-        storage: Arc<dyn Handler<StorageRequest, StorageReply>>,
-    ) -> Arc<Client> {
-        self.client_of(meta, storage, false)
+    fn options(&self) -> ClientOptions {
+        self.options_over(self.metadata.handler(), self.slow_storage())
     }
 
-    fn client_of(
-        &self,
-        meta: Channel<MetaRequest, MetaResponse>,
-        storage: Arc<dyn Handler<StorageRequest, StorageReply>>,
-        write_behind: bool,
-    ) -> Arc<Client> {
-        self.sessions.set(self.sessions.get() + 1);
-        Client::new(ClientOptions {
-            session: SessionId(self.sessions.get()),
-            meta: meta.into(),
-            storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
-            map: self.map.clone(),
-            server_cache: false,
-            write_behind,
-            alone: false,
-        })
-    }
-}
-
-fn client_over(
-    map: &MapHandle,
-    meta: Channel<MetaRequest, MetaResponse>,
-    storage: Arc<dyn Handler<StorageRequest, StorageReply>>,
-) -> Arc<Client> {
-    Client::new(ClientOptions {
-        session: SessionId::drawn(rt::random_u64()),
-        meta: meta.into(),
-        storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
-        map: map.clone(),
-        server_cache: false,
-        write_behind: false,
-        alone: false,
-    })
-}
-
-async fn serve_names(
-    engine: &Arc<Memory>,
-    storage: &Arc<StorageService>,
-    map: &MapHandle,
-) -> Arc<MetaService> {
-    let direct: net::StorageChannels =
-        targets().map(|target| (target, Channel::in_process(storage.clone()))).collect();
-    let engine: Arc<dyn Engine> = engine.clone();
-    let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
-    let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
-    let meta = MetaService::open(writer, options, map.clone(), direct).await.unwrap();
-    meta.recover().await.unwrap();
-    rt::spawn(meta.clone().background());
-    meta
-}
-
-/// What programs do on one client.
-pub(crate) trait Program {
-    async fn make(&self, name: &str) -> Arc<Handle>;
-    async fn open_named(&self, name: &str, flags: u32) -> Arc<Handle>;
-    async fn put(&self, file: &Arc<Handle>, offset: usize, len: usize, byte: u8);
-    async fn append(&self, file: &Arc<Handle>, data: &[u8]);
-    async fn bytes(&self, file: &Arc<Handle>) -> Vec<u8>;
-    async fn try_bytes(&self, file: &Arc<Handle>) -> Result<Vec<u8>>;
-    async fn size(&self, ino: InodeId) -> u64;
-    async fn set_size(&self, ino: InodeId, size: usize);
-}
-
-impl Program for Arc<Client> {
-    async fn make(&self, name: &str) -> Arc<Handle> {
-        self.create(ROOT, InodeId::ROOT, name.as_bytes(), 0o100_644, 0, RDWR).await.unwrap().1
+    fn options_over(&self, meta: MetaHandler, storage: StorageHandler) -> ClientOptions {
+        self.0.options(Channel::in_process(meta), &storage)
     }
 
-    async fn open_named(&self, name: &str, flags: u32) -> Arc<Handle> {
-        let found = self.lookup(ROOT, InodeId::ROOT, name.as_bytes()).await.unwrap();
-        self.open(ROOT, found.ino, flags).await.unwrap()
+    fn slow_storage(&self) -> StorageHandler {
+        Route::slow(self.storage.clone())
     }
-
-    async fn put(&self, file: &Arc<Handle>, offset: usize, len: usize, byte: u8) {
-        let data = IoBuf::from_slice(&vec![byte; len]);
-        assert_eq!(self.write(file, offset as u64, data, WriteHow::default()).await.unwrap(), len);
-    }
-
-    async fn append(&self, file: &Arc<Handle>, data: &[u8]) {
-        let how = WriteHow { append: true, ..WriteHow::default() };
-        assert_eq!(self.write(file, 0, IoBuf::from_slice(data), how).await.unwrap(), data.len());
-    }
-
-    /// All there is, as a program finds it that reads to the end.
-    async fn bytes(&self, file: &Arc<Handle>) -> Vec<u8> {
-        self.try_bytes(file).await.unwrap()
-    }
-
-    async fn try_bytes(&self, file: &Arc<Handle>) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        loop {
-            let buf = IoBuf::alloc(256 * 1024);
-            let got = self.read(file, bytes.len() as u64, buf.clone(), ReadHow::default()).await?;
-            if got == 0 {
-                return Ok(bytes);
-            }
-            bytes.extend_from_slice(&buf.as_slice()[..got]);
-        }
-    }
-
-    async fn size(&self, ino: InodeId) -> u64 {
-        self.getattr(ino).await.unwrap().size
-    }
-
-    async fn set_size(&self, ino: InodeId, size: usize) {
-        self.setattr(ROOT, ino, SetAttr::default(), Some(size as u64)).await.unwrap();
-    }
-}
-
-/// Bytes as runs of equal ones: `(byte, how many)`.
-pub(crate) fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
-    bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }
 
 pub(crate) fn targets() -> impl Iterator<Item = TargetId> {
     (1..=TARGETS).map(TargetId)
 }
 
-pub(crate) fn directory(target: TargetId) -> PathBuf {
-    PathBuf::from(format!("/targets/t{target}"))
-}
-
-pub(crate) fn identity(target: TargetId) -> Identity {
-    Identity { cluster: "00000000-0000-4000-8000-000000000001".into(), target }
-}
-
 pub(crate) fn cluster_map() -> ClusterMap {
-    let target = |id: TargetId| Target {
-        id,
-        node: NodeId(1),
-        pool: PoolId(1),
-        path: directory(id).display().to_string(),
-        state: TargetState::Online,
-        capacity: CAPACITY,
-        free: CAPACITY,
-        class: CapacityClass::Normal,
-        drain: false,
-        used: None,
-    };
-    let mut map = ClusterMap {
-        nodes: vec![],
-        epoch: Epoch(1),
-        targets: targets().map(target).collect(),
-        pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
-        groups: Vec::new(),
-        partitions: Vec::new(),
-        exports: Vec::new(),
-        settings: Default::default(),
-    };
-    map.groups = layout::single_groups(&map);
-    map
+    MapBuilder::new(TARGETS).single_groups().build()
 }

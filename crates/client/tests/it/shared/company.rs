@@ -1,12 +1,11 @@
 //! A cluster on a simulated machine whose partitions are shared by several metadata services.
 
-use super::cluster::{LOG_BYTES, cluster_map, directory, identity, targets};
+use super::cluster::{TARGETS, targets};
 use super::late::Holding;
-use super::slow::{Cuttable, Slow};
-use chunkstore::{Options, Store};
-use client::{Client, ClientOptions};
-use kv::{Blocking, Durability, Engine, Memory, Writer};
-use meta::{Company as Neighbourhood, MetaOptions, MetaService};
+use chunkstore::Store;
+use client::Client;
+use kv::{Blocking, Memory};
+use meta::{Company as Neighbourhood, MetaService};
 use net::{Channel, MetaChannels};
 use parking_lot::Mutex;
 use rt::sim::Machine;
@@ -14,13 +13,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use storage::StorageService;
-use types::{
-    ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Role, SessionId, TargetId,
-};
+use testkit::channel::{self, Cuttable, Route, StorageHandler};
+use testkit::cluster::ClusterBuilder;
+use testkit::map::{self, MapBuilder};
+use testkit::{clients, metadata};
+use types::{ClusterMap, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, SessionId, TargetId};
 use wire::{MetaRequest, MetaResponse};
 
 /// Nodes with a metadata service.
@@ -68,20 +69,13 @@ pub(crate) fn with_company<F: Future<Output = ()> + 'static>(test: impl FnOnce(R
 
 impl Company {
     async fn start() -> Company {
-        let mut stores = Vec::new();
-        for target in targets() {
-            Store::format_with_log(&directory(target), &identity(target), LOG_BYTES).await.unwrap();
-            let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
-            stores.push(opened.unwrap().0);
-        }
-        let mut map = cluster_map();
-        map.nodes = [FIRST, SECOND].map(node).to_vec();
-        map.partitions = vec![FIRST; PARTITIONS as usize];
+        let map = MapBuilder::new(TARGETS).single_groups().metadata_nodes(&[FIRST, SECOND], PARTITIONS);
+        let site = ClusterBuilder::new(map.build()).create().await;
         let company = Company {
             engine: Arc::new(Memory::new()),
-            map: Arc::new(RwLock::new(Arc::new(map))),
-            storage: Arc::new(StorageService::new(stores.iter().cloned())),
-            stores,
+            map: site.map,
+            storage: site.storage,
+            stores: site.stores,
             to_storage: RefCell::default(),
             known: RefCell::default(),
             cut_off: Arc::default(),
@@ -99,17 +93,16 @@ impl Company {
     fn serve(&self, node: NodeId) {
         let to_storage = Holding::new(self.storage.clone());
         self.to_storage.borrow_mut().insert(node, to_storage.clone());
-        let direct: net::StorageChannels =
-            targets().map(|target| (target, Channel::in_process(to_storage.clone()))).collect();
-        let engine: Arc<dyn Engine> = self.engine.clone();
-        let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
-        let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
+        let storage: StorageHandler = to_storage;
+        let direct = channel::to_storage(targets(), &storage);
+        let writer = metadata::writer(&self.engine, Blocking::Inline);
+        let options = metadata::options(node, PARTITIONS);
         let processes = self.processes.clone();
         let connect = Box::new(move |to: &Node| Channel::in_process(processes.lock()[&to.id].clone()));
         let (cut_off, seen_again) = (self.cut_off.clone(), self.seen_again.clone());
         let term =
             Box::new(move || (*cut_off.lock() != Some(node)).then(|| seen_again.load(Ordering::Relaxed)));
-        let map: MapHandle = Arc::new(RwLock::new(self.map.read().unwrap().clone()));
+        let map = map::fork(&self.map);
         self.known.borrow_mut().insert(node, map.clone());
         let neighbours = Neighbourhood { connect, term };
         let meta = MetaService::in_company(writer, options, map, direct, neighbours);
@@ -139,11 +132,7 @@ impl Company {
 
     /// Changes the map that the services see.
     pub(crate) fn change_map(&self, change: impl FnOnce(&mut ClusterMap)) {
-        let mut map = ClusterMap::clone(&self.map.read().unwrap());
-        map.epoch = Epoch(map.epoch.0 + 1);
-        change(&mut map);
-        let map = Arc::new(map);
-        *self.map.write().unwrap() = map.clone();
+        let map = map::change(&self.map, change);
         let cut_off = *self.cut_off.lock();
         let known = self.known.borrow();
         for (_, handle) in known.iter().filter(|(node, _)| Some(**node) != cut_off) {
@@ -212,8 +201,7 @@ impl Company {
 
     /// One that is told of maps by hand, and whose ways can be cut.
     pub(crate) async fn behind(&self) -> Member {
-        let map = self.map.read().unwrap().clone();
-        self.member(Arc::new(RwLock::new(map))).await
+        self.member(map::fork(&self.map)).await
     }
 
     async fn member(&self, map: MapHandle) -> Member {
@@ -222,24 +210,17 @@ impl Company {
         let (processes, made) = (self.processes.clone(), ways.clone());
         let connect = Box::new(move |to: &Node| {
             let way = match processes.lock().get(&to.id) {
-                Some(service) => Cuttable::new(Slow::new(service.clone())),
+                Some(service) => Cuttable::new(Route::slow(service.clone())),
                 None => panic!("node {} was dead when it was first needed", to.id),
             };
             made.lock().insert(to.id, way.clone());
             Channel::in_process(way)
         });
-        let storage = Slow::new(self.storage.clone());
-        let client = Client::new(ClientOptions {
-            session: SessionId(self.sessions.get()),
-            meta: MetaChannels::mapped(map.clone(), connect),
-            storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
-            map: map.clone(),
-            server_cache: false,
-            write_behind: false,
-            alone: false,
-        });
-        client.register().await.unwrap();
-        rt::spawn(client.clone().background());
+        let storage: StorageHandler = Route::slow(self.storage.clone());
+        let (session, meta) = (SessionId(self.sessions.get()), MetaChannels::mapped(map.clone(), connect));
+        let client =
+            clients::start(clients::options(session, &map, meta, channel::to_storage(targets(), &storage)))
+                .await;
         Member { client, map, ways }
     }
 
@@ -271,17 +252,5 @@ impl Member {
     /// Nothing passes between the client and a service any more.
     pub(crate) fn cut(&self, node: NodeId) {
         self.ways.lock()[&node].cut();
-    }
-}
-
-fn node(id: NodeId) -> Node {
-    Node {
-        id,
-        name: format!("n{id}"),
-        addresses: vec![format!("n{id}:1")],
-        roles: vec![Role::Meta],
-        state: NodeState::Online,
-        version: String::new(),
-        rack: None,
     }
 }

@@ -25,7 +25,6 @@ mod sessions;
 mod shortened;
 mod silence;
 mod sizes;
-mod slow;
 mod storm;
 mod twin;
 mod writers;

@@ -1,11 +1,11 @@
 //! Requests to storage that are on their way while the metadata service is replaced.
 
 use super::cluster::{CHUNK, Cluster, Program, RDWR, runs, with_cluster};
-use super::slow::Cuttable;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use testkit::channel::Cuttable;
 use wire::{StorageReply, StorageRequest};
 
 /// Less than a client waits for what is on its way, and more.

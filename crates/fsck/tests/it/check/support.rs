@@ -1,7 +1,7 @@
 //! A small file system on a real engine and real targets, made without services.
 
 use bytes::Bytes;
-use chunkstore::{Durability, Identity, IoPath, Options, Store};
+use chunkstore::{Durability, IoPath, Store};
 use fsck::{Copies, Finding, Kind, Orders, Report, Subject, Verdict};
 use kv::{Batch, Embedded, Engine, Outcome};
 use namespace::record::Inode;
@@ -12,10 +12,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
-use types::{
-    CapacityClass, ClusterMap, Credentials, Epoch, Group, GroupId, InodeId, Layout, NodeId, Pool, PoolId,
-    Scheme, SessionId, Target, TargetId, TargetState, Timestamp,
-};
+use testkit::map::MapBuilder;
+use testkit::targets;
+use types::{ClusterMap, Credentials, GroupId, InodeId, Layout, SessionId, TargetId, Timestamp};
 use wire::{MetaOp, MetaReply};
 
 pub const HASH_KEY: (u64, u64) = (3, 5);
@@ -55,11 +54,8 @@ impl Fs {
         let map = cluster_map();
         let mut stores = BTreeMap::new();
         for target in map.targets.iter().map(|target| target.id) {
-            let path = dir.path().join(format!("t{target}"));
-            let identity = Identity { cluster: "test".into(), target };
-            Store::format_with_log(&path, &identity, 256 * 1024).await.unwrap();
-            let (store, _) = Store::open(&path, &identity, Options::default()).await.unwrap();
-            stores.insert(target, store);
+            let place = targets::directory(dir.path(), target);
+            stores.insert(target, targets::create(&place, target, targets::LOG_BYTES).await);
         }
         for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
             for target in &group.members {
@@ -214,7 +210,7 @@ impl Fs {
     /// Where a chunk file is.
     pub fn chunk_file(&self, ino: InodeId, stripe: usize) -> PathBuf {
         let target = self.store_of(&self.layout(ino), stripe).target();
-        Store::chunk_file_path(&self.dir.path().join(format!("t{target}")), ino)
+        Store::chunk_file_path(&targets::directory(self.dir.path(), target), ino)
     }
 
     pub fn subject(&self) -> Subject<'_> {
@@ -275,39 +271,6 @@ impl Fs {
 }
 
 fn cluster_map() -> ClusterMap {
-    let target = |id| Target {
-        id: TargetId(id),
-        node: NodeId(1),
-        pool: PoolId(1),
-        path: format!("t{id}"),
-        state: TargetState::Online,
-        capacity: 1 << 40,
-        free: 1 << 40,
-        class: CapacityClass::Normal,
-        drain: false,
-        used: None,
-    };
-    let mut map = ClusterMap {
-        nodes: vec![],
-        epoch: Epoch(1),
-        targets: (1..=4).map(target).collect(),
-        pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
-        groups: Vec::new(),
-        partitions: Vec::new(),
-        exports: Vec::new(),
-        settings: Default::default(),
-    };
-    map.groups = layout::single_groups(&map);
-    let mirror = |id, members: [u32; 2]| Group {
-        id: GroupId(id),
-        pool: PoolId(1),
-        scheme: Scheme::Mirror(2),
-        members: members.map(TargetId).to_vec(),
-        states: Vec::new(),
-        since: Epoch(1),
-        leaving: None,
-        revived: None,
-    };
-    map.groups.extend([mirror(5, [1, 2]), mirror(6, [3, 4])]);
-    map
+    let pair = |first| [TargetId(first), TargetId(first + 1)];
+    MapBuilder::new(4).single_groups().mirror(GroupId(5), &pair(1)).mirror(GroupId(6), &pair(3)).build()
 }

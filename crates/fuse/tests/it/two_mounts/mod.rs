@@ -7,11 +7,9 @@ mod busy;
 mod hanging;
 mod listing;
 
-use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions};
 use fuse::{MountOptions, Opcode, Session, Transport};
-use kv::{Durability, Memory, Writer};
-use meta::{MetaOptions, MetaService};
+use meta::MetaService;
 use net::{Channel, Handler, LocalFuture};
 use rt::{CoreConfig, IoBuf};
 use std::fs::{self, File, OpenOptions};
@@ -22,18 +20,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Barrier, RwLock};
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use storage::StorageService;
-use types::{
-    CapacityClass, ClusterMap, Epoch, MapHandle, NodeId, Pool, PoolId, SessionId, Target, TargetId,
-    TargetState,
-};
+use testkit::channel::{Pace, StorageHandler};
+use testkit::clients;
+use testkit::cluster::ClusterBuilder;
+use testkit::map::MapBuilder;
 use wire::{StorageOp, StorageReply, StorageRequest};
 
 const TARGETS: u32 = 2;
 const LOG_BYTES: u64 = 1 << 20;
-const CAPACITY: u64 = 1 << 40;
 /// Longer than what several have changed is leased to nobody.
 const SETTLING: std::time::Duration = std::time::Duration::from_millis(1200);
 /// A user with no rights of its own.
@@ -52,7 +49,7 @@ struct Cluster {
 
 /// The storage service, whose disks take no writes, or whose reads don't end, while a test wants that.
 struct Disks {
-    service: StorageService,
+    service: Arc<StorageService>,
     are_broken: AtomicBool,
     hang: AtomicBool,
     /// Reads that don't end.
@@ -100,11 +97,7 @@ impl Cluster {
         let (stopped, place) = (stop.clone(), base.clone());
         let config = CoreConfig { name: "services".into(), ..CoreConfig::default() };
         let services = rt::start_core(config, move || async move {
-            let (made, meta, storage) = serve(&place).await;
-            for client in &made {
-                rt::spawn(client.clone().background());
-            }
-            tell.send((made, meta, storage)).unwrap();
+            tell.send(serve(&place).await).unwrap();
             stopped.wait().await;
         });
         let (clients, meta, storage) = clients.recv().unwrap();
@@ -137,73 +130,22 @@ impl Drop for Cluster {
 }
 
 async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>, Arc<Disks>) {
-    let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map(base))));
-    let mut stores = Vec::new();
-    for target in (1..=TARGETS).map(TargetId) {
-        let (directory, identity) = (base.join(format!("t{target}")), identity(target));
-        Store::format_with_log(&directory, &identity, LOG_BYTES).await.unwrap();
-        stores.push(Store::open(&directory, &identity, Options::default()).await.unwrap().0);
-    }
-    let service = StorageService::new(stores.iter().cloned());
+    let map = MapBuilder::new(TARGETS).below(base).single_groups().build();
+    let site = ClusterBuilder::new(map).on_disk(base).log_bytes(LOG_BYTES).pace(Pace::AtOnce).create().await;
     let storage = Arc::new(Disks {
-        service,
+        service: site.storage.clone(),
         are_broken: Default::default(),
         hang: Default::default(),
         hanging: Default::default(),
     });
-    let channels = || -> net::StorageChannels {
-        (1..=TARGETS).map(|id| (TargetId(id), Channel::in_process(storage.clone()))).collect()
-    };
-    let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
-    let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: 4 };
-    let meta = MetaService::open(writer, options, map.clone(), channels()).await.unwrap();
-    rt::spawn(meta.clone().background());
-    let mut clients = Vec::new();
-    for session in [1, 2] {
-        let client = Client::new(ClientOptions {
-            session: SessionId(session),
-            meta: Channel::in_process(meta.clone()).into(),
-            storage: channels(),
-            map: map.clone(),
-            server_cache: true,
-            write_behind: false,
-            alone: false,
-        });
-        client.register().await.unwrap();
-        clients.push(client);
+    let cluster = site.serve_over(storage.clone()).await;
+    let (meta, to_storage) = (cluster.metadata.service(), storage.clone() as StorageHandler);
+    let mut made = Vec::new();
+    for _ in 0..2 {
+        let options = cluster.options(Channel::in_process(meta.clone()), &to_storage);
+        made.push(clients::start(ClientOptions { server_cache: true, ..options }).await);
     }
-    (clients, meta, storage)
-}
-
-fn identity(target: TargetId) -> Identity {
-    Identity { cluster: "00000000-0000-4000-8000-000000000001".into(), target }
-}
-
-fn cluster_map(base: &Path) -> ClusterMap {
-    let target = |id: TargetId| Target {
-        id,
-        node: NodeId(1),
-        pool: PoolId(1),
-        path: base.join(format!("t{id}")).display().to_string(),
-        state: TargetState::Online,
-        capacity: CAPACITY,
-        free: CAPACITY,
-        class: CapacityClass::Normal,
-        drain: false,
-        used: None,
-    };
-    let mut map = ClusterMap {
-        nodes: vec![],
-        epoch: Epoch(1),
-        targets: (1..=TARGETS).map(TargetId).map(target).collect(),
-        pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
-        groups: Vec::new(),
-        partitions: Vec::new(),
-        exports: Vec::new(),
-        settings: Default::default(),
-    };
-    map.groups = layout::single_groups(&map);
-    map
+    (made, meta, storage)
 }
 
 fn check_all(name: &str, transport: Transport) {

@@ -1,7 +1,7 @@
 //! Several metadata services over one store, and clients that find their way among them.
 
 use super::far::Far;
-use super::{Chunks, PARTITIONS, map, numbered};
+use super::{Chunks, PARTITIONS, TARGETS, numbered};
 use kv::{Blocking, Durability, Memory, Store, Writer};
 use meta::{Company, MetaOptions, MetaService, PartitionsChannel};
 use net::{Channel, Handler, LocalFuture};
@@ -12,9 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::map::{self, MapBuilder};
 use types::{
-    Attr, ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, Node, NodeId, NodeState,
-    PartitionId, Result, Role, SessionId,
+    Attr, ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
+    Result, SessionId,
 };
 use wire::{
     Grant, MetaOp, MetaReply, MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest, Recall, Yield,
@@ -78,7 +79,8 @@ impl Cluster {
     pub async fn new(nodes: u32) -> Rc<Cluster> {
         let memory = Arc::new(Memory::new());
         let writer = Writer::with_blocking(memory.clone(), Durability::Process, Blocking::Inline);
-        let map = map();
+        let ids: Vec<NodeId> = (1..=nodes).map(NodeId).collect();
+        let map = MapBuilder::new(TARGETS).single_groups().metadata_nodes(&ids, PARTITIONS).share();
         let cluster = Rc::new(Cluster {
             map,
             living: Living::default(),
@@ -88,11 +90,7 @@ impl Cluster {
             writer: Arc::new(writer),
             lost: Arc::default(),
         });
-        cluster.change(|map| {
-            map.nodes = (1..=nodes).map(node).collect();
-            map.partitions = vec![NodeId(1); PARTITIONS as usize];
-        });
-        (1..=nodes).for_each(|node| cluster.start(NodeId(node)));
+        ids.into_iter().for_each(|node| cluster.start(node));
         cluster
     }
 
@@ -140,11 +138,7 @@ impl Cluster {
     }
 
     pub fn change(&self, edit: impl FnOnce(&mut ClusterMap)) {
-        let mut handle = self.map.write().unwrap();
-        let mut next = ClusterMap::clone(&handle);
-        edit(&mut next);
-        next.epoch = Epoch(next.epoch.0 + 1);
-        *handle = Arc::new(next);
+        map::change(&self.map, edit);
     }
 
     /// Waits until every partition is executed by whom the map says.
@@ -176,18 +170,6 @@ fn spread(map: &mut ClusterMap) {
     let online = map.nodes.iter().filter(|node| node.state == NodeState::Online);
     let online: Vec<NodeId> = online.map(|node| node.id).collect();
     map.partitions = layout::spread(&map.partitions, PARTITIONS, &online);
-}
-
-fn node(id: u32) -> Node {
-    Node {
-        id: NodeId(id),
-        name: format!("n{id}"),
-        addresses: vec![format!("n{id}:1")],
-        roles: vec![Role::Meta],
-        state: NodeState::Online,
-        version: String::new(),
-        rack: None,
-    }
 }
 
 /// A client that asks whom the map says, and again when that has moved.

@@ -15,9 +15,10 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::map::MapBuilder;
 use types::{
-    Attr, ClusterMap, Credentials, Epoch, Errno, Error, Group, GroupId, HashMap, InodeId, MapHandle, NodeId,
-    PartitionId, Pool, PoolId, Result, SessionId, Target, TargetId, TargetState, Timestamp,
+    Attr, Credentials, Errno, Error, HashMap, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
+    TargetId, Timestamp,
 };
 use wire::{
     LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Number, RenameMode, StorageOp, StorageReply,
@@ -67,31 +68,7 @@ pub async fn open_mapped(
 
 /// Three targets with a group each.
 pub fn map() -> MapHandle {
-    let pool = PoolId(1);
-    let target = |id| Target {
-        id: TargetId(id),
-        node: NodeId(1),
-        pool,
-        path: format!("/targets/{id}"),
-        state: TargetState::Online,
-        capacity: 1 << 40,
-        free: 1 << 40,
-        class: types::CapacityClass::Normal,
-        drain: false,
-        used: None,
-    };
-    let group = |id| Group::single(GroupId(id), pool, TargetId(id));
-    let map = ClusterMap {
-        nodes: vec![],
-        epoch: Epoch(1),
-        targets: (1..=TARGETS).map(target).collect(),
-        pools: vec![Pool { id: pool, name: "default".into(), spare: 0 }],
-        groups: (1..=TARGETS).map(group).collect(),
-        partitions: Vec::new(),
-        exports: Vec::new(),
-        settings: Default::default(),
-    };
-    Arc::new(std::sync::RwLock::new(Arc::new(map)))
+    MapBuilder::new(TARGETS).single_groups().share()
 }
 
 /// Runs the same thing on several cores and waits for all.

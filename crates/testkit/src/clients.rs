@@ -1,0 +1,33 @@
+//! Clients.
+
+use client::{Client, ClientOptions};
+use net::{MetaChannels, StorageChannels};
+use std::sync::Arc;
+use types::{MapHandle, SessionId};
+
+/// The options of a client that shares the cluster with others and keeps no writes. A test that wants
+/// another client changes fields: `ClientOptions { write_behind: true, ..options(..) }`.
+pub fn options(
+    session: SessionId,
+    map: &MapHandle,
+    meta: impl Into<MetaChannels>,
+    storage: StorageChannels,
+) -> ClientOptions {
+    ClientOptions {
+        session,
+        meta: meta.into(),
+        storage,
+        map: map.clone(),
+        server_cache: false,
+        write_behind: false,
+        alone: false,
+    }
+}
+
+/// Makes a client, registers its session, and starts its background work on this core.
+pub async fn start(options: ClientOptions) -> Arc<Client> {
+    let client = Client::new(options);
+    client.register().await.unwrap();
+    rt::spawn(client.clone().background());
+    client
+}

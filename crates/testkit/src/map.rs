@@ -1,0 +1,134 @@
+//! Cluster maps.
+
+use crate::targets;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
+use types::{
+    CapacityClass, ClusterMap, Epoch, Group, GroupId, MapHandle, Node, NodeId, NodeState, Pool, PoolId, Role,
+    Scheme, Target, TargetId, TargetState,
+};
+
+/// Bytes that each target has, all of them free.
+const CAPACITY: u64 = 1 << 40;
+/// The pool of all targets.
+pub const POOL: PoolId = PoolId(1);
+
+/// Builds a map of online targets in one pool.
+#[derive(Debug)]
+pub struct MapBuilder {
+    map: ClusterMap,
+}
+
+impl MapBuilder {
+    /// A map of targets 1 to `targets`, all of node 1, in the places that simulated machines have for them.
+    pub fn new(targets: u32) -> MapBuilder {
+        let map = ClusterMap {
+            epoch: Epoch(1),
+            targets: (1..=targets).map(|id| target(TargetId(id))).collect(),
+            pools: vec![Pool { id: POOL, name: "default".into(), spare: 0 }],
+            ..ClusterMap::default()
+        };
+        MapBuilder { map }
+    }
+
+    /// Places the targets below `base`.
+    pub fn below(mut self, base: &Path) -> MapBuilder {
+        for target in &mut self.map.targets {
+            target.path = targets::directory(base, target.id).display().to_string();
+        }
+        self
+    }
+
+    /// Gives each target a node of its own, with the same number.
+    pub fn node_per_target(mut self) -> MapBuilder {
+        self.map.targets.iter_mut().for_each(|target| target.node = NodeId(target.id.0));
+        self
+    }
+
+    /// Adds a group of its own for each target.
+    pub fn single_groups(mut self) -> MapBuilder {
+        let groups = layout::single_groups(&self.map);
+        self.map.groups.extend(groups);
+        self
+    }
+
+    /// Adds a mirrored group, all of whose members are good. Groups have to be added in the order of their ids.
+    pub fn mirror(mut self, id: GroupId, members: &[TargetId]) -> MapBuilder {
+        self.map.groups.push(Group {
+            scheme: Scheme::Mirror(members.len() as u8),
+            members: members.to_vec(),
+            since: Epoch(1),
+            ..Group::single(id, POOL, members[0])
+        });
+        self
+    }
+
+    /// Adds nodes that run a metadata service, the first of which has all partitions.
+    pub fn metadata_nodes(mut self, nodes: &[NodeId], partitions: u16) -> MapBuilder {
+        self.map.nodes.extend(nodes.iter().map(|id| metadata_node(*id)));
+        self.map.partitions = vec![nodes[0]; partitions as usize];
+        self
+    }
+
+    /// The map.
+    pub fn build(self) -> ClusterMap {
+        self.map
+    }
+
+    /// The map, as services and clients share it.
+    pub fn share(self) -> MapHandle {
+        share(self.map)
+    }
+}
+
+fn target(id: TargetId) -> Target {
+    Target {
+        id,
+        node: NodeId(1),
+        pool: POOL,
+        path: targets::directory(&PathBuf::from(targets::SIMULATED), id).display().to_string(),
+        state: TargetState::Online,
+        capacity: CAPACITY,
+        free: CAPACITY,
+        class: CapacityClass::Normal,
+        drain: false,
+        used: None,
+    }
+}
+
+fn metadata_node(id: NodeId) -> Node {
+    Node {
+        id,
+        name: format!("n{id}"),
+        addresses: vec![format!("n{id}:1")],
+        roles: vec![Role::Meta],
+        state: NodeState::Online,
+        version: String::new(),
+        rack: None,
+    }
+}
+
+/// A handle to a map.
+pub fn share(map: ClusterMap) -> MapHandle {
+    Arc::new(RwLock::new(Arc::new(map)))
+}
+
+/// A handle of its own to the map that another handle has now.
+pub fn fork(map: &MapHandle) -> MapHandle {
+    Arc::new(RwLock::new(map.read().unwrap().clone()))
+}
+
+/// Puts the next version of a map in the place of what a handle has, and returns it.
+pub fn change(map: &MapHandle, edit: impl FnOnce(&mut ClusterMap)) -> Arc<ClusterMap> {
+    let mut next = ClusterMap::clone(&map.read().unwrap());
+    next.epoch.0 += 1;
+    edit(&mut next);
+    let next = Arc::new(next);
+    *map.write().unwrap() = next.clone();
+    next
+}
+
+/// Begins or ends the drain of a target.
+pub fn drain(map: &MapHandle, target: TargetId, drain: bool) {
+    change(map, |map| map.targets.iter_mut().filter(|t| t.id == target).for_each(|t| t.drain = drain));
+}
