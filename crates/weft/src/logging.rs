@@ -3,25 +3,23 @@
 use crate::output::os_error;
 use std::fs::{self, OpenOptions};
 use std::path::Path;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 use types::Result;
 
-/// Which lines are written unless told otherwise.
-const DEFAULT_FILTER: &str = "info";
-/// Names the variable that tells otherwise, in the syntax of `tracing_subscriber::EnvFilter`.
+/// Names the variable that says which lines are written: a level, or `TARGET=LEVEL` for parts of the program, separated by
+/// commas (`info,meta=debug`). Without it, or where it can't be understood, the level is `info`.
 const FILTER_VARIABLE: &str = "WEFT_LOG";
 /// A log longer than this many bytes is put aside at the next start; one old log is kept.
 const MAX_LOG_BYTES: u64 = 16 << 20;
 
 /// Starts logging to standard error.
 pub fn init() {
-    let filter = EnvFilter::try_from_env(FILTER_VARIABLE).unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .init();
+    let asked = std::env::var(FILTER_VARIABLE).ok().and_then(|text| text.parse::<Targets>().ok());
+    let filter = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).with_target(false);
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
 }
 
 /// Points standard error, and with it the log, at the end of a file.
