@@ -10,8 +10,9 @@ use output::Output;
 use programs::{Ended, Program};
 use std::time::{Duration, Instant};
 
-/// Programs that run side by side. Each has as many threads as there are cores, and many of them wait.
-const WIDTH: usize = 2;
+/// Programs that run side by side, and threads of each: many tests wait for a disk or a time-out most of the time.
+const WIDTH: usize = 3;
+const THREADS: &str = "--test-threads=4";
 
 /// Deadline of the examples in the documentation of all crates.
 const EXAMPLES_DEADLINE: Duration = Duration::from_secs(20 * 60);
@@ -35,7 +36,7 @@ pub fn run(is_full: bool) -> Result<(Summary, Timing), String> {
     let (mut summary, mut failures, mut parts) = (Summary::default(), Vec::new(), Vec::new());
     let timed = |program: Program| {
         let start = Instant::now();
-        let ended = program.run(is_full, &["--show-output"]);
+        let ended = program.run(is_full, &["--show-output", THREADS]);
         (program, ended, start.elapsed())
     };
     pool::run(programs, WIDTH, timed, |(program, ended, took)| {
