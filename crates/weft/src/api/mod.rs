@@ -5,6 +5,8 @@
 //! own: administration is rare, and none of it belongs on the cores that serve clients.
 
 mod http;
+#[cfg(test)]
+mod http_fuzzing;
 mod openapi;
 mod routes;
 #[cfg(test)]
