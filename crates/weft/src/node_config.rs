@@ -411,6 +411,14 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_file_of_the_first_version_is_understood() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/v0.1/client.toml");
+        let file = ClusterFile::read(&file).unwrap();
+        assert_eq!((file.name.as_str(), file.protection), ("fixture", Protection::Tls));
+        assert_eq!(file.management, ["127.0.0.1:7599"]);
+    }
+
+    #[test]
     fn a_cluster_file_is_for_its_owner() {
         use std::os::unix::fs::PermissionsExt;
         let base = tempfile::tempdir().unwrap();
