@@ -1,8 +1,5 @@
-//! Any bytes to every decoder of messages and frames.
+//! Any bytes to every decoder of messages and headers of frames.
 
 #![no_main]
 
-#[path = "../../crates/wire/tests/messages/feed.rs"]
-mod feed;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| feed::feed(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| wire::fuzzing::messages(bytes));

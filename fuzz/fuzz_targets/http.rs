@@ -1,0 +1,11 @@
+//! Any bytes as a request to the HTTP interface. It is part of a program, so its files are taken one by one.
+
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../../crates/weft/src/api/http.rs"]
+mod http;
+#[path = "../../crates/weft/src/api/http_fuzzing.rs"]
+mod http_fuzzing;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| http_fuzzing::request(bytes));

@@ -1,0 +1,5 @@
+//! Any bytes as a value of the metadata store.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| namespace::fuzzing::record(bytes));

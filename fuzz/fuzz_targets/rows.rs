@@ -1,0 +1,5 @@
+//! Any bytes as a target's file of rows.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| chunkstore::fuzzing::rows(bytes));

@@ -1,0 +1,5 @@
+//! Any bytes as the superblock of a cluster, or its list of targets.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| mgmt::fuzzing::state_files(bytes));
