@@ -1,4 +1,5 @@
-//! Licenses, sources, versions and known vulnerabilities of the dependencies, by cargo-deny and deny.toml.
+//! Licenses, sources, versions and known vulnerabilities of the dependencies, by cargo-deny and
+//! deny.toml.
 
 use crate::build;
 use crate::process;
@@ -15,8 +16,8 @@ const FETCH_LIMIT: Duration = Duration::from_secs(60);
 /// How the missing program is got.
 const INSTALL: &str = "cargo install --locked cargo-deny";
 
-/// Runs all checks, each counted as one test. Without cargo-deny they are skipped, and the one of known vulnerabilities is where
-/// their database can't be had.
+/// Runs all checks, each counted as one test. Without cargo-deny they are skipped, and the one of
+/// known vulnerabilities is where their database can't be had.
 pub fn run() -> Summary {
     let mut summary = Summary::default();
     if !is_installed() {

@@ -50,8 +50,9 @@ pub fn random_u64() -> u64 {
     })
 }
 
-/// Draws the keys of the process's hashed maps ([`types::set_hash_keys`]) from the kernel: a process that serves requests does so
-/// before anything else. Not by [`random_u64`], whose numbers others see and can continue.
+/// Draws the keys of the process's hashed maps ([`types::set_hash_keys`]) from the kernel: a
+/// process that serves requests does so before anything else. Not by [`random_u64`], whose numbers
+/// others see and can continue.
 pub fn draw_hash_keys() {
     types::set_hash_keys([seed(), seed()]);
 }

@@ -18,6 +18,7 @@
 #![warn(missing_docs)]
 
 mod cluster;
+pub mod command;
 mod driver;
 pub mod hosts;
 pub mod model;

@@ -1,6 +1,7 @@
 //! One run: rounds of random operations, each interrupted, recovered from and compared.
 
 use crate::cluster::{Cluster, Site};
+use crate::command::{Form, Replay, ShownOnPanic};
 use crate::driver::{Driver, Found, Seen};
 use crate::model::Outcome;
 use crate::operation::{Dice, Operation};
@@ -25,7 +26,7 @@ const STEPS_PER_OPERATION: u64 = 40;
 const STEPS_PER_START: u64 = 2_000;
 
 /// What a run is to do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
     /// Interruptions; one more round ends with a clean shutdown.
     pub rounds: u32,
@@ -50,7 +51,7 @@ pub struct Summary {
     pub kills: u64,
     /// Power cuts.
     pub power_cuts: u64,
-    /// A digest of all decisions: equal for equal runs.
+    /// A digest of all decisions and writes: equal for equal runs.
     pub fingerprint: u64,
 }
 
@@ -59,6 +60,8 @@ pub struct Summary {
 pub struct Violation {
     /// The run.
     pub seed: u64,
+    /// How it was set.
+    pub options: RunOptions,
     /// The round, from 0.
     pub round: u32,
     /// Steps that the scheduler had made.
@@ -76,8 +79,12 @@ impl fmt::Display for Violation {
         for operation in &self.operations {
             writeln!(f, "  {operation}")?;
         }
-        write!(f, "to replay: make sim SEED={}", self.seed)
+        write!(f, "to replay: {}", replay(self.seed, self.options))
     }
+}
+
+fn replay(seed: u64, options: RunOptions) -> Replay {
+    Replay { seed, form: Form::Machine(options) }
 }
 
 /// What is shared between the run and the programs that it starts on the machine.
@@ -107,6 +114,7 @@ struct Run {
 /// # Errors
 /// The first thing that must not happen.
 pub fn run_seed(seed: u64, options: RunOptions) -> Result<Summary, Box<Violation>> {
+    let _shown = ShownOnPanic(replay(seed, options));
     let mut run = Run {
         options,
         dice: Dice(seed ^ 0x5eed),
@@ -125,7 +133,7 @@ pub fn run_seed(seed: u64, options: RunOptions) -> Result<Summary, Box<Violation
     };
     run.all().map_err(|cause| {
         let operations = run.shared.borrow().trace.iter().cloned().collect();
-        Box::new(Violation { seed, round: run.round, step: run.machine.steps(), cause, operations })
+        Box::new(Violation { seed, options, round: run.round, step: run.machine.steps(), cause, operations })
     })
 }
 

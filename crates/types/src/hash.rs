@@ -1,9 +1,10 @@
 //! Maps and sets by hash, whose keys are one pair for the whole process.
 //!
-//! `std` draws other keys in each process, so that a map yields its entries in another order there: a simulation would replay in
-//! the process that ran it, at best. Here the keys are fixed until a process draws some at random ([`set_hash_keys`]), which one
-//! that serves requests does before anything else: clients choose names and ids, and must not choose them such that all
-//! collide. A simulation leaves the keys as they are.
+//! `std` draws other keys in each process, so that a map yields its entries in another order there:
+//! a simulation would replay in the process that ran it, at best. Here the keys are fixed until a
+//! process draws some at random ([`set_hash_keys`]), which one that serves requests does before
+//! anything else: clients choose names and ids, and must not choose them such that all collide. A
+//! simulation leaves the keys as they are.
 
 use siphasher::sip::SipHasher13;
 use std::hash::BuildHasher;
@@ -27,7 +28,8 @@ static KEYS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Sets the keys of maps and sets that are made from now on; those that there are keep theirs.
 pub fn set_hash_keys(keys: [u64; 2]) {
-    // A map that is made meanwhile may get one of the old and one of the new: it works as well with these.
+    // A map that is made meanwhile may get one of the old and one of the new: it works as well with
+    // these.
     KEYS.iter().zip(keys).for_each(|(place, key)| place.store(key, Ordering::Relaxed));
 }
 
@@ -55,7 +57,8 @@ mod tests {
     fn keys_are_fixed_until_they_are_set_and_a_map_keeps_its_own() {
         let number = |hash: &ProcessHash| hash.hash_one("name");
         let fixed = ProcessHash::default();
-        // SipHash-1-3 of the string's bytes and 0xff, with keys of zero: the same in each process, on any machine.
+        // SipHash-1-3 of the string's bytes and 0xff, with keys of zero: the same in each process,
+        // on any machine.
         assert_eq!(number(&fixed), NAME_HASH);
         let mut before: HashMap<u32, u32> = (0..100).map(|key| (key, key)).collect();
         set_hash_keys([1, 2]);

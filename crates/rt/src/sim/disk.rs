@@ -3,7 +3,7 @@
 use super::content::PAGE;
 use super::inode::{Edit, Inode};
 use super::names::{Names, Node, errno};
-use super::rng::Rng;
+use super::rng::{Rng, mix};
 use crate::disk::{Fallocate, OpenOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -33,6 +33,8 @@ pub(super) struct Disk {
     doomed: BTreeSet<u64>,
     /// How often the power has failed.
     crashes: u64,
+    /// Digest of everything that was written.
+    written: u64,
 }
 
 impl Disk {
@@ -46,6 +48,7 @@ impl Disk {
             sequence: 0,
             doomed: BTreeSet::new(),
             crashes: 0,
+            written: 0,
         }
     }
 
@@ -117,6 +120,9 @@ impl Disk {
         }
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| errno(libc::EFBIG))?;
         self.check_space(ino, &(offset..end))?;
+        for value in [ino, offset, u64::from(types::crc32c(data))] {
+            mix(&mut self.written, value);
+        }
         self.change(ino, Edit::Write { offset, data: data.into() }, now_ns)
     }
 
@@ -205,6 +211,11 @@ impl Disk {
     pub(super) fn space(&self) -> (u64, u64) {
         let capacity = self.faults.capacity_bytes.unwrap_or(UNLIMITED_BYTES);
         (capacity, capacity.saturating_sub(self.used()))
+    }
+
+    /// Digest of all writes, in their order: files, offsets and bytes.
+    pub(super) fn written_digest(&self) -> u64 {
+        self.written
     }
 
     /// How often the power has failed.

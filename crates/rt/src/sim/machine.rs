@@ -66,7 +66,8 @@ impl Machine {
         self.world.steps()
     }
 
-    /// A digest of everything that the scheduler and the disk have decided; equal for equal runs.
+    /// A digest of everything that the scheduler and the disk have decided, and of the bytes that
+    /// were written; equal for equal runs, in this process or another.
     pub fn fingerprint(&self) -> u64 {
         self.world.fingerprint()
     }

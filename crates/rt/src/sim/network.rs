@@ -5,6 +5,7 @@
 
 use super::HostId;
 use super::agenda::{Agenda, Event, Span};
+use super::rng::mix;
 use super::stream::{Connection, End, EndId, EndState, Segment, Side};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -97,6 +98,8 @@ pub(super) struct Network {
     /// What waits at a cut or before a host without power.
     held: Vec<Packet>,
     woken: Vec<Waker>,
+    /// Digest of everything that was sent.
+    sent: u64,
 }
 
 impl Network {
@@ -112,6 +115,11 @@ impl Network {
     /// Who is to be woken; to be done when nothing is borrowed.
     pub(super) fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
+    }
+
+    /// Digest of all bytes that programs have sent, with when.
+    pub(super) fn sent_digest(&self) -> u64 {
+        self.sent
     }
 
     fn host_of(&self, from: HostId, ip: IpAddr) -> io::Result<HostId> {
@@ -219,6 +227,8 @@ impl Network {
             self.post(agenda, end, What::Segment);
             left = rest;
         }
+        mix(&mut self.sent, agenda.clock_ns);
+        mix(&mut self.sent, u64::from(types::crc32c(&bytes[..sent])));
         self.watch(agenda, end);
         Ok(sent)
     }

@@ -11,6 +11,11 @@ impl Rng {
         Rng(seed)
     }
 
+    /// Differs between two generators of one seed unless both have given equally many numbers.
+    pub(crate) fn position(&self) -> u64 {
+        self.0
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         split_mix(&mut self.0)
     }
@@ -31,4 +36,10 @@ impl Rng {
     pub(crate) fn in_a_million(&mut self, chances: u32) -> bool {
         chances > 0 && self.below(1_000_000) < chances as u64
     }
+}
+
+/// Adds a value to a digest that depends on the order of its values.
+pub(crate) fn mix(digest: &mut u64, value: u64) {
+    let mut mixed = *digest ^ value.rotate_left(17);
+    *digest = split_mix(&mut mixed);
 }

@@ -4,7 +4,7 @@ use super::agenda::{Agenda, Event, Span};
 use super::disk::Disk;
 use super::host::{Clock, Host};
 use super::network::Network;
-use super::rng::Rng;
+use super::rng::{Rng, mix};
 use super::{Deadlock, HostId};
 use crate::local::Locals;
 use crate::timer::Timers;
@@ -177,8 +177,14 @@ impl Simulation {
         self.state.borrow().steps
     }
 
+    /// A digest of all decisions, of the bytes that hosts sent and of those that they wrote to disk.
     pub(super) fn fingerprint(&self) -> u64 {
-        self.state.borrow().fingerprint
+        let state = self.state.borrow();
+        let mut fingerprint = state.fingerprint;
+        mix(&mut fingerprint, state.agenda.rng.position());
+        mix(&mut fingerprint, state.network.sent_digest());
+        state.hosts.iter().for_each(|host| mix(&mut fingerprint, host.disk.written_digest()));
+        fingerprint
     }
 
     /// The running host's boot.
@@ -426,8 +432,8 @@ impl State {
 
     /// Adds a decision to the digest.
     fn note(&mut self, what: u64) {
-        let mut mixed = self.fingerprint ^ what.rotate_left(17) ^ self.agenda.clock_ns;
-        self.fingerprint = crate::clock::split_mix(&mut mixed);
+        mix(&mut self.fingerprint, what);
+        mix(&mut self.fingerprint, self.agenda.clock_ns);
     }
 }
 

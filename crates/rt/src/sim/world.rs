@@ -189,7 +189,9 @@ impl World {
         self.simulation.steps()
     }
 
-    /// A digest of everything that the scheduler, the disks and the network have decided; equal for equal runs.
+    /// A digest of everything that the scheduler, the disks and the network have decided, of the
+    /// bytes that hosts have sent to each other and of those that they have written to disk; equal
+    /// for equal runs, in this process or another.
     pub fn fingerprint(&self) -> u64 {
         self.simulation.fingerprint()
     }

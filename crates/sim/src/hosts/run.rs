@@ -6,6 +6,7 @@ use super::faults::{MAX_DEAD_MS, MAX_LONG_MS, MAX_QUIET_MS, set_askew, usual_net
 use super::load::{Journal, Program, prepare};
 use super::member::NAMES_TIMEOUT;
 use super::process::{CALL_TIMEOUT, RESTART_PAUSE, Site, set_pattern};
+use crate::command::{Form, Replay, ShownOnPanic};
 use client::Succession;
 use history::{Event, Limits, Record, judge};
 use kv::Memory;
@@ -43,7 +44,7 @@ const QUIET: Duration = Duration::from_secs(30);
 const SEARCH_TIME: Duration = Duration::from_secs(60);
 
 /// What a run is to do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostsOptions {
     /// Clients, each on its host.
     pub clients: u32,
@@ -167,7 +168,7 @@ pub struct HostsSummary {
     pub lost_commits: u64,
     /// Chunk files of mirrored groups whose copies were compared.
     pub copies: u64,
-    /// A digest of all decisions: equal for equal runs.
+    /// A digest of all decisions, messages, writes and answers: equal for equal runs.
     pub fingerprint: u64,
 }
 
@@ -186,29 +187,13 @@ pub struct HostsViolation {
 
 impl fmt::Display for HostsViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HostsOptions { clients, metas, storages, faults, shared_writes, holes, far_store, .. } =
-            self.options;
-        let HostsOptions { scheme, power_cuts, racks, .. } = self.options;
         writeln!(f, "seed {}, step {}: {}", self.seed, self.step, self.cause)?;
-        write!(
-            f,
-            "to replay: cargo run -p sim -- --seed {} hosts --clients {clients} --metas {metas} \
-             --storages {storages} --faults {faults} --scheme {scheme} --power-cuts {power_cuts}",
-            self.seed
-        )?;
-        if racks > 0 {
-            write!(f, " --racks {racks}")?;
-        }
-        let switches = [
-            (shared_writes, " --shared-writes"),
-            (holes, " --holes"),
-            (far_store, " --far-store"),
-            (self.options.store_power, " --store-power"),
-            (self.options.write_behind, " --write-behind"),
-            (!self.options.notes, " --no-notes"),
-        ];
-        switches.iter().filter(|(on, _)| *on).try_for_each(|(_, switch)| f.write_str(switch))
+        write!(f, "to replay: {}", replay(self.seed, self.options))
     }
+}
+
+fn replay(seed: u64, options: HostsOptions) -> Replay {
+    Replay { seed, form: Form::Hosts(options) }
 }
 
 pub(super) struct Run {
@@ -233,6 +218,7 @@ pub(super) struct Run {
 /// # Errors
 /// The first thing that must not happen.
 pub fn run_hosts_seed(seed: u64, options: HostsOptions) -> Result<HostsSummary, Box<HostsViolation>> {
+    let _shown = ShownOnPanic(replay(seed, options));
     let mut run = Run::new(seed, options);
     run.all().map_err(|cause| Box::new(HostsViolation { seed, options, step: run.world.steps(), cause }))
 }
@@ -607,7 +593,8 @@ impl Run {
         self.summary.operations = self.journal.returned.get();
         self.summary.open = report.open as u64;
         self.summary.concurrent = report.concurrent as u64;
-        self.summary.fingerprint = self.world.fingerprint();
+        let answers = types::crc32c(format!("{records:?}").as_bytes());
+        self.summary.fingerprint = self.world.fingerprint() ^ u64::from(answers);
         Ok(self.summary)
     }
 }

@@ -29,5 +29,5 @@ fn without_the_intent_log_damage_is_noticed() {
     let options = RunOptions { intent_log: false, ..SMALL };
     let violation =
         (0..20).find_map(|seed| run_seed(seed, options).err()).expect("some seed of twenty fails");
-    assert!(violation.to_string().contains(&format!("make sim SEED={}", violation.seed)));
+    assert!(violation.to_string().contains(&format!("cargo run -p sim -- --seed {}", violation.seed)));
 }
