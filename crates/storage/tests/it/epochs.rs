@@ -1,11 +1,11 @@
 //! Requests of leases that are over.
 
-use chunkstore::{Identity, Options, Store};
 use net::{Channel, Handler};
 use rt::IoBuf;
 use std::path::Path;
 use std::sync::Arc;
 use storage::StorageService;
+use testkit::targets;
 use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
 use wire::{Allocate, Number, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
 
@@ -15,10 +15,7 @@ const WRITE: StorageOp = StorageOp::Write { offset: 0, path: Way::Cached, durabl
 const READ: StorageOp = StorageOp::Read { offset: 0, path: Way::Cached };
 
 async fn serve(dir: &Path) -> Arc<StorageService> {
-    let identity = Identity { cluster: "test".to_string(), target: TARGET };
-    Store::format_with_log(dir, &identity, 0).await.unwrap();
-    let store = Store::open(dir, &identity, Options::default()).await.unwrap().0;
-    Arc::new(StorageService::new([store]))
+    Arc::new(StorageService::new([targets::create(dir, TARGET, 0).await]))
 }
 
 fn with_service<F: Future<Output = ()>>(test: impl FnOnce(Arc<StorageService>) -> F + 'static) {

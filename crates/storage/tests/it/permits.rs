@@ -1,13 +1,15 @@
 //! What clients are let do: capabilities are demanded of whoever comes over a connection.
 
-use chunkstore::{Identity, Options, Store};
 use identity::{CAPABILITY_BYTES, CapabilityKeys, CapabilityRing, Grant, Rights};
 use net::{Caller, Deadline, Handler, Proof, Transport};
 use rt::IoBuf;
+use rt::sim::Machine;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageService;
+use testkit::targets;
 use types::{Errno, InodeId, Result, SessionId, TargetId};
 use wire::{Capability, Path as Way, StorageOp, StorageReply, StorageRequest};
 
@@ -43,10 +45,9 @@ fn grant() -> Grant {
 }
 
 impl Cluster {
-    async fn start(dir: &std::path::Path) -> Cluster {
-        let identity = Identity { cluster: "test".to_string(), target: TARGET };
-        Store::format_with_log(dir, &identity, 0).await.unwrap();
-        let service = StorageService::new([Store::open(dir, &identity, Options::default()).await.unwrap().0]);
+    async fn start() -> Cluster {
+        let place = targets::directory(Path::new(targets::SIMULATED), TARGET);
+        let service = StorageService::new([targets::create(&place, TARGET, 0).await]);
         let (ring, keys) = (Arc::new(CapabilityRing::new(60)), CapabilityKeys::create().unwrap());
         ring.set(keys.clone());
         service.demand_capabilities(ring.clone());
@@ -78,9 +79,7 @@ impl Cluster {
 }
 
 fn with_cluster(test: impl AsyncFnOnce(Cluster) + 'static) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_path_buf();
-    rt::block_on(async move { test(Cluster::start(&path).await).await }).unwrap();
+    Machine::new(1).run(async move { test(Cluster::start().await).await }).unwrap();
 }
 
 #[test]

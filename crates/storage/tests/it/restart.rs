@@ -1,10 +1,11 @@
 //! What a service knows again after its process died.
 
-use chunkstore::{Identity, Options, Store};
+use chunkstore::Store;
 use net::Handler;
 use rt::IoBuf;
 use std::path::Path;
 use storage::StorageService;
+use testkit::targets;
 use types::{Errno, InodeId, Result, SessionId, TargetId};
 use wire::{Number, Path as Way, StorageOp, StorageReply, StorageRequest};
 
@@ -13,11 +14,10 @@ const INO: InodeId = InodeId(9);
 
 /// A process with one target. Dropped, it is as if it had been killed.
 async fn start(dir: &Path) -> StorageService {
-    let identity = Identity { cluster: "test".to_string(), target: TARGET };
     if Store::identify(dir).await.unwrap().is_none() {
-        Store::format_with_log(dir, &identity, 0).await.unwrap();
+        targets::format(dir, TARGET, 0).await;
     }
-    StorageService::new([Store::open(dir, &identity, Options::default()).await.unwrap().0])
+    StorageService::new([targets::open(dir, TARGET).await])
 }
 
 async fn write(service: &StorageService, session: u64, sequence: u32, byte: u8) -> Result<StorageReply> {

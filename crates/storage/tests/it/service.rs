@@ -1,24 +1,24 @@
 //! The service as a client sees it.
 
-use chunkstore::{Identity, Options, Store};
+use chunkstore::Store;
 use net::{Channel, Handler};
 use rt::IoBuf;
+use rt::sim::Machine;
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::{Counters, ServingLease, StorageService};
+use testkit::targets;
 use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
 use wire::{Allocate, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
 
 const INO: InodeId = InodeId(9);
 
 async fn store(dir: &Path, target: u32) -> Arc<Store> {
-    let identity = Identity { cluster: "test".to_string(), target: TargetId(target) };
     let dir = dir.join(target.to_string());
-    Store::format_with_log(&dir, &identity, 0).await.unwrap();
-    Store::open(&dir, &identity, Options::default()).await.unwrap().0
+    targets::create(&dir, TargetId(target), 0).await
 }
 
 /// Runs a test with a service of targets 1 and 2.
@@ -58,8 +58,6 @@ async fn ask_as(
 /// A client that comes back before its node has opened all targets is not turned away.
 #[test]
 fn a_request_waits_for_the_targets_of_a_start() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_path_buf();
     let run = async move {
         let service = Arc::new(StorageService::under_lease(Arc::new(ServingLease::forever())));
         let early = service.clone();
@@ -71,7 +69,7 @@ fn a_request_waits_for_the_targets_of_a_start() {
         });
         rt::sleep(Duration::from_millis(20)).await;
         assert!(answer.borrow().is_none());
-        service.add(store(&path, 1).await).unwrap();
+        service.add(store(Path::new(targets::SIMULATED), 1).await).unwrap();
         service.open_to_clients(TargetId(1));
         service.all_added();
         while answer.borrow().is_none() {
@@ -81,7 +79,7 @@ fn a_request_waits_for_the_targets_of_a_start() {
         let missing = ask_as(&service, SessionId(5), 2, StorageOp::Stat, None).await;
         assert_eq!(missing.unwrap_err().errno, Errno::ENODEV);
     };
-    rt::block_on(run).unwrap();
+    Machine::new(1).run(run).unwrap();
 }
 
 #[test]

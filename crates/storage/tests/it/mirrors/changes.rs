@@ -1,6 +1,6 @@
 //! Changes of a group while members are there, fail, and take each other's place.
 
-use super::cluster::{Cluster, INO, Road, with_members};
+use super::cluster::{Cluster, INO, Road, with_members, with_members_on_disk};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,23 +20,23 @@ fn block(byte: u8) -> Option<IoBuf> {
 fn what_is_answered_is_on_all_copies() {
     with_members(3, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 10_000]).await;
-        cluster.require_equal();
-        assert_eq!(cluster.on_disk(2)[&INO], [1; 10_000]);
+        cluster.require_equal().await;
+        assert_eq!(cluster.on_disk(2).await[&INO], [1; 10_000]);
         let ask = async |op| cluster.ask_file(INO, (3, None), op, None).await.unwrap();
         ask(StorageOp::Allocate { range: ByteRange::new(0, 4096), how: Allocate::Punch }).await;
         ask(StorageOp::Truncate { len: 9000 }).await;
         ask(StorageOp::Sync).await;
         ask(StorageOp::SyncTarget).await;
-        cluster.require_equal();
-        assert_eq!(cluster.on_disk(3)[&INO], [vec![0; 4096], vec![1; 9000 - 4096]].concat());
-        assert_eq!(cluster.read(INO, 9000).await, cluster.on_disk(3)[&INO]);
+        cluster.require_equal().await;
+        assert_eq!(cluster.on_disk(3).await[&INO], [vec![0; 4096], vec![1; 9000 - 4096]].concat());
+        assert_eq!(cluster.read(INO, 9000).await, cluster.on_disk(3).await[&INO]);
         let seek = StorageOp::Seek { from: 0, what: Seek::Data };
         assert_eq!(ask(seek).await, StorageReply::Offset(Some(4096)));
         assert!(matches!(ask(StorageOp::Stat).await, StorageReply::Stat { len: 9000, .. }));
         cluster.write(InodeId(12), 3, 0, &[2; 100]).await;
         ask(StorageOp::Delete).await;
-        cluster.require_equal();
-        assert_eq!(cluster.on_disk(2).len(), 1);
+        cluster.require_equal().await;
+        assert_eq!(cluster.on_disk(2).await.len(), 1);
         assert!(cluster.management.changes.lock().unwrap().is_empty());
     });
 }
@@ -60,7 +60,7 @@ fn writes_that_overlap_have_one_order_on_all_copies() {
         while left.get() > 0 {
             rt::sleep(Duration::from_millis(5)).await;
         }
-        cluster.require_equal();
+        cluster.require_equal().await;
         assert!(!cluster.management.group().is_degraded());
     });
 }
@@ -110,7 +110,7 @@ fn nothing_is_answered_before_a_member_that_failed_is_out() {
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
         cluster.until("the read is answered", || read.borrow().is_some()).await;
         assert_eq!(read.borrow().as_deref(), Some(&[2; 4096][..]));
-        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+        assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);
     });
 }
 
@@ -159,8 +159,8 @@ fn what_comes_late_does_not_undo_what_was_written_since() {
         cluster.in_step().await;
         cluster.link(2).late.set();
         rt::sleep(Duration::from_millis(300)).await;
-        cluster.require_equal();
-        assert_eq!(cluster.on_disk(2)[&INO], [3; 4096]);
+        cluster.require_equal().await;
+        assert_eq!(cluster.on_disk(2).await[&INO], [3; 4096]);
     });
 }
 
@@ -196,7 +196,7 @@ fn who_goes_by_another_version_is_refused_or_waits() {
         // What was late is not done any more.
         let late = cluster.ask_one(2, (now, member), (3, None), WRITE, block(2)).await;
         assert_eq!(late.unwrap_err().errno, Errno::EREMCHG);
-        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+        assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);
     });
 }
 
@@ -229,13 +229,13 @@ fn a_session_that_was_ended_is_ended_for_all_groups() {
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.management.set(1, MemberState::Resyncing);
         cluster.ask_file(INO, (3, None), WRITE, block(1)).await.unwrap();
-        assert_eq!(cluster.on_disk(1)[&INO], [1; 4096]);
+        assert_eq!(cluster.on_disk(1).await[&INO], [1; 4096]);
     });
 }
 
 #[test]
 fn damage_at_the_primary_is_no_damage_to_its_clients() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[5; 8192]).await;
         let mut folders =
             vec![chunkstore::Store::group_dir(&cluster.dir.join("1"), super::cluster::GROUP).join("chunks")];
@@ -263,7 +263,9 @@ fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
         cluster.set_road(2, Road::Closed);
         cluster.management.is_away.store(true, Ordering::SeqCst);
         let answer = begin(&cluster, 2);
-        cluster.until("the old primary has it", || cluster.on_disk(1)[&INO] == [2; 4096]).await;
+        cluster
+            .until_found("the old primary has it", async || cluster.on_disk(1).await[&INO] == [2; 4096])
+            .await;
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.set_road(2, Road::Open);
         cluster.set_road(1, Road::Closed);
@@ -275,7 +277,7 @@ fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
         cluster.set_road(1, Road::Open);
         cluster.drive();
         cluster.in_step().await;
-        assert_eq!(cluster.on_disk(1)[&INO], [3; 4096]);
+        assert_eq!(cluster.on_disk(1).await[&INO], [3; 4096]);
         assert_eq!(cluster.management.group().primary().unwrap().0, 2);
     });
 }
@@ -288,7 +290,9 @@ fn a_numbered_write_that_two_primaries_had_begun_is_done() {
         cluster.set_road(2, Road::Closed);
         cluster.management.is_away.store(true, Ordering::SeqCst);
         let answer = begin_as(&cluster, 2, Some(Number { lane: 0, sequence: 1 }));
-        cluster.until("the old primary has it", || cluster.on_disk(1)[&INO] == [2; 4096]).await;
+        cluster
+            .until_found("the old primary has it", async || cluster.on_disk(1).await[&INO] == [2; 4096])
+            .await;
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.set_road(2, Road::Open);
         cluster.management.is_away.store(false, Ordering::SeqCst);
@@ -296,20 +300,20 @@ fn a_numbered_write_that_two_primaries_had_begun_is_done() {
         assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
         cluster.drive();
         cluster.in_step().await;
-        assert_eq!(cluster.on_disk(1)[&INO], [2; 4096]);
+        assert_eq!(cluster.on_disk(1).await[&INO], [2; 4096]);
     });
 }
 
 /// A disk without room for the group's folder is one of these.
 #[test]
 fn a_primary_that_can_not_make_its_copy_gives_way() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let place = chunkstore::Store::group_dir(&cluster.dir.join("1"), super::cluster::GROUP);
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::write(&place, "no folder").unwrap();
         cluster.write(INO, 3, 0, &[1; 4096]).await;
         assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
-        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+        assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);
         std::fs::remove_file(&place).unwrap();
         cluster.drive();
         cluster.in_step().await;
@@ -327,22 +331,24 @@ async fn break_disk(cluster: &Cluster, target: u32) {
 
 #[test]
 fn a_primary_whose_disk_fails_gives_way() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         break_disk(&cluster, 1).await;
         cluster.write(INO, 3, 0, &[1; 4096]).await;
         assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
-        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+        assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);
     });
 }
 
 /// Management doesn't let the last one go that is heard of: the primary would ask for it for ever, and hold up everybody.
 #[test]
 fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         break_disk(&cluster, 1).await;
         cluster.management.is_away.store(true, Ordering::SeqCst);
         let answer = begin(&cluster, 1);
-        cluster.until("the other one has it", || cluster.on_disk(2).contains_key(&INO)).await;
+        cluster
+            .until_found("the other one has it", async || cluster.on_disk(2).await.contains_key(&INO))
+            .await;
         rt::sleep(Duration::from_millis(100)).await;
         cluster.set_road(2, Road::Closed);
         cluster.management.set_online(2, false);
@@ -357,7 +363,7 @@ fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() 
 /// The others have heard of the failure before the primary has heard of their answer: nobody's program is told of a disk that isn't needed.
 #[test]
 fn what_fails_at_a_primary_that_is_being_replaced_is_sent_to_the_next_one() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         break_disk(&cluster, 1).await;
         let before = cluster.map_of(1).read().unwrap().clone();
         cluster.management.set(1, MemberState::NeedsResync);
@@ -370,6 +376,6 @@ fn what_fails_at_a_primary_that_is_being_replaced_is_sent_to_the_next_one() {
         let answer = cluster.ask_one(1, (1, Part::Primary), (3, None), WRITE, block(1)).await;
         assert_eq!(answer.unwrap_err().errno, Errno::EREMCHG);
         cluster.write(INO, 3, 0, &[1; 4096]).await;
-        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+        assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);
     });
 }

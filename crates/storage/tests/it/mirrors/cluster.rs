@@ -1,17 +1,21 @@
 //! Nodes with one target each in one process, the ways between them, and a management that does what the real one decides.
 
-use chunkstore::{Identity, Options, Store};
+use chunkstore::Store;
 use net::{Channel, Handler, LocalFuture, StorageChannels};
-use rt::IoBuf;
+use rt::sim::Machine;
+use rt::{File, IoBuf, OpenOptions};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use storage::{GroupLinks, Groups, MemberChange, ServingLease, StorageService};
+use testkit::map::MapBuilder;
+use testkit::targets;
 use types::{
-    CapacityClass, ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, NodeId,
-    PoolId, Result, Scheme, SessionId, Target, TargetId, TargetState,
+    ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, SessionId,
+    TargetId, TargetState, Timestamp,
 };
 use wire::mgmt::Touched;
 use wire::{InGroup, Number, Part, Path as Way, StorageOp, StorageReply, StorageRequest};
@@ -19,6 +23,8 @@ use wire::{InGroup, Number, Part, Path as Way, StorageOp, StorageReply, StorageR
 pub const GROUP: GroupId = GroupId(7);
 pub const INO: InodeId = InodeId(9);
 pub const MIB: u64 = 1 << 20;
+/// Folders between `chunks` and a chunk file.
+const FOLDER_DEPTH: usize = 2;
 
 /// Management, which hears of every member as long as nobody says otherwise.
 pub struct Management {
@@ -44,31 +50,8 @@ impl Management {
 
     /// With so many targets besides that are in no group.
     pub fn with_others(members: u32, others: u32) -> Arc<Management> {
-        let target = |id| Target {
-            id: TargetId(id),
-            node: NodeId(id),
-            pool: PoolId(1),
-            path: String::new(),
-            state: TargetState::Online,
-            capacity: 0,
-            free: 0,
-            class: CapacityClass::Normal,
-            drain: false,
-            used: None,
-        };
-        let targets = (1..=members + others).map(target).collect();
-        let members: Vec<TargetId> = (1..=members).map(TargetId).collect();
-        let group = Group {
-            scheme: Scheme::Mirror(members.len() as u8),
-            since: Epoch(1),
-            ..Group::single(GROUP, PoolId(1), TargetId(1))
-        };
-        let map = ClusterMap {
-            epoch: Epoch(1),
-            targets,
-            groups: vec![Group { members, ..group }],
-            ..ClusterMap::default()
-        };
+        let first: Vec<TargetId> = (1..=members).map(TargetId).collect();
+        let map = MapBuilder::new(members + others).node_per_target().mirror(GROUP, &first).build();
         Arc::new(Management {
             map: Mutex::new(Arc::new(map)),
             nodes: Mutex::default(),
@@ -324,9 +307,11 @@ impl Handler<StorageRequest, StorageReply> for Link {
                 let len = payload.as_ref().map_or(0, IoBuf::len);
                 self.resynced.fetch_add(len as u64, Ordering::SeqCst);
             }
-            let service = self.service.lock().unwrap().clone();
+            let Some(service) = self.service.lock().unwrap().clone() else {
+                return Err(Error::new(Errno::EHOSTDOWN, "the node is stopped"));
+            };
             let asked = request.clone();
-            let answer = service.expect("the node runs").handle(request, payload).await;
+            let answer = service.handle(request, payload).await;
             if let Some(after) = self.after.lock().unwrap().as_mut() {
                 after(&asked);
             }
@@ -366,12 +351,11 @@ pub struct Cluster {
 
 /// The store of a target, made if it isn't there.
 async fn open_store(dir: &Path, target: TargetId) -> Arc<Store> {
-    let identity = Identity { cluster: "test".to_string(), target };
     let dir = dir.join(target.to_string());
-    if !dir.exists() {
-        Store::format_with_log(&dir, &identity, 0).await.unwrap();
+    match rt::read_dir(&dir).await.is_ok() {
+        true => targets::open(&dir, target).await,
+        false => targets::create(&dir, target, 0).await,
     }
-    Store::open(&dir, &identity, Options::default()).await.unwrap().0
 }
 
 impl Cluster {
@@ -521,24 +505,30 @@ impl Cluster {
     }
 
     /// The files that a target has of the group, with what is in them, past the service.
-    pub fn on_disk(&self, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
-        files_of(&self.dir, target)
+    pub async fn on_disk(&self, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
+        files_of(&self.dir, target).await
     }
 
     /// When the content of a file on a target was changed last.
-    pub fn mtime(&self, target: u32, ino: InodeId) -> SystemTime {
+    pub async fn mtime(&self, target: u32, ino: InodeId) -> Timestamp {
         let store = Store::group_dir(&self.dir.join(target.to_string()), GROUP);
-        std::fs::metadata(Store::chunk_file_path(&store, ino)).unwrap().modified().unwrap()
+        open_to_read(&Store::chunk_file_path(&store, ino)).await.stat().await.unwrap().mtime
     }
 
     /// Whether a target has something of the group.
-    pub fn has_group(&self, target: u32) -> bool {
-        Store::group_dir(&self.dir.join(target.to_string()), GROUP).exists()
+    pub async fn has_group(&self, target: u32) -> bool {
+        rt::read_dir(&Store::group_dir(&self.dir.join(target.to_string()), GROUP)).await.is_ok()
     }
 
+    /// Waits until something is so, for a minute at most.
     pub async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        self.until_found(what, async || is_so()).await;
+    }
+
+    /// The same for what is to be found on disk.
+    pub async fn until_found(&self, what: &str, is_so: impl AsyncFn() -> bool) {
         for _ in 0..6000 {
-            if is_so() {
+            if is_so().await {
                 return;
             }
             rt::sleep(Duration::from_millis(10)).await;
@@ -554,15 +544,15 @@ impl Cluster {
     /// Waits until all members are good, and compares what they have.
     pub async fn in_step(&self) {
         self.until("the group is in step", || !self.management.group().is_degraded()).await;
-        self.require_equal();
+        self.require_equal().await;
     }
 
-    pub fn require_equal(&self) {
+    pub async fn require_equal(&self) {
         let members = self.management.group().members;
         let own = members[0];
-        let first = self.on_disk(own.0);
+        let first = self.on_disk(own.0).await;
         for target in members.iter().skip(1) {
-            let other = self.on_disk(target.0);
+            let other = self.on_disk(target.0).await;
             let names =
                 |files: &BTreeMap<InodeId, Vec<u8>>| -> Vec<InodeId> { files.keys().copied().collect() };
             assert_eq!(names(&first), names(&other), "files of targets {own} and {target}");
@@ -576,31 +566,70 @@ impl Cluster {
     }
 }
 
-pub fn files_of(dir: &Path, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
-    let mut files = BTreeMap::new();
+/// The files of the group below a target's directory, with what is in them.
+pub async fn files_of(dir: &Path, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
     let mut folders = vec![Store::group_dir(&dir.join(target.to_string()), GROUP).join("chunks")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_none() {
-                let name = path.file_name().unwrap().to_str().unwrap();
-                let ino = u64::from_str_radix(name, 16).unwrap();
-                files.insert(InodeId(ino), std::fs::read(&path).unwrap());
-            }
-        }
+    for _ in 0..FOLDER_DEPTH {
+        folders = entries(&folders).await;
+    }
+    let mut files = BTreeMap::new();
+    for path in entries(&folders).await.iter().filter(|path| path.extension().is_none()) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let ino = u64::from_str_radix(name, 16).unwrap();
+        files.insert(InodeId(ino), content_of(path).await);
     }
     files
 }
 
-/// Runs a test with so many members, all of them good.
-pub fn with_members<F: Future<Output = ()>>(members: u32, test: impl FnOnce(Arc<Cluster>) -> F + 'static) {
+/// What is in some directories.
+async fn entries(folders: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in folders {
+        found.extend(rt::read_dir(folder).await.unwrap().into_iter().map(|name| folder.join(name)));
+    }
+    found
+}
+
+async fn open_to_read(path: &Path) -> File {
+    File::open(path, OpenOptions { read: true, ..OpenOptions::default() }).await.unwrap()
+}
+
+async fn content_of(path: &Path) -> Vec<u8> {
+    let file = open_to_read(path).await;
+    let buf = IoBuf::alloc(file.stat().await.unwrap().len as usize);
+    let len = file.read_at(buf.clone(), 0).await.unwrap();
+    buf.as_slice()[..len].to_vec()
+}
+
+/// Runs a test on a simulated machine with so many members, all of them good.
+pub fn with_members<F: Future<Output = ()> + 'static>(
+    members: u32,
+    test: impl FnOnce(Arc<Cluster>) -> F + 'static,
+) {
     with_others(members, 0, test);
 }
 
 /// The same with so many targets besides that are in no group.
-pub fn with_others<F: Future<Output = ()>>(
+pub fn with_others<F: Future<Output = ()> + 'static>(
+    members: u32,
+    others: u32,
+    test: impl FnOnce(Arc<Cluster>) -> F + 'static,
+) {
+    let management = Management::with_others(members, others);
+    let run = async move { test(Cluster::start(Path::new(targets::SIMULATED), management).await).await };
+    Machine::new(1).run(run).unwrap();
+}
+
+/// The same on the disk of this machine, for tests that change files behind the service's back.
+pub fn with_members_on_disk<F: Future<Output = ()>>(
+    members: u32,
+    test: impl FnOnce(Arc<Cluster>) -> F + 'static,
+) {
+    with_others_on_disk(members, 0, test);
+}
+
+/// The same with so many targets besides that are in no group.
+pub fn with_others_on_disk<F: Future<Output = ()>>(
     members: u32,
     others: u32,
     test: impl FnOnce(Arc<Cluster>) -> F + 'static,

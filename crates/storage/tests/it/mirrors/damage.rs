@@ -1,6 +1,6 @@
 //! Chunk files that somebody else than weft has changed on one member: found, never served, and made right from another one.
 
-use super::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members};
+use super::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members_on_disk};
 use chunkstore::Store;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -41,16 +41,21 @@ async fn heal(cluster: &Cluster, ino: InodeId) -> Healed {
 async fn healed_soon(cluster: &Cluster) {
     let dir = cluster.dir.clone();
     let copies = cluster.links.len() as u32;
-    cluster
-        .until("the copies are equal", || {
-            (2..=copies).all(|target| files_of(&dir, target) == files_of(&dir, 1))
-        })
-        .await;
+    let are_equal = async || {
+        let first = files_of(&dir, 1).await;
+        for target in 2..=copies {
+            if files_of(&dir, target).await != first {
+                return false;
+            }
+        }
+        true
+    };
+    cluster.until_found("the copies are equal", are_equal).await;
 }
 
 #[test]
 fn what_a_read_finds_damaged_is_read_elsewhere_and_made_right() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = content(1, 3 * MIB as usize + 777);
         cluster.write(INO, 3, 0, &data).await;
         let path = chunk_file(&cluster.dir, 1, INO);
@@ -58,7 +63,7 @@ fn what_a_read_finds_damaged_is_read_elsewhere_and_made_right() {
         flip(&path, data.len() as u64 - 1);
         assert_eq!(cluster.read(INO, data.len()).await, data, "what is damaged here is good there");
         healed_soon(&cluster).await;
-        assert_eq!(cluster.on_disk(1)[&INO], data);
+        assert_eq!(cluster.on_disk(1).await[&INO], data);
         assert!(!cluster.management.group().is_degraded(), "nobody had to be taken out");
         assert_eq!(heal(&cluster, INO).await, Healed::default(), "nothing is left to do");
     });
@@ -66,21 +71,21 @@ fn what_a_read_finds_damaged_is_read_elsewhere_and_made_right() {
 
 #[test]
 fn damage_on_another_member_is_made_right_from_the_primary() {
-    with_members(3, |cluster| async move {
+    with_members_on_disk(3, |cluster| async move {
         let data = content(2, MIB as usize);
         cluster.write(INO, 3, 0, &data).await;
         flip(&chunk_file(&cluster.dir, 3, INO), 4096);
         flip(&chunk_file(&cluster.dir, 2, INO), 8192);
         flip(&chunk_file(&cluster.dir, 1, INO), 0);
         assert_eq!(heal(&cluster, INO).await, Healed { damaged: 3, mended: 3, unclear: 0 });
-        cluster.require_equal();
-        assert_eq!(cluster.on_disk(2)[&INO], data);
+        cluster.require_equal().await;
+        assert_eq!(cluster.on_disk(2).await[&INO], data);
     });
 }
 
 #[test]
 fn a_block_that_is_damaged_on_all_members_is_refused_and_told_as_lost() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = content(2, 3 * 4096);
         cluster.write(INO, 3, 0, &data).await;
         flip(&chunk_file(&cluster.dir, 1, INO), 4096);
@@ -95,7 +100,7 @@ fn a_block_that_is_damaged_on_all_members_is_refused_and_told_as_lost() {
 
 #[test]
 fn a_cut_chunk_file_gets_back_what_was_cut_off() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = content(3, 2 * MIB as usize + 100);
         cluster.write(INO, 3, 0, &data).await;
         for (target, len) in [(1, MIB + 50), (2, 0), (1, data.len() as u64 - 1)] {
@@ -108,22 +113,22 @@ fn a_cut_chunk_file_gets_back_what_was_cut_off() {
             assert_eq!(cluster.read(INO, data.len()).await, data);
             let healed = heal(&cluster, INO).await;
             assert_eq!(healed.unclear, 0);
-            cluster.require_equal();
-            assert_eq!(cluster.on_disk(target)[&INO], data, "target {target} cut to {len}");
+            cluster.require_equal().await;
+            assert_eq!(cluster.on_disk(target).await[&INO], data, "target {target} cut to {len}");
         }
     });
 }
 
 #[test]
 fn a_chunk_file_that_was_removed_while_it_was_open_comes_back() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = content(4, MIB as usize + 5);
         for target in [1, 2] {
             cluster.write(INO, 3, 0, &data).await;
             fs::remove_file(chunk_file(&cluster.dir, target, INO)).unwrap();
             assert_eq!(heal(&cluster, INO).await, Healed { damaged: 1, mended: 1, unclear: 0 });
-            cluster.require_equal();
-            assert_eq!(cluster.on_disk(target)[&INO], data);
+            cluster.require_equal().await;
+            assert_eq!(cluster.on_disk(target).await[&INO], data);
             assert_eq!(cluster.read(INO, data.len()).await, data);
         }
     });
@@ -146,7 +151,7 @@ pub async fn meanwhile(cluster: &Cluster, change: impl FnOnce(&Path)) {
 
 #[test]
 fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = content(5, 100_000);
         for (target, is_sum_gone) in [(1, false), (1, true), (2, false), (2, true)] {
             cluster.write(INO, 3, 0, &data).await;
@@ -161,7 +166,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
             assert_eq!(cluster.read(INO, data.len()).await, data);
             heal(&cluster, INO).await;
             healed_soon(&cluster).await;
-            assert_eq!(cluster.on_disk(target)[&INO], data);
+            assert_eq!(cluster.on_disk(target).await[&INO], data);
         }
     });
 }
@@ -181,7 +186,7 @@ async fn lost_by_the_primary(cluster: &Cluster) -> Vec<u8> {
 
 #[test]
 fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = lost_by_the_primary(&cluster).await;
         cluster.set_road(2, Road::Late);
         let found = Arc::new(Mutex::new(None));
@@ -201,7 +206,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow
 
 #[test]
 fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_tell() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = lost_by_the_primary(&cluster).await;
         cluster.set_road(2, Road::Closed);
         let since = cluster.management.group().since.0;
@@ -218,7 +223,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_
 /// A move copies what is called data, up to where the file ends.
 #[test]
 fn what_was_punched_or_cut_is_neither_a_hole_nor_the_end_to_who_moves_it() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = content(6, 2 * MIB as usize + 777);
         let end = data.len() as u64;
         cluster.write(INO, 3, 0, &data).await;
@@ -249,11 +254,11 @@ fn what_was_punched_or_cut_is_neither_a_hole_nor_the_end_to_who_moves_it() {
         cluster.set_road(2, Road::Open);
         assert_eq!(len().await, Ok(end));
         heal(&cluster, INO).await;
-        cluster.require_equal();
+        cluster.require_equal().await;
         cut(end - 10);
         assert_eq!(len().await, Ok(end), "the block in which it ends doesn't match");
         healed_soon(&cluster).await;
-        assert_eq!(cluster.on_disk(1)[&INO], data);
+        assert_eq!(cluster.on_disk(1).await[&INO], data);
         assert!(!cluster.management.group().is_degraded());
     });
 }
@@ -273,7 +278,7 @@ fn save(data: &Path) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
 
 #[test]
 fn an_older_copy_that_was_put_back_is_overwritten_with_what_is_newer() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         for target in [1, 2] {
             cluster.write(INO, 3, 0, &content(6, 50_000)).await;
             let mut saved = Vec::new();
@@ -283,15 +288,15 @@ fn an_older_copy_that_was_put_back_is_overwritten_with_what_is_newer() {
             meanwhile(&cluster, |_| put_back(&saved)).await;
             let healed = heal(&cluster, INO).await;
             assert!(healed.mended > 0 && healed.unclear == 0, "{healed:?}");
-            cluster.require_equal();
-            assert_eq!(cluster.on_disk(target)[&INO], data);
+            cluster.require_equal().await;
+            assert_eq!(cluster.on_disk(target).await[&INO], data);
         }
     });
 }
 
 #[test]
 fn where_nothing_tells_which_copy_is_right_nothing_is_changed() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 0, &content(8, 8192)).await;
         let mut saved = BTreeMap::new();
         meanwhile(&cluster, |dir| {
@@ -307,7 +312,7 @@ fn where_nothing_tells_which_copy_is_right_nothing_is_changed() {
         meanwhile(&cluster, |_| saved.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap())).await;
         assert_eq!(heal(&cluster, INO).await, Healed { damaged: 1, mended: 0, unclear: 1 });
         assert_eq!(
-            (cluster.on_disk(1)[&INO].clone(), cluster.on_disk(2)[&INO].clone()),
+            (cluster.on_disk(1).await[&INO].clone(), cluster.on_disk(2).await[&INO].clone()),
             (data, content(8, 8192))
         );
     });
@@ -393,7 +398,7 @@ async fn scrub(cluster: &Cluster) {
 
 #[test]
 fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_reads_it() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         cluster.management.edit(|map| map.settings.scrub.rate = Some(1 << 30));
         let old = |ino: InodeId| content(ino.0 + 7, 9000 + ino.0 as usize % 500);
         let new = |ino: InodeId| content(ino.0, 9500 + ino.0 as usize % 5000);
@@ -415,7 +420,7 @@ fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_rea
         }
         // A rename is told by its time only when it isn't just after the write.
         rt::sleep(Duration::from_millis(2500)).await;
-        let good = files_of(&cluster.dir, 1);
+        let good = files_of(&cluster.dir, 1).await;
         meanwhile(&cluster, |dir| {
             (0..injections()).for_each(|at| inject(dir, at, what(at), &saved[at as usize]));
         })
@@ -431,8 +436,8 @@ fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_rea
         for ino in &files {
             assert_eq!(cluster.read(*ino, new(*ino).len()).await, new(*ino), "inode {ino}");
         }
-        assert_eq!(files_of(&cluster.dir, 1), good);
-        cluster.require_equal();
+        assert_eq!(files_of(&cluster.dir, 1).await, good);
+        cluster.require_equal().await;
         assert!(!cluster.management.group().is_degraded(), "nobody had to be taken out");
         let found = |cluster: &Cluster| -> (u64, u64) {
             let services = cluster.links.values().map(|link| link.service.lock().unwrap().clone().unwrap());

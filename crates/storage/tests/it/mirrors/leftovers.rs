@@ -2,6 +2,7 @@
 
 use super::cluster::{Cluster, INO, Management, Road};
 use rt::IoBuf;
+use rt::sim::Machine;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testkit::targets;
 use types::{InodeId, MemberState};
 use wire::{Path as Way, StorageOp, StorageReply};
 
@@ -16,17 +18,24 @@ use wire::{Path as Way, StorageOp, StorageReply};
 const LOST: InodeId = InodeId(12);
 const CUT: InodeId = InodeId(13);
 
-/// Writes files, and ends the process of every member while all of them are noted.
-fn crash(dir: &Path, management: &Arc<Management>) {
-    let (path, told) = (dir.to_path_buf(), management.clone());
-    rt::block_on(async move {
-        let cluster = Cluster::start(&path, told).await;
+/// A machine with two members, whose processes have written files, and have died while all of them were noted.
+fn crashed() -> (Machine, Arc<Management>) {
+    let (mut machine, management) = (Machine::new(1), Management::new(2));
+    let told = management.clone();
+    let run = async move {
+        let cluster = start(told).await;
         for ino in [INO, LOST, CUT] {
             cluster.write(ino, 3, 0, &[ino.0 as u8; 10_000]).await;
         }
-    })
-    .unwrap();
+    };
+    machine.run(run).unwrap();
+    machine.kill();
     management.files.lock().unwrap().extend([(INO, 10_000), (CUT, 100)]);
+    (machine, management)
+}
+
+async fn start(management: Arc<Management>) -> Arc<Cluster> {
+    Cluster::start(Path::new(targets::SIMULATED), management).await
 }
 
 /// Begins to read the first bytes of a file as a client.
@@ -46,12 +55,10 @@ fn lens(files: &BTreeMap<InodeId, Vec<u8>>) -> Vec<(u64, usize)> {
 
 #[test]
 fn chunks_without_metadata_go_before_clients_come_and_from_all_copies() {
-    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
-    crash(dir.path(), &management);
-    let path = dir.path().to_path_buf();
-    rt::block_on(async move {
+    let (mut machine, management) = crashed();
+    let run = async move {
         management.has_metadata.store(false, Ordering::SeqCst);
-        let cluster = Cluster::start(&path, management.clone()).await;
+        let cluster = start(management.clone()).await;
         cluster.drive();
         let reads = [begin_to_read(&cluster, LOST), begin_to_read(&cluster, CUT)];
         cluster.until("the group goes on from one copy", || management.state(2) != MemberState::Good).await;
@@ -70,19 +77,17 @@ fn chunks_without_metadata_go_before_clients_come_and_from_all_copies() {
         assert_eq!(reads[0].borrow().as_deref(), Some(&[0; 200][..]));
         assert_eq!(reads[1].borrow().as_deref(), Some(&[&[CUT.0 as u8; 100][..], &[0; 100]].concat()[..]));
         cluster.in_step().await;
-        assert_eq!(lens(&cluster.on_disk(2)), [(INO.0, 10_000), (CUT.0, 100)]);
-    })
-    .unwrap();
+        assert_eq!(lens(&cluster.on_disk(2).await), [(INO.0, 10_000), (CUT.0, 100)]);
+    };
+    machine.run(run).unwrap();
 }
 
 /// What management has to know of a process that has registered before.
 #[test]
 fn a_target_is_not_settled_before_what_a_crash_has_left_is_seen_to() {
-    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
-    crash(dir.path(), &management);
-    let path = dir.path().to_path_buf();
-    rt::block_on(async move {
-        let cluster = Cluster::start(&path, management.clone()).await;
+    let (mut machine, management) = crashed();
+    let run = async move {
+        let cluster = start(management.clone()).await;
         let is_settled = |target| {
             let service = cluster.link(target).service.lock().unwrap().clone().unwrap();
             service.is_settled(&cluster.map_of(target).read().unwrap().clone())
@@ -94,63 +99,58 @@ fn a_target_is_not_settled_before_what_a_crash_has_left_is_seen_to() {
         assert!(is_settled(2), "it doesn't count");
         cluster.in_step().await;
         assert!(is_settled(1) && is_settled(2));
-    })
-    .unwrap();
+    };
+    machine.run(run).unwrap();
 }
 
 /// Nobody drives the group yet: the first client that comes has it seen to.
 #[test]
 fn a_client_that_comes_first_finds_it_put_right() {
-    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
-    crash(dir.path(), &management);
-    let path = dir.path().to_path_buf();
-    rt::block_on(async move {
-        let cluster = Cluster::start(&path, management).await;
+    let (mut machine, management) = crashed();
+    let run = async move {
+        let cluster = start(management).await;
         assert_eq!(cluster.read(LOST, 200).await, [0; 200]);
-        assert_eq!(lens(&cluster.on_disk(1)), [(INO.0, 10_000), (CUT.0, 100)]);
-    })
-    .unwrap();
+        assert_eq!(lens(&cluster.on_disk(1).await), [(INO.0, 10_000), (CUT.0, 100)]);
+    };
+    machine.run(run).unwrap();
 }
 
 /// A crash in the middle of it: the notes lead to the same again.
 #[test]
 fn what_was_not_put_right_yet_is_known_after_another_crash() {
-    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
-    crash(dir.path(), &management);
-    let (path, told) = (dir.path().to_path_buf(), management.clone());
-    rt::block_on(async move {
+    let (mut machine, management) = crashed();
+    let told = management.clone();
+    let run = async move {
         told.has_metadata.store(false, Ordering::SeqCst);
-        let cluster = Cluster::start(&path, told.clone()).await;
+        let cluster = start(told.clone()).await;
         cluster.drive();
         cluster.until("the group goes on from one copy", || told.state(2) != MemberState::Good).await;
         // Longer than notes live that nobody needs.
         rt::sleep(Duration::from_secs(11)).await;
-    })
-    .unwrap();
-    let path = dir.path().to_path_buf();
-    rt::block_on(async move {
+    };
+    machine.run(run).unwrap();
+    machine.kill();
+    let run = async move {
         management.has_metadata.store(true, Ordering::SeqCst);
-        let cluster = Cluster::start(&path, management).await;
+        let cluster = start(management).await;
         cluster.drive();
         assert_eq!(cluster.read(LOST, 200).await, [0; 200]);
         cluster.in_step().await;
-        assert_eq!(lens(&cluster.on_disk(2)), [(INO.0, 10_000), (CUT.0, 100)]);
-    })
-    .unwrap();
+        assert_eq!(lens(&cluster.on_disk(2).await), [(INO.0, 10_000), (CUT.0, 100)]);
+    };
+    machine.run(run).unwrap();
 }
 
 /// Where another copy has everything, it alone says what there is: nobody is asked about the one that has crashed.
 #[test]
 fn a_member_that_is_brought_in_step_is_not_looked_at() {
-    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
-    crash(dir.path(), &management);
-    let path = dir.path().to_path_buf();
-    rt::block_on(async move {
+    let (mut machine, management) = crashed();
+    let run = async move {
         // By a word of management that the first one was started anew, and the second one never went away.
         management.set(1, MemberState::NeedsResync);
         management.has_metadata.store(false, Ordering::SeqCst);
         management.files.lock().unwrap().insert(LOST, 10_000);
-        let cluster = Cluster::start(&path, management.clone()).await;
+        let cluster = start(management.clone()).await;
         cluster.set_road(1, Road::Closed);
         management.has_metadata.store(true, Ordering::SeqCst);
         cluster.drive();
@@ -160,8 +160,8 @@ fn a_member_that_is_brought_in_step_is_not_looked_at() {
         management.has_metadata.store(false, Ordering::SeqCst);
         cluster.set_road(1, Road::Open);
         cluster.in_step().await;
-        assert_eq!(cluster.on_disk(1)[&INO][..100], [9; 100]);
-        assert_eq!(lens(&cluster.on_disk(1)).len(), 3);
-    })
-    .unwrap();
+        assert_eq!(cluster.on_disk(1).await[&INO][..100], [9; 100]);
+        assert_eq!(lens(&cluster.on_disk(1).await).len(), 3);
+    };
+    machine.run(run).unwrap();
 }

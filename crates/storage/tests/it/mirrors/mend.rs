@@ -1,6 +1,6 @@
 //! Copies made right again at the word of a check, and what is given up.
 
-use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members};
+use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members_on_disk};
 use super::damage::meanwhile;
 use chunkstore::Store;
 use std::fs::{File, FileTimes, OpenOptions};
@@ -30,7 +30,7 @@ async fn forget(cluster: &Cluster, end: u64) -> Vec<(InodeId, ByteRange)> {
 
 #[test]
 fn a_damaged_copy_is_made_what_another_one_is() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data: Vec<u8> = (0..2 * MIB as usize + 5000).map(|at| (at / 700) as u8 | 1).collect();
         cluster.write(INO, 3, 0, &data).await;
         let end = data.len() as u64;
@@ -39,13 +39,13 @@ fn a_damaged_copy_is_made_what_another_one_is() {
             file.write_all_at(b"damage", 9000).unwrap();
             file.write_all_at(b"damage", end - 10).unwrap();
             mend(&cluster, from, to, end).await.unwrap();
-            cluster.require_equal();
+            cluster.require_equal().await;
             file.set_len(MIB + 77).unwrap();
             mend(&cluster, from, to, end).await.unwrap();
-            cluster.require_equal();
+            cluster.require_equal().await;
             file.set_len(end + 9000).unwrap();
             mend(&cluster, from, to, end).await.unwrap();
-            cluster.require_equal();
+            cluster.require_equal().await;
             assert!(cluster.read(INO, data.len()).await == data);
         }
         assert!(!cluster.management.group().is_degraded());
@@ -55,9 +55,10 @@ fn a_damaged_copy_is_made_what_another_one_is() {
 /// Nobody has changed the file: its time is that of before.
 #[test]
 fn mending_makes_no_copy_newer() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 20_000]).await;
-        let age = || [1, 2].map(|target| cluster.mtime(target, INO));
+        let age =
+            || [1, 2].map(|target| chunk_file(&cluster, target).metadata().unwrap().modified().unwrap());
         let before = age();
         rt::sleep(Duration::from_millis(50)).await;
         let old = FileTimes::new().set_modified(before[1]);
@@ -66,13 +67,13 @@ fn mending_makes_no_copy_newer() {
             file.write_all_at(b"damage", 9000).unwrap();
             file.set_times(old).unwrap();
             mend(&cluster, 3 - target, target, 20_000).await.unwrap();
-            cluster.require_equal();
+            cluster.require_equal().await;
             assert!(age().iter().all(|time| *time <= before[0].max(before[1])), "mended by a check");
             chunk_file(&cluster, target).write_all_at(b"damage", 9000).unwrap();
             chunk_file(&cluster, target).set_times(old).unwrap();
             let heal = StorageOp::Heal { range: ByteRange::new(0, 20_000) };
             cluster.ask_file(INO, (0, None), heal, None).await.unwrap();
-            cluster.require_equal();
+            cluster.require_equal().await;
             assert!(age().iter().all(|time| *time <= before[0].max(before[1])), "healed");
         }
         assert!(!cluster.management.group().is_degraded());
@@ -81,13 +82,13 @@ fn mending_makes_no_copy_newer() {
 
 #[test]
 fn a_copy_that_is_gone_is_made_anew_with_its_holes() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 5 * MIB, &[7; 3000]).await;
         let delete = (1, Part::Member { sequence: 0, settled: 0 });
         cluster.ask_one(2, delete, (0, None), StorageOp::Delete, None).await.unwrap();
-        assert!(cluster.on_disk(2).is_empty());
+        assert!(cluster.on_disk(2).await.is_empty());
         mend(&cluster, 1, 2, 5 * MIB + 3000).await.unwrap();
-        cluster.require_equal();
+        cluster.require_equal().await;
         use std::os::unix::fs::MetadataExt;
         let blocks = chunk_file(&cluster, 2).metadata().unwrap().blocks();
         assert!(blocks * 512 < MIB, "{blocks} blocks of what is a hole nearly everywhere");
@@ -97,7 +98,7 @@ fn a_copy_that_is_gone_is_made_anew_with_its_holes() {
 /// Its checksums are still there.
 #[test]
 fn a_copy_that_somebody_has_removed_is_made_anew() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data: Vec<u8> = (0..2 * MIB as usize + 5000).map(|at| (at / 700) as u8 | 1).collect();
         cluster.write(INO, 3, 0, &data).await;
         for (from, to) in [(1, 2), (2, 1)] {
@@ -107,7 +108,7 @@ fn a_copy_that_somebody_has_removed_is_made_anew() {
             })
             .await;
             mend(&cluster, from, to, data.len() as u64).await.unwrap();
-            cluster.require_equal();
+            cluster.require_equal().await;
             assert!(cluster.read(INO, data.len()).await == data);
         }
         assert!(!cluster.management.group().is_degraded());
@@ -116,7 +117,7 @@ fn a_copy_that_somebody_has_removed_is_made_anew() {
 
 #[test]
 fn who_can_not_be_mended_is_taken_out() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[7; 10_000]).await;
         // What is damaged at the source isn't copied, and nobody is to blame.
         chunk_file(&cluster, 1).write_all_at(b"damage", 5000).unwrap();
@@ -132,14 +133,14 @@ fn who_can_not_be_mended_is_taken_out() {
         assert!(!cluster.management.group().is_degraded(), "it could not be looked at: nothing was begun");
         cluster.set_road(2, Road::Open);
         mend(&cluster, 2, 1, 10_000).await.unwrap();
-        cluster.require_equal();
+        cluster.require_equal().await;
     });
 }
 
 /// A check looks at one copy after the other, and mends later still: programs append meanwhile.
 #[test]
 fn what_was_appended_since_a_check_has_looked_stays_on_the_copy_that_is_mended() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let mut data: Vec<u8> = (0..5000).map(|at| (at / 700) as u8 | 1).collect();
         cluster.write(INO, 3, 0, &data).await;
         cluster.write(INO, 3, 5000, &[9; 1000]).await;
@@ -147,8 +148,8 @@ fn what_was_appended_since_a_check_has_looked_stays_on_the_copy_that_is_mended()
         for (from, to) in [(1, 2), (2, 1)] {
             chunk_file(&cluster, to).write_all_at(b"damage", 4500).unwrap();
             mend(&cluster, from, to, 5000).await.unwrap();
-            cluster.require_equal();
-            assert_eq!(cluster.on_disk(to)[&INO], data);
+            cluster.require_equal().await;
+            assert_eq!(cluster.on_disk(to).await[&INO], data);
         }
         assert!(!cluster.management.group().is_degraded());
     });
@@ -156,7 +157,7 @@ fn what_was_appended_since_a_check_has_looked_stays_on_the_copy_that_is_mended()
 
 #[test]
 fn only_what_nobody_has_is_given_up() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[7; 20_000]).await;
         chunk_file(&cluster, 1).write_all_at(b"damage", 5000).unwrap();
         chunk_file(&cluster, 2).write_all_at(b"damage", 9000).unwrap();
@@ -164,7 +165,7 @@ fn only_what_nobody_has_is_given_up() {
         chunk_file(&cluster, 1).write_all_at(b"damage", 9001).unwrap();
         assert_eq!(forget(&cluster, 20_000).await, [(INO, ByteRange::new(8192, 12_288))]);
         mend(&cluster, 2, 1, 20_000).await.unwrap();
-        cluster.require_equal();
+        cluster.require_equal().await;
         let expected = [vec![7; 8192], vec![0; 4096], vec![7; 20_000 - 12_288]].concat();
         assert!(cluster.read(INO, 20_000).await == expected);
         // While one is behind, nobody knows what it has.

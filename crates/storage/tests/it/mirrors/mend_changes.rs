@@ -1,6 +1,6 @@
 //! The group changes while a copy is mended: who was to be mended isn't blamed for that, and nobody waits for it.
 
-use super::cluster::{After, Cluster, GROUP, INO, MIB, Road, with_members};
+use super::cluster::{After, Cluster, GROUP, INO, MIB, Road, with_members_on_disk};
 use super::damage::meanwhile;
 use chunkstore::Store;
 use std::fs::{self, File};
@@ -71,7 +71,7 @@ async fn write_ends(cluster: &Arc<Cluster>) {
 
 #[test]
 fn the_only_one_that_is_left_stays_when_what_it_was_mended_from_goes() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 0, &content()).await;
         meanwhile(&cluster, |dir| fs::remove_file(chunk_file(dir, 1)).unwrap()).await;
         let (link, management) = (cluster.links[&TargetId(2)].clone(), cluster.management.clone());
@@ -87,14 +87,14 @@ fn the_only_one_that_is_left_stays_when_what_it_was_mended_from_goes() {
         cluster.drive();
         cluster.until("the group is in step", || !cluster.management.group().is_degraded()).await;
         heal(&cluster).await.unwrap();
-        cluster.require_equal();
+        cluster.require_equal().await;
         assert!(cluster.read(INO, content().len()).await == content());
     });
 }
 
 #[test]
 fn the_only_one_that_is_left_stays_when_its_own_disk_does_not_take_what_it_lacks() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 0, &content()).await;
         meanwhile(&cluster, |dir| fs::remove_file(chunk_file(dir, 1)).unwrap()).await;
         let (path, management) = (chunk_file(&cluster.dir, 1), cluster.management.clone());
@@ -114,7 +114,7 @@ fn the_only_one_that_is_left_stays_when_its_own_disk_does_not_take_what_it_lacks
 #[test]
 fn who_is_mended_stays_when_a_third_member_goes() {
     for is_removed in [true, false] {
-        with_members(3, move |cluster| async move {
+        with_members_on_disk(3, move |cluster| async move {
             cluster.write(INO, 3, 0, &content()).await;
             meanwhile(&cluster, |dir| {
                 let path = chunk_file(dir, 2);
@@ -139,7 +139,7 @@ fn who_is_mended_stays_when_a_third_member_goes() {
             assert!(healed.mended > 0 && *gone.lock().unwrap(), "{healed:?}");
             let changes = cluster.management.changes.lock().unwrap().clone();
             assert!(changes.iter().all(|change| change.target != TargetId(2)), "{changes:?}");
-            assert!(cluster.on_disk(2)[&INO] == content());
+            assert!(cluster.on_disk(2).await[&INO] == content());
             cluster.drive();
             cluster.in_step().await;
         });

@@ -145,7 +145,7 @@ fn go_on(dir: &Path, management: &Arc<Management>, context: &str) {
         let context = format!("{context}, {healed:?}");
         assert!(cluster.read(INO, content().len()).await == content(), "{context}: it isn't what it was");
         for target in [1, 2] {
-            assert!(cluster.on_disk(target)[&INO] == content(), "{context}: member {target}");
+            assert!(cluster.on_disk(target).await[&INO] == content(), "{context}: member {target}");
         }
     })
     .unwrap();

@@ -1,6 +1,6 @@
 //! Other targets take the place of members.
 
-use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_others};
+use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_others, with_others_on_disk};
 use chunkstore::Store;
 use std::cell::Cell;
 use std::fs;
@@ -66,7 +66,7 @@ async fn fill(cluster: &Cluster) {
 #[test]
 fn a_lost_member_is_built_anew_elsewhere_while_writes_go_on() {
     for members in [2, 3] {
-        with_others(members, 1, move |cluster| async move {
+        with_others_on_disk(members, 1, move |cluster| async move {
             cluster.links.values().for_each(|link| link.jitter.store(true, Ordering::SeqCst));
             fill(&cluster).await;
             cluster.set_road(2, Road::Closed);
@@ -80,35 +80,35 @@ fn a_lost_member_is_built_anew_elsewhere_while_writes_go_on() {
             clients.stop(&cluster).await;
             cluster.in_step().await;
             assert!(cluster.management.group().members.contains(&TargetId(new)));
-            assert_eq!(cluster.on_disk(new)[&InodeId(25)].len() as u64, MIB + 25);
+            assert_eq!(cluster.on_disk(new).await[&InodeId(25)].len() as u64, MIB + 25);
             // The lost one comes back after all: what it has is removed, and nothing else is done with it.
-            assert!(cluster.has_group(2));
+            assert!(cluster.has_group(2).await);
             cluster.set_road(2, Road::Open);
             cluster.management.set_online(2, true);
-            cluster.until("its leftover is removed", || !cluster.has_group(2)).await;
-            assert!(cluster.has_group(1) && cluster.has_group(new));
-            cluster.require_equal();
+            cluster.until_found("its leftover is removed", async || !cluster.has_group(2).await).await;
+            assert!(cluster.has_group(1).await && cluster.has_group(new).await);
+            cluster.require_equal().await;
         });
     }
 }
 
 #[test]
 fn what_a_target_has_is_kept_while_the_members_have_less() {
-    with_others(2, 1, |cluster| async move {
+    with_others_on_disk(2, 1, |cluster| async move {
         fill(&cluster).await;
         cluster.management.edit(|map| map.settings.resync.paused = true);
         cluster.management.bring(3, (2, false));
         cluster.drive();
         rt::sleep(std::time::Duration::from_secs(15)).await;
-        assert!(cluster.has_group(2), "there is one good copy beside it");
+        assert!(cluster.has_group(2).await, "there is one good copy beside it");
         cluster.management.edit(|map| map.settings.resync.paused = false);
         cluster.in_step().await;
-        cluster.until("its leftover is removed", || !cluster.has_group(2)).await;
+        cluster.until_found("its leftover is removed", async || !cluster.has_group(2).await).await;
         // It may come back as a member, and begins with nothing.
         cluster.management.bring(2, (1, false));
         cluster.in_step().await;
-        cluster.until("the other's leftover is removed", || !cluster.has_group(1)).await;
-        cluster.require_equal();
+        cluster.until_found("the other's leftover is removed", async || !cluster.has_group(1).await).await;
+        cluster.require_equal().await;
     });
 }
 
@@ -116,7 +116,7 @@ fn what_a_target_has_is_kept_while_the_members_have_less() {
 fn a_member_leaves_when_another_one_has_everything() {
     // The primary, and a second.
     for leaving in [1, 2] {
-        with_others(2, 1, move |cluster| async move {
+        with_others_on_disk(2, 1, move |cluster| async move {
             cluster.links.values().for_each(|link| link.jitter.store(true, Ordering::SeqCst));
             fill(&cluster).await;
             let clients = Clients::start(&cluster, 4);
@@ -129,7 +129,7 @@ fn a_member_leaves_when_another_one_has_everything() {
             let states: Vec<MemberState> =
                 cluster.management.changes.lock().unwrap().iter().map(|change| change.state).collect();
             assert!(!states.contains(&MemberState::NeedsResync), "there were fewer copies: {states:?}");
-            cluster.until("its leftover is removed", || !cluster.has_group(leaving)).await;
+            cluster.until_found("its leftover is removed", async || !cluster.has_group(leaving).await).await;
         });
     }
 }
@@ -202,7 +202,7 @@ fn make_irremovable(dir: &Path, scratch: &Path) {
 
 #[test]
 fn a_target_whose_leftover_of_a_group_can_not_be_removed_becomes_a_member_again() {
-    with_others(2, 1, |cluster| async move {
+    with_others_on_disk(2, 1, |cluster| async move {
         fill(&cluster).await;
         let target = cluster.dir.join("2");
         make_irremovable(&Store::group_dir(&target, GROUP), &cluster.dir.join("scratch"));
@@ -211,7 +211,7 @@ fn a_target_whose_leftover_of_a_group_can_not_be_removed_becomes_a_member_again(
         cluster.management.bring(3, (2, false));
         cluster.drive();
         cluster.until("the removal has failed", || errors() > 0).await;
-        assert!(!cluster.has_group(2), "it was put aside");
+        assert!(!cluster.has_group(2).await, "it was put aside");
         cluster.management.bring(2, (1, false));
         cluster.in_step().await;
         assert!(cluster.management.group().members.contains(&TargetId(2)));

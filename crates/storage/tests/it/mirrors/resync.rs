@@ -2,10 +2,13 @@
 
 use super::cluster::{Cluster, INO, MIB, Management, Road, with_members};
 use rt::IoBuf;
+use rt::sim::Machine;
 use std::cell::Cell;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testkit::targets;
 use types::{ByteRange, InodeId, MemberState};
 use wire::{Allocate, Number, Path as Way, StorageOp};
 
@@ -52,7 +55,7 @@ fn what_was_sent_is_as_old_as_what_it_was_sent_from() {
         cluster.drive();
         cluster.in_step().await;
         for ino in [INO, InodeId(30)] {
-            assert_eq!(cluster.mtime(2, ino), cluster.mtime(1, ino));
+            assert_eq!(cluster.mtime(2, ino).await, cluster.mtime(1, ino).await);
         }
     });
 }
@@ -71,7 +74,7 @@ fn after_an_outage_less_than_twice_of_what_changed_is_sent() {
                 cluster.write(INO, 3, offset, &vec![number as u8 + 2; size]).await;
             }
             let changed = {
-                let (here, there) = (cluster.on_disk(1), cluster.on_disk(2));
+                let (here, there) = (cluster.on_disk(1).await, cluster.on_disk(2).await);
                 let pairs = here[&INO].chunks(4096).zip(there[&INO].chunks(4096));
                 pairs.filter(|(one, two)| one != two).count() as u64 * 4096
             };
@@ -109,7 +112,7 @@ fn cut_deleted_punched_and_new_files_come_in_step() {
         cluster.set_road(2, Road::Open);
         cluster.drive();
         cluster.in_step().await;
-        assert_eq!(cluster.on_disk(2)[&InodeId(21)].len(), 5000);
+        assert_eq!(cluster.on_disk(2).await[&InodeId(21)].len(), 5000);
     });
 }
 
@@ -173,7 +176,7 @@ fn a_rate_that_is_changed_and_a_pause_hold_for_a_resync_that_runs() {
         cluster.write(INO, 3, 12 * MIB, &[3; 5000]).await;
         cluster.management.edit(|map| map.settings.resync.paused = false);
         cluster.in_step().await;
-        assert_eq!(cluster.on_disk(2)[&INO][12 * MIB as usize], 3);
+        assert_eq!(cluster.on_disk(2).await[&INO][12 * MIB as usize], 3);
     });
 }
 
@@ -218,7 +221,7 @@ fn a_bad_member_gets_everything_and_keeps_nothing_else() {
         cluster.drive();
         cluster.in_step().await;
         assert!(cluster.link(1).resynced.load(Ordering::SeqCst) >= 2 * MIB);
-        assert_eq!(cluster.on_disk(1).len(), 2);
+        assert_eq!(cluster.on_disk(1).await.len(), 2);
     });
 }
 
@@ -246,35 +249,34 @@ fn numbers_come_with_the_data() {
 /// Both processes die; what was begun and not answered may be on one of them.
 #[test]
 fn after_a_crash_of_all_the_copies_are_equal_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let management = Management::new(2);
-    let (path, told) = (dir.path().to_path_buf(), management.clone());
-    rt::block_on(async move {
-        let cluster = Cluster::start(&path, told).await;
+    let (mut machine, management) = (Machine::new(1), Management::new(2));
+    let (targets, told) = (Path::new(targets::SIMULATED), management.clone());
+    let run = async move {
+        let cluster = Cluster::start(targets, told).await;
         cluster.write(INO, 3, 0, &[1; 8192]).await;
         cluster.set_road(2, Road::Closed);
         cluster.management.is_away.store(true, Ordering::SeqCst);
         let half = cluster.clone();
         rt::spawn(async move { half.write(INO, 3, 4096, &[2; 10_000]).await });
-        cluster.until("one has it", || cluster.on_disk(1)[&INO].len() > 8192).await;
-        assert_eq!(cluster.on_disk(2)[&INO].len(), 8192);
-    })
-    .unwrap();
-    let path = dir.path().to_path_buf();
-    rt::block_on(async move {
+        cluster.until_found("one has it", async || cluster.on_disk(1).await[&INO].len() > 8192).await;
+        assert_eq!(cluster.on_disk(2).await[&INO].len(), 8192);
+    };
+    machine.run(run).unwrap();
+    machine.kill();
+    let run = async move {
         management.is_away.store(false, Ordering::SeqCst);
         management.files.lock().unwrap().insert(INO, 18_192);
         // Management hadn't heard of the second one when the first came back, so both count as good.
-        let cluster = Cluster::start(&path, management).await;
+        let cluster = Cluster::start(targets, management).await;
         cluster.drive();
         let found = cluster.read(INO, 8192).await;
         cluster.in_step().await;
-        assert_eq!(cluster.on_disk(2)[&INO][..8192], found);
+        assert_eq!(cluster.on_disk(2).await[&INO][..8192], found);
         let changes = cluster.management.changes.lock().unwrap();
         assert_eq!(
             changes.first().map(|change| (change.target.0, change.state)),
             Some((2, MemberState::NeedsResync))
         );
-    })
-    .unwrap();
+    };
+    machine.run(run).unwrap();
 }

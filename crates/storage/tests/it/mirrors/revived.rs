@@ -40,8 +40,8 @@ async fn lose_the_good_one(cluster: &Cluster) -> u64 {
     verifier
 }
 
-fn require_put_right(cluster: &Cluster, target: u32) {
-    let files = cluster.on_disk(target);
+async fn require_put_right(cluster: &Cluster, target: u32) {
+    let files = cluster.on_disk(target).await;
     assert!(!files.contains_key(&DELETED), "a deleted file has come back");
     assert_eq!(files[&CUT], [8; 10]);
     assert_eq!(files[&INO], [1; 8192], "that is what there is");
@@ -63,10 +63,12 @@ fn what_it_has_agrees_with_the_metadata_before_anybody_sees_it() {
         });
         rt::sleep(Duration::from_millis(1500)).await;
         assert!(!told.get(), "what was cut would show");
-        assert!(cluster.on_disk(2).contains_key(&DELETED) && cluster.management.group().revived.is_some());
+        assert!(
+            cluster.on_disk(2).await.contains_key(&DELETED) && cluster.management.group().revived.is_some()
+        );
         cluster.management.has_metadata.store(true, Ordering::SeqCst);
         assert_eq!(cluster.read(INO, 8192).await, [1; 8192]);
-        require_put_right(&cluster, 2);
+        require_put_right(&cluster, 2).await;
         assert_ne!(synced(&cluster).await, before, "whoever had written something is to be told");
         cluster.until("it is read", || told.get()).await;
         cluster.until("management hears of it", || cluster.management.group().revived.is_none()).await;
@@ -74,8 +76,8 @@ fn what_it_has_agrees_with_the_metadata_before_anybody_sees_it() {
         cluster.set_road(1, Road::Open);
         cluster.management.set_online(1, true);
         cluster.in_step().await;
-        require_put_right(&cluster, 1);
-        assert!(!cluster.on_disk(1).contains_key(&NEW));
+        require_put_right(&cluster, 1).await;
+        assert!(!cluster.on_disk(1).await.contains_key(&NEW));
         assert_eq!(cluster.management.group().primary(), Some(TargetId(2)));
     });
 }
@@ -94,7 +96,7 @@ fn a_process_that_was_started_anew_serves_under_another_verifier_though_that_of_
         cluster.drive();
         let after = synced(&cluster).await;
         assert_ne!(after, before, "what was synced is gone");
-        require_put_right(&cluster, 2);
+        require_put_right(&cluster, 2).await;
         cluster.until("management hears of it", || cluster.management.group().revived.is_none()).await;
         assert_eq!(synced(&cluster).await, after, "nothing is lost from then on");
     });
@@ -111,10 +113,10 @@ fn a_process_that_ends_before_all_is_put_right_begins_anew() {
         assert!(matches!(stat, StorageReply::Stat { len: 10_000, .. }), "{stat:?}");
         cluster.stop(2).await;
         cluster.start_again(2).await;
-        assert!(cluster.on_disk(2).contains_key(&DELETED));
+        assert!(cluster.on_disk(2).await.contains_key(&DELETED));
         cluster.management.has_metadata.store(true, Ordering::SeqCst);
         cluster.drive();
         assert_ne!(synced(&cluster).await, before);
-        require_put_right(&cluster, 2);
+        require_put_right(&cluster, 2).await;
     });
 }

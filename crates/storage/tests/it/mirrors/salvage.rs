@@ -1,6 +1,6 @@
 //! Damage on the primary where a member has missed something: the member comes in step nevertheless, and nobody reads what is wrong.
 
-use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members};
+use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members, with_members_on_disk};
 use super::damage::meanwhile;
 use chunkstore::Store;
 use std::fs::{self, File};
@@ -79,7 +79,7 @@ fn the_same_of_damage_from_when_the_primary_was_shut_down() {
 }
 
 fn some_is_kept_and_some_refused(harmed: While) {
-    with_members(2, move |cluster| async move {
+    with_members_on_disk(2, move |cluster| async move {
         let mut data = content(MIB as usize + 777);
         cluster.write(INO, 3, 0, &data).await;
         let newer = vec![200; 2 * BLOCK];
@@ -116,13 +116,13 @@ fn some_is_kept_and_some_refused(harmed: While) {
         assert_eq!(given_up, StorageReply::Regions { regions: vec![(INO, is_lost)], next: None });
         data[5 * BLOCK..6 * BLOCK].fill(0);
         assert_eq!(cluster.read(INO, data.len()).await, data);
-        cluster.require_equal();
+        cluster.require_equal().await;
     });
 }
 
 #[test]
 fn another_good_member_has_what_is_damaged_here() {
-    with_members(3, |cluster| async move {
+    with_members_on_disk(3, |cluster| async move {
         let mut data = content(3 * MIB as usize + 777);
         cluster.write(INO, 3, 0, &data).await;
         let newer = vec![201; 2 * MIB as usize];
@@ -135,8 +135,8 @@ fn another_good_member_has_what_is_damaged_here() {
         .await;
         assert_eq!(cluster.read(INO, data.len()).await, data);
         heal(&cluster).await;
-        cluster.require_equal();
-        assert_eq!(cluster.on_disk(2)[&INO], data);
+        cluster.require_equal().await;
+        assert_eq!(cluster.on_disk(2).await[&INO], data);
     });
 }
 
@@ -156,7 +156,7 @@ fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
         cluster.management.set_online(3, false);
         cluster.until("it is in step", || cluster.management.state(2) == MemberState::Good).await;
         assert_eq!(cluster.management.state(3), MemberState::NeedsResync);
-        assert!(!cluster.on_disk(2).contains_key(&INO));
+        assert!(!cluster.on_disk(2).await.contains_key(&INO));
         cluster.set_road(3, Road::Open);
         cluster.management.set_online(3, true);
         cluster.in_step().await;
@@ -171,22 +171,22 @@ async fn shortened(cluster: Arc<Cluster>, shorten: impl FnOnce(&Path)) {
     cluster.management.set(2, MemberState::Bad);
     cluster.drive();
     cluster.until("the group is in step", || !cluster.management.group().is_degraded()).await;
-    assert!(cluster.on_disk(2)[&INO] == data, "what the member had is still there");
-    let is_back = || cluster.on_disk(1).get(&INO).is_some_and(|found| *found == data);
-    cluster.until("the primary has it back", is_back).await;
+    assert!(cluster.on_disk(2).await[&INO] == data, "what the member had is still there");
+    let is_back = async || cluster.on_disk(1).await.get(&INO).is_some_and(|found| *found == data);
+    cluster.until_found("the primary has it back", is_back).await;
     assert_eq!(cluster.read(INO, data.len()).await, data);
 }
 
 #[test]
 fn a_chunk_file_that_was_cut_does_not_cut_the_other_copy() {
-    with_members(2, |cluster| {
+    with_members_on_disk(2, |cluster| {
         shortened(cluster, |path| File::options().write(true).open(path).unwrap().set_len(50_000).unwrap())
     });
 }
 
 #[test]
 fn a_chunk_file_that_was_removed_does_not_remove_the_other_copy() {
-    with_members(2, |cluster| shortened(cluster, |path| fs::remove_file(path).unwrap()));
+    with_members_on_disk(2, |cluster| shortened(cluster, |path| fs::remove_file(path).unwrap()));
 }
 
 /// The same of the only copy that counts, where the other one may have missed something.
@@ -194,15 +194,15 @@ async fn shortened_alone(cluster: Arc<Cluster>, harmed: While, shorten: impl FnO
     let data = content(100_000);
     cluster.write(INO, 3, 0, &data).await;
     without_second(&cluster, 10, &data[10..20], harmed, || shorten(&chunk_file(&cluster, 1))).await;
-    assert!(cluster.on_disk(2)[&INO] == data, "what the member had is still there");
-    let is_back = || cluster.on_disk(1).get(&INO).is_some_and(|found| *found == data);
-    cluster.until("the primary has it back", is_back).await;
+    assert!(cluster.on_disk(2).await[&INO] == data, "what the member had is still there");
+    let is_back = async || cluster.on_disk(1).await.get(&INO).is_some_and(|found| *found == data);
+    cluster.until_found("the primary has it back", is_back).await;
     assert_eq!(cluster.read(INO, data.len()).await, data);
 }
 
 #[test]
 fn the_only_copy_that_counts_was_cut_while_it_was_shut_down() {
-    with_members(2, |cluster| {
+    with_members_on_disk(2, |cluster| {
         let cut = |path: &Path| File::options().write(true).open(path).unwrap().set_len(50_000).unwrap();
         shortened_alone(cluster, While::ShutDown, cut)
     });
@@ -210,7 +210,7 @@ fn the_only_copy_that_counts_was_cut_while_it_was_shut_down() {
 
 #[test]
 fn the_only_copy_that_counts_was_removed_while_it_was_shut_down() {
-    with_members(2, |cluster| {
+    with_members_on_disk(2, |cluster| {
         shortened_alone(cluster, While::ShutDown, |path| fs::remove_file(path).unwrap())
     });
 }
@@ -218,12 +218,14 @@ fn the_only_copy_that_counts_was_removed_while_it_was_shut_down() {
 /// What is open is there still, until it is closed.
 #[test]
 fn the_only_copy_that_counts_was_removed_while_it_was_open() {
-    with_members(2, |cluster| shortened_alone(cluster, While::Served, |path| fs::remove_file(path).unwrap()));
+    with_members_on_disk(2, |cluster| {
+        shortened_alone(cluster, While::Served, |path| fs::remove_file(path).unwrap())
+    });
 }
 
 #[test]
 fn a_hole_that_somebody_else_has_made_is_no_hole() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = content(4 * MIB as usize);
         cluster.write(INO, 3, 0, &data).await;
         let newer = vec![203; 3 * MIB as usize];
@@ -247,7 +249,7 @@ fn a_hole_that_somebody_else_has_made_is_no_hole() {
 
 #[test]
 fn damage_on_the_member_where_its_copy_is_cut_or_punched_is_no_hindrance() {
-    with_members(2, |cluster| async move {
+    with_members_on_disk(2, |cluster| async move {
         let data = content(3 * MIB as usize + 777);
         cluster.write(INO, 3, 0, &data).await;
         cluster.set_road(2, Road::Closed);
