@@ -1,5 +1,4 @@
 //! A node that is bound to a NUMA zone of this machine: its threads, its targets, and what it refuses.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use std::collections::BTreeSet;
 use std::fs;

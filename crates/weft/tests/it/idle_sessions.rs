@@ -1,6 +1,5 @@
 //! What clients that do nothing cost the servers: 200 sessions with two connections each, and 10,000 open files; of a node that does everything,
 //! and of four processes together that share it.
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
 use identity::Credentials;

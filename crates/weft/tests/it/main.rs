@@ -1,0 +1,6 @@
+//! The integration tests of the command, in one program.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod idle_sessions;
+mod numa;
