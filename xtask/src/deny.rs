@@ -4,8 +4,9 @@
 use crate::build;
 use crate::process;
 use crate::summary::Summary;
+use crate::timing::Timing;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What needs nothing but the tree and the registry's files that are here.
 const OFFLINE_CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
@@ -16,9 +17,25 @@ const FETCH_LIMIT: Duration = Duration::from_secs(60);
 /// How the missing program is got.
 const INSTALL: &str = "cargo install --locked cargo-deny";
 
+/// Runs all checks and prints the totals last.
+pub fn run() -> Result<(), String> {
+    let summary = check();
+    summary.print();
+    if summary.failed > 0 { Err(format!("{} checks failed", summary.failed)) } else { Ok(()) }
+}
+
+/// Runs all checks as a stage of a whole run.
+pub fn check_timed() -> (Summary, Timing) {
+    let start = Instant::now();
+    let summary = check();
+    let mut timing = Timing::default();
+    timing.add("checks of the dependencies", start.elapsed(), Vec::new());
+    (summary, timing)
+}
+
 /// Runs all checks, each counted as one test. Without cargo-deny they are skipped, and the one of
 /// known vulnerabilities is where their database can't be had.
-pub fn run() -> Summary {
+fn check() -> Summary {
     let mut summary = Summary::default();
     if !is_installed() {
         let checks = OFFLINE_CHECKS.iter().chain(&["advisories"]);

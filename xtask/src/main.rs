@@ -8,6 +8,7 @@ mod build;
 mod check;
 mod deb;
 mod demo;
+mod deny;
 mod docs;
 mod e2e;
 mod flaky;
@@ -53,6 +54,8 @@ enum Command {
     Demo(demo::Options),
     /// Build a Debian package of the release binary, the units and the guide.
     Deb(deb::Options),
+    /// Check licenses, sources, versions and known vulnerabilities of the dependencies.
+    Deny,
     /// Write the generated pages of docs/reference.
     Docs,
     /// Record what programs see on several mounts of one file system, and judge whether it is coherent.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Deb(options) => deb::run(&options),
+        Command::Deny => deny::run(),
         Command::Docs => docs::run(),
         Command::History(command) => history::run(&command),
         Command::Helper(helper) => helper::run(&helper),

@@ -2,7 +2,7 @@
 
 use crate::summary::Summary;
 use crate::timing::Timing;
-use crate::{e2e, flaky, interrupt, units};
+use crate::{deny, e2e, flaky, interrupt, units};
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -22,6 +22,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         total += summary;
         timing.extend(stages);
     };
+    add(deny::check_timed());
     add(units::run(options.form.full)?);
     if !options.quick {
         add(e2e::run_suite(&e2e::Options::everything(options.form.clone()))?);
