@@ -4,6 +4,7 @@
 
 mod capabilities;
 mod common;
+mod damaged;
 mod files;
 mod handshakes;
 mod tokens;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod conformance;
+mod damaged;
 mod differential;
 mod support;
 mod writer;

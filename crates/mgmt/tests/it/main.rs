@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cluster;
+mod damaged;
 mod members;
 mod state_directory_refusals;
 mod support;

@@ -2,6 +2,7 @@
 //! they are, and on simulated hosts.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
+mod damaged;
 mod on_host;
 mod rpc;
 mod simulated;

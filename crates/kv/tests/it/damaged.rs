@@ -1,7 +1,5 @@
 //! Damaged files of the embedded engine: looking at them ends, and what is cut from a journal leaves one that is in order.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use kv::{Batch, Embedded, Engine, fuzzing};
 use std::fs;
 

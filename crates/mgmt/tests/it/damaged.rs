@@ -1,7 +1,5 @@
 //! Damaged superblocks and lists of targets: each is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use mgmt::fuzzing;
 use mgmt::{StatePaths, Superblock, TargetList};
 

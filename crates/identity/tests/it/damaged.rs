@@ -1,7 +1,5 @@
 //! Damaged tokens, capabilities, certificates, requests and files: whatever strangers send is refused or understood, and nothing else.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use identity::{
     Authority, CapabilityKeys, Credentials, Grant, JoinToken, MemberKind, PendingKey, Rights, Role,
 };
