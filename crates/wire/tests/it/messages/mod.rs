@@ -1,6 +1,5 @@
 //! Messages as bytes: they come back as they went, their bytes stay what they are, and bytes that nobody vouches for are refused.
 
-mod feed;
 mod frozen;
 mod mutated;
 mod refused;

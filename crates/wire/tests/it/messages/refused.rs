@@ -186,7 +186,7 @@ fn lengths_beyond_the_message_claim_no_memory() {
     // Four gigabytes of a name, a list and a string.
     let claim = [0xff, 0xff, 0xff, 0xff, 0x0f];
     for start in [&[0x0a][..], &[0x12], &[0x52], &[0x7a], &[0x82, 1, 0x80, 2, 0x0a]] {
-        super::feed::feed(&[start, &claim].concat());
+        wire::fuzzing::messages(&[start, &claim].concat());
         assert!(StorageRequest::decode(&[start, &claim].concat()).is_err());
         assert!(MetaResponse::decode(&[start, &claim].concat()).is_err());
         assert!(Error::decode(&[start, &claim].concat()).is_err());
