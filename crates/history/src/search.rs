@@ -11,8 +11,6 @@
 
 use crate::model::Model;
 use crate::operation::Operation;
-#[allow(clippy::disallowed_types, reason = "it is only asked whether a node is in it: its order is never seen")]
-use std::collections::HashSet;
 use std::hash::Hash;
 
 /// What the search found.
@@ -75,6 +73,11 @@ enum Goal {
     More,
 }
 
+/// Nodes that the search has met. It only asks whether a node is among them, so that their order is
+/// never seen.
+#[allow(clippy::disallowed_types, reason = "its order is never seen")]
+type Visited<S> = std::collections::HashSet<Node<S>>;
+
 /// What has happened, and what came of it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Node<S> {
@@ -113,7 +116,7 @@ impl<'a, M: Model> Search<'a, M> {
         let start =
             |state: &M::State| Node { first: 0, ahead: Vec::new(), open: Vec::new(), state: state.clone() };
         let mut stack: Vec<Node<M::State>> = states.iter().map(start).collect();
-        let mut seen: HashSet<Node<M::State>> = stack.iter().cloned().collect();
+        let mut seen: Visited<M::State> = stack.iter().cloned().collect();
         let mut steps = 0;
         while let Some(node) = stack.pop() {
             if node.first == self.closed.len()
