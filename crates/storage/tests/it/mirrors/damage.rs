@@ -136,6 +136,11 @@ fn a_chunk_file_that_was_removed_while_it_was_open_comes_back() {
 
 /// Stops everybody, lets somebody change files meanwhile, and starts again: nothing is open then.
 pub async fn meanwhile(cluster: &Cluster, change: impl FnOnce(&Path)) {
+    meanwhile_done(cluster, async |dir| change(dir)).await;
+}
+
+/// The same with what can be done on a simulated machine, too.
+pub async fn meanwhile_done(cluster: &Cluster, change: impl AsyncFnOnce(&Path)) {
     let since = cluster.management.group().since.0;
     for target in cluster.links.keys() {
         // All copies are known to be equal; else the next start has to bring others in step.
@@ -143,7 +148,7 @@ pub async fn meanwhile(cluster: &Cluster, change: impl FnOnce(&Path)) {
         cluster.ask_one(target.0, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
         cluster.stop(target.0).await;
     }
-    change(&cluster.dir);
+    change(&cluster.dir).await;
     for target in cluster.links.keys() {
         cluster.start_again(target.0).await;
     }

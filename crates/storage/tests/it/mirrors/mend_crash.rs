@@ -2,15 +2,15 @@
 //! is made right.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Management, Road};
-use super::damage::meanwhile;
+use super::damage::meanwhile_done;
 use chunkstore::Store;
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use rt::sim::Machine;
+use rt::{Fallocate, File, IoBuf, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
-use types::{ByteRange, MemberState, TargetId};
+use testkit::targets;
+use types::{ByteRange, MemberState, TargetId, Timestamp};
 use wire::{Path as Way, StorageOp};
 
 const BLOCK: usize = 4096;
@@ -47,47 +47,56 @@ fn chunk_file(dir: &Path, target: u32) -> PathBuf {
     Store::chunk_file_path(&Store::group_dir(&dir.join(target.to_string()), GROUP), INO)
 }
 
-fn damage(path: &Path, what: Damage) {
-    let open = || File::options().read(true).write(true).open(path).unwrap();
+async fn damage(path: &Path, what: Damage) {
+    let open = || File::open(path, OpenOptions { read: true, write: true, ..OpenOptions::default() });
     let len = content().len() as u64;
     match what {
-        Damage::Removed => fs::remove_file(path).unwrap(),
+        Damage::Removed => rt::remove_file(path).await.unwrap(),
         Damage::RemovedWithSums => {
-            fs::remove_file(path).unwrap();
-            fs::remove_file(path.with_extension("sum")).unwrap();
+            rt::remove_file(path).await.unwrap();
+            rt::remove_file(&path.with_extension("sum")).await.unwrap();
         }
-        Damage::CutToNothing => open().set_len(0).unwrap(),
-        Damage::Cut => open().set_len(MIB + 5000).unwrap(),
+        Damage::CutToNothing => open().await.unwrap().set_len(0).await.unwrap(),
+        Damage::Cut => open().await.unwrap().set_len(MIB + 5000).await.unwrap(),
         Damage::Flipped => {
+            let file = open().await.unwrap();
             for at in [5000, MIB - 1, 2 * MIB + 9000, 3 * MIB + 1, len - 1] {
-                let mut byte = [0];
-                open().read_exact_at(&mut byte, at).unwrap();
-                open().write_all_at(&[byte[0] ^ 0x40], at).unwrap();
+                let byte = IoBuf::alloc(1);
+                assert_eq!(file.read_at(byte.clone(), at).await.unwrap(), 1);
+                let flipped = IoBuf::from_slice(&[byte.as_slice()[0] ^ 0x40]);
+                assert_eq!(file.write_at(flipped, at).await.unwrap(), 1);
             }
         }
         Damage::Punched => {
-            let punch = std::process::Command::new("fallocate")
-                .args(["--punch-hole", "--offset", "4096", "--length", "2500000"])
-                .arg(path)
-                .status();
-            assert!(punch.unwrap().success());
+            open().await.unwrap().allocate(Fallocate::Punch, BLOCK as u64, 2_500_000).await.unwrap();
         }
         Damage::TooLong => {
-            open().set_len(len + 2 * MIB).unwrap();
+            let file = open().await.unwrap();
+            file.set_len(len + 2 * MIB).await.unwrap();
             // By which a search knows that somebody has had a hand in it.
-            open().set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+            let now = rt::now();
+            file.set_time(Timestamp::new(now.secs - 3600, now.nanos)).await.unwrap();
         }
     }
 }
 
+async fn start(management: Arc<Management>) -> Arc<Cluster> {
+    Cluster::start(Path::new(targets::SIMULATED), management).await
+}
+
 /// Damages the copy of the second member and has it mended; everything ends when the second member would get another request after so many. Whether it came
 /// to that.
-fn end_in_the_middle(dir: &Path, management: &Arc<Management>, how: (Damage, Mended), after: u64) -> bool {
-    let (dir, management) = (dir.to_path_buf(), management.clone());
-    rt::block_on(async move {
-        let cluster = Cluster::start(&dir, management).await;
+fn end_in_the_middle(
+    machine: &mut Machine,
+    management: &Arc<Management>,
+    how: (Damage, Mended),
+    after: u64,
+) -> bool {
+    let management = management.clone();
+    let run = async move {
+        let cluster = start(management).await;
         cluster.write(INO, 3, 0, &content()).await;
-        meanwhile(&cluster, |dir| damage(&chunk_file(dir, 2), how.0)).await;
+        meanwhile_done(&cluster, async |dir| damage(&chunk_file(dir, 2), how.0).await).await;
         *cluster.link(2).changes_left.lock().unwrap() = Some(after);
         let (asked, is_done) = (cluster.clone(), Arc::new(AtomicBool::new(false)));
         let told = is_done.clone();
@@ -99,8 +108,10 @@ fn end_in_the_middle(dir: &Path, management: &Arc<Management>, how: (Damage, Men
         let has_ended = || is_done.load(Ordering::SeqCst) || link.is_at_end.load(Ordering::SeqCst);
         cluster.until("it is mended, or has ended in the middle", has_ended).await;
         link.is_at_end.load(Ordering::SeqCst)
-    })
-    .unwrap()
+    };
+    let is_cut_short = machine.run(run).unwrap();
+    machine.kill();
+    is_cut_short
 }
 
 async fn mend(cluster: &Cluster, how: Mended) {
@@ -119,7 +130,7 @@ async fn read_blocks(cluster: &Cluster, context: &str) -> usize {
     let data = content();
     let mut given = 0;
     for (at, block) in data.chunks(BLOCK).enumerate() {
-        let buf = rt::IoBuf::alloc(block.len());
+        let buf = IoBuf::alloc(block.len());
         let op = StorageOp::Read { offset: (at * BLOCK) as u64, path: Way::Cached };
         if cluster.ask_file(INO, (3, None), op, Some(buf.clone())).await.is_ok() {
             assert!(buf.as_slice() == block, "{context}: block {at} is wrong, and nobody says so");
@@ -130,11 +141,11 @@ async fn read_blocks(cluster: &Cluster, context: &str) -> usize {
 }
 
 /// The second member is alone at first, then the other one comes back.
-fn go_on(dir: &Path, management: &Arc<Management>, context: &str) {
-    let (dir, management, context) = (dir.to_path_buf(), management.clone(), context.to_string());
-    rt::block_on(async move {
+fn go_on(machine: &mut Machine, management: &Arc<Management>, context: &str) {
+    let (management, context) = (management.clone(), context.to_string());
+    let run = async move {
         management.set(1, MemberState::NeedsResync);
-        let cluster = Cluster::start(&dir, management.clone()).await;
+        let cluster = start(management.clone()).await;
         cluster.set_road(1, Road::Closed);
         read_blocks(&cluster, &context).await;
         cluster.set_road(1, Road::Open);
@@ -147,20 +158,24 @@ fn go_on(dir: &Path, management: &Arc<Management>, context: &str) {
         for target in [1, 2] {
             assert!(cluster.on_disk(target).await[&INO] == content(), "{context}: member {target}");
         }
-    })
-    .unwrap();
+    };
+    machine.run(run).unwrap();
 }
 
 /// How many ends were tried.
 fn try_all(what: Damage, by: Mended) -> u64 {
     for after in 0..MOST_REQUESTS {
-        let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
+        let (mut machine, management) = (Machine::new(after), Management::new(2));
         management.files.lock().unwrap().insert(INO, content().len() as u64);
-        let is_cut_short = end_in_the_middle(dir.path(), &management, (what, by), after);
+        let is_cut_short = end_in_the_middle(&mut machine, &management, (what, by), after);
         // Of a copy of which nothing at all is left nobody knows before it is looked at.
         let is_known = after > 0 || what != Damage::RemovedWithSums;
         if is_known {
-            go_on(dir.path(), &management, &format!("{what:?}, mended {by:?}, ended after {after} requests"));
+            go_on(
+                &mut machine,
+                &management,
+                &format!("{what:?}, mended {by:?}, ended after {after} requests"),
+            );
         }
         if !is_cut_short {
             return after;
