@@ -23,6 +23,9 @@ use wire::{Message, Service};
 const QUICK: Liveness =
     Liveness { ask_after: Duration::from_millis(400), give_up_after: Duration::from_secs(4) };
 
+/// A peer that says nothing for so long is given up, however its silence falls between two looks.
+const LONG: Duration = Duration::from_millis(5500);
+
 pub fn a_silent_server_is_left_for_another_connection(way: Way) {
     let server = serve(way, &Service1::open());
     let proxy = Proxy::to(server.addresses()[0]);
@@ -65,7 +68,7 @@ pub fn a_server_that_works_for_long_is_not_taken_for_dead(way: Way) {
         let seen = service.clone();
         rt::spawn(async move {
             until(|| seen.begun.load(Ordering::SeqCst) == 1).await;
-            rt::sleep(QUICK.give_up_after * 2).await;
+            rt::sleep(LONG).await;
             seen.gate.set();
         });
         assert_eq!(channel.call(Ask::Count(1), None).await, Ok(Told(1, 1)));
@@ -170,7 +173,7 @@ pub fn a_client_that_waits_for_room_at_the_server_keeps_its_connection(way: Way)
         let holder = call_apart(&first, Ask::Count(1), 1 << 20);
         until(|| service.begun.load(Ordering::SeqCst) == 1).await;
         let waiter = call_apart(&second, Ask::Count(2), 1 << 20);
-        rt::sleep(QUICK.give_up_after * 2).await;
+        rt::sleep(LONG).await;
         assert_eq!(service.begun.load(Ordering::SeqCst), 1, "there is no room for it");
         service.gate.set();
         until(|| holder.borrow().is_some() && waiter.borrow().is_some()).await;

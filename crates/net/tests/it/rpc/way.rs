@@ -9,7 +9,7 @@ use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::LazyLock;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use types::NodeId;
 
 /// The server's last word in a handshake that ends in encryption.
@@ -116,6 +116,19 @@ fn tls_to_client(stream: TcpStream) -> Wire {
     match stream.write_all(&[ENCRYPTED]).and_then(|()| stream.flush()) {
         Ok(()) => Wire::ToClient(Box::new(stream)),
         Err(_) => Wire::Gone,
+    }
+}
+
+impl Wire {
+    /// Sends that wait for longer fail.
+    pub fn set_write_timeout(&self, limit: Duration) {
+        let stream = match self {
+            Wire::Plain(stream) => stream,
+            Wire::ToServer(stream) => &stream.sock,
+            Wire::ToClient(stream) => &stream.sock,
+            Wire::Gone => return,
+        };
+        stream.set_write_timeout(Some(limit)).unwrap();
     }
 }
 
