@@ -14,6 +14,13 @@ pub fn identity() -> Identity {
     Identity { cluster: "00000000-0000-4000-8000-000000000001".to_string(), target: TargetId(3) }
 }
 
+/// How many of its seeds a test that takes long runs: half of them, and all with
+/// `WEFT_TEST_FULL=1`.
+pub fn usual(seeds: u64) -> u64 {
+    let is_full = std::env::var("WEFT_TEST_FULL").is_ok_and(|value| value == "1");
+    if is_full { seeds } else { seeds / 2 }
+}
+
 /// Runs a test on a core of its own.
 pub fn run<T: 'static>(test: impl Future<Output = T> + 'static) -> T {
     rt::block_on(test).expect("a core starts")

@@ -1,6 +1,6 @@
 //! A simulated machine that loses power or its processes in the middle of everything.
 
-use crate::common::{LOG_BYTES, buf, identity, open_with};
+use crate::common::{LOG_BYTES, buf, identity, open_with, usual};
 use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
 use rt::IoBuf;
 use rt::sim::Machine;
@@ -200,7 +200,7 @@ fn survive(seed: u64, options: &Options) -> Result<(), Kind> {
 
 #[test]
 fn what_was_synced_survives_and_nothing_looks_damaged() {
-    for seed in 0..SEEDS {
+    for seed in 0..usual(SEEDS) {
         assert_eq!(survive(seed, &Options::default()), Ok(()), "seed {seed}");
     }
 }
@@ -208,7 +208,7 @@ fn what_was_synced_survives_and_nothing_looks_damaged() {
 #[test]
 fn without_the_intent_log_crashes_look_like_damage() {
     let options = Options { intent_log: false, ..Options::default() };
-    let found = (0..SEEDS).filter(|seed| survive(*seed, &options).is_err()).count();
+    let found = (0..usual(SEEDS)).filter(|seed| survive(*seed, &options).is_err()).count();
     assert!(found > 0, "the simulation can't tell a store with an intent log from one without");
 }
 
