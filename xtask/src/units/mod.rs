@@ -110,7 +110,7 @@ fn examples(summary: &mut Summary) {
         Ok(done) => done,
         Err(error) => return summary.fail("examples in the documentation", &error),
     };
-    let output = Output::read(&done.stdout);
+    let output = Output::read_all(&done.stdout);
     summary.passed += output.passed;
     summary.skipped += output.ignored;
     for (test, message) in &output.failures {

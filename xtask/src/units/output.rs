@@ -3,7 +3,7 @@
 /// How a test says that it could not run here, at the beginning of a line that it prints.
 const SKIPPED: &str = "skipped: ";
 
-/// The results that are in the output of one or several test programs.
+/// The results that are in the output of a test program, or of several.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Output {
     /// Tests that passed, those that said that they could not run among them.
@@ -34,6 +34,8 @@ enum Section {
 #[derive(Default)]
 struct Reader {
     output: Output,
+    /// Whether the results of several programs are added up.
+    adds_up: bool,
     section: Section,
     /// Of the program that is being read: what its tests printed, and the names of those that failed.
     printed: Vec<(String, String)>,
@@ -41,9 +43,17 @@ struct Reader {
 }
 
 impl Output {
-    /// Reads what test programs printed with `--show-output` or without.
+    /// Reads what a test program printed with `--show-output` or without. Its totals are the last ones: a test may have printed
+    /// those of a program that it ran.
     pub fn read(text: &str) -> Output {
         let mut reader = Reader::default();
+        text.lines().for_each(|line| reader.take(line));
+        reader.output
+    }
+
+    /// Reads what several test programs printed one after the other.
+    pub fn read_all(text: &str) -> Output {
+        let mut reader = Reader { adds_up: true, ..Reader::default() };
         text.lines().for_each(|line| reader.take(line));
         reader.output
     }
@@ -61,6 +71,10 @@ impl Output {
 impl Reader {
     fn take(&mut self, line: &str) {
         if let Some(result) = line.trim().strip_prefix("test result: ") {
+            if !self.adds_up {
+                (self.output.passed, self.output.ignored) = (0, 0);
+                self.output.failures.clear();
+            }
             self.output.passed += count_before(result, " passed");
             self.output.ignored += count_before(result, " ignored");
             self.end();
@@ -163,13 +177,20 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
 
     #[test]
     fn results_add_up_and_failures_have_names() {
-        let output = Output::read(&format!("{OUTPUT}{FINE}"));
+        let output = Output::read_all(&format!("{OUTPUT}{FINE}"));
         assert_eq!((output.passed, output.ignored, output.is_complete), (12, 1, true));
         let [(test, message)] = &output.failures[..] else { panic!("{:?}", output.failures) };
         assert_eq!(test, "two");
         assert!(message.contains("too late"), "{message}");
         assert_eq!(output.skipped, [("four".to_string(), "no loop devices".to_string())]);
         assert_eq!(output.result(), "12 passed, 1 FAILED");
+    }
+
+    #[test]
+    fn totals_that_a_test_has_printed_are_not_those_of_its_program() {
+        let output =
+            Output::read(&format!("running 1 test\nsuccesses:\n\n---- outer stdout ----\n{OUTPUT}\n{FINE}"));
+        assert_eq!((output.result().as_str(), output.failures.len()), ("10 passed", 0));
     }
 
     #[test]
