@@ -85,11 +85,14 @@ fn state_of(pid: u32) -> String {
     status.lines().find(|line| line.starts_with("State")).unwrap_or("gone").to_string()
 }
 
-/// Processes that wait in the kernel for a FUSE reply and can't be killed.
+/// Processes of this run that wait in the kernel for a FUSE reply and can't be killed. Those of runs beside it are in other
+/// network namespaces.
 fn stuck_processes() -> Vec<String> {
+    let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let ours = network("self");
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
-    ids.filter(|pid| state_of(*pid).contains('D'))
+    ids.filter(|pid| state_of(*pid).contains('D') && network(&pid.to_string()) == ours)
         .map(|pid| (pid, fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default()))
         .filter(|(_, place)| place.contains("fuse") || place.contains("request_wait"))
         .map(|(pid, place)| format!("{pid} in {place}"))
