@@ -9,11 +9,20 @@ pub fn root() -> PathBuf {
     here.parent().expect("xtask is a folder of the workspace").to_path_buf()
 }
 
-/// The cargo that runs us, in the workspace's top folder.
+/// The cargo that runs us, in the workspace's top folder. What it has told us of our own crate is kept from it: build scripts
+/// that look at such variables would run again, and all that stands on their crates would be built again.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_a_crate(&name.to_string_lossy())) {
+        command.env_remove(name);
+    }
     command
+}
+
+/// Whether cargo sets this variable for the program of a crate.
+fn is_of_a_crate(variable: &str) -> bool {
+    ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| variable.starts_with(start))
 }
 
 /// Where cargo puts what it builds.
