@@ -15,6 +15,8 @@ pub(crate) enum Fault {
     Malformed(Malformed),
     /// Nothing came for too long.
     Silent,
+    /// The other side took nothing of what it was sent for too long.
+    Unread,
     /// A caller gave up a transfer that was under way.
     GivenUp,
     /// A transfer didn't end in the time that its call had.
@@ -31,7 +33,7 @@ impl Fault {
     /// connections.
     pub(crate) fn may_be_the_ways(&self) -> bool {
         match self {
-            Fault::Silent | Fault::Stuck | Fault::Malformed(_) => true,
+            Fault::Silent | Fault::Unread | Fault::Stuck | Fault::Malformed(_) => true,
             Fault::Io(e) => !matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe),
             Fault::Closed | Fault::GivenUp => false,
         }
@@ -47,6 +49,7 @@ impl fmt::Display for Fault {
             Fault::GivenUp => f.write_str("a caller gave up a transfer that was under way"),
             Fault::Stuck => f.write_str("a transfer took longer than its call's time-out"),
             Fault::Silent => f.write_str("the connection was silent for too long"),
+            Fault::Unread => f.write_str("the other side read nothing of what it was sent for too long"),
         }
     }
 }

@@ -126,6 +126,11 @@ impl Outbox {
         self.sent.get() >= number
     }
 
+    /// Whether something waits to be sent, or is being sent.
+    pub(crate) fn has_work(&self) -> bool {
+        self.sent.get() < self.queued.get()
+    }
+
     /// Whether more waits to be sent than may come in addition.
     pub(crate) fn is_crowded(&self) -> bool {
         let queue = self.queue.borrow();

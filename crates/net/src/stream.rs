@@ -154,6 +154,14 @@ impl Stream {
         }
     }
 
+    /// Bytes that the other end of a TCP connection has acknowledged so far, see [`Socket::acknowledged_bytes`].
+    pub(crate) fn acknowledged_bytes(&self) -> Option<u64> {
+        match self {
+            Stream::Plain(socket, _) => socket.acknowledged_bytes(),
+            Stream::Tls(tls) => tls.acknowledged_bytes(),
+        }
+    }
+
     /// Ends operations under way and the connection.
     pub(crate) fn shutdown(&self) {
         match self {

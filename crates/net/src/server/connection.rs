@@ -410,13 +410,17 @@ impl Connection {
         self.outbox.push(Header::new(Kind::Error, id), &body, None, None);
     }
 
-    /// Asks a silent client for a sign of life, and gives it up in the end.
+    /// Asks a silent client for a sign of life, and gives it up in the end; likewise one that talks and doesn't read what it is sent.
     async fn watch(self: Rc<Self>, heard: Rc<Heard>) {
         let liveness = self.core.shared.options.limits.liveness;
+        let mut stall = Stall::default();
         loop {
             let ending = self.changed.wait_until(|| self.ending.get());
             if let Either::First(()) = either(ending, rt::sleep(liveness.ask_after / 2)).await {
                 return;
+            }
+            if stall.lasts(&self.outbox, &self.stream) > liveness.give_up_after {
+                return self.end(Some(&Fault::Unread));
             }
             if self.held_back.get() {
                 continue;
@@ -430,6 +434,25 @@ impl Connection {
                 self.outbox.push(Header::new(Kind::Ping, 0), &[], None, None);
             }
         }
+    }
+}
+
+/// How long the other end has taken nothing of what is being sent, as seen by repeated looks. The kernel's own limit doesn't cover an end that
+/// talks meanwhile, see [`Stream::acknowledged_bytes`].
+#[derive(Default)]
+struct Stall {
+    acknowledged: Option<u64>,
+    since_ns: u64,
+}
+
+impl Stall {
+    fn lasts(&mut self, outbox: &Outbox, stream: &Stream) -> Duration {
+        let now_ns = rt::monotonic_ns();
+        let acknowledged = stream.acknowledged_bytes();
+        if acknowledged.is_none() || acknowledged != self.acknowledged || !outbox.has_work() {
+            *self = Stall { acknowledged, since_ns: now_ns };
+        }
+        Duration::from_nanos(now_ns - self.since_ns)
     }
 }
 

@@ -347,6 +347,11 @@ impl TlsSocket {
         }
     }
 
+    /// Bytes that the other end has acknowledged so far, see [`Socket::acknowledged_bytes`].
+    pub(crate) fn acknowledged_bytes(&self) -> Option<u64> {
+        self.socket.acknowledged_bytes()
+    }
+
     /// Ends operations under way and the connection.
     pub(crate) fn shutdown(&self) {
         self.socket.shutdown();

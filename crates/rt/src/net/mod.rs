@@ -105,11 +105,20 @@ impl Socket {
     }
 
     /// Ends a TCP connection, with an error, when what was sent is not taken for so long (`TCP_USER_TIMEOUT`). A Unix socket has no
-    /// such limit.
+    /// such limit. The kernel doesn't find a peer that goes on talking without reading; see [`Socket::acknowledged_bytes`].
     pub fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
         match &self.inner {
             Inner::Real(socket) => socket.set_stall_limit(limit),
             Inner::Sim(socket) => socket.set_stall_limit(limit),
+        }
+    }
+
+    /// Bytes that the other end of a TCP connection has acknowledged so far. `None` for a Unix socket, and for a simulated one, whose stall
+    /// limit finds every peer that doesn't read.
+    pub fn acknowledged_bytes(&self) -> Option<u64> {
+        match &self.inner {
+            Inner::Real(socket) => socket.acknowledged_bytes(),
+            Inner::Sim(_) => None,
         }
     }
 

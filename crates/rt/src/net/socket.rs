@@ -111,9 +111,23 @@ impl RealSocket {
     }
 
     /// Ends a TCP connection, with an error, when what was sent is not taken for so long (`TCP_USER_TIMEOUT`). A Unix socket has no such limit.
+    /// Nor has a peer whose window is closed and that goes on talking: its acknowledgements put off the kernel's timer (`tcp_ack_probe`).
     pub(super) fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
         let ms = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX).max(1);
         self.set_option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms)
+    }
+
+    /// Bytes that the other end of a TCP connection has acknowledged so far; `None` for what isn't TCP.
+    pub(super) fn acknowledged_bytes(&self) -> Option<u64> {
+        // SAFETY: an all-zero `tcp_info` is valid.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+        let out = (&raw mut info).cast();
+        // SAFETY: the pointers are to bytes of the length given, and to that length.
+        let result = unsafe {
+            libc::getsockopt(self.fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, out, &raw mut len)
+        };
+        check(result).ok().map(|_| info.tcpi_bytes_acked)
     }
 
     /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of the stream.
