@@ -29,6 +29,9 @@ pub enum RenameMode {
     Replace,
     NoReplace,
     Exchange,
+    /// As `Replace`, and leaves a whiteout at the old place: a character device 0:0, by which overlay
+    /// file systems mark removed names.
+    Whiteout,
 }
 
 /// How an attribute is set.

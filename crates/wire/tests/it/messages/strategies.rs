@@ -412,7 +412,7 @@ fn mode() -> impl Strategy<Value = LeaseMode> {
 }
 
 fn rename_mode() -> impl Strategy<Value = RenameMode> {
-    select(vec![RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange])
+    select(vec![RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange, RenameMode::Whiteout])
 }
 
 fn xattr_mode() -> impl Strategy<Value = XattrMode> {
