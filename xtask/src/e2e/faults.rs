@@ -209,7 +209,8 @@ fn failing_target(stage: &Stage) -> TestResult {
         let read = fs::read(path(id)).at("read from the good target")?;
         ensure_eq!(Content::recognise(&read), Some(content(id + 1000)), "a file on the good target");
     }
-    fs::write(dir.join("small"), "metadata goes on").at("a new small file")?;
+    // Beside its inode: in `dir` it would be on one of the two targets.
+    fs::write(rig.mount().join("small"), "metadata goes on").at("a new small file")?;
     // Its stop may say that a target can't be synced, which is right; that it ends is enough.
     drop(rig.down());
     Ok(())

@@ -211,7 +211,9 @@ impl MountProcess {
     pub fn start(args: &MountArgs, file: ClusterFile) -> Result<MountProcess> {
         prepare_process()?;
         let stops = Stops::listen()?;
-        let source = file.name.clone();
+        // As a line of fstab names it: `mount -a` sees by it that the line is mounted.
+        let source = std::path::absolute(&args.cluster).unwrap_or_else(|_| args.cluster.clone());
+        let source = source.display().to_string();
         let how = MountHow::of(args, &file);
         let plan = MountPlan::new(&how, file)?;
         let own_rack = plan.own_rack.clone();
