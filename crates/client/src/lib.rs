@@ -89,13 +89,6 @@ const REPORTS_AT_ONCE: usize = 64;
 
 pub use net::{MetaChannel, MetaChannels};
 
-/// A request that was answered so late may have waited for services that were away until its capability ran out.
-const LATE: Duration = Duration::from_secs(1);
-
-fn has_waited(since_ns: u64) -> bool {
-    rt::monotonic_ns().saturating_sub(since_ns) > LATE.as_nanos() as u64
-}
-
 /// What a client needs to know of its cluster.
 pub struct ClientOptions {
     /// The session that this client is.
@@ -337,7 +330,7 @@ impl Client {
         mut request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let (mut is_first, mut renewals) = (true, 0);
+        let (mut stale, mut renewals) = (capabilities::Stale::default(), 0);
         request.epoch = under.epoch;
         loop {
             if let Some(error) = self.over() {
@@ -354,10 +347,10 @@ impl Client {
                 }
             };
             match answer {
-                Err(error)
-                    if (is_first || has_waited(sent_ns)) && self.is_stale_capability(request.ino, &error) =>
-                {
-                    is_first = false;
+                Err(error) if self.is_stale_capability(request.ino, &error) => {
+                    if !stale.may_repeat(sent_ns).await {
+                        return Err(error);
+                    }
                 }
                 Err(error) if error.errno == Errno::EKEYREVOKED => {
                     renewals += 1;

@@ -35,7 +35,7 @@ pub const MAX_CAPABILITY_KEYS: usize = 4;
 
 /// How long a capability is valid, seconds. Long enough that a file in use is seldom asked for again, short enough that what was stolen or belongs
 /// to an ended session is soon worth nothing.
-pub const CAPABILITY_VALIDITY_S: u64 = 600;
+pub const CAPABILITY_VALIDITY_S: u16 = 600;
 
 /// How long a key of capabilities signs, seconds: a day.
 pub const KEY_ROTATION_S: i64 = 24 * 3600;

@@ -127,8 +127,10 @@ fn node_findings(
     if let Some(seen) = liveness.seen(node.id)
         && seen.is_skewed()
     {
-        let what = format!("the clock of {name} is {} s away from management's", seen.skew_s);
-        findings.push(found(Verdict::Warning, what, "set both clocks by NTP (chrony)".into()));
+        let way = if seen.skew_s > 0 { "ahead of" } else { "behind" };
+        let skew_s = seen.skew_s.unsigned_abs();
+        let what = format!("the clock of {name} is {skew_s} s {way} management's");
+        findings.push(found(Verdict::Critical, what, "set both clocks by NTP (chrony)".into()));
     }
     if check_version("", &node.version, version).is_err() {
         let what = format!("{name} runs weft {}, management runs {version}", node.version);

@@ -52,7 +52,7 @@ mod target_list;
 pub use error::{Error, Result};
 pub use lock::{StateLock, lock_target};
 pub use management::{Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata, OwnUsage};
-pub use rewind::{CURRENT, rewound};
+pub use rewind::{CURRENT, is_rewound, rewound};
 pub use roster::{check_address, check_name, check_rack, require_claimable, require_known};
 pub use space::{Space, space_of};
 pub use state_dir::{MIN_FREE_BYTES, StateDir, StatePaths, require_vacant};

@@ -47,6 +47,8 @@ pub struct Management {
     /// Set and taken back with every new epoch.
     pub(crate) changed: rt::sync::Event,
     pub(crate) liveness: Mutex<Liveness>,
+    /// The time of day when this process began, seconds, and its monotonic clock then.
+    began: (i64, u64),
     /// What has to be remembered of members of mirrored groups.
     pub(crate) members: Mutex<Members>,
     /// Set and taken back with every heartbeat.
@@ -184,6 +186,7 @@ impl Management {
             changing: rt::sync::RwLock::new(),
             changed: rt::sync::Event::new(),
             liveness: Mutex::new(Liveness::new(rt::monotonic_ns())),
+            began: (rt::now().secs, rt::monotonic_ns()),
             members: Mutex::default(),
             heard: rt::sync::Event::new(),
             scope,
@@ -194,6 +197,13 @@ impl Management {
             own_usage: OnceLock::new(),
             ceilings: Mutex::new(ceilings),
         })
+    }
+
+    /// The cluster's time, Unix seconds. It goes by the monotonic clock: setting this machine's time of
+    /// day doesn't change it before the next start.
+    pub(crate) fn cluster_time_s(&self) -> i64 {
+        let (began_s, began_ns) = self.began;
+        began_s.saturating_add_unsigned((rt::monotonic_ns() - began_ns) / 1_000_000_000)
     }
 
     /// Lets management issue tokens and admit nodes. Only the first call counts.
@@ -325,6 +335,7 @@ impl Management {
         let mut roster = Roster { map: ClusterMap::clone(&before), numbers };
         let answer = edit(&mut roster)?;
         roster.map = self.looked_at(&roster.map);
+        roster.group_first_served(&before);
         self.move_members(&before, &mut roster.map);
         consistency::stamp(&before, &mut roster.map);
         next_epoch(&before, &mut roster.map);

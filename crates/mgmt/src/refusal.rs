@@ -315,10 +315,12 @@ pub(crate) fn unsettled(group: GroupId, target: TargetId) -> Error {
 
 pub(crate) fn too_few_targets(pool: &str, scheme: Scheme, have: usize) -> Error {
     let message = format!(
-        "pool {pool} has {have} targets that take new files, and a group of {scheme} needs {}",
+        "pool {pool} has {have} targets that take new files and aren't offline, and a group of {scheme} needs {} on as \
+         many nodes as the pool allows",
         scheme.members()
     );
-    Error::new(Errno::ENODEV, message).hint(format!("add targets first: weft target add PATH --pool {pool}"))
+    Error::new(Errno::ENODEV, message)
+        .hint(format!("add targets first (weft target add PATH --pool {pool}), or start nodes that are down"))
 }
 
 pub(crate) fn too_many_groups() -> Error {

@@ -158,7 +158,6 @@ impl Roster {
             used: None,
         });
         self.group_new_targets();
-        self.top_up(pool);
         Ok(id)
     }
 

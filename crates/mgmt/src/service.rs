@@ -259,7 +259,12 @@ impl Management {
             self.liveness().goes_by(node, instance, map.epoch, &[]);
             self.tell_heard();
         }
-        Ok(MgmtReply::Registered(Registered { lease_ms: lease_ms(), map, keys }))
+        Ok(MgmtReply::Registered(Registered {
+            lease_ms: lease_ms(),
+            map,
+            keys,
+            time_s: self.cluster_time_s(),
+        }))
     }
 
     async fn heartbeat(&self, beat: Heartbeat) -> Result<MgmtReply> {
@@ -300,7 +305,7 @@ impl Management {
         }
         let map = Some(self.current()).filter(|map| map.epoch > beat.epoch);
         let keys = self.keys(rt::now().secs)?;
-        Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map, keys }))
+        Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map, keys, time_s: self.cluster_time_s() }))
     }
 
     /// Wakes those who wait for a node to take notice.

@@ -54,7 +54,7 @@ impl Permit {
     fn look(&self, holder: u64, request: &StorageRequest, wanted: Rights) -> Result<(), Option<Refusal>> {
         let capability = request.capability.ok_or(None)?;
         let capability = Capability::from_bytes(&capability.0)?;
-        let now = u64::try_from(rt::now().secs).unwrap_or(0);
+        let now = self.ring.time_s(rt::monotonic_ns());
         let remembered = rt::local::<Remembered>();
         let grant = self.ring.verify(&mut remembered.0.borrow_mut(), &capability, now)?;
         grant.check(request.session, holder, request.ino.of_chunk_file(), wanted)?;

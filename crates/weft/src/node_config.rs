@@ -87,6 +87,14 @@ pub struct TargetConfig {
     /// The NUMA zone that its disk is near. A process that is bound to another one doesn't serve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
+    /// The next start makes a target of the directory. Without it, an empty directory is taken for a
+    /// disk that isn't mounted, and refused.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub new: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn default_pool() -> String {
@@ -172,7 +180,8 @@ impl TargetConfig {
         let value = |text: &str| toml::Value::String(text.to_string()).to_string();
         let numa = self.numa.map_or_else(String::new, |zone| format!("numa = {zone}\n"));
         let (path, pool) = (value(&self.path.to_string_lossy()), value(&self.pool));
-        format!("[[target]]\npath = {path}\npool = {pool}\n{numa}")
+        let new = if self.new { "new = true\n" } else { "" };
+        format!("[[target]]\npath = {path}\npool = {pool}\n{numa}{new}")
     }
 
     /// Adds the directory to the node's file; it may be there already.
@@ -184,7 +193,10 @@ impl TargetConfig {
         let path = path(dir);
         if let Some(known) = config.targets.iter().find(|target| target.path == self.path) {
             if self.numa.is_none() || self.numa == known.numa {
-                return Ok(());
+                let is_it = |at: &Path| self.new && at == self.path;
+                return edit_targets(dir, |target, at| {
+                    is_it(at) && target.insert("new", toml_edit::value(true)).is_none()
+                });
             }
             let zone = known.numa.map_or_else(|| "none".into(), |zone| zone.to_string());
             let message = format!("{} is a target already, and its NUMA zone is {zone}", self.path.display());
@@ -194,6 +206,50 @@ impl TargetConfig {
         let text = fs::read_to_string(&path).map_err(|e| os_error(path.display(), &e))?;
         write_whole(&path, &format!("{text}{}", self.render()), 0o644)
     }
+}
+
+/// Notes in a node's file that directories have become targets: no later start makes them again.
+/// The rest of the file stays as it was written.
+pub fn note_made(dir: &Path, made: &[PathBuf]) -> Result<()> {
+    edit_targets(dir, |target, at| made.iter().any(|made| made == at) && target.remove("new").is_some())
+}
+
+/// Takes directories out of a node's file whose targets were removed from the cluster.
+pub fn note_removed(dir: &Path, removed: &[PathBuf]) -> Result<()> {
+    let path = path(dir);
+    let mut file = editable(&path)?;
+    let Some(targets) = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut) else {
+        return Ok(());
+    };
+    let before = targets.len();
+    targets.retain(|target| path_of(target).is_none_or(|at| !removed.contains(&at)));
+    if targets.len() < before { write_whole(&path, &file.to_string(), 0o644) } else { Ok(()) }
+}
+
+fn editable(path: &Path) -> Result<toml_edit::DocumentMut> {
+    let text = fs::read_to_string(path).map_err(|e| os_error(path.display(), &e))?;
+    text.parse().map_err(|e: toml_edit::TomlError| {
+        Error::new(Errno::EINVAL, format!("{} can't be changed: {}", path.display(), e.message()))
+            .hint("docs/guide/cluster.md shows what it may say")
+    })
+}
+
+fn path_of(target: &toml_edit::Table) -> Option<PathBuf> {
+    target.get("path").and_then(toml_edit::Item::as_str).map(PathBuf::from)
+}
+
+/// Lets `edit` change the targets of a node's file, each with its path; it returns whether it did.
+fn edit_targets(dir: &Path, edit: impl Fn(&mut toml_edit::Table, &Path) -> bool) -> Result<()> {
+    let path = path(dir);
+    let mut file = editable(&path)?;
+    let mut is_changed = false;
+    let targets = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut);
+    for target in targets.into_iter().flat_map(|targets| targets.iter_mut()) {
+        if let Some(at) = path_of(target) {
+            is_changed |= edit(target, &at);
+        }
+    }
+    if is_changed { write_whole(&path, &file.to_string(), 0o644) } else { Ok(()) }
 }
 
 fn path(dir: &Path) -> PathBuf {
@@ -389,12 +445,25 @@ mod tests {
         assert_eq!(NodeConfig::read(dir).unwrap_err().errno, Errno::ENOENT);
         sample().create(dir, "scratch \"1\"").unwrap();
         assert_eq!(NodeConfig::read(dir).unwrap(), sample());
-        let target = TargetConfig { path: "/disk \"1\"".into(), pool: "nvme".into(), numa: Some(1) };
+        let target =
+            TargetConfig { path: "/disk \"1\"".into(), pool: "nvme".into(), numa: Some(1), new: true };
         target.append(dir).unwrap();
         target.append(dir).unwrap();
         let text = fs::read_to_string(path(dir)).unwrap();
         assert!(text.lines().count() < 30, "{text}");
         assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&target));
+        note_made(dir, std::slice::from_ref(&target.path)).unwrap();
+        let made = TargetConfig { new: false, ..target.clone() };
+        assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&made));
+        made.append(dir).unwrap();
+        assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&made));
+        target.append(dir).unwrap();
+        assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&target), "asked for again");
+        let before = fs::read_to_string(path(dir)).unwrap();
+        let other = TargetConfig { path: "/disk2".into(), ..made };
+        other.append(dir).unwrap();
+        note_removed(dir, std::slice::from_ref(&other.path)).unwrap();
+        assert_eq!(fs::read_to_string(path(dir)).unwrap(), before, "the rest stays as it was written");
         let elsewhere = TargetConfig { numa: Some(0), ..target };
         assert_eq!(elsewhere.append(dir).unwrap_err().errno, Errno::EEXIST);
         fs::write(path(dir), text + "mood = \"good\"\n").unwrap();

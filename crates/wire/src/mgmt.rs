@@ -458,6 +458,8 @@ pub struct Registered {
     /// What capabilities are signed and checked with.
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub keys: Secret,
+    /// The cluster's time, by which capabilities end, Unix seconds.
+    pub time_s: i64,
 }
 
 /// Text that is shown to nobody: keys, as they are handed from management to nodes.
@@ -487,6 +489,8 @@ pub struct Alive {
     /// As in [`Registered`].
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub keys: Secret,
+    /// As in [`Registered`].
+    pub time_s: i64,
 }
 
 /// A node for people.
@@ -736,9 +740,13 @@ mod tests {
             }],
             ..ClusterMap::default()
         };
-        let alive =
-            MgmtReply::Alive(Alive { lease_ms: 10_000, map: Some(Arc::new(map)), keys: Secret::default() });
-        let expected = r#"{"answer":"alive","lease_ms":10000,"map":{"epoch":2,"nodes":[{"id":1,"name":"a","addresses":["127.0.0.1:7500"],"roles":["mgmt"],"state":"probably-offline","version":"0.1.0"}],"targets":[],"pools":[],"groups":[]}}"#;
+        let alive = MgmtReply::Alive(Alive {
+            lease_ms: 10_000,
+            map: Some(Arc::new(map)),
+            keys: Secret::default(),
+            time_s: 1_800_000_000,
+        });
+        let expected = r#"{"answer":"alive","lease_ms":10000,"map":{"epoch":2,"nodes":[{"id":1,"name":"a","addresses":["127.0.0.1:7500"],"roles":["mgmt"],"state":"probably-offline","version":"0.1.0"}],"targets":[],"pools":[],"groups":[]},"time_s":1800000000}"#;
         assert_eq!(text(&alive), expected);
         assert_eq!(MgmtReply::decode(expected.as_bytes()).unwrap(), alive);
         let set = MgmtRequest::SetRack { node: NodeId(3), rack: Some("r1".into()) };

@@ -85,9 +85,9 @@ impl Capability {
         u64::from_le_bytes(self.0[56..64].try_into().expect("eight bytes"))
     }
 
-    /// When it says that it ends, Unix seconds.
-    pub fn expires_s(&self) -> u64 {
-        u64::from_le_bytes(self.0[32..40].try_into().expect("eight bytes"))
+    /// How long it says that it is valid from when it was signed, seconds.
+    pub fn valid_s(&self) -> u64 {
+        u16::from_le_bytes([self.0[2], self.0[3]]).into()
     }
 }
 

@@ -161,6 +161,7 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
     simulated(|world| async move {
         usual_rules(&world);
         let ring = Arc::new(CapabilityRing::new(60));
+        ring.set_time(rt::now().secs, rt::monotonic_ns());
         ring.set(CapabilityKeys::create().unwrap());
         world.meta.sign_with(ring.clone());
         for from in [FREE, NAMELESS] {
@@ -217,7 +218,8 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
         for wish in [Some(LeaseMode::Shared), None] {
             let shared = ask(&world, NAMELESS, ITSELF, open(file, wish)).await.unwrap();
             let capability = identity::Capability::from_bytes(&shared.capability.unwrap().0).unwrap();
-            let granted = ring.verify(&mut CoreRing::default(), &capability, rt::now().secs as u64).unwrap();
+            let granted =
+                ring.verify(&mut CoreRing::default(), &capability, ring.time_s(rt::monotonic_ns())).unwrap();
             assert_eq!(granted.rights, Rights::READ, "{wish:?}");
         }
         assert_eq!(
@@ -234,6 +236,7 @@ fn readers_change_nothing() {
             register(&world, from).await.unwrap();
         }
         let ring = Arc::new(CapabilityRing::new(60));
+        ring.set_time(rt::now().secs, rt::monotonic_ns());
         ring.set(CapabilityKeys::create().unwrap());
         world.meta.sign_with(ring.clone());
         let file = made(&world, READER, AS_ROOT, create(ROOT, "file")).await.ino;
@@ -270,7 +273,8 @@ fn readers_change_nothing() {
         ask(&world, READER, ITSELF, report(begun)).await.unwrap();
         let opened = ask(&world, READER, ITSELF, open(begun, Some(LeaseMode::Read))).await.unwrap();
         let capability = identity::Capability::from_bytes(&opened.capability.unwrap().0).unwrap();
-        let granted = ring.verify(&mut CoreRing::default(), &capability, rt::now().secs as u64).unwrap();
+        let granted =
+            ring.verify(&mut CoreRing::default(), &capability, ring.time_s(rt::monotonic_ns())).unwrap();
         assert_eq!(granted.rights, Rights::READ);
         rules(&world, &[]);
         ask(&world, READER, AS_ROOT, create(ROOT, "new")).await.unwrap();

@@ -78,6 +78,9 @@ fn with_two_nodes() -> (Roster, Liveness) {
     for (node, address, targets) in [(2, "10.0.0.2:7500", &[1, 2][..]), (3, "10.0.0.3:7500", &[3])] {
         roster.register(&register(node, 10, address, targets), &liveness, &host(), NOW_S).unwrap();
         liveness.registered(NodeId(node), 10, S);
+        for id in targets {
+            roster.target_mut(TargetId(*id)).unwrap().state = TargetState::Online;
+        }
     }
     (roster, liveness)
 }

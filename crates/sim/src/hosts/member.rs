@@ -1,8 +1,9 @@
 //! A process that belongs to a cluster with a management: it joins, registers, says that it lives, and follows the map.
 
-use super::process::{Site, new_identity, peer_with};
+use super::process::{Site, new_identity, peer_with, ring};
 use crate::cluster::cluster_map;
 use chunkstore::Store;
+use identity::CapabilityRing;
 use net::{Channel, ClientIdentity, LocalFuture, MetaChannels, StorageChannel, StorageChannels, WhenOffline};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +39,8 @@ pub(super) struct Member {
     /// Of a storage host.
     storage: Option<Arc<StorageService>>,
     has_registered: AtomicBool,
+    /// What it signs capabilities with, or checks them.
+    pub(super) ring: Arc<CapabilityRing>,
 }
 
 /// The map that a process goes by.
@@ -179,6 +182,7 @@ impl Site {
             lease,
             storage,
             has_registered: AtomicBool::new(false),
+            ring: ring(true),
         })
     }
 
@@ -264,6 +268,7 @@ impl Member {
                 self.has_registered.store(true, Ordering::Relaxed);
                 // The map comes first: under a lease that came with it nothing is done by an older one.
                 self.map.take_over(&registered.map);
+                self.ring.set_time(registered.time_s, rt::monotonic_ns());
                 self.renew(sent_ns, registered.lease_ms);
                 Ok(())
             }
@@ -292,6 +297,7 @@ impl Member {
             match self.management.call(MgmtRequest::Heartbeat(beat), None).await {
                 Ok(MgmtReply::Alive(alive)) => {
                     alive.map.iter().for_each(|map| self.map.take_over(map));
+                    self.ring.set_time(alive.time_s, rt::monotonic_ns());
                     self.renew(sent_ns, alive.lease_ms);
                 }
                 Err(error) if error.errno == Errno::ETIMEDOUT => {}

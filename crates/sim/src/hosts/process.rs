@@ -29,9 +29,9 @@ use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageR
 
 const PORT: u16 = 7000;
 /// How long a capability is valid, seconds.
-const CAPABILITY_VALIDITY_S: u64 = 8;
+const CAPABILITY_VALIDITY_S: u16 = 8;
 /// The same where clocks differ by some seconds.
-const ASKEW_CAPABILITY_VALIDITY_S: u64 = 30;
+const ASKEW_CAPABILITY_VALIDITY_S: u16 = 30;
 /// Name of the simulated cluster's only cluster.
 const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
 /// How long a call is repeated.
@@ -355,6 +355,8 @@ fn map() -> MapHandle {
 pub(super) fn ring(clocks_differ: bool) -> Arc<CapabilityRing> {
     let validity_s = if clocks_differ { ASKEW_CAPABILITY_VALIDITY_S } else { CAPABILITY_VALIDITY_S };
     let ring = CapabilityRing::new(validity_s);
+    // Members hear of the cluster's time from management. Without one all clocks are right.
+    ring.set_time(rt::now().secs, rt::monotonic_ns());
     let text = format!("format = 1\nsigning = 1\n[[key]]\nid = 1\nsecret = \"{}\"\n", "07".repeat(32));
     ring.set(CapabilityKeys::parse(&text).expect("it is well-formed"));
     Arc::new(ring)

@@ -208,7 +208,9 @@ impl Call<'_> {
         numa.map_or(Ok(()), |zone| numa::find(zone).map(drop))?;
         mgmt::check_name("pool", &pool)?;
         mgmt::require_target_or_vacant(&path)?;
-        let added = self.service.answer(Request::AddTarget { target: TargetConfig { path, pool, numa } })?;
+        let added = self
+            .service
+            .answer(Request::AddTarget { target: TargetConfig { path, pool, numa, new: true } })?;
         Ok(Some(serde_json::json!({ "target": added })))
     }
 

@@ -127,6 +127,7 @@ impl NodePlan {
             node: self.config.node,
             addresses: self.config.addresses.clone(),
             roles: self.config.roles.clone(),
+            dir: self.paths.root().to_path_buf(),
             targets: self.config.targets.clone(),
             numa: self.config.numa,
         }

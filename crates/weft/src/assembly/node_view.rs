@@ -189,7 +189,7 @@ impl NodeView {
                 .hint("add \"storage\" to roles in node.toml and start weft serve again; or add the target on another node"));
         }
         let id = self.services.storage.add_target(target.clone())?;
-        target.append(&self.dir)?;
+        TargetConfig { new: false, ..target }.append(&self.dir)?;
         json(&id)
     }
 }

@@ -32,7 +32,7 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
     };
     check_name("pool", &args.pool)?;
     require_target_or_vacant(&path)?;
-    let target = TargetConfig { path: path.clone(), pool: args.pool.clone(), numa: args.numa };
+    let target = TargetConfig { path: path.clone(), pool: args.pool.clone(), numa: args.numa, new: true };
     args.numa.map_or(Ok(()), |zone| numa::find(zone).map(drop))?;
     let added = match Control::connect(&dir)? {
         Some(mut control) => Some(control.exchange(Request::AddTarget { target })?),

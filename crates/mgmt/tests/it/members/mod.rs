@@ -592,6 +592,13 @@ fn groups_are_made_added_to_and_shown() {
         // Another target gets its part, and what there was stays.
         let node = site.cluster().join("n9", 7600).await;
         let target = site.cluster().add(node, "/t9").await;
+        assert_eq!(
+            groups().await.len(),
+            before.len() + 1,
+            "no group is made on a target that nothing serves"
+        );
+        let registration = site.cluster().registration(node, 9, 7600, &[target]);
+        site.ask(MgmtRequest::Register(registration)).await.unwrap();
         let after = groups().await;
         assert_eq!(mirrored(&after), 12);
         assert!(before.iter().all(|known| after.contains(known)));
