@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_of_the_largest_cluster_fits_into_a_message() {
+    fn the_map_of_the_largest_cluster_fits_into_a_frame() {
         use crate::limits::{MAX_NODES, MAX_TARGETS};
         let number = 1_000_000;
         let node = |id: u32| Node {

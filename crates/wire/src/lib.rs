@@ -9,7 +9,7 @@
 //!   name or a size is allowed is for the service to say.
 //! - Bytes of version 1 keep their meaning: numbers of fields, kinds and values are fixed, `tests/golden` has an image of each message.
 //!   Fields that are not known are passed over.
-//! - A body has at most [`frame::MAX_BODY_BYTES`], a list at most [`MAX_ENTRIES`] or [`MAX_LIST_ITEMS`]; who fills a list keeps to it.
+//! - The body of a request has at most [`frame::MAX_BODY_BYTES`], that of an answer [`frame::MAX_ANSWER_BYTES`], a list at most [`MAX_ENTRIES`] or [`MAX_LIST_ITEMS`]; who fills a list keeps to it.
 //!
 //! ```
 //! use types::{InodeId, SessionId, TargetId};

@@ -14,7 +14,8 @@ use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId
 /// The lowest number of a mirrored group: above those of `single` groups, which have the numbers of their targets.
 pub const FIRST_MIRRORED: u32 = 100_001;
 
-/// Mirrored groups of a cluster: the map, in which a degraded one takes some 150 bytes, has to fit into a message of a MiB beside its targets.
+/// Mirrored groups of a cluster. Every node and client gets the whole map with each change, so it stays
+/// below a MiB; a degraded group takes some 150 bytes of it, beside the targets.
 pub const MAX_MIRRORED: usize = 1536;
 
 /// How many groups have a target first, on the average, in a pool of many: enough that the loss of one is shared by many others, few enough

@@ -51,6 +51,8 @@ pub(super) struct Call {
     pub(super) state: CallState,
     /// The request's bytes, and then the reply's.
     pub(super) body: Vec<u8>,
+    /// The pieces of the reply's body that came before the last one.
+    pub(super) parts: Vec<u8>,
 }
 
 impl Call {
@@ -61,6 +63,7 @@ impl Call {
     pub(super) fn abandon(&mut self) {
         self.state = CallState::Abandoned;
         self.buffer = None;
+        self.parts = Vec::new();
         self.held.bytes = None;
     }
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Epoch, Error};
-use wire::frame::{Header, Kind};
+use wire::frame::{Header, Kind, MAX_ANSWER_BYTES};
 use wire::{Answer, Message, Service};
 
 /// A request as a connection sends it.
@@ -248,6 +248,7 @@ impl Connection {
             held,
             state: CallState::Waiting(None),
             body,
+            parts: Vec::new(),
         });
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         if !self.watched.replace(true) {
@@ -281,6 +282,7 @@ impl Connection {
             let Some(header) = inbound.header().await? else { return Ok(()) };
             match header.kind {
                 Kind::Reply => self.receive_reply(&header, &mut inbound).await?,
+                Kind::Part => self.receive_part(&header, &mut inbound).await?,
                 Kind::Error => self.receive_error(&header, &mut inbound).await?,
                 kind => {
                     inbound.body(&header).await?;
@@ -311,18 +313,34 @@ impl Connection {
         Ok(())
     }
 
+    /// A piece of an answer that is longer than a frame.
+    async fn receive_part(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
+        let body = inbound.body(header).await?;
+        {
+            let mut calls = self.calls.borrow_mut();
+            let call = calls.get(header.id).ok_or_else(|| not_asked(header.id))?;
+            if call.parts.len() + body.len() > MAX_ANSWER_BYTES {
+                let message = format!("an answer has more than {MAX_ANSWER_BYTES} bytes");
+                return Err(Fault::unexpected(message));
+            }
+            // What nobody waits for is passed over.
+            if matches!(call.state, CallState::Waiting(_)) {
+                call.parts.extend_from_slice(body.as_slice());
+            }
+        }
+        inbound.skip(header.inline_bytes()).await
+    }
+
     async fn receive_reply(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
         let body = inbound.body(header).await?;
         let payload_bytes = header.payload_bytes as usize;
         let (buffer, compares) = {
             let mut calls = self.calls.borrow_mut();
-            let Some(call) = calls.get(header.id) else {
-                return Err(Fault::unexpected(format!(
-                    "an answer to request {}, which wasn't asked",
-                    header.id
-                )));
-            };
-            call.body.clear();
+            let call = calls.get(header.id).ok_or_else(|| not_asked(header.id))?;
+            match call.parts.is_empty() {
+                true => call.body.clear(),
+                false => call.body = std::mem::take(&mut call.parts),
+            }
             call.body.extend_from_slice(body.as_slice());
             let wanted = matches!(call.state, CallState::Waiting(_));
             call.receiving = wanted && call.buffer.is_some();
@@ -452,6 +470,11 @@ impl Connection {
             calls.finish(id, Outcome::TimedOut);
         }
     }
+}
+
+/// The fault of a server that answers a request that it doesn't have.
+fn not_asked(id: u64) -> Fault {
+    Fault::unexpected(format!("an answer to request {id}, which wasn't asked"))
 }
 
 /// Tells the server, when the future of a call is dropped, that nobody waits any more.

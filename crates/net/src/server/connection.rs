@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, Error, Result};
-use wire::frame::{Header, Kind, MAX_BODY_BYTES, SHARED_PAGE_BYTES, VERSION, Welcome};
+use wire::frame::{Header, Kind, MAX_ANSWER_BYTES, MAX_BODY_BYTES, SHARED_PAGE_BYTES, VERSION, Welcome};
 use wire::{Answer, Message, Service};
 
 /// A request on its way to its answer.
@@ -384,17 +384,18 @@ impl Connection {
             },
         };
         match result {
-            Ok(body) if body.len() <= MAX_BODY_BYTES as usize => {
+            Ok(body) if body.len() <= MAX_ANSWER_BYTES => {
+                let body = self.send_parts(id, &body);
                 let filled = payload.filter(|_| answer == Answer::Fills);
                 let header = Header::new(Kind::Reply, id);
                 match (&self.memory, filled) {
                     (Some(memory), Some(filled)) if request.place != 0 => {
                         memory.copy_in(offset_of(&request), &filled);
                         let header = Header { place: request.place, ..header };
-                        self.outbox.push_placed(header, &body, &filled, Some(permit));
+                        self.outbox.push_placed(header, body, &filled, Some(permit));
                     }
                     (_, filled) => {
-                        self.outbox.push(header, &body, filled.as_ref(), Some(permit));
+                        self.outbox.push(header, body, filled.as_ref(), Some(permit));
                     }
                 }
             }
@@ -402,6 +403,18 @@ impl Connection {
             Err(error) => self.answer_error(id, &error),
         }
         drop(running);
+    }
+
+    /// Sends the pieces of an answer's body that come before the last one, which is returned. A body
+    /// that fits into one frame is its own last piece.
+    fn send_parts<'a>(&self, id: u64, mut body: &'a [u8]) -> &'a [u8] {
+        while let Some((part, rest)) = body.split_at_checked(MAX_BODY_BYTES as usize)
+            && !rest.is_empty()
+        {
+            self.outbox.push(Header::new(Kind::Part, id), part, None, None);
+            body = rest;
+        }
+        body
     }
 
     fn answer_error(&self, id: u64, error: &Error) {
@@ -462,5 +475,5 @@ fn offset_of(header: &Header) -> usize {
 }
 
 fn oversized(len: usize) -> Error {
-    Error::new(Errno::E2BIG, format!("an answer has {len} bytes, at most {MAX_BODY_BYTES} are allowed"))
+    Error::new(Errno::E2BIG, format!("an answer has {len} bytes, at most {MAX_ANSWER_BYTES} are allowed"))
 }

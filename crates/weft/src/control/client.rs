@@ -1,6 +1,6 @@
 //! The asking end of the control socket.
 
-use super::{Answer, LINE_TIMEOUT, MAX_LINE_BYTES, Request, Stopping, mount_sockets, short_path};
+use super::{Answer, LINE_TIMEOUT, MAX_ANSWER_BYTES, Request, Stopping, mount_sockets, short_path};
 use crate::output::os_error;
 use mgmt::{StatePaths, Superblock};
 use serde::de::DeserializeOwned;
@@ -94,7 +94,7 @@ impl Control {
         line.push('\n');
         self.stream.write_all(line.as_bytes())?;
         let mut answer = String::new();
-        BufReader::new((&self.stream).take(MAX_LINE_BYTES)).read_line(&mut answer)?;
+        BufReader::new((&self.stream).take(MAX_ANSWER_BYTES)).read_line(&mut answer)?;
         Ok(serde_json::from_str(&answer)?)
     }
 
