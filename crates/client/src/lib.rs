@@ -505,6 +505,7 @@ fn registers(op: &MetaOp) -> bool {
         MetaOp::Register { .. }
             | MetaOp::Follow { .. }
             | MetaOp::ReclaimLocks { .. }
+            | MetaOp::ReclaimOpens { .. }
             | MetaOp::NextRecalls { .. }
             | MetaOp::EndSession
     )

@@ -70,6 +70,10 @@ pub(crate) const LEASES_PER_SHARD: usize = (2 << 20) / LEASE_SHARDS;
 /// Those of one session in a part: a quarter of all.
 pub(crate) const SESSION_LEASES_PER_SHARD: usize = LEASES_PER_SHARD / 4;
 
+/// Inodes that a session which comes back may say it has open: as many as it may have leases, since its
+/// part of each shard holds those too. 8 MiB of numbers.
+pub(crate) const OPENS_PER_SESSION: usize = SESSION_LEASES_PER_SHARD * LEASE_SHARDS;
+
 /// Users of whom a session may have said their groups: processes that are at work at a time, as a rule. With [`GROUPS_PER_CALLER`], 16 MiB a
 /// session at the most.
 pub(crate) const CALLERS_PER_SESSION: usize = 1024;

@@ -213,6 +213,9 @@ impl MetaService {
                 .await
                 .map(|()| MetaReply::Unit.into());
         }
+        if let MetaOp::ReclaimOpens { inodes } = &request.op {
+            return self.reclaim_opens(request.session, inodes, holder).map(|()| MetaReply::Unit.into());
+        }
         let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
         if self.is_farewell_of_unknown(&request)? {
             return Box::pin(self.end_in_good_order(request.session)).await.map(|()| MetaReply::Unit.into());

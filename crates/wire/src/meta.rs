@@ -203,14 +203,19 @@ pub enum MetaOp {
     /// the last of them answered before `Register`: `Unit`. Until every session of before is back or ended, nobody is granted a lock. `EAGAIN`
     /// when one of them is held by somebody else: that one is lost.
     ReclaimLocks { locks: Vec<HeldLock> },
+    /// A session that is about to register, or to follow partitions, says of which inodes it has files open; in as many requests as it
+    /// takes, the last of them answered before `Register` or `Follow`, which brings the rest of them: `Unit`. Nobody else is let in
+    /// before that one.
+    ReclaimOpens { inodes: Vec<InodeId> },
 
     /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
-    /// caches nothing; `in_use` are the inodes of which it has files open. Its recalls are asked for from 0 on. Sessions that didn't
+    /// caches nothing; `in_use` are the inodes of which it has files open, as far as `ReclaimOpens` hasn't
+    /// said so. Its recalls are asked for from 0 on. Sessions that didn't
     /// register get no leases. Of partitions that came to the service from another one the session has to say the same by `Follow`. The service makes the
     /// `promised` files before it lets others in: programs have them.
     Register { in_use: Vec<InodeId>, promised: Vec<Promise> },
     /// The session follows partitions that another service executed before to this one, which asked for it (`Adopted`): `Unit`. It has dropped
-    /// everything that it cached of their inodes and has no lease on any, nor any recall to answer; `in_use` are those of which it has files open. The
+    /// everything that it cached of their inodes and has no lease on any, nor any recall to answer; `in_use` as with `Register`. The
     /// service forgets what leases and uses it knew of the session there, settles what the session wrote and didn't report, and looks
     /// again for answers that the other service gave it, so that a change which is sent again isn't made twice. `EREMOTE` when one of them isn't the service's (any more).
     /// `promised`: as with `Register`.
@@ -287,6 +292,7 @@ impl MetaOp {
             | MetaOp::MigrationOf { ino }
             | MetaOp::Describe { ino } => Some(*ino),
             MetaOp::ReclaimLocks { .. }
+            | MetaOp::ReclaimOpens { .. }
             | MetaOp::StillYielding { .. }
             | MetaOp::Register { .. }
             | MetaOp::Follow { .. }

@@ -341,6 +341,12 @@ pub(crate) struct ReleaseFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct InodesFields {
+    #[prost(uint64, repeated, tag = "1")]
+    pub inodes: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RegisterFields {
     #[prost(uint64, repeated, tag = "1")]
     pub in_use: Vec<u64>,

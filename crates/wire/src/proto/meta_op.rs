@@ -104,6 +104,8 @@ pub(crate) enum OpFields {
     Reserve(ReserveFields),
     #[prost(message, tag = "58")]
     Deliver(PromisedFields),
+    #[prost(message, tag = "59")]
+    ReclaimOpens(InodesFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -224,6 +226,9 @@ impl From<&MetaOp> for OpFields {
                 OpFields::Reserve(ReserveFields { dir: dir.0, count, prefix: prefix.clone() })
             }
             MetaOp::Deliver { file } => OpFields::Deliver((&**file).into()),
+            MetaOp::ReclaimOpens { inodes } => {
+                OpFields::ReclaimOpens(InodesFields { inodes: inodes.iter().map(|ino| ino.0).collect() })
+            }
         }
     }
 }
@@ -368,6 +373,10 @@ impl TryFrom<OpFields> for MetaOp {
                 MetaOp::Reserve { dir: InodeId(f.dir), count: f.count, prefix: name(f.prefix)? }
             }
             OpFields::Deliver(f) => MetaOp::Deliver { file: Box::new(f.try_into()?) },
+            OpFields::ReclaimOpens(f) => {
+                let inodes = bounded(f.inodes, "inodes")?.into_iter().map(InodeId).collect();
+                MetaOp::ReclaimOpens { inodes }
+            }
         })
     }
 }

@@ -131,6 +131,11 @@ impl Cluster {
         (clients::start(self.options_over(way.clone(), self.slow_storage())).await, way)
     }
 
+    /// A client whose requests to the metadata service go through a handler.
+    pub(crate) async fn client_through(&self, meta: MetaHandler) -> Arc<Client> {
+        clients::start(self.options_over(meta, self.slow_storage())).await
+    }
+
     /// A client whose way to the storage services can be cut.
     pub(crate) async fn client_to_cut_from_storage(
         &self,

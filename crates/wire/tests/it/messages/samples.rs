@@ -293,6 +293,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::MigrationOf { ino },
         MetaOp::Reserve { dir, count: 1024, prefix: Bytes::new() },
         MetaOp::Deliver { file: Box::new(promised()) },
+        MetaOp::ReclaimOpens { inodes: vec![ino, InodeId(9)] },
     ]
 }
 
