@@ -1,5 +1,6 @@
 //! The default engine: an LSM tree (fjall) in a directory.
 
+use crate::at_rest::required::{self, Synced};
 use crate::at_rest::{self, Depth};
 use crate::frozen::Frozen;
 use crate::merge::Merge;
@@ -12,6 +13,10 @@ use parking_lot::Mutex;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Release},
+};
 use std::sync::{Arc, OnceLock};
 use types::HashMap;
 
@@ -72,6 +77,31 @@ pub struct Embedded {
     unsynced: OnceLock<KvError>,
     /// Nothing is acknowledged before it is on disk.
     is_strict: bool,
+    /// A batch with this number or a higher one was committed.
+    committed: AtomicU64,
+    synced: Synced,
+    // Declared last, so that it is dropped when the database is closed.
+    closing: Closing,
+}
+
+/// Notes what a closed engine consists of.
+struct Closing {
+    path: PathBuf,
+    /// All is on disk, and nothing was committed since.
+    is_settled: AtomicBool,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if !*self.is_settled.get_mut() {
+            return;
+        }
+        // Where somebody has it open (again), there is nothing to be noted.
+        let Ok(_alone) = alone(&self.path) else { return };
+        if let Err(error) = required::note_closed(&self.path) {
+            tracing::warn!(%error, "can't note what the closed metadata store consists of");
+        }
+    }
 }
 
 impl Embedded {
@@ -93,6 +123,7 @@ impl Embedded {
             if is_suspect {
                 at_rest::acquit(path)?;
             }
+            required::forget_closed(path)?;
         }
         let failed = |error| translate(path, error);
         let database = Database::builder(path)
@@ -114,6 +145,9 @@ impl Embedded {
             verifier: Verifier::open(path),
             unsynced: OnceLock::new(),
             is_strict: false,
+            committed: AtomicU64::new(0),
+            synced: Synced::open(path),
+            closing: Closing { path: path.to_path_buf(), is_settled: AtomicBool::new(false) },
         })
     }
 
@@ -135,10 +169,15 @@ impl Embedded {
     }
 
     fn sync_now(&self) -> Result<(), KvError> {
+        let committed = self.committed.load(Acquire);
         match self.sync_journal() {
-            // The kernel tells a failed write-back once. If fjall was told, it has poisoned itself, and says so here.
-            Ok(true) => self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e)),
-            Ok(false) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
+            Ok(Some(journal)) => {
+                // The kernel tells a failed write-back once. If fjall was told, it has poisoned itself, and says so here.
+                self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e))?;
+                self.synced.note(&self.path, journal, committed, self.database.seqno());
+                Ok(())
+            }
+            Ok(None) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
             Err(error) => Err(self.failed(fjall::Error::Io(error))),
         }
     }
@@ -164,7 +203,7 @@ impl Embedded {
     }
 
     /// The journal that is being written: the one with the highest number.
-    fn active_journal(&self) -> io::Result<Option<PathBuf>> {
+    fn active_journal(&self) -> io::Result<Option<(u64, PathBuf)>> {
         let mut newest = None;
         for entry in fs::read_dir(&self.path)? {
             let name = entry?.file_name();
@@ -173,27 +212,27 @@ impl Embedded {
                 newest = newest.max(Some((number, self.path.join(&name))));
             }
         }
-        Ok(newest.map(|(_, path)| path))
+        Ok(newest)
     }
 
     /// Puts the active journal on disk without fjall's journal lock, which fjall itself would hold for the
     /// milliseconds that it takes, with every commit waiting behind it.
     ///
     /// Enough, because every commit has handed its record to the kernel, and fjall puts a journal on disk before it
-    /// starts the next one. `false` when no journal could be found.
-    fn sync_journal(&self) -> io::Result<bool> {
+    /// starts the next one. The journal's number; `None` when no journal could be found.
+    fn sync_journal(&self) -> io::Result<Option<u64>> {
         for _ in 0..JOURNAL_RACES {
-            let Some(journal) = self.active_journal()? else {
-                return Ok(false);
+            let Some((number, journal)) = self.active_journal()? else {
+                return Ok(None);
             };
             match fs::File::open(&journal) {
-                Ok(file) => return file.sync_data().map(|()| true),
+                Ok(file) => return file.sync_data().map(|()| Some(number)),
                 // Rotated, flushed to tables and removed since it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
@@ -227,6 +266,8 @@ impl Engine for Embedded {
         if !self.is_strict {
             self.verifier.unsettle()?;
         }
+        self.closing.is_settled.store(false, Release);
+        let next = self.database.seqno();
         let mut commit = self.database.batch().durability(Some(PersistMode::Buffer));
         for (key, value) in merge.writes() {
             match value {
@@ -235,6 +276,7 @@ impl Engine for Embedded {
             }
         }
         commit.commit().map_err(|e| self.failed(e))?;
+        self.committed.store(next, Release);
         let length = |(key, value): &(&[u8], Option<&[u8]>)| key.len() + value.map_or(0, <[u8]>::len);
         self.room.note_applied(merge.writes().iter().map(length).sum::<usize>() as u64);
         for (key, value) in merge.writes() {
@@ -287,7 +329,9 @@ impl Engine for Embedded {
         // Nobody commits meanwhile; who does so later takes the mark away again.
         let _alone = self.guarded.lock();
         self.put_on_disk()?;
+        self.synced.note_all(&self.path);
         self.verifier.settle();
+        self.closing.is_settled.store(true, Release);
         Ok(())
     }
 }

@@ -206,7 +206,8 @@ fn damaged(stage: &Stage) -> TestResult {
         };
         // Lists of before are leftovers.
         let is_list = name.starts_with('v') && name != "version";
-        if name == "lock" || is_list {
+        // The end of a journal is known from another record when the store was closed.
+        if name == "lock" || name == "synced" || is_list {
             continue;
         }
         for at in [used / 3, used * 2 / 3] {
