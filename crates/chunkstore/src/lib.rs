@@ -15,6 +15,7 @@
 //! DIR/verifier                  which unsynced content counts as being there
 //! DIR/chunks/hh/hh/<inode>      a chunk file
 //! DIR/chunks/hh/hh/<inode>.sum  its checksums
+//! DIR/orphans/<inode>           a chunk file of no file that was moved aside, and its checksums
 //! DIR/groups/<group>/           the same for what the target has of a mirrored group: a store of its own
 //! ```
 //!
@@ -43,6 +44,7 @@ mod identity;
 mod intent;
 mod lost;
 mod maintain;
+mod orphans;
 mod place;
 mod range_lock;
 mod read;
@@ -67,6 +69,7 @@ pub use error::{Kind, Result, StoreError};
 pub use group::DEFAULT_GROUP_LOG_BYTES;
 pub use identity::{FORMAT_VERSION, Identity};
 pub use intent::NoteHold;
+pub use orphans::Orphan;
 pub use recover::RecoveryReport;
 pub use rows::{ROW_BYTES, Row, Rows};
 pub use statistics::{Counter, Statistics};

@@ -2,12 +2,14 @@
 
 use crate::chunk_file::{Change, ChunkFile, absent_is_fine};
 use crate::error::Result;
+use crate::orphans::move_into;
 use crate::place;
 use crate::range_lock::Passage;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::{Allocate, MAX_CHUNK_FILE_BYTES, Store};
 use crate::sums::{PAGE_BYTES, PAGE_SUMS, SUM_BYTES};
 use rt::Fallocate;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{BlockSum, ByteRange, InodeId};
@@ -22,7 +24,11 @@ impl Store {
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else {
             // Of what somebody else has removed nothing was to stay.
-            return if len == 0 && self.is_missing(ino).await? { self.remove(ino).await } else { Ok(()) };
+            return if len == 0 && self.is_missing(ino).await? {
+                self.take_away(ino, None).await
+            } else {
+                Ok(())
+            };
         };
         if len >= MAX_CHUNK_FILE_BYTES {
             return Ok(());
@@ -109,10 +115,11 @@ impl Store {
     pub async fn delete(&self, ino: InodeId) -> Result<()> {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
-        self.remove(ino).await
+        self.take_away(ino, None).await
     }
 
-    async fn remove(&self, ino: InodeId) -> Result<()> {
+    /// Removes a chunk file with its checksums, or moves both into a folder.
+    pub(crate) async fn take_away(&self, ino: InodeId, aside: Option<&Path>) -> Result<()> {
         // The note stays until the file is gone, whoever needs room for others.
         let _noted = self.intents.as_ref().map(|log| log.holds().hold());
         if let Some(file) = self.find(ino).await? {
@@ -134,11 +141,18 @@ impl Store {
             let _write_back = file.write_back.write().await;
         }
         shard.remove(ino);
-        let data = place::chunk_file(&self.dir, ino);
-        absent_is_fine(rt::remove_file(&data).await).map_err(|e| self.failed("remove", &data, e))?;
-        // Second, since data without checksums would look damaged.
-        let sums = place::sum_file(&self.dir, ino);
-        absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))?;
+        let (data, sums) = (place::chunk_file(&self.dir, ino), place::sum_file(&self.dir, ino));
+        match aside {
+            Some(folder) => {
+                let moved = move_into(folder, &data, &sums, ino).await;
+                moved.map_err(|e| self.failed("move aside", &data, e))?;
+            }
+            None => {
+                absent_is_fine(rt::remove_file(&data).await).map_err(|e| self.failed("remove", &data, e))?;
+                // Second, since data without checksums would look damaged.
+                absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))?;
+            }
+        }
         self.unsynced.lock().insert(ino);
         self.sync_failures.lock().remove(&ino);
         Ok(())

@@ -2,10 +2,13 @@
 
 use crate::copies::all_noted;
 use crate::finding::{Finding, Kind, Report};
+use crate::local::discard;
+use crate::strays::{REMEDY, discarded};
 use crate::tree::{Tree, file_ranges};
-use crate::{Progress, Subject};
+use crate::{Orders, Progress, Subject};
 use chunkstore::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use types::{
     ByteRange, ClusterMap, Errno, Error, Group, GroupId, HashSet, InodeId, Layout, MemberState, Result,
     TargetId,
@@ -15,24 +18,25 @@ use types::{
 pub(crate) async fn check(
     subject: &Subject<'_>,
     tree: &Tree,
-    (repair, below): (bool, Option<&HashSet<InodeId>>),
+    (orders, below): (&Orders<'_>, Option<&HashSet<InodeId>>),
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<()> {
-    let repair = (repair, below);
     let mut present = Present::new();
-    for (&target, store) in subject.stores {
-        let seat = Seat { target, group: None };
-        check_store(subject, tree, (seat, store), &mut present, (repair, report), progress).await?;
-    }
-    for (&(target, group), store) in subject.copies {
-        let seat = Seat { target, group: Some(group) };
-        // One that is behind has chunk files that are wrong, and will be put right.
-        if state_of(subject, seat) == Some(MemberState::Good) || is_left_over(subject, seat) {
-            check_store(subject, tree, (seat, store), &mut present, (repair, report), progress).await?;
-        }
+    for (seat, store) in all_stores(subject) {
+        check_store(subject, tree, (seat, store), &mut present, ((orders, below), report), progress).await?;
     }
     missing(subject, tree, (&present, below), report).await
+}
+
+/// All stores whose chunk files are judged: a copy that is behind has some that are wrong, and will be put right.
+pub(crate) fn all_stores<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = (Seat, &'a Arc<Store>)> {
+    let targets = subject.stores.iter().map(|(&target, store)| (Seat { target, group: None }, store));
+    let copies = subject.copies.iter();
+    let copies = copies.map(|(&(target, group), store)| (Seat { target, group: Some(group) }, store));
+    let is_judged =
+        move |seat| state_of(subject, seat) == Some(MemberState::Good) || is_left_over(subject, seat);
+    targets.chain(copies.filter(move |(seat, _)| is_judged(*seat)))
 }
 
 /// Where chunk files are that have names of their own: those of a target, or of its copy of a mirrored group.
@@ -61,7 +65,7 @@ async fn check_store(
     tree: &Tree,
     (seat, store): (Seat, &Store),
     present: &mut Present,
-    ((repair, below), report): ((bool, Option<&HashSet<InodeId>>), &mut Report),
+    ((orders, below), report): ((&Orders<'_>, Option<&HashSet<InodeId>>), &mut Report),
     progress: Progress<'_>,
 ) -> Result<()> {
     let files = store.list().await.map_err(unreadable)?;
@@ -72,7 +76,7 @@ async fn check_store(
         if below.is_some_and(|below| !below.contains(&ino)) {
             continue;
         }
-        ChunkFile { subject, tree, seat, store, name, ino }.check(repair, report).await?;
+        ChunkFile { subject, tree, seat, store, name, ino }.check(orders, report).await?;
     }
     present.insert(seat, files.into_iter().collect());
     Ok(())
@@ -99,7 +103,7 @@ struct ChunkFile<'a> {
 }
 
 impl ChunkFile<'_> {
-    async fn check(&self, repair: bool, report: &mut Report) -> Result<()> {
+    async fn check(&self, orders: &Orders<'_>, report: &mut Report) -> Result<()> {
         if is_doomed(self.subject.map, self.tree, self.seat, self.name) {
             return Ok(());
         }
@@ -110,12 +114,12 @@ impl ChunkFile<'_> {
         });
         match owned {
             Some((layout, stripe)) => {
-                self.length(&layout, stripe, repair, report).await?;
+                self.length(&layout, stripe, orders.repair, report).await?;
                 self.content(&layout, stripe, report).await
             }
             // A write that moves a file from inline to chunks was interrupted; the restart removes the chunks.
             None if self.tree.writing.contains(&self.ino) => Ok(()),
-            None => self.stray(repair, report).await,
+            None => self.stray(orders, report).await,
         }
     }
 
@@ -123,14 +127,15 @@ impl ChunkFile<'_> {
         format!("chunk file {:016x} on {}", self.name.0, self.seat)
     }
 
-    async fn stray(&self, repair: bool, report: &mut Report) -> Result<()> {
-        let found =
-            Finding::new(Kind::StrayChunkFile, self.object(), "no file has chunks here", "repair deletes it");
-        report.findings.push(found.at(self.seat, self.subject.map));
-        if repair {
-            self.store.delete(self.name).await.map_err(unreadable)?;
-            mark_repaired(report);
+    async fn stray(&self, orders: &Orders<'_>, report: &mut Report) -> Result<()> {
+        let found = Finding::new(Kind::StrayChunkFile, self.object(), "no file has chunks here", REMEDY);
+        let mut found = found.at(self.seat, self.subject.map);
+        if orders.repair {
+            let how = orders.discard();
+            let outcome = discard(self.store, self.name, how).await.map_err(unreadable);
+            discarded(&mut found, how, outcome);
         }
+        report.findings.push(found);
         Ok(())
     }
 

@@ -125,6 +125,7 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         | StorageOp::Heal { .. }
         | StorageOp::Mend { .. }
         | StorageOp::Forget { .. }
+        | StorageOp::SetAside
         | StorageOp::MarkLost { .. }
         | StorageOp::SetTime { .. }
         | StorageOp::Digests { .. }

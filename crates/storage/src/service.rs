@@ -320,6 +320,7 @@ pub(crate) fn is_change(op: &StorageOp) -> bool {
             | StorageOp::Truncate { .. }
             | StorageOp::Allocate { .. }
             | StorageOp::Delete
+            | StorageOp::SetAside
             | StorageOp::SetTime { .. }
             | StorageOp::Forget { .. }
             | StorageOp::Rewrite { .. }
@@ -445,6 +446,7 @@ async fn perform_rare(store: &Store, ino: InodeId, op: StorageOp) -> chunkstore:
         StorageOp::Truncate { len } => store.truncate(ino, len).await?,
         StorageOp::Allocate { range, how } => store.allocate(ino, range, convert::allocate(how)).await?,
         StorageOp::Delete => store.delete(ino).await?,
+        StorageOp::SetAside => store.set_aside(ino).await?,
         StorageOp::Sync => store.sync(ino).await?,
         StorageOp::Forget { range } => {
             let lost = store.forget(ino, range).await?;

@@ -139,6 +139,8 @@ pub enum StorageOp {
     Allocate { range: ByteRange, how: Allocate },
     /// Removes the chunk file; an absent one is no error: `Done`.
     Delete,
+    /// Asked by the check of a file system: the chunk file belongs to no file. It is kept aside with its checksums, and is no chunk file any more: `Done`.
+    SetAside,
     /// Everything acknowledged of this chunk file is on disk when this answers: `Done`.
     Sync,
     /// Everything acknowledged of the target is on disk when this answers; asked of a mirrored group, everything of the group, on all its good

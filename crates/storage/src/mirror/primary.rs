@@ -506,7 +506,7 @@ pub(super) fn change_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option<By
         StorageOp::Truncate { len } => Some(ByteRange::new(len, u64::MAX)),
         StorageOp::Rewrite { range, len: None } => Some(range),
         StorageOp::Rewrite { .. } | StorageOp::Expect { .. } => Some(WHOLE),
-        StorageOp::Delete | StorageOp::SetTime { .. } => Some(WHOLE),
+        StorageOp::Delete | StorageOp::SetAside | StorageOp::SetTime { .. } => Some(WHOLE),
         _ => None,
     }
 }

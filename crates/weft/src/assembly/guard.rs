@@ -43,6 +43,7 @@ impl Guard for StorageRequest {
                 | StorageOp::Heal { .. }
                 | StorageOp::Mend { .. }
                 | StorageOp::Forget { .. }
+                | StorageOp::SetAside
                 | StorageOp::MarkLost { .. }
                 | StorageOp::SetTime { .. }
                 | StorageOp::Digests { .. }
@@ -136,6 +137,15 @@ mod tests {
 
     fn member(role: Role) -> Proof {
         Proof::Member(Identity { cluster: "c".into(), role, expires: i64::MAX, serial: "1".into() })
+    }
+
+    #[test]
+    fn what_a_check_asks_of_chunk_files_is_for_nodes_only() {
+        let range = types::ByteRange::new(0, 4096);
+        for op in [StorageOp::SetAside, StorageOp::Forget { range }] {
+            let request = StorageRequest::new(SessionId(7), types::TargetId(1), types::InodeId(9), op);
+            assert!(request.is_internal(), "{request:?}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod migrate;
 mod mount;
 mod mount_helper;
 mod net;
+mod orphans;
 mod plan;
 mod pool_list;
 mod resync;

@@ -38,7 +38,7 @@ struct RequestFields {
     group: Option<GroupFields>,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40"
     )]
     op: Option<OpFields>,
 }
@@ -101,6 +101,8 @@ enum OpFields {
     Rewrite(RewriteFields),
     #[prost(message, tag = "39")]
     Expect(ExpectFields),
+    #[prost(message, tag = "40")]
+    SetAside(()),
 }
 
 /// The kinds are told apart by numbers of their own, since one of them has no fields.
@@ -519,6 +521,7 @@ impl From<&StorageOp> for OpFields {
                 OpFields::Rewrite(RewriteFields { range: Some(range.into()), len })
             }
             StorageOp::Expect { first, len } => OpFields::Expect(ExpectFields { first, len }),
+            StorageOp::SetAside => OpFields::SetAside(()),
         }
     }
 }
@@ -571,6 +574,7 @@ impl TryFrom<OpFields> for StorageOp {
                 StorageOp::Rewrite { range: need(f.range, "range to rewrite")?.try_into()?, len: f.len }
             }
             OpFields::Expect(f) => StorageOp::Expect { first: f.first, len: f.len },
+            OpFields::SetAside(()) => StorageOp::SetAside,
             OpFields::SetTime(f) => StorageOp::SetTime { time: time(f.time, "time of a copy")? },
             OpFields::Digests(f) => {
                 StorageOp::Digests { range: need(f.range, "range of digests")?.try_into()? }

@@ -374,6 +374,7 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Truncate { len: 5 },
         StorageOp::Allocate { range: ByteRange::new(1, 1 << 20), how: Allocate::Zero },
         StorageOp::Delete,
+        StorageOp::SetAside,
         StorageOp::Sync,
         StorageOp::SyncTarget,
         StorageOp::Stat,

@@ -257,6 +257,7 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
             how: select(vec![Allocate::Reserve, Allocate::Punch, Allocate::Zero]),
         },
         Delete,
+        SetAside,
         Sync,
         SyncTarget,
         Stat,
