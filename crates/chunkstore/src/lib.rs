@@ -25,6 +25,7 @@
 //!   the first regions of many new files. Without a note is done what makes damage right ([`Store::rewrite`]): the right checksums come first;
 //! - who changes blocks holds their range, from before the note until the checksums in memory are right again;
 //! - what needs space is refused while the disk has none but a reserve; what frees space never is;
+//! - "there is no such file" is believed only of the directory that was opened: see `home`;
 //! - a failing chunk file fails requests for that file, not for others.
 //!
 //! The order in which locks are taken: maintenance, a cache shard's `opening`, a range, the log's writer, a file's `write_back`.
@@ -39,6 +40,7 @@ mod forget;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+mod home;
 mod identity;
 mod intent;
 mod lost;

@@ -66,7 +66,7 @@ impl Store {
         }
         // Once for everything: the checksums just written, the data where notes go, and the absence of deleted files that a span covers,
         // which nobody knows by their numbers any more.
-        rt::sync_filesystem(&self.dir).await.map_err(|e| self.failed("sync", &self.dir, e))?;
+        self.sync_filesystem().await?;
         let RecoveryReport { files, bytes, blocks_changed, .. } = report;
         tracing::info!(target_id = %self.target(), files, bytes, blocks_changed, "recovered after a crash");
         if report.log_was_missing {
@@ -107,7 +107,7 @@ impl Store {
     /// What a file that was being made or deleted has left, where the chunk file isn't there: later, checksums alone mean that somebody else removed it.
     async fn remove_lone_sums(&self, ino: InodeId) -> Result<()> {
         let sums = place::sum_file(&self.dir, ino);
-        match rt::remove_file(&sums).await {
+        match self.home.confirm(rt::remove_file(&sums).await) {
             Ok(()) => drop(self.bereft.lock().insert(ino)),
             gone => absent_is_fine(gone).map_err(|e| self.failed("remove", &sums, e))?,
         }

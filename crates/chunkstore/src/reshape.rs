@@ -127,6 +127,8 @@ impl Store {
         }
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
+        // First, so that no file of another store goes.
+        self.home.check().map_err(|e| self.failed("remove a chunk file from", &self.dir, e))?;
         let open = shard.get(ino);
         if let Some(file) = &open {
             // Who has the file open goes on with what is then an empty one; checksums may not be made again.
@@ -135,10 +137,11 @@ impl Store {
         }
         shard.remove(ino);
         let data = place::chunk_file(&self.dir, ino);
-        absent_is_fine(rt::remove_file(&data).await).map_err(|e| self.failed("remove", &data, e))?;
+        let gone = |removed| absent_is_fine(self.home.confirm(removed));
+        gone(rt::remove_file(&data).await).map_err(|e| self.failed("remove", &data, e))?;
         // Second, since data without checksums would look damaged.
         let sums = place::sum_file(&self.dir, ino);
-        absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))?;
+        gone(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))?;
         self.unsynced.lock().insert(ino);
         self.sync_failures.lock().remove(&ino);
         Ok(())

@@ -62,7 +62,7 @@ pub type Copies = BTreeMap<(TargetId, GroupId), Arc<Store>>;
 pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<Copies> {
     let mut copies = Copies::new();
     for (&target, store) in stores {
-        for group in Store::groups_on(store.dir()).await.map_err(data::unreadable)? {
+        for group in store.groups().await.map_err(data::unreadable)? {
             if let Some((copy, _)) = Store::open_group(store, group, false).await.map_err(data::unreadable)? {
                 copies.insert((target, group), copy);
             }

@@ -46,7 +46,7 @@ mod timer;
 pub use buf::{IO_ALIGNMENT, IoBuf};
 pub use clock::{draw_hash_keys, monotonic_ns, now, random_u64};
 pub use disk::{
-    Fallocate, File, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions, create_dir_all, memory_of,
+    Fallocate, File, FileStat, HeldPath, MAX_ATTRIBUTE_BYTES, OpenOptions, create_dir_all, memory_of,
     memory_of_machine, read_dir, remove_dir, remove_file, rename, space, sync_dir, sync_filesystem,
 };
 pub use executor::block_on;

@@ -51,7 +51,8 @@ pub(crate) fn error(error: &StoreError) -> Error {
         | Kind::NotEmpty
         | Kind::WrongIdentity
         | Kind::NewerVersion
-        | Kind::Damaged => Errno::EIO,
+        | Kind::Damaged
+        | Kind::Vanished => Errno::EIO,
     };
     Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
 }

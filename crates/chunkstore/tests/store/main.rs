@@ -17,4 +17,5 @@ mod new_files_crash;
 mod recovery;
 mod rewrite;
 mod times;
+mod vanished;
 mod verifier;

@@ -1,6 +1,9 @@
 //! Files: on the machine's file systems, or on the simulated machine's disk.
 
+mod held;
 mod real;
+
+pub use held::HeldPath;
 
 use crate::buf::IoBuf;
 use crate::context::{self, Runtime};

@@ -399,6 +399,38 @@ fn mount_of(path: &Path) -> io::Result<Mount> {
     Ok(Mount { id: found.stx_mnt_id, directory: (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) })
 }
 
+/// A descriptor of a file or directory, with what tells it from all others while it is open.
+#[derive(Debug)]
+pub(super) struct RealHold {
+    _fd: OwnedFd,
+    place: (libc::dev_t, libc::ino_t),
+}
+
+impl RealHold {
+    pub(super) fn new(path: &Path) -> io::Result<RealHold> {
+        let fd = open_now(path, libc::O_PATH | libc::O_CLOEXEC)?;
+        // SAFETY: an all-zero stat is valid, and the call fills it.
+        let found = unsafe {
+            let mut found: libc::stat = std::mem::zeroed();
+            check(libc::fstat(fd.as_raw_fd(), &mut found))?;
+            found
+        };
+        Ok(RealHold { _fd: fd, place: (found.st_dev, found.st_ino) })
+    }
+
+    pub(super) fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let path = c_path(path)?;
+        // SAFETY: an all-zero stat is valid, the path is a C string, and the call fills the
+        // structure.
+        let found = unsafe {
+            let mut found: libc::stat = std::mem::zeroed();
+            check(libc::stat(path.as_ptr(), &mut found))?;
+            found
+        };
+        Ok((found.st_dev, found.st_ino) == self.place)
+    }
+}
+
 pub(super) fn space(path: &Path) -> io::Result<(u64, u64)> {
     let path = c_path(path)?;
     // SAFETY: an all-zero statvfs is valid, the path is a C string, and the call fills the structure.

@@ -1,7 +1,7 @@
 //! Files and names of the simulated disk, as the functions of this crate offer them.
 
 use super::content::PAGE;
-use super::names::errno;
+use super::names::{Node, errno};
 use super::simulation::{Closed, Simulation, Speed};
 use crate::buf::{IO_ALIGNMENT, IoBuf};
 use crate::context::{self, Runtime};
@@ -179,6 +179,23 @@ impl SimFile {
 impl Drop for SimFile {
     fn drop(&mut self) {
         context::with_sim(|world| world.close(Closed::File { boot: self.boot, ino: self.ino }));
+    }
+}
+
+/// What a path led to once.
+#[derive(Debug)]
+pub(crate) struct SimHold {
+    node: Node,
+}
+
+impl SimHold {
+    pub(crate) fn new(world: &Simulation, path: &Path) -> io::Result<SimHold> {
+        Ok(SimHold { node: world.with_disk(|disk| disk.node(path))? })
+    }
+
+    pub(crate) fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let node = context::with_sim(|world| world.with_disk(|disk| disk.node(path)));
+        Ok(node.unwrap_or_else(|| Err(errno(libc::EBADF)))? == self.node)
     }
 }
 

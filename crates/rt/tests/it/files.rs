@@ -1,7 +1,7 @@
 //! Files on the machine's own file system.
 #![allow(unsafe_code)] // For the raw driver command.
 
-use rt::{Fallocate, File, IoBuf, OpenOptions};
+use rt::{Fallocate, File, HeldPath, IoBuf, OpenOptions};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::os::fd::AsRawFd;
@@ -263,5 +263,22 @@ fn what_was_noted_of_a_buffer_is_forgotten_when_it_is_read_into() {
         assert_eq!(buf.with_sums(|sums| sums[0]), Some(17));
         file.read_at(buf.clone(), 0).await.unwrap();
         assert_eq!(buf.with_sums(|sums| sums[0]), None);
+    });
+}
+
+#[test]
+fn a_held_path_tells_whether_it_leads_to_the_same_file() {
+    in_temp_dir(|dir| async move {
+        let (inside, away) = (dir.join("d"), dir.join("away"));
+        std::fs::create_dir(&inside).unwrap();
+        let held = HeldPath::new(&inside).unwrap();
+        assert!(held.is_in_place().unwrap());
+        std::fs::rename(&inside, &away).unwrap();
+        assert_eq!(held.is_in_place().unwrap_err().kind(), std::io::ErrorKind::NotFound);
+        std::fs::create_dir(&inside).unwrap();
+        assert!(!held.is_in_place().unwrap(), "another directory has its name");
+        std::fs::remove_dir(&inside).unwrap();
+        std::fs::rename(&away, &inside).unwrap();
+        assert!(held.is_in_place().unwrap());
     });
 }
