@@ -155,7 +155,7 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
             Verdict::Critical,
             format!("{name} is offline though its node is up"),
             format!(
-                "check that its disk is there and mounted (dmesg shows what the kernel knows); then weft target add {} on its node serves it again, or a restart of the node",
+                "check that its own disk is there and mounted (findmnt, dmesg): one that was only unmounted is served again when it is mounted; one that had failed, or was missing when the node started, by weft target add {} on its node, or a restart of the node",
                 target.path
             ),
         )),

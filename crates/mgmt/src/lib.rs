@@ -51,7 +51,9 @@ mod target_list;
 
 pub use error::{Error, Result};
 pub use lock::{StateLock, lock_target};
-pub use management::{Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata, OwnUsage};
+pub use management::{
+    Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata, OwnUsage, TargetProof,
+};
 pub use rewind::{CURRENT, rewound};
 pub use roster::{check_address, check_name, check_rack, require_claimable, require_known};
 pub use space::{Space, space_of};

@@ -211,6 +211,11 @@ impl StorageService {
             None => Box::pin(self.await_target(request.target)).await?,
         };
         served.tally.asked();
+        if served.is_offline()
+            && let Some(refusal) = Box::pin(self.refusal_offline(served, &request)).await
+        {
+            return Err(refusal);
+        }
         if request.session != SessionId(0)
             && let Some(mirrors) = self.mirrors.get()
         {
@@ -378,7 +383,7 @@ impl Served {
     }
 
     pub(crate) fn failed(&self, error: &StoreError) -> Error {
-        self.tally.failed(self.store.target(), error)
+        self.tally.failed(&self.store, error)
     }
 }
 

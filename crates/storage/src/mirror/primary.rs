@@ -485,7 +485,7 @@ impl Change<'_> {
 }
 
 /// Whether a request changes nothing, and asks for nothing but what a chunk file is like.
-pub(super) fn is_look(op: &StorageOp) -> bool {
+pub(crate) fn is_look(op: &StorageOp) -> bool {
     matches!(op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. })
 }
 

@@ -289,7 +289,7 @@ fn source_failed(error: Error) -> Error {
 
 /// Whether another copy may tell what this one doesn't.
 fn is_damage(error: &StoreError) -> bool {
-    matches!(error.kind(), Kind::Io | Kind::Corrupt { .. })
+    matches!(error.kind(), Kind::Io | Kind::Corrupt { .. } | Kind::Vanished)
 }
 
 /// Whether what failed says nothing of the disk that was to be mended.
