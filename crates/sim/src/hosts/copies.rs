@@ -46,6 +46,7 @@ impl Site {
         service.all_added();
         member.enter().await;
         self.has_registered(index);
+        rt::spawn(StorageService::keep_proving(service.clone()));
         rt::spawn(StorageService::keep_groups_in_step(service.clone()));
         let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
         let is_clean = touched.is_empty();

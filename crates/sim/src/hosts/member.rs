@@ -241,7 +241,7 @@ impl Member {
         let Some(storage) = &self.storage else { return Vec::new() };
         let mut reports = Vec::new();
         for store in storage.stores() {
-            reports.push(report(store).await);
+            reports.push(report(store, storage.is_proven(store.target())).await);
         }
         reports
     }
@@ -302,8 +302,8 @@ impl Member {
     }
 }
 
-async fn report(store: &Arc<Store>) -> TargetReport {
-    let space = store.space().await.ok();
+async fn report(store: &Arc<Store>, is_proven: bool) -> TargetReport {
+    let space = store.space().await.ok().filter(|_| is_proven);
     // Each target has a file system of its own.
     let device = u64::from(store.target().0);
     TargetReport {

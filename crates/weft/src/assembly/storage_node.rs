@@ -261,7 +261,13 @@ impl StorageNode {
                 target,
                 cluster: self.options.cluster.clone(),
                 path: store.dir().to_string_lossy().into_owned(),
-                space: space_of(store.dir()).ok().map(space),
+                // What isn't the target that was opened isn't here, whatever can be measured in its
+                // place.
+                space: self
+                    .service
+                    .is_proven(target)
+                    .then(|| space_of(store.dir()).ok().map(space))
+                    .flatten(),
                 work: Some(work_of(store)),
             }
         };
@@ -273,6 +279,7 @@ impl StorageNode {
         rt::spawn(self.clone().keep_in_touch());
         rt::spawn(self.clone().make_wanted());
         self.usages.clone().keep_adding_up(targets_of(Arc::downgrade(&self.service)));
+        rt::spawn(StorageService::keep_proving(self.service.clone()));
         rt::spawn(StorageService::keep_groups_in_step(self.service.clone()));
         rt::spawn(StorageService::keep_searching(self.service.clone(), self.map.handle()));
         for store in self.service.stores() {
@@ -389,6 +396,9 @@ impl StorageNode {
         let map = self.map.current();
         for store in self.service.stores().filter(|store| store.dir() == target.path) {
             if map.target(store.target()).is_some() {
+                // One that was only unmounted is served again by itself; one that has failed takes
+                // a restart.
+                store.check_home().map_err(refusal)?;
                 return Ok(store.target());
             }
             // It was removed, and gives its directory back.
