@@ -207,6 +207,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::THROUGH_TESTS,
     machines::SCRUB_TESTS,
     machines::DISK_TESTS,
+    machines::UNMOUNT_TESTS,
     machines::POWER_TESTS,
     machines::PROMISE_TESTS,
     machines::BEHIND_TESTS,

@@ -23,6 +23,7 @@ mod tests;
 mod through;
 mod together;
 mod twice;
+mod unmounted;
 
 use super::cleanup::{self, Resource};
 use super::disk::Disk;
@@ -58,6 +59,7 @@ pub(super) use tests::TESTS;
 pub(super) use through::TESTS as THROUGH_TESTS;
 pub(super) use together::TESTS as TOGETHER_TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
+pub(super) use unmounted::TESTS as UNMOUNT_TESTS;
 
 /// How long a service may take until it serves.
 const START_DEADLINE: Duration = Duration::from_secs(60);
