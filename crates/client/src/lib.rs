@@ -35,6 +35,7 @@ mod follow;
 mod habit;
 mod held;
 mod inode;
+mod introduction;
 mod landing;
 mod lease;
 mod lock;
@@ -66,6 +67,7 @@ use data::Keeper;
 use directories::Directories;
 use epoch::{MAX_RENEWALS, Under};
 use inode::InodeTable;
+use introduction::User;
 use lease::{Answer, Leases};
 use net::{StorageChannels, ToGroup};
 use parking_lot::Mutex;
@@ -229,9 +231,9 @@ impl Client {
     }
 
     /// Sends a request about an inode or a name, and takes the leases that come with the answer.
-    async fn send(&self, number: Option<Number>, credentials: Credentials, op: MetaOp) -> Result<Answer> {
+    async fn send(&self, number: Option<Number>, user: User, op: MetaOp) -> Result<Answer> {
         let about = op.subject().unwrap_or(InodeId::ROOT);
-        self.send_for(about.partition(), number, credentials, op).await
+        self.send_for(about.partition(), number, user, op).await
     }
 
     /// Whether this is the only session there is: nothing changes behind its back. One that isn't alone needs its background work to run.
@@ -246,12 +248,12 @@ impl Client {
 
     /// Asks something that changes nothing.
     async fn ask(&self, op: MetaOp) -> Result<Answer> {
-        self.send(None, Credentials::default(), op).await
+        self.send(None, User::default(), op).await
     }
 
     /// Asks something for a user that changes nothing.
     async fn ask_for(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        self.send(None, credentials, op).await
+        self.send(None, credentials.into(), op).await
     }
 
     /// Asks for a change.
@@ -260,35 +262,6 @@ impl Client {
         let answer = self.change_numbered(numbered.number, credentials, op).await;
         numbered.ended(&answer);
         answer
-    }
-
-    async fn change_numbered(&self, number: Number, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        let number = Some(number);
-        // Root needs no introduction, and neither does anybody where the kernel's word is all that counts.
-        if credentials.uid == 0 || self.leases.is_alone() {
-            return self.send(number, credentials, op).await;
-        }
-        match self.send(number, credentials, op.clone()).await {
-            Err(error) if matches!(error.errno, Errno::EACCES | Errno::EPERM) => {
-                match self.introduce(credentials, &op).await {
-                    true => self.send(number, credentials, op).await,
-                    false => Err(error),
-                }
-            }
-            answer => answer,
-        }
-    }
-
-    /// Tells the service what it can't see of a user whom it refused something that the kernel had allowed. False when there is nothing to
-    /// tell.
-    async fn introduce(&self, credentials: Credentials, op: &MetaOp) -> bool {
-        let Some(standing) = self.face().and_then(|face| face.standing(credentials.pid)) else {
-            return false;
-        };
-        let ino = subject(op);
-        let introduction =
-            MetaOp::Introduce { ino, groups: standing.groups, privileged: standing.privileged };
-        self.send(None, credentials, introduction).await.is_ok()
     }
 
     /// Asks for a change on the client's own account.

@@ -244,10 +244,9 @@ impl MetaService {
                 self.require_service()?;
                 news
             }
-            MetaOp::Introduce { groups, privileged, .. } => session
-                .callers
-                .introduce(request.credentials, groups, privileged)
-                .map(|()| MetaReply::Unit)?,
+            MetaOp::Introduce { groups, .. } => {
+                session.callers.introduce(request.credentials, groups).map(|()| MetaReply::Unit)?
+            }
             MetaOp::StillYielding { seen } => session.is_yielding(seen),
             MetaOp::Yield { yields } => Box::pin(self.take_yields(&session, &yields)).await,
             MetaOp::Release { inodes, seen } => Box::pin(self.take_releases(&session, &inodes, seen)).await,

@@ -344,7 +344,8 @@ impl MetaService {
 
     /// The same, under the leases of another one.
     async fn run_by(&self, holder: &Arc<Session>, session: SessionId, op: MetaOp) -> Result<()> {
-        let request = MetaRequest { session, number: None, credentials: Credentials::default(), op };
+        let request =
+            MetaRequest { session, number: None, credentials: Credentials::default(), privileged: false, op };
         self.execute(Pass::Background, &request, holder, Deadline::NEVER).await.map(|_| ())
     }
 

@@ -18,6 +18,9 @@ pub struct MetaRequest {
     pub number: Option<Number>,
     /// Who asks, on the client.
     pub credentials: Credentials,
+    /// The client vouches, for this request alone, that the requesting thread has capabilities that
+    /// override what its ids allow, in the user namespace of the mount.
+    pub privileged: bool,
     /// What is asked.
     pub op: MetaOp,
 }
@@ -219,9 +222,8 @@ pub enum MetaOp {
     /// are partitions to which the session has yet to follow. Being asked again and again, it also tells that the session lives.
     NextRecalls { after: u64 },
     /// Says more of who asks by the request's credentials: `Unit`. A kernel's request has one group only, so a client says it when the service
-    /// refused what its kernel had allowed (`EACCES`, `EPERM`), and then asks again. `ino`: what that was about. `privileged`: the kernel
-    /// vouches for rights that no id shows, capabilities of the process.
-    Introduce { ino: InodeId, groups: Vec<u32>, privileged: bool },
+    /// refused what its kernel had allowed (`EACCES`, `EPERM`), and then asks again. `ino`: what that was about.
+    Introduce { ino: InodeId, groups: Vec<u32> },
     /// Answers recalls: `Unit`.
     Yield { yields: Vec<Yield> },
     /// The recalls with numbers up to `seen` that are not answered yet are being worked on (what is written has to reach a storage
@@ -246,6 +248,13 @@ pub enum MetaOp {
 }
 
 impl MetaOp {
+    /// Whether the service alone checks the user's permission. The client's kernel checks the other
+    /// changes before it sends them. It takes these for something else: for a created file that
+    /// needs no check, and for an extended attribute that needs write permission only.
+    pub fn is_unchecked_by_kernel(&self) -> bool {
+        matches!(self, MetaOp::MayOpen { .. } | MetaOp::SetPattern { .. } | MetaOp::Migrate { .. })
+    }
+
     /// The inode that is asked about or changed, of a name the directory that it is in: the service that executes its partition is to be asked.
     /// `None` for what concerns a session or a service as a whole.
     pub fn subject(&self) -> Option<InodeId> {

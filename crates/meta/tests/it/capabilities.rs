@@ -27,7 +27,8 @@ fn caller(holder: u64) -> Caller {
 
 async fn ask(world: &World, session: u64, holder: u64, op: MetaOp) -> Result<MetaResponse> {
     let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
-    let request = MetaRequest { session: SessionId(session), number: None, credentials, op };
+    let request =
+        MetaRequest { session: SessionId(session), number: None, credentials, privileged: false, op };
     world.meta.handle_from(&caller(holder), request, None).await
 }
 

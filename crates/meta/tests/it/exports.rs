@@ -41,9 +41,20 @@ fn caller(from: From) -> Caller {
     }
 }
 
-async fn ask(world: &World, from: From, (uid, pid): (u32, u32), op: MetaOp) -> Result<MetaResponse> {
+async fn ask(world: &World, from: From, who: (u32, u32), op: MetaOp) -> Result<MetaResponse> {
+    ask_with(world, from, who, false, op).await
+}
+
+async fn ask_with(
+    world: &World,
+    from: From,
+    (uid, pid): (u32, u32),
+    privileged: bool,
+    op: MetaOp,
+) -> Result<MetaResponse> {
     let credentials = Credentials { uid, gid: uid, pid };
-    let request = MetaRequest { session: SessionId(from.session), number: None, credentials, op };
+    let session = SessionId(from.session);
+    let request = MetaRequest { session, number: None, credentials, privileged, op };
     world.meta.handle_from(&caller(from), request, None).await
 }
 
@@ -142,12 +153,10 @@ fn squashed_root_is_nobody() {
         ask(&world, SQUASHED, AS_OWNER, read(file)).await.unwrap();
         ask(&world, SQUASHED, ITSELF, open(file, Some(LeaseMode::Write))).await.unwrap();
         // Capabilities of its processes don't make root of anybody.
-        let introduce = MetaOp::Introduce { ino: dir, groups: vec![0], privileged: true };
+        let introduce = MetaOp::Introduce { ino: dir, groups: vec![0] };
         ask(&world, SQUASHED, (OWNER + 1, 9), introduce).await.unwrap();
-        assert_eq!(
-            errno(ask(&world, SQUASHED, (OWNER + 1, 9), create(dir, "by privilege")).await),
-            Errno::EACCES
-        );
+        let by_privilege = ask_with(&world, SQUASHED, (OWNER + 1, 9), true, create(dir, "by privilege"));
+        assert_eq!(errno(by_privilege.await), Errno::EACCES);
         let own = made(&world, SQUASHED, AS_ROOT, create(ROOT, "own")).await;
         assert_eq!((own.uid, own.gid), (NOBODY, NOBODY));
         made(&world, SQUASHED, AS_ROOT, chmod(own.ino, 0o200)).await;

@@ -328,8 +328,6 @@ pub(crate) struct IntroduceFields {
     pub ino: u64,
     #[prost(uint32, repeated, tag = "2")]
     pub groups: Vec<u32>,
-    #[prost(bool, tag = "3")]
-    pub privileged: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -211,8 +211,8 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::MigrationOf { ino } => OpFields::MigrationOf(InodeFields::of(ino)),
             &MetaOp::MayOpen { ino, wanted } => OpFields::MayOpen(MayOpenFields { ino: ino.0, wanted }),
-            &MetaOp::Introduce { ino, ref groups, privileged } => {
-                OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone(), privileged })
+            &MetaOp::Introduce { ino, ref groups } => {
+                OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone() })
             }
             &MetaOp::StillYielding { seen } => OpFields::StillYielding(StillYieldingFields { seen }),
             MetaOp::Follow { partitions, in_use, promised } => OpFields::Follow(FollowFields {
@@ -355,8 +355,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::MigrationOf(f) => MetaOp::MigrationOf { ino: InodeId(f.ino) },
             OpFields::MayOpen(f) => MetaOp::MayOpen { ino: InodeId(f.ino), wanted: f.wanted },
             OpFields::Introduce(f) => {
-                let (groups, privileged) = (bounded(f.groups, "groups")?, f.privileged);
-                MetaOp::Introduce { ino: InodeId(f.ino), groups, privileged }
+                MetaOp::Introduce { ino: InodeId(f.ino), groups: bounded(f.groups, "groups")? }
             }
             OpFields::StillYielding(f) => MetaOp::StillYielding { seen: f.seen },
             OpFields::Follow(f) => MetaOp::Follow {

@@ -118,7 +118,7 @@ impl Cluster {
     /// A request of the client that it has given up comes to the service now.
     pub(crate) async fn ask_late(&self, op: MetaOp) {
         let (session, credentials) = (SESSION, Credentials::default());
-        let request = MetaRequest { session, number: Some(LATE), credentials, op };
+        let request = MetaRequest { session, number: Some(LATE), credentials, privileged: false, op };
         self.services.metadata.service().handle(request, None).await.unwrap();
     }
 

@@ -6,6 +6,7 @@ mod aio;
 mod busy;
 mod hanging;
 mod listing;
+mod locks;
 
 use client::{Client, ClientOptions};
 use fuse::{MountOptions, Opcode, Session, Transport};
@@ -153,6 +154,7 @@ fn check_all(name: &str, transport: Transport) {
     // While there are no further lanes yet.
     hanging::who_waits_for_a_disk_keeps_nobody_waiting(&cluster);
     names_are_the_same(&cluster);
+    locks::root_of_a_user_namespace_moves_no_file_of_others(&cluster);
     contents_are_the_same(&cluster);
     a_reader_sees_every_round_of_a_writer(&cluster);
     appends_of_both_are_whole(&cluster);

@@ -206,7 +206,16 @@ impl Roaming {
         let service = alive(&self.cluster.living, node)?;
         let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
         let reply = service
-            .handle(MetaRequest { session: self.session, number: numbered(sequence), credentials, op }, None)
+            .handle(
+                MetaRequest {
+                    session: self.session,
+                    number: numbered(sequence),
+                    credentials,
+                    privileged: false,
+                    op,
+                },
+                None,
+            )
             .await;
         travel().await;
         alive(&self.cluster.living, node)?;

@@ -104,7 +104,7 @@ impl Client {
     pub async fn call_in_lane(&self, lane: u32, sequence: u32, op: MetaOp) -> Result<MetaReply> {
         let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
         let number = Some(Number { lane, sequence });
-        let request = MetaRequest { session: self.session, number, credentials, op };
+        let request = MetaRequest { session: self.session, number, credentials, privileged: false, op };
         self.meta.handle(request, None).await.map(|response| response.reply)
     }
 
@@ -128,7 +128,20 @@ impl Client {
         sequence: u64,
         op: MetaOp,
     ) -> Result<MetaResponse> {
-        let request = MetaRequest { session: self.session, number: numbered(sequence), credentials, op };
+        let request = MetaRequest {
+            session: self.session,
+            number: numbered(sequence),
+            credentials,
+            privileged: false,
+            op,
+        };
+        self.meta.handle(request, None).await
+    }
+
+    /// The same to one for whose capabilities the client vouches.
+    pub async fn respond_privileged(&self, credentials: Credentials, op: MetaOp) -> Result<MetaResponse> {
+        let session = self.session;
+        let request = MetaRequest { session, number: None, credentials, privileged: true, op };
         self.meta.handle(request, None).await
     }
 

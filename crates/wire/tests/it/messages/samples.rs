@@ -25,7 +25,7 @@ pub fn samples() -> Vec<Sample> {
         let name = format!("meta_request-{}", kind(&op));
         let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
         let number = Some(Number { lane: 0, sequence: 300 });
-        sample(name, MetaRequest { session: SessionId(7), number, credentials, op })
+        sample(name, MetaRequest { session: SessionId(7), number, credentials, privileged: false, op })
     }));
     samples.extend(meta_replies().into_iter().map(|reply| {
         let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Shared), grant(3, LeaseMode::Write)];
@@ -39,13 +39,21 @@ pub fn samples() -> Vec<Sample> {
     let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
     let op = MetaOp::SetPattern { dir: DIR, change };
     let number = Some(Number { lane: 0, sequence: 300 });
-    let mirrored = MetaRequest { session: SessionId(7), number, credentials, op };
+    let mirrored = MetaRequest { session: SessionId(7), number, credentials, privileged: false, op };
     samples.push(sample("meta_request-set_scheme".to_string(), mirrored));
     let promised = vec![Promise { credentials, file: promised() }];
     let op = MetaOp::Register { in_use: vec![INO], promised };
-    let returns =
-        MetaRequest { session: SessionId(7), number: None, credentials: Credentials::default(), op };
+    let returns = MetaRequest {
+        session: SessionId(7),
+        number: None,
+        credentials: Credentials::default(),
+        privileged: false,
+        op,
+    };
     samples.push(sample("meta_request-register".to_string(), returns));
+    let op = MetaOp::MayOpen { ino: INO, wanted: 6 };
+    let vouched = MetaRequest { session: SessionId(7), number: None, credentials, privileged: true, op };
+    samples.push(sample("meta_request-privileged".to_string(), vouched));
     samples.extend(ranges());
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
@@ -166,8 +174,13 @@ fn grant(ino: u64, mode: LeaseMode) -> Grant {
 /// What is about names with a prefix.
 fn ranges() -> Vec<Sample> {
     let prefix = Bytes::from_static(b"rank3.");
-    let request =
-        |op| MetaRequest { session: SessionId(7), number: None, credentials: Credentials::default(), op };
+    let request = |op| MetaRequest {
+        session: SessionId(7),
+        number: None,
+        credentials: Credentials::default(),
+        privileged: false,
+        op,
+    };
     let list =
         MetaOp::Readdir { dir: DIR, cookie: 7, limit: 2048, attributes: false, prefix: prefix.clone() };
     let reserve = MetaOp::Reserve { dir: DIR, count: 63, prefix };
@@ -288,7 +301,7 @@ fn meta_ops() -> Vec<MetaOp> {
         },
         MetaOp::MayOpen { ino, wanted: 6 },
         MetaOp::Reopen { ino, past: 3 << 44 | 257 },
-        MetaOp::Introduce { ino, groups: vec![100, 27], privileged: true },
+        MetaOp::Introduce { ino, groups: vec![100, 27] },
         MetaOp::Migrate { ino, pool: Some("nvme".into()), scheme: Some("mirror:2".into()) },
         MetaOp::MigrationOf { ino },
         MetaOp::Reserve { dir, count: 1024, prefix: Bytes::new() },

@@ -9,11 +9,13 @@ use wire::mgmt::{DrainProgress, Touched};
 use wire::*;
 
 pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
-    let head = (any::<u64>(), of(numbers()), any::<[u32; 3]>());
-    (head, select(meta_ops()).prop_flat_map(|op| op)).prop_map(|((session, number, [uid, gid, pid]), op)| {
-        let credentials = Credentials { uid, gid, pid };
-        MetaRequest { session: SessionId(session), number, credentials, op }
-    })
+    let head = (any::<u64>(), of(numbers()), any::<[u32; 3]>(), any::<bool>());
+    (head, select(meta_ops()).prop_flat_map(|op| op)).prop_map(
+        |((session, number, [uid, gid, pid], privileged), op)| {
+            let credentials = Credentials { uid, gid, pid };
+            MetaRequest { session: SessionId(session), number, credentials, privileged, op }
+        },
+    )
 }
 
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
@@ -185,7 +187,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         StillYielding { seen: u64s() },
         MayOpen { ino: ino(), wanted: u32s() },
         Reopen { ino: ino(), past: u64s() },
-        Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
+        Introduce { ino: ino(), groups: vec_of(u32s()) },
         Migrate { ino: ino(), pool: of(".{0,20}"), scheme: of(".{0,20}") },
         MigrationOf { ino: ino() },
         Reserve { dir: ino(), count: u32s(), prefix: name() },

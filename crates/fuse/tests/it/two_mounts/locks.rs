@@ -1,0 +1,63 @@
+//! What users may do, and locks.
+
+#![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
+
+use super::Cluster;
+use std::fs;
+use std::io;
+
+/// A user who is root in a namespace of their own asks for what the kernel leaves to the service.
+pub(crate) fn root_of_a_user_namespace_moves_no_file_of_others(cluster: &Cluster) {
+    let [path, _] = cluster.paths("of root");
+    fs::write(&path, "content").unwrap();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let place = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let wish = br#"{"scheme":"single"}"#;
+    let ask = || {
+        let (name, value) = (c"weft.migrate".as_ptr(), wish.as_ptr().cast());
+        // SAFETY: strings that live longer than the call, and the length of the value.
+        checked(unsafe { libc::setxattr(place.as_ptr(), name, value, wish.len(), 0) })
+    };
+    assert_eq!(in_a_child(ask), 0, "root may");
+    let refused = in_a_child(|| {
+        let user = super::NOBODY;
+        // SAFETY: numbers, and no list of groups.
+        unsafe {
+            checked(libc::setgroups(0, std::ptr::null()))?;
+            checked(libc::setgid(user))?;
+            checked(libc::setuid(user))?;
+            if libc::unshare(libc::CLONE_NEWUSER) < 0 {
+                return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+            }
+        }
+        ask()
+    });
+    match refused {
+        libc::ENOSYS => println!("skipped: no user namespace can be made"),
+        refused => assert_eq!(refused, libc::EPERM),
+    }
+    fs::remove_file(&path).unwrap();
+}
+
+/// Runs something in a child process, which has this process' files; the number of its error, or 0.
+///
+/// `work` makes system calls only: other threads may hold any lock of the program.
+fn in_a_child(work: impl FnOnce() -> io::Result<()>) -> i32 {
+    // SAFETY: the child makes system calls only, and ends without running anything else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let number = work().err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
+        // SAFETY: it takes a number.
+        unsafe { libc::_exit(number) };
+    }
+    checked(child).unwrap();
+    let mut status = 0;
+    // SAFETY: the kernel writes one number.
+    checked(unsafe { libc::waitpid(child, &mut status, 0) }).unwrap();
+    assert!(libc::WIFEXITED(status), "{status:x}");
+    libc::WEXITSTATUS(status)
+}
+
+fn checked(done: i32) -> io::Result<()> {
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
