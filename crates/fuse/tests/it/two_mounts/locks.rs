@@ -1,10 +1,35 @@
-//! What users may do, and locks.
+//! Byte-range locks of processes end with a close by the process, and others see it at once.
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
 use super::Cluster;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// The files are open for reading before any process of the mount takes a lock.
+pub(crate) fn a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened(cluster: &Cluster) {
+    let [path, elsewhere] = cluster.paths("locked");
+    fs::write(&path, "content").unwrap();
+    let [first, second, third] = [0; 3].map(|_| File::open(&path).unwrap());
+
+    lock(&first, libc::F_SETLK, libc::F_RDLCK).unwrap();
+    assert!(is_locked(&elsewhere), "the lock is there");
+    drop(second);
+    assert!(!is_locked(&elsewhere), "the lock outlives a close of another descriptor");
+
+    // The process that takes the lock ends, and the open file stays.
+    let ended = in_a_child(|| lock(&third, libc::F_SETLK, libc::F_RDLCK));
+    assert_eq!(ended, 0);
+    assert!(!is_locked(&elsewhere), "the lock outlives its process");
+
+    lock(&third, libc::F_OFD_SETLK, libc::F_RDLCK).unwrap();
+    drop(first);
+    assert!(is_locked(&elsewhere), "the lock of an open file outlives closes of others");
+    drop(third);
+    fs::remove_file(&path).unwrap();
+}
 
 /// A user who is root in a namespace of their own asks for what the kernel leaves to the service.
 pub(crate) fn root_of_a_user_namespace_moves_no_file_of_others(cluster: &Cluster) {
@@ -56,6 +81,29 @@ fn in_a_child(work: impl FnOnce() -> io::Result<()>) -> i32 {
     checked(unsafe { libc::waitpid(child, &mut status, 0) }).unwrap();
     assert!(libc::WIFEXITED(status), "{status:x}");
     libc::WEXITSTATUS(status)
+}
+
+/// Locks or unlocks the whole file without waiting.
+fn lock(file: &File, command: i32, kind: i32) -> io::Result<()> {
+    let whole = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: the structure lives longer than the call.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), command, &whole) })
+}
+
+/// Whether anybody has a lock on the file.
+fn is_locked(path: &Path) -> bool {
+    let file = File::options().write(true).open(path).unwrap();
+    match lock(&file, libc::F_OFD_SETLK, libc::F_WRLCK) {
+        Ok(()) => lock(&file, libc::F_OFD_SETLK, libc::F_UNLCK).map(|()| false).unwrap(),
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => true,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 fn checked(done: i32) -> io::Result<()> {

@@ -154,6 +154,7 @@ fn check_all(name: &str, transport: Transport) {
     // While there are no further lanes yet.
     hanging::who_waits_for_a_disk_keeps_nobody_waiting(&cluster);
     names_are_the_same(&cluster);
+    locks::a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened(&cluster);
     locks::root_of_a_user_namespace_moves_no_file_of_others(&cluster);
     contents_are_the_same(&cluster);
     a_reader_sees_every_round_of_a_writer(&cluster);
