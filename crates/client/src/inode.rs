@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use types::{Attr, HashMap, InodeId, Layout, Timestamp};
+use types::{Attr, FileKind, HashMap, InodeId, Layout, Timestamp};
 use wire::LeaseMode;
 
 /// Shards of the table; a power of two, many more than cores.
@@ -246,6 +246,8 @@ struct Node {
     users: u64,
     /// No name is left.
     unlinked: bool,
+    /// The kernel's references are to a directory.
+    is_directory: bool,
     /// The kernel may have pages from when it was open. They outlive the files that they were read through, and go with the references.
     filled: bool,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
@@ -337,12 +339,19 @@ impl InodeTable {
     }
 
     /// The kernel got a reference.
-    pub(crate) fn remember(&self, ino: InodeId) {
+    pub(crate) fn remember(&self, ino: InodeId, kind: FileKind) {
         let mut shard = self.shard(ino);
-        match self.heir_of(ino) {
-            Some(heir) => heir.remember(ino),
-            None => shard.entry(ino).or_default().references += 1,
+        if let Some(heir) = self.heir_of(ino) {
+            return heir.remember(ino, kind);
         }
+        let node = shard.entry(ino).or_default();
+        node.references += 1;
+        node.is_directory = kind == FileKind::Directory;
+    }
+
+    /// Whether the kernel knows a directory under this number.
+    pub(crate) fn is_directory(&self, ino: InodeId) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|node| node.is_directory)
     }
 
     fn heir_of(&self, ino: InodeId) -> Option<&Arc<InodeTable>> {
@@ -355,7 +364,10 @@ impl InodeTable {
             let mut shard = shard.lock();
             bequeathed.get_or_init(|| heir.clone());
             for (&ino, node) in shard.iter_mut().filter(|(_, node)| node.references > 0) {
-                heir.shard(ino).entry(ino).or_default().references += std::mem::take(&mut node.references);
+                let mut shard = heir.shard(ino);
+                let inherited = shard.entry(ino).or_default();
+                inherited.references += std::mem::take(&mut node.references);
+                inherited.is_directory = node.is_directory;
             }
             shard.retain(|_, node| node.users > 0 || node.open.is_some());
         }
@@ -413,7 +425,7 @@ impl InodeTable {
     /// Both for an inode that was made just now: the kernel gets a reference, and a use of the content starts. True when nobody else
     /// refers to it, so that it surely is as it was made.
     pub(crate) fn remember_and_acquire(&self, ino: InodeId) -> (Arc<OpenInode>, bool) {
-        self.remember(ino);
+        self.remember(ino, FileKind::Regular);
         let open = self.acquire(ino);
         let alone = self.shard(ino).get(&ino).is_some_and(|node| node.references == 1 && node.users == 1);
         (open, alone)

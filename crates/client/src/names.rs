@@ -108,7 +108,7 @@ impl Client {
     ) -> Result<Option<Known>> {
         match self.getattr(ino).await {
             Ok(known) if known.nlink > 0 || last => {
-                self.inodes.remember(ino);
+                self.inodes.remember(ino, known.kind());
                 Ok(Some(Known { name_trusted: self.leases.may_be_kept(asked, parent), ..known }))
             }
             Ok(_) => Ok(None),
@@ -118,8 +118,21 @@ impl Client {
         }
     }
 
-    /// A program was told by `ESTALE` that something is gone. If it comes again by the name, what it finds stays until it gets there.
-    pub fn note_missed(&self, credentials: Credentials) {
+    /// What a program is told that uses an inode which is gone.
+    ///
+    /// `ENOENT` for a directory, as a local file system says in a directory that was removed: programs
+    /// that empty a tree together go on. `ESTALE` for anything else: the kernel then looks the name up
+    /// again, which may name another file by now, and what the program finds stays until it gets there.
+    pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
+        if self.over().is_none() && self.inodes.is_directory(ino) {
+            return Errno::ENOENT;
+        }
+        self.note_missed(credentials);
+        Errno::ESTALE
+    }
+
+    /// A program was told by `ESTALE` that something is gone.
+    fn note_missed(&self, credentials: Credentials) {
         if !self.leases.is_alone() {
             self.missed.note(credentials.pid, rt::monotonic_ns());
         }
@@ -162,8 +175,8 @@ impl Client {
     }
 
     /// Adds one kernel reference (a directory entry with attributes was handed to the kernel).
-    pub fn remember(&self, ino: InodeId) {
-        self.inodes.remember(ino);
+    pub fn remember(&self, ino: InodeId, kind: FileKind) {
+        self.inodes.remember(ino, kind);
     }
 
     /// Attributes as they are now.
@@ -381,7 +394,7 @@ impl Client {
     /// Counts the reference that the kernel gets with a reply.
     fn referenced(&self, parent: InodeId, answer: Answer) -> Result<Known> {
         let attr = entry(answer.reply)?;
-        self.inodes.remember(attr.ino);
+        self.inodes.remember(attr.ino, attr.kind());
         Ok(self.known(answer.asked, parent, self.inodes.overlay(attr)))
     }
 

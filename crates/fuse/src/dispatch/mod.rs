@@ -30,7 +30,7 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
         Err(error) => {
             log_failure(core, request, &error);
             if error.errno == Errno::ESTALE {
-                core.shared.client.note_missed(request.credentials());
+                return Err(core.shared.client.errno_of_gone(request.credentials(), request.ino()));
             }
             Err(if (1..=MAX_ERRNO).contains(&error.errno.0) { error.errno } else { Errno::EIO })
         }

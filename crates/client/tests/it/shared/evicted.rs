@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{ByteRange, Errno, InodeId, Result, SetAttr};
+use types::{ByteRange, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
 
 const O_EXCL: u32 = 0o200;
@@ -240,7 +240,7 @@ fn what_the_kernel_refers_to_stays_known_and_can_be_forgotten() {
         file.release().await;
         let again = mount.open(ROOT, ino, RDWR).await.unwrap();
         // A reference that an answer of the old session brings, late, counts as well.
-        old.remember(ino);
+        old.remember(ino, FileKind::Regular);
         other.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
         put(&again, 0, CHUNK, b'x').await.unwrap();
         again.release().await;

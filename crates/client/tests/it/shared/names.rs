@@ -162,7 +162,7 @@ fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
         let missed = two.open(ROOT, first, RDONLY).await.err().expect("the file is gone");
         assert_eq!(missed.errno, Errno::ESTALE);
         // The kernel is told so, and comes again.
-        two.note_missed(ROOT);
+        assert_eq!(two.errno_of_gone(ROOT, first), Errno::ESTALE);
         let second = two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino;
         replace(&one, b'c').await;
         rt::sleep(Duration::from_millis(500)).await;

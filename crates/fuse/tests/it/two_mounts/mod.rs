@@ -7,6 +7,7 @@ mod busy;
 mod hanging;
 mod listing;
 mod locks;
+mod removed;
 
 use client::{Client, ClientOptions};
 use fuse::{MountOptions, Opcode, Session, Transport};
@@ -163,6 +164,8 @@ fn check_all(name: &str, transport: Transport) {
     listing::listings_show_what_others_have_made(&cluster);
     who_fills_a_directory_asks_for_no_permissions(&cluster);
     what_others_do_to_a_directory_is_seen_at_once(&cluster);
+    removed::nothing_is_found_in_a_directory_that_another_mount_has_removed(&cluster);
+    removed::two_mounts_remove_a_tree_together(&cluster);
     a_change_of_permissions_counts_at_once(&cluster);
     a_deleted_file_stays_while_it_is_open(&cluster);
     a_failed_write_takes_nothing_away_from_others(&cluster);
