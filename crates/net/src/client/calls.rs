@@ -23,8 +23,6 @@ pub(super) enum Outcome {
 /// What a call holds of its connection, given back when the answer comes.
 pub(super) struct Held {
     pub(super) _credit: Permit,
-    /// For one that may wait for others.
-    pub(super) _waits: Option<Permit>,
     /// Given back as soon as nobody waits any more: what comes then is passed over.
     pub(super) bytes: Option<Permit>,
 }

@@ -10,7 +10,7 @@ use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::{Heard, Inbound, matches_or_fault};
 use crate::limits::{
-    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_LIMIT, MAX_BYTES_IN_FLIGHT, WAITS_ARE_ONE_OF,
+    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_LIMIT, MAX_BYTES_IN_FLIGHT, MAX_WAITS_IN_FLIGHT,
     WATCH_INTERVAL,
 };
 use crate::outbox::Outbox;
@@ -56,8 +56,9 @@ pub(super) struct Connection {
     /// What is shared with a server on this machine.
     arena: Option<Rc<Arena>>,
     calls: RefCell<Calls>,
+    /// Requests in flight, except those that may wait for others.
     requests: Rc<Budget>,
-    /// Those of the requests that may wait for others, see [`Answer::Waits`].
+    /// Requests in flight that may wait for others, see [`Answer::Waits`].
     waits: Rc<Budget>,
     bytes: Rc<Budget>,
     heard: Rc<Heard>,
@@ -96,7 +97,7 @@ impl Connection {
             liveness: options.liveness,
             calls: RefCell::default(),
             requests: Budget::new(credits),
-            waits: Budget::new((credits / WAITS_ARE_ONE_OF).max(1)),
+            waits: Budget::new(MAX_WAITS_IN_FLIGHT),
             bytes: Budget::new(MAX_BYTES_IN_FLIGHT),
             heard: inbound.heard(),
             counters,
@@ -259,20 +260,20 @@ impl Connection {
 
     /// Waits for room on the connection, for a request with so much payload.
     ///
-    /// One that may wait for others leaves room for them: what it waits for may be a request on this very connection, as the unlocking of a file
+    /// One that may wait for others takes none of theirs: what it waits for may be a request on this very connection, as the unlocking of a file
     /// is for those that want to lock it.
     async fn admit(&self, amount: usize, request: &Outgoing) -> Result<Held, Outcome> {
-        let waits = match request.answer {
-            Answer::Waits => Some(self.waits.acquire(1).await.ok_or(Outcome::Lost)?),
-            Answer::Plain | Answer::Fills => None,
+        let requests = match request.answer {
+            Answer::Waits => &self.waits,
+            Answer::Plain | Answer::Fills => &self.requests,
         };
-        let both = async { Some((self.requests.acquire(1).await?, self.bytes.acquire(amount).await?)) };
-        let permits = match self.requests.try_acquire(1).zip(self.bytes.try_acquire(amount)) {
+        let both = async { Some((requests.acquire(1).await?, self.bytes.acquire(amount).await?)) };
+        let permits = match requests.try_acquire(1).zip(self.bytes.try_acquire(amount)) {
             Some(both) => Some(both),
             None => rt::timeout(request.left(), both).await.ok_or(Outcome::TimedOut)?,
         };
         let (credit, bytes) = permits.filter(|_| self.is_usable()).ok_or(Outcome::Lost)?;
-        Ok(Held { _credit: credit, _waits: waits, bytes: Some(bytes) })
+        Ok(Held { _credit: credit, bytes: Some(bytes) })
     }
 
     async fn receive(&self, mut inbound: Inbound) -> Result<(), Fault> {

@@ -8,7 +8,7 @@ use crate::budget::Permit;
 use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::{Heard, Inbound, check_payload};
-use crate::limits::{DIRECT_RECEIVE_BYTES, WELCOME_PING_INTERVAL};
+use crate::limits::{DIRECT_RECEIVE_BYTES, MAX_WAITS_IN_FLIGHT, WELCOME_PING_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
@@ -236,16 +236,15 @@ impl Connection {
 
     async fn receive_request(self: &Rc<Self>, header: Header, inbound: &mut Inbound) -> Result<(), Fault> {
         let deadline = Deadline::after(inbound.heard().at_ns.get(), header.deadline_ms);
-        let limits = &self.core.shared.options.limits;
-        if self.requests.running() >= limits.requests_per_connection {
-            return Err(Fault::unexpected("more requests are in flight than were allowed"));
-        }
         self.check_place(&header)?;
         let parts = [header.body_bytes, header.payload_bytes, header.wanted_bytes];
         let amount = parts.iter().map(|bytes| *bytes as usize).sum();
         let Some(permit) = self.admit(amount).await else { return Err(Fault::Closed) };
         let body = inbound.body(&header).await?;
         let job = self.decode(&header, body.as_slice());
+        if job.as_ref().is_ok_and(|job| !self.may_begin(job.answer)) {
+            return Err(Fault::unexpected("more requests are in flight than were allowed"));
+        }
         let payload = match (&job, header.payload_bytes as usize) {
             (_, 0) => None,
             (Err(_), _) => {
@@ -269,6 +268,15 @@ impl Connection {
             Err(error) => self.answer_error(header.id, &error),
         }
         Ok(())
+    }
+
+    /// Whether the client may have one more such request in flight.
+    fn may_begin(&self, answer: Answer) -> bool {
+        let most = self.core.shared.options.limits.requests_per_connection;
+        match answer {
+            Answer::Waits => self.requests.waiting() < MAX_WAITS_IN_FLIGHT,
+            Answer::Plain | Answer::Fills => self.requests.working() < most,
+        }
     }
 
     /// Waits for room for a request; `None` when the connection has ended meanwhile.

@@ -45,7 +45,7 @@ pub struct ServerOptions {
 /// What bounds a server.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Requests in flight on one connection.
+    /// Requests in flight on one connection, those that may wait for others not counted.
     pub requests_per_connection: usize,
     /// Connections; more are closed at once.
     pub connections: usize,

@@ -2,11 +2,17 @@
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
-use super::Cluster;
+use super::{Cluster, aio};
+use fuse::Opcode;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than hundreds of waits need to begin.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The files are open for reading before any process of the mount takes a lock.
 pub(crate) fn a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened(cluster: &Cluster) {
@@ -29,6 +35,45 @@ pub(crate) fn a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened
     assert!(is_locked(&elsewhere), "the lock of an open file outlives closes of others");
     drop(third);
     fs::remove_file(&path).unwrap();
+}
+
+/// More than a core has lanes to begin with, and than a connection carries other requests.
+pub(crate) fn hundreds_of_programs_wait_for_one_lock(cluster: &Cluster) {
+    const WAITERS: u64 = 600;
+    const STACK_BYTES: usize = 256 << 10;
+    let ([path, _], [beside, _]) = (cluster.paths("wanted"), cluster.paths("beside"));
+    fs::write(&path, "").unwrap();
+    let open = || File::options().write(true).open(&path).unwrap();
+    let arrived = || cluster.mounts[0].stats().requests(Opcode::Setlkw);
+    let (held, before) = (open(), arrived());
+    lock(&held, libc::F_OFD_SETLK, libc::F_WRLCK).unwrap();
+    let (open, began) = (&open, Instant::now());
+    thread::scope(|scope| {
+        let wait = move || {
+            aio::stay_on(0);
+            lock(&open(), libc::F_OFD_SETLKW, libc::F_WRLCK)
+        };
+        let start = |_| thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, wait).unwrap();
+        let waiters: Vec<_> = (0..WAITERS).map(start).collect();
+        let has_ended = || waiters.iter().any(|waiter| waiter.is_finished());
+        while arrived() - before < WAITERS && !has_ended() && began.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let (ended, waits) = (has_ended(), arrived() - before);
+        // The others go on meanwhile, on the same processor.
+        let written = scope.spawn(|| {
+            aio::stay_on(0);
+            fs::write(&beside, "content")
+        });
+        let written = written.join().unwrap();
+        drop(held);
+        for waiter in waiters {
+            waiter.join().unwrap().unwrap();
+        }
+        assert!(!ended && waits == WAITERS, "{waits} wait");
+        written.unwrap();
+    });
+    [path, beside].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
 /// A user who is root in a namespace of their own asks for what the kernel leaves to the service.

@@ -171,6 +171,8 @@ fn check_all(name: &str, transport: Transport) {
     a_failed_write_takes_nothing_away_from_others(&cluster);
     writes_that_wait_for_the_kernel_let_its_reads_pass(&cluster);
     busy::who_reads_page_after_page_keeps_nobody_from_writing(&cluster);
+    // There are lanes for all from then on.
+    locks::hundreds_of_programs_wait_for_one_lock(&cluster);
 }
 
 #[test]
