@@ -2,6 +2,7 @@
 
 use super::late::Holding;
 use client::{Client, ClientOptions, Succession};
+use kv::{Batch, Engine};
 use net::Channel;
 use rt::sim::Machine;
 use std::future::Future;
@@ -191,6 +192,20 @@ impl Cluster {
         while mount.lineage().replacements == before.replacements {
             rt::sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// The metadata service ends without warning, its store loses the record of a mount's session, and another service starts.
+    pub(crate) async fn restart_names_without(&self, mount: &Succession) {
+        let (engine, session) = (self.metadata.engine(), mount.lineage().session);
+        let pairs = engine.scan(&[], &[0xff; 16], usize::MAX).unwrap();
+        let keys = pairs.into_iter().map(|(key, _)| key.to_vec());
+        // Notes of what the session writes end so, too, and name a file besides.
+        let is_record = |key: &Vec<u8>| key.len() < 16 && key.ends_with(&session.0.to_be_bytes());
+        let records: Vec<_> = keys.filter(is_record).collect();
+        assert_eq!(records.len(), 1, "the record of the session");
+        let writes = records.into_iter().map(|key| (key, None)).collect();
+        engine.apply(&[Batch { guards: vec![], writes }]).unwrap();
+        self.restart_names().await;
     }
 
     /// Ends the session of a mount, as an administrator does.
