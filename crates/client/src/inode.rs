@@ -599,7 +599,16 @@ impl InodeTable {
         self.reports.iter().map(|shard| shard.load(Ordering::Acquire)).sum()
     }
 
-    /// Lays what only this session knows yet over attributes from the metadata service.
+    /// Where the chunks of a file are that this session has changed since it last told the service how
+    /// much they take of their disks. The chunk files alone know it meanwhile.
+    pub(crate) fn unreported_chunks(&self, ino: InodeId) -> Option<Arc<Layout>> {
+        let open = self.open(ino)?;
+        let content = open.content.lock();
+        content.layout.clone().filter(|_| content.loaded && content.writing && content.unreported)
+    }
+
+    /// Lays what only this session knows yet over attributes from the metadata service, except for
+    /// [allocated blocks](InodeTable::unreported_chunks).
     pub(crate) fn overlay(&self, mut attr: Attr) -> Attr {
         if let Some(open) = self.open(attr.ino) {
             let content = open.content.lock();
@@ -607,7 +616,6 @@ impl InodeTable {
                 // What is known of a shared file may be less than others know.
                 let shared = content.lease == LeaseMode::Shared;
                 attr.size = if shared { attr.size.max(content.size) } else { content.size };
-                attr.blocks = attr.blocks.max(content.size.div_ceil(512));
                 if let Some(mtime) = content.mtime {
                     attr.mtime = if shared { attr.mtime.max(mtime) } else { mtime };
                     attr.ctime = attr.ctime.max(mtime);

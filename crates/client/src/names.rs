@@ -194,9 +194,10 @@ impl Client {
             if self.inodes.reports(ino) != reports {
                 continue;
             }
-            let known = self.known(answer.asked, ino, attr);
+            let is_kept = self.leases.may_be_kept(answer.asked, ino);
+            let known = Known { trusted: is_kept, name_trusted: is_kept, attr };
             if known.trusted || attr.kind() != FileKind::Regular {
-                return Ok(known);
+                return Box::pin(self.with_blocks(known)).await;
             }
             let attr = self.while_lease_lasts(async || self.with_chunks(attr).await).await?;
             if self.inodes.reports(ino) == reports {
@@ -215,6 +216,13 @@ impl Client {
             None => return None,
         };
         Some(Known { attr, trusted: false, name_trusted: false })
+    }
+
+    /// Attributes of a file that nobody else is writing, with the blocks that are allocated to it.
+    async fn with_blocks(&self, known: Known) -> Result<Known> {
+        let Some(layout) = self.inodes.unreported_chunks(known.ino) else { return Ok(known) };
+        let blocks = self.allocated_roughly(known.ino, &layout, known.size).await?;
+        Ok(Known { attr: Attr { blocks, ..known.attr }, ..known })
     }
 
     /// Attributes of a file that others may be writing, with what its chunk files say.
@@ -398,12 +406,13 @@ impl Client {
         Ok(self.known(answer.asked, parent, self.inodes.overlay(attr)))
     }
 
-    /// Attributes with what may be kept of them, now.
+    /// Attributes with what may be kept of them, now. Those of a file whose blocks have to be asked for may not.
     pub(crate) fn known(&self, asked: Asked, parent: InodeId, attr: Attr) -> Known {
+        let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
         Known {
             attr,
             name_trusted: self.leases.may_be_kept(asked, parent),
-            trusted: self.leases.may_be_kept(asked, attr.ino),
+            trusted: is_whole && self.leases.may_be_kept(asked, attr.ino),
         }
     }
 

@@ -8,6 +8,7 @@ mod hanging;
 mod listing;
 mod locks;
 mod removed;
+mod sparse;
 
 use client::{Client, ClientOptions};
 use fuse::{MountOptions, Opcode, Session, Transport};
@@ -158,6 +159,7 @@ fn check_all(name: &str, transport: Transport) {
     locks::a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened(&cluster);
     locks::root_of_a_user_namespace_moves_no_file_of_others(&cluster);
     contents_are_the_same(&cluster);
+    sparse::a_file_with_a_hole_has_few_blocks_while_it_is_written(&cluster);
     a_reader_sees_every_round_of_a_writer(&cluster);
     appends_of_both_are_whole(&cluster);
     one_directory_is_filled_from_both(&cluster);
