@@ -7,6 +7,12 @@ pub const NODE_VALIDITY_S: i64 = 10 * YEAR_S;
 /// How long a client's certificate is valid, seconds: one year. Clients come and go; a forgotten one shuts itself out.
 pub const CLIENT_VALIDITY_S: i64 = YEAR_S;
 
+/// How long a certificate of the HTTP interface is valid, seconds: 90 days. Processes renew theirs long before.
+pub const API_VALIDITY_S: i64 = 90 * 24 * 3600;
+
+/// Most names in a certificate of the HTTP interface.
+pub const MAX_API_NAMES: usize = 64;
+
 /// How long the authority's own certificate says it is valid, seconds: 50 years, so that no node's certificate outlives it.
 pub const AUTHORITY_VALIDITY_S: i64 = 50 * YEAR_S;
 

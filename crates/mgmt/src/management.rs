@@ -87,6 +87,11 @@ pub trait Gate: Send + Sync {
     fn capability_keys(&self, now_s: i64) -> types::Result<String>;
     /// A new token, for a node or for clients.
     fn token(&self, client: bool, now_s: i64) -> types::Result<String>;
+    /// Certifies a key for the HTTP interface of a node, under these names: PEM. Refused where there is no
+    /// authority.
+    fn certify_api(&self, _csr: &str, _names: &[String], _now_s: i64) -> types::Result<String> {
+        Err(crate::refusal::no_authority())
+    }
 }
 
 /// What management needs of the metadata service.

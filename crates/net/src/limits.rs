@@ -124,3 +124,11 @@ pub(crate) const TLS_BULK_STAGE_BYTES: usize = 256 << 10;
 /// What an encrypted connection encrypts before it sends it, plain bytes: fifteen full records, which with what encryption adds stay below
 /// 256 KiB, a size of pooled memory.
 pub(crate) const TLS_SEND_BYTES: usize = 15 * (16 << 10);
+
+/// How long a request waits for the cluster map that its caller knows and its server doesn't. Nodes hear
+/// of a map within milliseconds; a caller that names a map which doesn't exist waits for nothing longer.
+pub(crate) const MAP_PATIENCE: Duration = Duration::from_secs(5);
+/// How often such a request looks at the map.
+pub(crate) const MAP_POLL: Duration = Duration::from_millis(20);
+/// No more than one line in the log about refused requests in this time.
+pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);

@@ -37,10 +37,11 @@ impl Permit {
         Permit { ring, logged_ns: AtomicU64::new(0) }
     }
 
-    /// Refuses what its capability doesn't allow. Services need none: they are let in as nodes.
+    /// Refuses what its capability doesn't allow. Services need none: the transport admits them by their
+    /// roles (`wire::authorization`).
     pub(crate) async fn check(&self, name: &str, holder: u64, request: &StorageRequest) -> Result<()> {
         let Some(wanted) = wanted(&request.op) else { return Ok(()) };
-        // What one member of a group sends another was looked at by the first.
+        // The primary has looked at what it sends on; only nodes with a member of the group send it.
         if request.session == SessionId(0) || mirror::is_between_members(request) {
             return Ok(());
         }

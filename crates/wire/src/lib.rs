@@ -29,6 +29,7 @@
 //! # Ok::<(), wire::Malformed>(())
 //! ```
 
+pub mod authorization;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,6 +1,7 @@
 //! One connection of a client, on its core.
 
 use super::accept::refuse;
+use super::admission::Verdict;
 use super::core::{Arrival, ClientCore, ServerCore};
 use super::requests::{Requests, Running};
 use super::router::Job;
@@ -336,7 +337,27 @@ impl Connection {
             let message = format!("{name} has no service {}", header.service);
             return Err(Error::new(Errno::EOPNOTSUPP, message));
         };
-        Ok(route.decode(body)?)
+        let job = route.decode(body)?;
+        let admission = &self.core.shared.admission;
+        match admission.judge(&self.caller, (header.service, &job.rule), header.epoch) {
+            Verdict::Admitted => Ok(job),
+            Verdict::Refused(error) => Err(error),
+            Verdict::MapIsOlder => Ok(self.once_admitted(header, job)),
+        }
+    }
+
+    /// A job that waits for the map that its caller knows before anything else.
+    #[cold]
+    fn once_admitted(&self, header: &Header, job: Job) -> Job {
+        let (shared, service, epoch) = (self.core.shared.clone(), header.service, header.epoch);
+        let Job { answer, rule, run } = job;
+        let run = move |caller: Rc<Caller>, deadline, payload| -> LocalFuture<'static, Result<Vec<u8>>> {
+            Box::pin(async move {
+                shared.admission.await_map(&caller, (service, &rule), epoch).await?;
+                run(caller, deadline, payload).await
+            })
+        };
+        Job { answer, rule, run: Box::new(run) }
     }
 
     fn begin(

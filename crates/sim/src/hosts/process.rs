@@ -387,6 +387,7 @@ pub(super) fn serve(name: String, ip: Ipv4Addr, router: Router) -> Result<Arc<Se
         name,
         cluster: CLUSTER.into(),
         security: Security::Plain,
+        map: types::MapHandle::default(),
         sum_payloads: true,
         limits: ServerLimits { liveness: LIVENESS, ..ServerLimits::default() },
     };

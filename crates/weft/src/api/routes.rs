@@ -233,7 +233,7 @@ impl Call<'_> {
             true => Some(self.text("name")?),
             false => None,
         };
-        match MgmtRequest::change_node(node, name, rack) {
+        match MgmtRequest::change_node(node, name, rack, None) {
             Some(request) => self.change(request),
             None => Ok(None),
         }

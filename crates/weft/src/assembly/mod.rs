@@ -12,7 +12,6 @@ mod engine;
 mod follow;
 mod gate;
 mod group_links;
-mod guard;
 mod head;
 mod key_store;
 mod measure;

@@ -186,7 +186,7 @@ impl NodeView {
     fn add_target(&self, target: TargetConfig) -> Result<Value> {
         if !self.config.roles.contains(&types::Role::Storage) {
             return Err(Error::new(Errno::EINVAL, format!("{} has not the role storage", self.name()))
-                .hint("add \"storage\" to roles in node.toml and start weft serve again; or add the target on another node"));
+                .hint("weft node set NODE --roles on the management node, then the same roles in node.toml, then weft serve again; or add the target on another node"));
         }
         let id = self.services.storage.add_target(target.clone())?;
         target.append(&self.dir)?;
@@ -227,7 +227,9 @@ impl Service for NodeView {
     }
 
     fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
+        // Only management may have nodes measured and keep what comes of it.
         let services = self.services.clone();
+        services.head()?;
         let map = self.map();
         let node = order.node(&map)?;
         let channel = match node.id == self.config.node {

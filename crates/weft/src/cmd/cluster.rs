@@ -250,7 +250,8 @@ fn token_text(token: &str) -> Result<String> {
     std::fs::read_to_string(token).map_err(|e| os_error(token, &e))
 }
 
-fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
+/// Sorted, each once.
+pub fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
     let mut roles: Vec<Role> = asked.iter().map(|role| Role::from(*role)).collect();
     roles.sort_unstable();
     roles.dedup();

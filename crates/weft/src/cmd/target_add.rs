@@ -24,7 +24,7 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
     let config = NodeConfig::read(&dir)?;
     if !config.roles.contains(&Role::Storage) {
         return Err(Error::new(Errno::EINVAL, format!("node {} has not the role storage", config.node))
-            .hint("add \"storage\" to its roles in node.toml, or add the target on another node"));
+            .hint("weft node set NODE --roles on the management node, then the same roles in node.toml; or add the target on another node"));
     }
     let path = match args.path.canonicalize() {
         Ok(path) => path,

@@ -5,6 +5,7 @@ use super::fields;
 use super::meta_op::OpFields;
 use super::meta_reply::ReplyFields;
 use super::storage::CapabilityFields;
+use crate::authorization::{self, Rule};
 use crate::{Answer, Capability, DirectoryState, Grant, LeaseMode, Malformed, Message, Request, Service};
 use crate::{MetaOp, MetaRequest, MetaResponse};
 use bytes::Bytes;
@@ -103,6 +104,10 @@ impl Request for MetaRequest {
             MetaOp::Lock { wait: true, .. } | MetaOp::NextRecalls { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
+    }
+
+    fn rule(&self) -> Rule {
+        authorization::metadata(self)
     }
 }
 

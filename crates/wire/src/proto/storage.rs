@@ -2,6 +2,7 @@
 
 use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, packed, time, unpacked};
 use super::fields;
+use crate::authorization::{self, Rule};
 use crate::{
     Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_LIST_ITEMS, MAX_RATES, MAX_SURVEYED,
     Malformed, Measure, Message, Part, Path, Rate, RateOf, Regions, Request, Seek, Service, Survey,
@@ -639,6 +640,10 @@ impl Request for StorageRequest {
             StorageOp::Measure { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
+    }
+
+    fn rule(&self) -> Rule {
+        authorization::storage(self)
     }
 }
 

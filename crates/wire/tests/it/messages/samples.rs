@@ -201,7 +201,7 @@ fn set() -> SetAttr {
     }
 }
 
-fn meta_ops() -> Vec<MetaOp> {
+pub fn meta_ops() -> Vec<MetaOp> {
     let (ino, parent, dir, name) = (INO, DIR, DIR, name());
     let to = Bytes::from_static(b"target");
     let value = Bytes::from_static(b"value");
@@ -366,7 +366,7 @@ fn meta_replies() -> Vec<MetaReply> {
     ]
 }
 
-fn storage_ops() -> Vec<StorageOp> {
+pub fn storage_ops() -> Vec<StorageOp> {
     vec![
         StorageOp::Read { offset: 1 << 40, path: Path::Cached },
         StorageOp::Write { offset: 4096, path: Path::Direct, durable: true },
@@ -399,7 +399,7 @@ fn storage_ops() -> Vec<StorageOp> {
     ]
 }
 
-fn kv_requests() -> Vec<KvRequest> {
+pub fn kv_requests() -> Vec<KvRequest> {
     let bytes = Bytes::from_static;
     let first = KvBatch {
         guards: vec![(bytes(b"owner"), Some(bytes(b"me"))), (bytes(b"gone"), None)],
@@ -452,7 +452,7 @@ fn storage_replies() -> Vec<StorageReply> {
     ]
 }
 
-fn partitions_requests() -> Vec<PartitionsRequest> {
+pub fn partitions_requests() -> Vec<PartitionsRequest> {
     let (partition, token, session) = (PartitionId(3), 0x0102_0304_0506_0708, SessionId(7));
     let target = TargetId(12);
     vec![
