@@ -64,6 +64,9 @@ pub struct NodeConfig {
     /// Where administrators' programs reach it by HTTP; nowhere unless named.
     #[serde(default)]
     pub api: Vec<SocketAddr>,
+    /// Names of the management node that programs use there, beside those that the cluster map knows.
+    #[serde(default)]
+    pub api_names: Vec<String>,
     /// What an acknowledged metadata change survives.
     #[serde(default)]
     pub durability: crate::cli::Durability,
@@ -145,7 +148,8 @@ impl NodeConfig {
              # The NUMA zone that its CPUs and memory are taken from; of the targets, only those of other zones are left alone.\n\
              # numa = 0\n\
              # Where programs administrate it: HTTP and JSON, described in docs/reference/openapi.json.\n\
-             # api = [\"127.0.0.1:7580\"]\n",
+             # api = [\"127.0.0.1:7580\"]\n\
+             # api_names = [\"weft.example.com\"] # further names in its certificate there, on the management node\n",
             self.cluster,
             self.node,
             self.name,
@@ -376,6 +380,7 @@ mod tests {
             threads: None,
             numa: None,
             api: vec![],
+            api_names: vec![],
             durability: Default::default(),
             backups: None,
             targets: vec![],

@@ -479,6 +479,7 @@ mod tests {
             threads: None,
             numa: None,
             api: vec![],
+            api_names: vec![],
             durability: crate::cli::Durability::Relaxed,
             targets: vec![],
             backups: None,
