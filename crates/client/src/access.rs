@@ -336,11 +336,13 @@ impl Content {
     /// Forgets what is true only under a lease.
     pub(crate) fn unload(&mut self) {
         let (unsynced, unsynced_names, era) = (self.unsynced, self.unsynced_names, self.era + 1);
+        let last_size = self.last_size;
         let unsynced_in = std::mem::take(&mut self.unsynced_in);
         let mut failures = std::mem::take(&mut self.failures);
         if self.kept.is_some() {
             failures.note_dropped();
         }
-        *self = Content { unsynced, unsynced_in, unsynced_names, failures, era, ..Content::default() };
+        *self =
+            Content { unsynced, unsynced_in, unsynced_names, failures, last_size, era, ..Content::default() };
     }
 }

@@ -215,6 +215,9 @@ impl Content {
     fn lose(&mut self, ino: InodeId, era: u64, kept: &Kept, error: Error) {
         self.failures.note(error);
         if self.still(ino, era).is_err() {
+            if kept.end() > kept.size {
+                self.lower_last_size(era, kept.size);
+            }
             return;
         }
         (self.kept, self.next) = (None, None);

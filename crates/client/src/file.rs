@@ -5,6 +5,7 @@ use crate::data::ChunkWrite;
 use crate::epoch::Under;
 use crate::fill::{Entry, Fills, Pass};
 use crate::inode::{Content, OpenInode};
+use crate::last_size::LateWrite;
 use crate::{Client, Known, entry};
 use bytes::Bytes;
 use rt::IoBuf;
@@ -528,20 +529,21 @@ impl Client {
         let mut content = inode.content.lock();
         let still = content.still(inode.ino, start.under.era);
         if let Err(error) = written {
-            if how.append && still.is_err() && error.errno == Errno::EKEYEXPIRED {
-                // It may be there, and may have been when the service settled the file.
-                write.landed = Some(Landed { offset, layout: layout.clone() });
-                return Err(error);
-            }
             // Some targets may have taken their part. Beside other writers it can't be told from what they write, and stays.
             let alone = content.lease == LeaseMode::Write;
             content.cut_pending |= still.is_ok() && alone && range.end > content.size;
             return Err(error);
         }
-        if let Err(error) = still {
-            // The service may have settled the file's end before this was there.
-            write.landed = Some(Landed { offset, layout: layout.clone() });
-            return Err(error);
+        if let Err(ended) = still {
+            return match content.late_write(start.under.era, range.end) {
+                // What is known of the mode is forgotten with the lease.
+                LateWrite::Kept => Ok(how.kill_suid_sgid),
+                LateWrite::Unknown if !how.append => {
+                    write.landed = Some(Landed { offset, layout: layout.clone() });
+                    Err(ended)
+                }
+                LateWrite::Unknown | LateWrite::Cut => Err(ended),
+            };
         }
         content.size = content.size.max(range.end);
         content.next = Some(range.end);
@@ -581,7 +583,7 @@ impl Client {
             Start::of(inode.ino, &content)
         };
         if let Some(landed) = write.landed.take()
-            && self.stands(inode, start, &landed, write).await?
+            && stands(inode, start, &landed, write)
         {
             let clears = how.kill_suid_sgid && std::mem::take(&mut inode.content.lock().privileged);
             return Ok(Some(clears));
@@ -599,32 +601,6 @@ impl Client {
         let under = inode.content.lock().under(inode.ino);
         let start = Start { under: Under { era: start.under.era, ..under }, ..start };
         self.write_and_note(inode, &layout, start, offset, write).await.map(Some)
-    }
-
-    /// Whether a write that landed when its lease had ended is part of the file as it is now. If so it must not be done again, since others may
-    /// have seen it and written over it.
-    async fn stands(
-        &self,
-        inode: &OpenInode,
-        now: Start,
-        landed: &Landed,
-        write: &Pending<'_>,
-    ) -> Result<bool> {
-        let is_same_place = {
-            let content = inode.content.lock();
-            content.inline.is_none() && content.layout.as_deref() == Some(&landed.layout)
-        };
-        if !is_same_place || write.range_at(landed.offset).end > now.size {
-            return Ok(false);
-        }
-        if !write.how.append {
-            return Ok(true);
-        }
-        // Another record may lie there by now.
-        let found = IoBuf::alloc(write.buf.len());
-        let path = self.path_of(false, found.len());
-        self.read_chunks(now.under, &landed.layout, landed.offset, found.clone(), path).await?;
-        Ok(found.as_slice() == write.buf.as_slice())
     }
 
     /// Whether the file had bits that the write has cleared, of which the kernel doesn't know yet.
@@ -702,6 +678,7 @@ impl Content {
     /// Takes over what the metadata service knows.
     pub(crate) fn take(&mut self, info: FileInfo) {
         (self.loaded, self.doubted) = (true, false);
+        self.end_last_size();
         self.size = info.attr.size;
         self.layout = info.layout.map(Arc::new);
         self.inline = info.inline;
@@ -724,6 +701,15 @@ fn prepare(content: &Content, write: &Pending<'_>) -> Prepared {
         (Some(layout), None) if ready => Prepared::Chunks(layout.clone()),
         _ => Prepared::Reshape,
     }
+}
+
+/// Whether a write beside other clients that storage answered when its lease had ended is part of
+/// the file as it is now. If so it must not be done again, since others may have seen it and
+/// written over it.
+fn stands(inode: &OpenInode, now: Start, landed: &Landed, write: &Pending<'_>) -> bool {
+    let content = inode.content.lock();
+    let is_same_place = content.inline.is_none() && content.layout.as_deref() == Some(&landed.layout);
+    is_same_place && write.range_at(landed.offset).end <= now.size
 }
 
 /// Inline content after a write at `offset`, with zeros in any gap.

@@ -61,6 +61,7 @@ impl Client {
         // Who doesn't know the session yet hears of locks when partitions have come to it.
         if service.is_registered() {
             self.reclaim_locks(service, |ino| self.services.executes(service, ino)).await?;
+            self.reclaim_sizes(service).await?;
         }
         let in_use = self.inodes.in_use().into_iter().filter(|&ino| self.services.executes(service, ino));
         let in_use: Vec<InodeId> = in_use.collect();
@@ -104,7 +105,7 @@ impl Client {
         let in_use = self.inodes.in_use().into_iter().filter(|&ino| concerned(ino));
         let in_use: Vec<InodeId> = in_use.collect();
         in_use.iter().for_each(|&ino| self.leases.mark(ino));
-        let told = match self.reclaim_locks(service, concerned).await {
+        let told = match self.reclaim_locks(service, concerned).await.and(self.reclaim_sizes(service).await) {
             Ok(()) => {
                 let promised = self.sealed_promises(concerned);
                 let follow = MetaOp::Follow { partitions: partitions.to_vec(), in_use, promised };
@@ -142,6 +143,7 @@ impl Client {
             // Answers that are on their way may tell a size from before what is now forgotten.
             self.inodes.reported(inode.ino);
             let mut content = inode.content.lock();
+            content.note_last_size();
             left.push(inode.take_kept(&mut content));
             content.unload();
         }

@@ -7,6 +7,7 @@ use crate::behind::{Failures, Kept};
 use crate::epoch::Under;
 use crate::fill::Fills;
 use crate::landing::Landing;
+use crate::last_size::LastSize;
 use crate::promise::Promised;
 use crate::verifiers::Unsynced;
 use parking_lot::{Mutex, MutexGuard};
@@ -152,6 +153,9 @@ pub(crate) struct Content {
     pub(crate) unreported: bool,
     /// What was written and is kept for a moment, beyond what the storage services have.
     pub(crate) kept: Option<Kept>,
+    /// Where the file ended when a lease ended with its service. Outlives what is forgotten with
+    /// it.
+    pub(crate) last_size: Option<LastSize>,
     /// Where the last write ended.
     pub(crate) next: Option<u64>,
     /// Writes that could not be stored after they had been kept. Outlives what is forgotten with a lease.
@@ -185,6 +189,7 @@ impl Default for Content {
             end_in_doubt: false,
             unreported: false,
             kept: None,
+            last_size: None,
             next: None,
             failures: Failures::default(),
             unsynced: Unsynced::default(),

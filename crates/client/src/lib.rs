@@ -36,6 +36,7 @@ mod habit;
 mod held;
 mod inode;
 mod landing;
+mod last_size;
 mod lease;
 mod lock;
 mod making;
@@ -505,6 +506,7 @@ fn registers(op: &MetaOp) -> bool {
         MetaOp::Register { .. }
             | MetaOp::Follow { .. }
             | MetaOp::ReclaimLocks { .. }
+            | MetaOp::ReclaimSizes { .. }
             | MetaOp::NextRecalls { .. }
             | MetaOp::EndSession
     )

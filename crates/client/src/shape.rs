@@ -51,33 +51,38 @@ impl Client {
         };
         let truncated = self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await;
         inode.content.lock().doubt_unless_answered(inode.ino, era, &truncated);
-        let info = file_info(truncated?)?;
+        let reply = truncated?;
         let layout = {
             let mut content = inode.content.lock();
-            // When this has to begin anew, the service says of the file that it is still to be cut.
-            content.still(inode.ino, era)?;
-            content.take(info);
+            // The size is set, once. If the lease has ended since, others may have made the file
+            // longer, and the chunks are the service's to cut: when it settles the file, or when
+            // this session gives it up without having used it again.
+            if content.still(inode.ino, era).is_err() {
+                return Ok(());
+            }
+            content.take(file_info(reply)?);
             content.mtime = None;
             let in_chunks = content.layout.clone().filter(|_| content.inline.is_none());
             content.cut_pending |= in_chunks.is_some() && size < old_size;
             in_chunks.filter(|_| content.cut_pending)
         };
-        if let Some(layout) = layout {
-            self.finish_cut(inode).await?;
-            let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
-            // The cut is younger than the time that the service gave the change, and who looks at a file that is open for writing elsewhere
-            // takes the targets' times for those of writes that nobody has told of.
-            self.report(MetaOp::EndWrite {
-                ino,
-                size,
-                blocks,
-                mtime: Some(rt::now()),
-                done: false,
-                kill_suid_sgid: false,
-            })
-            .await?;
+        let Some(layout) = layout else { return Ok(()) };
+        match self.cut_and_report(inode, size, &layout).await {
+            Err(error) if error.errno == Errno::EKEYEXPIRED => Ok(()),
+            done => done,
         }
-        Ok(())
+    }
+
+    /// Cuts the chunks of a file whose size has been set.
+    async fn cut_and_report(&self, inode: &OpenInode, size: u64, layout: &Layout) -> Result<()> {
+        self.finish_cut(inode).await?;
+        let (ino, blocks) = (inode.ino, self.allocated(inode.ino, layout).await?);
+        // The cut is younger than the time that the service gave the change, and who looks at a
+        // file that is open for writing elsewhere takes the targets' times for those of writes that
+        // nobody has told of.
+        let mtime = Some(rt::now());
+        let op = MetaOp::EndWrite { ino, size, blocks, mtime, done: false, kill_suid_sgid: false };
+        self.report(op).await.map(drop)
     }
 
     /// Cuts chunks that reach beyond the end of the file, if there may be any. The gate is held exclusively.

@@ -251,6 +251,7 @@ impl MetaService {
         if self.grace.note(id, |expected| expected.registers = false) {
             self.open_closed();
         }
+        self.drop_sizes(id);
     }
 
     /// A session has followed partitions.
@@ -259,6 +260,7 @@ impl MetaService {
         {
             self.open_closed();
         }
+        self.drop_sizes(id);
     }
 
     /// A partition has gone on to another service, before all sessions had followed to this one.
@@ -273,6 +275,7 @@ impl MetaService {
         if self.grace.note(id, |expected| *expected = Expected::default()) {
             self.open_closed();
         }
+        self.drop_sizes(id);
     }
 
     /// Waits until all sessions of before are back or ended.

@@ -31,6 +31,10 @@ pub(crate) const MAX_LANES: u32 = 65_536;
 /// Files of a session that comes back that are made at a time. They share commits.
 pub(crate) const PROMISES_AT_ONCE: usize = 64;
 
+/// Files whose sizes sessions tell when they come back, until these are settled: 64 MiB at most.
+/// More than clients have open for writing at a time, as a rule.
+pub(crate) const KNOWN_SIZES: usize = 1 << 20;
+
 /// Ranges of names that sessions have to themselves, some 150 bytes each: in all directories, in one, and of one session there.
 pub(crate) const RANGES: usize = 64 << 10;
 pub(crate) const RANGES_PER_DIRECTORY: usize = 4096;

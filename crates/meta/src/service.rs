@@ -14,6 +14,7 @@ use crate::locks::Locks;
 use crate::neighbours::{Company, Neighbours};
 use crate::sessions::{Session, Sessions};
 use crate::shut::Shut;
+use crate::sizes::Sizes;
 use crate::stats::MetaStats;
 use crate::view::{View, not_owner, store_error};
 use identity::CapabilityRing;
@@ -64,6 +65,7 @@ pub struct MetaService {
     pub(crate) claims: Claims,
     /// Files that nobody gets at for now.
     pub(crate) shut: Shut,
+    pub(crate) sizes: Sizes,
     pub(crate) drains: Drains,
     pub(crate) migrations: Migrations,
     /// Makes groups that somebody wants to use.
@@ -144,6 +146,7 @@ impl MetaService {
             chunks: Chunks { map, channels: storage },
             claims: Claims::default(),
             shut: Shut::default(),
+            sizes: Sizes::default(),
             drains: Drains::default(),
             migrations: Migrations::default(),
             group_maker: OnceLock::new(),
@@ -212,6 +215,9 @@ impl MetaService {
             return Box::pin(self.reclaim_locks(request.session, locks))
                 .await
                 .map(|()| MetaReply::Unit.into());
+        }
+        if let MetaOp::ReclaimSizes { sizes } = &request.op {
+            return self.reclaim_sizes(request.session, sizes).map(|()| MetaReply::Unit.into());
         }
         let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
         if self.is_farewell_of_unknown(&request)? {
@@ -449,7 +455,7 @@ impl MetaService {
         }
         let granted = self.reconcile(&request.op, session, (view, cleared), &mut applied)?;
         self.note_cut(request, &mut applied)?;
-        session.record_durably(request.number, &applied.reply, &mut applied.writes);
+        session.record_durably(request, &applied.reply, &mut applied.writes);
         let answer = Answered { reply: applied.reply, granted, reads_only };
         Ok(Change { answer, writes: applied.writes })
     }

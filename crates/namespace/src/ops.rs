@@ -88,6 +88,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         | MetaOp::Unlock { .. }
         | MetaOp::TestLock { .. }
         | MetaOp::ReclaimLocks { .. }
+        | MetaOp::ReclaimSizes { .. }
         | MetaOp::Introduce { .. }
         | MetaOp::Register { .. }
         | MetaOp::Follow { .. }

@@ -43,7 +43,7 @@ mod proto;
 mod storage;
 
 pub use kv::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest, MAX_KV_BATCHES};
-pub use lease::{Grant, LeaseMode, Recall, Yield};
+pub use lease::{Grant, KnownSize, LeaseMode, Recall, Yield};
 pub use lock::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 pub use message::{Answer, Malformed, Message, Request, Service};
 pub use meta::{

@@ -1,7 +1,8 @@
 //! Requests to a metadata service.
 
 use crate::{
-    Capability, Grant, HeldLock, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Number, Recall, Yield,
+    Capability, Grant, HeldLock, KnownSize, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Number,
+    Recall, Yield,
 };
 use bytes::Bytes;
 use types::{
@@ -203,6 +204,13 @@ pub enum MetaOp {
     /// the last of them answered before `Register`: `Unit`. Until every session of before is back or ended, nobody is granted a lock. `EAGAIN`
     /// when one of them is held by somebody else: that one is lost.
     ReclaimLocks { locks: Vec<HeldLock> },
+    /// A session that is about to register, or to follow, tells the size of files whose chunks it
+    /// was changing under `Write` when that lease ended with the service that had granted it; in as
+    /// many requests as it takes, the last of them answered before `Register` or `Follow`: `Unit`.
+    /// When the service settles such a file, it cuts chunks that reach beyond that size: they hold
+    /// parts of writes that no application has been told of, and that the client repeats. Sizes
+    /// that come when the session is back already are ignored.
+    ReclaimSizes { sizes: Vec<KnownSize> },
 
     /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
     /// caches nothing; `in_use` are the inodes of which it has files open. Its recalls are asked for from 0 on. Sessions that didn't
@@ -287,6 +295,7 @@ impl MetaOp {
             | MetaOp::MigrationOf { ino }
             | MetaOp::Describe { ino } => Some(*ino),
             MetaOp::ReclaimLocks { .. }
+            | MetaOp::ReclaimSizes { .. }
             | MetaOp::StillYielding { .. }
             | MetaOp::Register { .. }
             | MetaOp::Follow { .. }

@@ -1,7 +1,9 @@
 //! With what fields a metadata service is asked. Numbers are fixed for ever.
 
 use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, TimeFields, name, need, time};
-use crate::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, Malformed, MetaOp, PatternChange, Yield};
+use crate::{
+    HeldLock, KnownSize, LockKind, LockOwner, LockRange, LockSpace, Malformed, MetaOp, PatternChange, Yield,
+};
 use crate::{Promise, PromisedFile};
 use bytes::Bytes;
 use types::{Chooser, InodeId, SetAttr, SetTime};
@@ -395,6 +397,14 @@ pub(crate) struct FollowFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SizeFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SetPatternFields {
     #[prost(uint64, tag = "1")]
     pub dir: u64,
@@ -522,6 +532,18 @@ impl TryFrom<LockFields> for HeldLock {
             kind: LockKind::take(f.kind)?,
             range: need(f.range, "range of a lock")?.try_into()?,
         })
+    }
+}
+
+impl From<&KnownSize> for SizeFields {
+    fn from(&KnownSize { ino, size }: &KnownSize) -> SizeFields {
+        SizeFields { ino: ino.0, size }
+    }
+}
+
+impl From<SizeFields> for KnownSize {
+    fn from(SizeFields { ino, size }: SizeFields) -> KnownSize {
+        KnownSize { ino: InodeId(ino), size }
     }
 }
 

@@ -104,6 +104,8 @@ pub(crate) enum OpFields {
     Reserve(ReserveFields),
     #[prost(message, tag = "58")]
     Deliver(PromisedFields),
+    #[prost(message, tag = "59")]
+    ReclaimSizes(List<SizeFields, MAX_LIST_ITEMS>),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -224,6 +226,9 @@ impl From<&MetaOp> for OpFields {
                 OpFields::Reserve(ReserveFields { dir: dir.0, count, prefix: prefix.clone() })
             }
             MetaOp::Deliver { file } => OpFields::Deliver((&**file).into()),
+            MetaOp::ReclaimSizes { sizes } => {
+                OpFields::ReclaimSizes(List::of(sizes, SizeFields::from).unwrap_or_default())
+            }
         }
     }
 }
@@ -368,6 +373,9 @@ impl TryFrom<OpFields> for MetaOp {
                 MetaOp::Reserve { dir: InodeId(f.dir), count: f.count, prefix: name(f.prefix)? }
             }
             OpFields::Deliver(f) => MetaOp::Deliver { file: Box::new(f.try_into()?) },
+            OpFields::ReclaimSizes(list) => {
+                MetaOp::ReclaimSizes { sizes: List::take(Some(list), |f| Ok(f.into()))? }
+            }
         })
     }
 }

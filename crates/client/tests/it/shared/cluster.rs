@@ -139,6 +139,22 @@ impl Cluster {
         (clients::start(self.options_over(self.metadata.handler(), way.clone())).await, way)
     }
 
+    /// A client with a way of its own to the storage services.
+    pub(crate) async fn client_over(&self, storage: StorageHandler) -> Arc<Client> {
+        clients::start(self.options_over(self.metadata.handler(), storage)).await
+    }
+
+    /// The same that keeps small writes for a moment.
+    pub(crate) async fn client_over_that_keeps(&self, storage: StorageHandler) -> Arc<Client> {
+        let options = self.options_over(self.metadata.handler(), storage);
+        clients::start(ClientOptions { write_behind: true, ..options }).await
+    }
+
+    /// A client with a way of its own to the metadata service.
+    pub(crate) async fn client_to_names_over(&self, names: MetaHandler) -> Arc<Client> {
+        clients::start(self.options_over(names, self.slow_storage())).await
+    }
+
     /// One that keeps small writes for a moment.
     pub(crate) async fn client_that_keeps(
         &self,

@@ -21,6 +21,7 @@ mod privileges;
 mod promised;
 mod ranges;
 mod recalls;
+mod repeated;
 mod sessions;
 mod shortened;
 mod silence;

@@ -293,6 +293,9 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::MigrationOf { ino },
         MetaOp::Reserve { dir, count: 1024, prefix: Bytes::new() },
         MetaOp::Deliver { file: Box::new(promised()) },
+        MetaOp::ReclaimSizes {
+            sizes: vec![KnownSize { ino, size: 5_000_000_000 }, KnownSize { ino: InodeId(9), size: 0 }],
+        },
     ]
 }
 

@@ -182,6 +182,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
         ReclaimLocks { locks: vec_of(held_lock()) },
+        ReclaimSizes { sizes: vec_of((ino(), u64s()).prop_map(|(ino, size)| KnownSize { ino, size })) },
         StillYielding { seen: u64s() },
         MayOpen { ino: ino(), wanted: u32s() },
         Reopen { ino: ino(), past: u64s() },
