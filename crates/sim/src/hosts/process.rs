@@ -1,7 +1,6 @@
 //! The processes of a cluster, each on its host.
 
 use super::company::Office;
-use super::member::NAMES_TIMEOUT;
 use crate::cluster::{
     HASH_KEY, LOG_BYTES, PARTITIONS, PATTERN, StorageChannel, cluster_map, directory, identity, store_error,
     targets,
@@ -73,6 +72,8 @@ pub(super) struct Site {
     pub(super) notes: bool,
     /// Whether clients keep writes for a moment.
     pub(super) write_behind: bool,
+    /// How long requests of clients wait.
+    pub(super) patience: Duration,
     /// Metadata hosts whose process goes by what the store's host has lost: it is to begin anew.
     pub(super) outdated: Arc<Mutex<BTreeSet<usize>>>,
     /// Metadata hosts that have opened the store since its host has lost its power.
@@ -322,7 +323,7 @@ impl Site {
             write_behind: self.write_behind,
             alone: false,
         });
-        client.set_patience(if mirrored { NAMES_TIMEOUT } else { CALL_TIMEOUT });
+        client.set_patience(self.patience);
         client.register().await?;
         Ok(client)
     }
