@@ -247,6 +247,14 @@ impl Member {
     }
 
     async fn register(&self) -> Result<()> {
+        // As a node does it: what a crash has left on a storage host is judged by management until
+        // it is seen to.
+        let has_registered = self.has_registered.load(Ordering::Relaxed);
+        let is_settled = self.storage.as_ref().map(|storage| storage.is_settled(&self.map.current()));
+        let again = has_registered && is_settled == Some(true);
+        if is_settled.is_some() && !again {
+            self.lease.end();
+        }
         let sent_ns = rt::monotonic_ns();
         let register = Register {
             cluster: new_identity("").cluster,
@@ -257,7 +265,7 @@ impl Member {
             version: VERSION.into(),
             clock_s: rt::now().secs,
             targets: self.reports().await,
-            again: self.storage.is_some() && self.has_registered.load(Ordering::Relaxed),
+            again,
         };
         match self.management.call(MgmtRequest::Register(register), None).await? {
             MgmtReply::Registered(registered) => {
