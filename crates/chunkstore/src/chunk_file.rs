@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rt::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use types::{ByteRange, Errno, InodeId};
 
@@ -37,6 +37,8 @@ pub(crate) struct ChunkFile {
     pub(crate) used: AtomicBool,
     /// Small reads since it was opened that found nothing in memory.
     pub(crate) misses: AtomicU32,
+    /// It was at least so long when its length was last looked at.
+    pub(crate) reaches: AtomicU64,
     /// Where a change was abandoned or failed half-way, so that checksums may not match.
     unsettled: Mutex<Option<ByteRange>>,
 }
@@ -95,6 +97,7 @@ impl ChunkFile {
             deleted: AtomicBool::new(false),
             used: AtomicBool::new(true),
             misses: AtomicU32::new(0),
+            reaches: AtomicU64::new(0),
             unsettled: Mutex::new(None),
         }
     }

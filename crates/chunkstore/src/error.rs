@@ -104,6 +104,26 @@ impl StoreError {
         )
     }
 
+    /// The metadata knows that the chunk file had at least `known` bytes; it has `len`, or isn't there.
+    pub(crate) fn lacking(
+        (target, ino): (TargetId, InodeId),
+        path: &Path,
+        len: Option<u64>,
+        known: u64,
+    ) -> StoreError {
+        let range = ByteRange::new(len.unwrap_or(0), known);
+        let path = path.display();
+        let cause = match len {
+            Some(len) => format!("has {len} bytes and had at least {known}: {path}"),
+            None => format!("is gone and had at least {known} bytes: {path}"),
+        };
+        StoreError::new(
+            Kind::Corrupt { ino, range },
+            format!("target {target}: the chunk file of inode {ino} {cause}"),
+            "weft fsck names the file: restore it from a backup, and find out who changes files of the target",
+        )
+    }
+
     pub(crate) fn closed(target: TargetId) -> StoreError {
         StoreError::new(
             Kind::Closed,

@@ -59,6 +59,7 @@ impl Store {
         self.is_left_by_crash.store(!records.is_empty(), Ordering::Release);
         let in_spans = self.chunk_files_in(&records.spans, true).await?;
         self.new_at_crash.lock().extend(records.spans.iter().map(|span| (span.first, span.end)));
+        self.at_crash.note_spans(&records.spans);
         let mut notes = records.notes.clone();
         notes.extend(in_spans.iter().map(|ino| Note { ino: *ino, first: 0, end: 1 }));
         for of_one_file in merged(notes).chunk_by(|a, b| a.ino == b.ino) {
@@ -80,6 +81,7 @@ impl Store {
     async fn recover_one(&self, notes: &[Note], report: &mut RecoveryReport) -> Result<()> {
         let ino = notes[0].ino;
         self.touched.lock().push(ino);
+        self.at_crash.note_file(ino);
         let Some(file) = self.find(ino).await? else { return self.remove_lone_sums(ino).await };
         report.files += 1;
         for note in notes {

@@ -2,6 +2,7 @@
 
 use crate::chunk_file::{Change, ChunkFile, absent_is_fine};
 use crate::error::Result;
+use crate::known::At;
 use crate::place;
 use crate::range_lock::Passage;
 use crate::read::{BLOCK, whole_blocks};
@@ -20,6 +21,9 @@ impl Store {
     pub async fn truncate(&self, ino: InodeId, len: u64) -> Result<()> {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
+        if len == 0 {
+            self.lacking.forget(ino);
+        }
         let Some(file) = self.find(ino).await? else {
             // Of what somebody else has removed nothing was to stay.
             return if len == 0 && self.is_missing(ino).await? { self.remove(ino).await } else { Ok(()) };
@@ -44,6 +48,7 @@ impl Store {
         let change = Change::begin(&file, blocks);
         self.mark_unsynced(&file);
         file.cached.set_len(len).await.map_err(failed)?;
+        file.reaches.fetch_min(len, Ordering::Relaxed);
         self.cut_sums(&file, len.div_ceil(BLOCK)).await?;
         self.set_edges(&file, edge.into_iter()).await?;
         self.mark_unsynced(&file);
@@ -58,6 +63,15 @@ impl Store {
     pub async fn set_len(&self, ino: InodeId, len: u64) -> Result<()> {
         self.end_of(ino, len, 0)?;
         self.truncate(ino, len).await?;
+        self.extend(ino, len).await
+    }
+
+    /// Makes a chunk file at least `len` bytes long, by a hole at its end, and makes it if there is none.
+    ///
+    /// # Errors
+    /// [`Kind::TooLarge`](crate::Kind::TooLarge).
+    pub async fn extend(&self, ino: InodeId, len: u64) -> Result<()> {
+        self.end_of(ino, len, 0)?;
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
         let file = self.find_or_create(ino).await?;
@@ -81,6 +95,17 @@ impl Store {
     /// # Errors
     /// [`Kind::NoSpace`](crate::Kind::NoSpace), which freeing never meets.
     pub async fn allocate(&self, ino: InodeId, range: ByteRange, how: Allocate) -> Result<()> {
+        self.allocate_at(At { ino, offset: range.start, known: 0 }, range.len(), how).await
+    }
+
+    /// The same, where the chunk file is known to have a length.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when zeroing would make a hole of what is gone, as for
+    /// [`Store::write_at`].
+    pub async fn allocate_at(&self, at: At, len: u64, how: Allocate) -> Result<()> {
+        let At { ino, offset, known } = at;
+        let range = ByteRange::new(offset, offset.saturating_add(len));
         if range.is_empty() {
             return Ok(());
         }
@@ -95,7 +120,8 @@ impl Store {
                 let Some(file) = self.find(ino).await? else { return Ok(()) };
                 (file, range.intersect(ByteRange::new(0, MAX_CHUNK_FILE_BYTES)))
             }
-            Allocate::Reserve | Allocate::Zero => (self.find_or_create(ino).await?, range),
+            Allocate::Reserve => (self.find_or_create(ino).await?, range),
+            Allocate::Zero => (self.find_to_lengthen(ino, known.min(offset)).await?, range),
         };
         match how {
             _ if range.is_empty() => Ok(()),
@@ -141,6 +167,7 @@ impl Store {
         absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))?;
         self.unsynced.lock().insert(ino);
         self.sync_failures.lock().remove(&ino);
+        self.lacking.forget(ino);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use crate::error::{Kind, Result, StoreError};
 use crate::group::{self, DEFAULT_GROUP_LOG_BYTES};
 use crate::identity::{self, Identity, Owner};
 use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, Past};
+use crate::known::{AtCrash, Lacking};
 use crate::place::{self, CHUNKS, FENCES, OVERFLOW, RECENT};
 use crate::recover::RecoveryReport;
 use crate::room::Room;
@@ -154,6 +155,9 @@ pub struct Store {
     pub(crate) touched: Mutex<Vec<InodeId>>,
     /// What the spans of the last recovery were; taken once.
     pub(crate) new_at_crash: Mutex<Vec<(InodeId, InodeId)>>,
+    /// For as long as the store is open: it explains what is missing.
+    pub(crate) at_crash: AtCrash,
+    pub(crate) lacking: Lacking,
     /// Nobody has seen to these yet: another start has to lead here again.
     pub(crate) is_left_by_crash: AtomicBool,
     /// Files of which the last recovery found checksums and no chunk file. Checksums come to disk after the chunk file has: so there had been one.
@@ -275,6 +279,8 @@ impl Store {
             reported: Mutex::default(),
             touched: Mutex::default(),
             new_at_crash: Mutex::default(),
+            at_crash: AtCrash::default(),
+            lacking: Lacking::default(),
             is_left_by_crash: AtomicBool::new(false),
             bereft: Mutex::default(),
             recent,

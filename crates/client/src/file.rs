@@ -1,10 +1,10 @@
 //! Open files: what a descriptor does between open and close.
 
 use crate::access::Need;
-use crate::data::ChunkWrite;
+use crate::data::{ChunkWrite, Chunked};
 use crate::epoch::Under;
 use crate::fill::{Entry, Fills, Pass};
-use crate::inode::{Content, OpenInode};
+use crate::inode::{Content, KnownLens, OpenInode};
 use crate::{Client, Known, entry};
 use bytes::Bytes;
 use rt::IoBuf;
@@ -187,7 +187,7 @@ impl Start {
 /// What a write has to do first.
 enum Prepared {
     /// Bytes go to these groups.
-    Chunks(Arc<Layout>),
+    Chunks(Arc<Layout>, KnownLens),
     /// The file's shape must change under the exclusive gate.
     Reshape,
 }
@@ -377,7 +377,8 @@ impl Client {
         // Whole blocks keep the direct path open for the last, partial block of a file.
         let whole = len.next_multiple_of(types::BLOCK_SIZE).min(buf.len());
         let path = self.path_of(how.direct, whole);
-        self.read_chunks(view.under, &layout, offset, buf.slice(0..whole), path).await?;
+        let chunked = Chunked::new(&layout, &view.known);
+        self.read_chunks(view.under, chunked, offset, buf.slice(0..whole), path).await?;
         Ok(len)
     }
 
@@ -500,14 +501,14 @@ impl Client {
             let content = inode.content.lock();
             (prepare(&content, write), Start::of(inode.ino, &content))
         };
-        let Prepared::Chunks(layout) = prepared else { return Ok(None) };
-        self.write_and_note(inode, &layout, start, write.offset, write).await.map(Some)
+        let Prepared::Chunks(layout, known) = prepared else { return Ok(None) };
+        self.write_and_note(inode, Chunked::new(&layout, &known), start, write.offset, write).await.map(Some)
     }
 
     async fn write_and_note(
         &self,
         inode: &OpenInode,
-        layout: &Layout,
+        chunked: Chunked<'_>,
         start: Start,
         offset: u64,
         write: &mut Pending<'_>,
@@ -522,7 +523,7 @@ impl Client {
                 .await?;
             // It may have waited for others that were under way.
             inode.content.lock().still(inode.ino, start.under.era)?;
-            let writing = pin!(self.write_chunks(start.under, layout, offset, write.buf.clone(), chunks));
+            let writing = pin!(self.write_chunks(start.under, chunked, offset, write.buf.clone(), chunks));
             self.change_in_era(inode, start.under.era, how.durable, writing).await
         };
         let mut content = inode.content.lock();
@@ -530,7 +531,7 @@ impl Client {
         if let Err(error) = written {
             if how.append && still.is_err() && error.errno == Errno::EKEYEXPIRED {
                 // It may be there, and may have been when the service settled the file.
-                write.landed = Some(Landed { offset, layout: layout.clone() });
+                write.landed = Some(Landed { offset, layout: chunked.layout.clone() });
                 return Err(error);
             }
             // Some targets may have taken their part. Beside other writers it can't be told from what they write, and stays.
@@ -540,7 +541,7 @@ impl Client {
         }
         if let Err(error) = still {
             // The service may have settled the file's end before this was there.
-            write.landed = Some(Landed { offset, layout: layout.clone() });
+            write.landed = Some(Landed { offset, layout: chunked.layout.clone() });
             return Err(error);
         }
         content.size = content.size.max(range.end);
@@ -596,9 +597,12 @@ impl Client {
             }
         }
         let layout = self.make_chunked(inode, start.under.era).await?;
-        let under = inode.content.lock().under(inode.ino);
+        let (under, known) = {
+            let content = inode.content.lock();
+            (content.under(inode.ino), content.known.clone())
+        };
         let start = Start { under: Under { era: start.under.era, ..under }, ..start };
-        self.write_and_note(inode, &layout, start, offset, write).await.map(Some)
+        self.write_and_note(inode, Chunked::new(&layout, &known), start, offset, write).await.map(Some)
     }
 
     /// Whether a write that landed when its lease had ended is part of the file as it is now. If so it must not be done again, since others may
@@ -623,7 +627,8 @@ impl Client {
         // Another record may lie there by now.
         let found = IoBuf::alloc(write.buf.len());
         let path = self.path_of(false, found.len());
-        self.read_chunks(now.under, &landed.layout, landed.offset, found.clone(), path).await?;
+        let chunked = Chunked::unknown(&landed.layout);
+        self.read_chunks(now.under, chunked, landed.offset, found.clone(), path).await?;
         Ok(found.as_slice() == write.buf.as_slice())
     }
 
@@ -665,12 +670,14 @@ struct View {
     size: u64,
     inline: Option<Bytes>,
     layout: Option<Arc<Layout>>,
+    known: KnownLens,
 }
 
 impl View {
     fn of(ino: InodeId, content: &Content) -> View {
         let (inline, layout) = (content.inline.clone(), content.layout.clone());
-        View { under: content.under(ino), size: content.size, inline, layout }
+        let known = content.known.clone();
+        View { under: content.under(ino), size: content.size, inline, layout, known }
     }
 }
 
@@ -694,7 +701,15 @@ impl Content {
     pub(crate) fn begin_with(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode, content: Bytes) {
         let inline = (fresh.inline_limit > 0).then_some(content);
         let inline_limit = fresh.inline_limit;
-        self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit, epoch: 0, uncut: false });
+        self.take(FileInfo {
+            attr: *attr,
+            layout: None,
+            known: Vec::new(),
+            inline,
+            inline_limit,
+            epoch: 0,
+            uncut: false,
+        });
         self.bare = fresh.bare;
         self.lease = lease;
     }
@@ -704,6 +719,7 @@ impl Content {
         (self.loaded, self.doubted) = (true, false);
         self.size = info.attr.size;
         self.layout = info.layout.map(Arc::new);
+        self.known = (!info.known.is_empty()).then(|| Arc::new(info.known));
         self.inline = info.inline;
         self.inline_limit = info.inline_limit;
         self.epoch = self.epoch.max(info.epoch);
@@ -721,7 +737,7 @@ fn prepare(content: &Content, write: &Pending<'_>) -> Prepared {
         && !write.how.append
         && write.landed.is_none();
     match (&content.layout, &content.inline) {
-        (Some(layout), None) if ready => Prepared::Chunks(layout.clone()),
+        (Some(layout), None) if ready => Prepared::Chunks(layout.clone(), content.known.clone()),
         _ => Prepared::Reshape,
     }
 }

@@ -116,6 +116,9 @@ fn is_within(nanos: u64, noted_ns: &AtomicU64) -> bool {
     noted > 0 && rt::monotonic_ns().saturating_sub(noted) < nanos
 }
 
+/// Lower bounds of the lengths of a file's chunk files, in stripe order; `None` when nothing is known.
+pub(crate) type KnownLens = Option<Arc<Vec<u64>>>;
+
 /// What is known of a file's content. Held only for a moment, never across a wait.
 pub(crate) struct Content {
     /// Everything below is valid, as long as the lease is held.
@@ -133,6 +136,8 @@ pub(crate) struct Content {
     /// The last change of content, while the metadata service hasn't been told.
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) layout: Option<Arc<Layout>>,
+    /// What is known of the lengths of its chunk files.
+    pub(crate) known: KnownLens,
     pub(crate) inline: Option<bytes::Bytes>,
     pub(crate) inline_limit: u32,
     /// It surely has no extended attributes: it was made while open here, and got none since.
@@ -175,6 +180,7 @@ impl Default for Content {
             size: 0,
             mtime: None,
             layout: None,
+            known: None,
             inline: None,
             inline_limit: 0,
             bare: false,
@@ -202,7 +208,15 @@ impl Content {
 
     /// As what its chunks are asked for.
     pub(crate) fn under(&self, ino: InodeId) -> Under {
-        Under { ino, era: self.era, epoch: self.epoch }
+        Under { ino, era: self.era, epoch: self.epoch, known: 0 }
+    }
+
+    /// The service has been told of these lengths of the chunk files, and of this size.
+    pub(crate) fn note_lens(&mut self, lens: &[u64], size: u64) {
+        let Some(layout) = self.layout.as_ref().filter(|_| self.inline.is_none()) else { return };
+        let before = self.known.as_ref().map_or(&[][..], |known| known.as_slice());
+        let known = layout::known::grown(layout, before, lens, size);
+        self.known = (!known.is_empty()).then(|| Arc::new(known));
     }
 
     /// How often a sync has found something lost.

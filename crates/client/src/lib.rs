@@ -338,7 +338,7 @@ impl Client {
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let (mut is_first, mut renewals) = (true, 0);
-        request.epoch = under.epoch;
+        (request.epoch, request.known) = (under.epoch, under.known);
         loop {
             if let Some(error) = self.over() {
                 return Err(error);

@@ -4,6 +4,7 @@
 use crate::chunks::{Place, Under};
 use crate::drain::{Claim, Tidying};
 use crate::executor::Pass;
+use crate::hollow::Reach;
 use crate::limits::{BACKGROUND_BATCH, OBLIVION_POLL, RECORDS_PER_DELETION, RETRY_TIME};
 use crate::rewind::Rewound;
 use crate::service::MetaService;
@@ -102,8 +103,8 @@ impl MetaService {
                 Chunks::None => None,
                 // The same holds for what it had more of then.
                 Chunks::Settled { changed, .. } if rewound.is_of_before(ino, changed) => continue,
-                Chunks::Settled { layout, size, blocks, .. } => {
-                    self.claimed(place, name, &layout, (size, blocks))?
+                Chunks::Settled { layout, size, blocks, known, .. } => {
+                    self.claimed(place, name, &layout, (size, blocks, &known))?
                 }
             };
             if owned.is_none() {
@@ -118,7 +119,7 @@ impl MetaService {
             let file = Under { ino: name, epoch };
             self.chunks.at(place, file, change).await?;
             if let Some(claimed) = owned.filter(|claimed| claimed.local_len > 0) {
-                self.account_for_loss(place, file, claimed).await?;
+                self.account_for_loss(place, file, claimed, Reach::Closed).await?;
             }
         }
         for range in &touched.new {
@@ -307,7 +308,8 @@ impl MetaService {
         let ino = file.record.ino;
         // What the session has sent and nobody answered is not done any more when this has been.
         let under = Under { ino, epoch: self.leases.new_epoch(ino) };
-        let mut report = EndOfWrite { size: file.attr.size, blocks: file.attr.blocks, mtime: None };
+        let (size, blocks) = (file.attr.size, file.attr.blocks);
+        let mut report = EndOfWrite { size, blocks, lens: Vec::new(), mtime: None };
         match &file.layout {
             // An unfinished move to chunks: the inline content is still the file.
             Some(layout) if file.inline => {
@@ -325,6 +327,7 @@ impl MetaService {
                 let is_gone = chunks.is_lost || (chunks.blocks == 0 && self.rewound().await?.restored_s > 0);
                 report.blocks = if is_gone { file.attr.blocks } else { chunks.blocks };
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));
+                report.lens = chunks.lens;
             }
             None => {}
         }
@@ -369,12 +372,13 @@ fn tell_of(recovery: Recovery) {
 struct EndOfWrite {
     size: u64,
     blocks: u64,
+    lens: Vec<u64>,
     mtime: Option<types::Timestamp>,
 }
 
 impl EndOfWrite {
     fn into_op(self, ino: InodeId) -> MetaOp {
-        let EndOfWrite { size, blocks, mtime } = self;
-        MetaOp::EndWrite { ino, size, blocks, mtime, done: true, kill_suid_sgid: false }
+        let EndOfWrite { size, blocks, lens, mtime } = self;
+        MetaOp::EndWrite { ino, size, blocks, lens, mtime, done: true, kill_suid_sgid: false }
     }
 }

@@ -168,11 +168,13 @@ pub enum MetaOp {
     /// more: what it had written there was settled meanwhile, in favour of the inline copy.
     DropInline { ino: InodeId, size: u64, mtime: Timestamp },
     /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began: `Attr`.
-    /// Never shrinks a file by itself: the caller knows the exact size.
+    /// Never shrinks a file by itself: the caller knows the exact size. `lens`: lengths of the chunk files in stripe
+    /// order, 0 for those that the client couldn't ask; or none. The service notes them as [`FileInfo::known`].
     EndWrite {
         ino: InodeId,
         size: u64,
         blocks: u64,
+        lens: Vec<u64>,
         mtime: Option<Timestamp>,
         done: bool,
         kill_suid_sgid: bool,
@@ -306,6 +308,8 @@ pub struct FileInfo {
     pub attr: Attr,
     /// Where its chunks are; `None` while it has none.
     pub layout: Option<Layout>,
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is known.
+    pub known: Vec<u64>,
     /// Inline content; shorter than `attr.size` where the rest is a hole. `None` for a chunked file.
     pub inline: Option<Bytes>,
     /// The most bytes that may live inline.

@@ -20,6 +20,9 @@ pub struct StorageRequest {
     pub epoch: u64,
     /// The mirrored group that it is about; `None` for what lies on one target only, and for what is about the target as a whole.
     pub group: Option<InGroup>,
+    /// For [`StorageOp::Read`], `Write`, `Seek` and `Allocate`: the chunk file is known to have at least this length
+    /// ([`crate::FileInfo::known`]). One that is absent or shorter is damage, and no hole: `EIO`. 0: nothing is known.
+    pub known: u64,
     /// What is asked.
     pub op: StorageOp,
 }
@@ -50,7 +53,17 @@ pub enum Part {
 impl StorageRequest {
     /// A request that may be repeated without harm, by whom nobody asks for a capability.
     pub fn new(session: SessionId, target: TargetId, ino: InodeId, op: StorageOp) -> StorageRequest {
-        StorageRequest { session, target, ino, number: None, capability: None, epoch: 0, group: None, op }
+        StorageRequest {
+            session,
+            target,
+            ino,
+            number: None,
+            capability: None,
+            epoch: 0,
+            group: None,
+            known: 0,
+            op,
+        }
     }
 }
 

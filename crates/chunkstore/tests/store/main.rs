@@ -11,6 +11,7 @@ mod first_reads;
 mod full;
 mod groups;
 mod identity;
+mod known;
 mod model;
 mod new_files;
 mod new_files_crash;

@@ -64,6 +64,7 @@ impl StorageService {
                 let (damaged, mended) = served.tally.healed();
                 progress.damaged += damaged;
                 progress.mended += mended;
+                progress.missing += served.store.lacking_count();
             }
         }
         all

@@ -202,5 +202,13 @@ fn a_search_tells_what_is_damaged_and_what_is_gone() {
         assert_eq!(told, [(1, 0, 0), (0, 0, 1)]);
         assert!(service.scrubs()[0].bytes_done >= 20_000 && service.scrubs()[0].ended_s > 0);
         assert!(path.join("1/scrub.json").exists(), "it is kept for the next start");
+        // What a request finds gone that is known to have been there counts from then on.
+        let read = StorageOp::Read { offset: 0, path: Way::Cached };
+        let lost = InodeId(INO.0 + 1);
+        let request =
+            StorageRequest { known: 5000, ..StorageRequest::new(SessionId(5), TargetId(1), lost, read) };
+        let error = service.handle(request, Some(IoBuf::alloc(4096))).await.unwrap_err();
+        assert_eq!(error.errno, Errno::EIO, "{error}");
+        assert_eq!(service.scrubs()[0].missing, 1);
     });
 }

@@ -238,6 +238,8 @@ pub(crate) struct EndWriteFields {
     pub done: bool,
     #[prost(bool, tag = "6")]
     pub kill_suid_sgid: bool,
+    #[prost(uint64, repeated, tag = "7")]
+    pub lens: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -160,9 +160,9 @@ impl From<&MetaOp> for OpFields {
             &MetaOp::DropInline { ino, size, mtime } => {
                 OpFields::DropInline(DropInlineFields { ino: ino.0, size, mtime: Some(mtime.into()) })
             }
-            &MetaOp::EndWrite { ino, size, blocks, mtime, done, kill_suid_sgid } => {
-                let (ino, mtime) = (ino.0, mtime.map(TimeFields::from));
-                OpFields::EndWrite(EndWriteFields { ino, size, blocks, mtime, done, kill_suid_sgid })
+            &MetaOp::EndWrite { ino, size, blocks, ref lens, mtime, done, kill_suid_sgid } => {
+                let (ino, lens, mtime) = (ino.0, lens.clone(), mtime.map(TimeFields::from));
+                OpFields::EndWrite(EndWriteFields { ino, size, blocks, mtime, done, kill_suid_sgid, lens })
             }
             &MetaOp::Truncate { ino, size, kill_suid_sgid } => {
                 OpFields::Truncate(TruncateFields { ino: ino.0, size, kill_suid_sgid })
@@ -299,6 +299,7 @@ impl TryFrom<OpFields> for MetaOp {
                 ino: InodeId(f.ino),
                 size: f.size,
                 blocks: f.blocks,
+                lens: f.lens,
                 mtime: f.mtime.map(TryInto::try_into).transpose()?,
                 done: f.done,
                 kill_suid_sgid: f.kill_suid_sgid,

@@ -36,6 +36,8 @@ struct RequestFields {
     epoch: u64,
     #[prost(message, optional, tag = "7")]
     group: Option<GroupFields>,
+    #[prost(uint64, tag = "8")]
+    known: u64,
     #[prost(
         oneof = "OpFields",
         tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39"
@@ -607,16 +609,17 @@ impl TryFrom<GroupFields> for InGroup {
 
 impl Message for StorageRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        let StorageRequest { session, target, ino, number, capability, epoch, group, op } = self;
+        let StorageRequest { session, target, ino, number, capability, epoch, group, known, op } = self;
         let (number, op) = (number.map_or(0, packed), Some(op.into()));
         let group = group.map(GroupFields::from);
         let capability = capability.as_ref().map(CapabilityFields::from);
-        let (session, target, ino, epoch) = (session.0, target.0, ino.0, *epoch);
-        RequestFields { session, target, ino, number, capability, epoch, group, op }.encode_raw(out);
+        let (session, target, ino, epoch, known) = (session.0, target.0, ino.0, *epoch, *known);
+        RequestFields { session, target, ino, number, capability, epoch, group, known, op }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<StorageRequest, Malformed> {
-        let RequestFields { session, target, ino, number, capability, epoch, group, op } = fields(bytes)?;
+        let RequestFields { session, target, ino, number, capability, epoch, group, known, op } =
+            fields(bytes)?;
         Ok(StorageRequest {
             session: SessionId(session),
             target: TargetId(target),
@@ -625,6 +628,7 @@ impl Message for StorageRequest {
             capability: capability.as_ref().map(Capability::from),
             epoch,
             group: group.map(InGroup::try_from).transpose()?,
+            known,
             op: need(op, "storage operation that is known here")?.try_into()?,
         })
     }

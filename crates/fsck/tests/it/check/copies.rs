@@ -283,7 +283,15 @@ fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
         let report = Served::check_while(&fs, forget, &begins).await;
         assert_eq!((report.pending, report.findings), (1, vec![]), "somebody writes it");
         let (size, blocks) = (2 * CHUNK as u64, 2 * CHUNK as u64 / 512);
-        fs.run(wire::MetaOp::EndWrite { ino, size, blocks, mtime: None, done: true, kill_suid_sgid: false });
+        fs.run(wire::MetaOp::EndWrite {
+            ino,
+            size,
+            blocks,
+            lens: Vec::new(),
+            mtime: None,
+            done: true,
+            kill_suid_sgid: false,
+        });
         let grows = || fs.edit_inode(ino, |inode| inode.size = size + 1);
         let report = Served::check_while(&fs, forget, &grows).await;
         assert_eq!((report.pending, report.findings, told.get()), (1, vec![], 0), "it is another one");

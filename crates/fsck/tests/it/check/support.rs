@@ -173,7 +173,15 @@ impl Fs {
         }
         let blocks = len.div_ceil(512) as u64;
         let size = len as u64;
-        self.run(MetaOp::EndWrite { ino, size, blocks, mtime: None, done: true, kill_suid_sgid: false });
+        self.run(MetaOp::EndWrite {
+            ino,
+            size,
+            blocks,
+            lens: Vec::new(),
+            mtime: None,
+            done: true,
+            kill_suid_sgid: false,
+        });
         ino
     }
 

@@ -21,8 +21,8 @@ use types::{
     TargetId, Timestamp,
 };
 use wire::{
-    LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Number, RenameMode, StorageOp, StorageReply,
-    StorageRequest,
+    Allocate, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Number, RenameMode, StorageOp,
+    StorageReply, StorageRequest,
 };
 
 pub const PARTITIONS: u16 = 8;
@@ -294,6 +294,10 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
                 StorageOp::Sync | StorageOp::SyncTarget => {}
                 StorageOp::Delete => {
                     lens.remove(&key);
+                }
+                StorageOp::Allocate { range, how: Allocate::Zero } => {
+                    let len = lens.entry(key).or_default();
+                    *len = range.end.max(*len);
                 }
                 StorageOp::Truncate { len } => {
                     lens.entry(key).and_modify(|old| *old = len.min(*old));

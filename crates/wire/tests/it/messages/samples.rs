@@ -79,7 +79,32 @@ pub fn samples() -> Vec<Sample> {
             StorageRequest { group, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone()) };
         samples.push(sample(format!("storage_request-in_group-{name}"), request));
     }
-    let file = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 0, uncut: true };
+    let op = StorageOp::Read { offset: 1 << 40, path: Path::Cached };
+    let known = StorageRequest { known: 1 << 33, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op) };
+    samples.push(sample("storage_request-known".to_string(), known));
+    let op = MetaOp::EndWrite {
+        ino: INO,
+        size: 1 << 33,
+        blocks: 24,
+        lens: vec![300, 0, 1 << 32],
+        mtime: Some(TIME),
+        done: false,
+        kill_suid_sgid: false,
+    };
+    let measured =
+        MetaRequest { session: SessionId(7), number: None, credentials: Credentials::default(), op };
+    samples.push(sample("meta_request-measured".to_string(), measured));
+    let file = FileInfo {
+        attr: attr(),
+        layout: None,
+        known: Vec::new(),
+        inline: None,
+        inline_limit: 0,
+        epoch: 0,
+        uncut: true,
+    };
+    let known = FileInfo { known: vec![300, 0, 1 << 32], uncut: false, ..file.clone() };
+    samples.push(sample("meta_response-known".to_string(), MetaResponse::from(MetaReply::File(known))));
     let fenced = FileInfo { epoch: 3 << 44 | 258, uncut: false, ..file.clone() };
     samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
     samples.push(sample("meta_response-uncut".to_string(), MetaResponse::from(MetaReply::File(file))));
@@ -262,6 +287,7 @@ fn meta_ops() -> Vec<MetaOp> {
             ino,
             size: 1 << 33,
             blocks: 24,
+            lens: Vec::new(),
             mtime: Some(TIME),
             done: true,
             kill_suid_sgid: true,
@@ -351,6 +377,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::File(FileInfo {
             attr: attr(),
             layout: Some(layout),
+            known: Vec::new(),
             inline: Some(Bytes::new()),
             inline_limit: 4096,
             epoch: 0,

@@ -36,12 +36,12 @@ pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
 }
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
-    let head =
-        (any::<u64>(), any::<u32>(), ino(), of(numbers()), of(capability()), any::<u64>(), of(in_group()));
+    let whose = (any::<u64>(), any::<u32>(), ino(), of(numbers()), of(capability()));
+    let head = (whose, any::<u64>(), of(in_group()), any::<u64>());
     (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
-        |((session, target, ino, number, capability, epoch, group), op)| {
+        |(((session, target, ino, number, capability), epoch, group, known), op)| {
             let (session, target) = (SessionId(session), TargetId(target));
-            StorageRequest { session, target, ino, number, capability, epoch, group, op }
+            StorageRequest { session, target, ino, number, capability, epoch, group, known, op }
         },
     )
 }
@@ -162,7 +162,8 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         BeginWrite { ino: ino() },
         DropInline { ino: ino(), size: u64s(), mtime: time() },
         EndWrite {
-            ino: ino(), size: u64s(), blocks: u64s(), mtime: of(time()), done: flag(), kill_suid_sgid: flag(),
+            ino: ino(), size: u64s(), blocks: u64s(), lens: vec_of(u64s()), mtime: of(time()), done: flag(),
+            kill_suid_sgid: flag(),
         },
         Truncate { ino: ino(), size: u64s(), kill_suid_sgid: flag() },
         TruncateDone { ino: ino() },
@@ -526,10 +527,12 @@ fn dir_entry() -> impl Strategy<Value = DirEntry> {
 }
 
 fn file() -> impl Strategy<Value = FileInfo> {
-    (attr(), of(layout()), of(name()), any::<u32>(), any::<u64>(), any::<bool>()).prop_map(
-        |(attr, layout, inline, inline_limit, epoch, uncut)| FileInfo {
+    let known = vec_of(any::<u64>());
+    (attr(), of(layout()), known, of(name()), any::<u32>(), any::<u64>(), any::<bool>()).prop_map(
+        |(attr, layout, known, inline, inline_limit, epoch, uncut)| FileInfo {
             attr,
             layout,
+            known,
             inline,
             inline_limit,
             epoch,
