@@ -2,6 +2,7 @@
 
 use crate::copies::all_noted;
 use crate::finding::{Finding, Kind, Report};
+use crate::mend::Content;
 use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
 use chunkstore::{Store, StoreError};
@@ -232,8 +233,9 @@ pub(crate) fn seats(group: Option<&Group>) -> impl Iterator<Item = (Seat, Member
     })
 }
 
-/// Files whose chunk files are gone. A chunk file may rightly be absent where the file has a hole, so only files that
-/// have no holes (as much space allocated as they have bytes) are judged.
+/// Files whose chunk files are gone, or end before what was written to them. A chunk file may rightly be absent where the
+/// file has a hole: it has to be there if its length is known, or if the file has no holes (as much space allocated as it
+/// has bytes).
 async fn missing(
     subject: &Subject<'_>,
     tree: &Tree,
@@ -247,8 +249,8 @@ async fn missing(
     files.retain(|ino| below.is_none_or(|below| below.contains(ino)));
     files.sort();
     for ino in files {
-        let (Some(layout), Some(inode)) = (tree.layout(ino), tree.inode(ino)) else { continue };
-        for (stripe, &group) in layout.groups.iter().enumerate() {
+        let Some(content) = tree.content(ino) else { continue };
+        for (stripe, &group) in content.layout.groups.iter().enumerate() {
             let known = subject.map.group(group);
             let here = |seat: &Seat| subject.stores.contains_key(&seat.target);
             if !seats(known).any(|(seat, _)| here(&seat)) {
@@ -256,29 +258,55 @@ async fn missing(
                 report.add(Kind::UnknownTarget, tree.path(ino), cause, REMEDY);
                 continue;
             }
-            let expected = layout::local_len(&layout, stripe, inode.size);
-            let dense = tree.is_dense(ino) && !tree.writing.contains(&ino);
-            if expected == 0 || !dense {
+            let needed = content.needed(stripe);
+            if needed == 0 || tree.writing.contains(&ino) {
                 continue;
             }
-            let name = layout.chunk_file(ino, stripe);
+            let name = content.layout.chunk_file(ino, stripe);
             let has = |seat: &Seat| present.get(seat).is_some_and(|files| files.contains(&name));
             let good = seats(known).filter(|(seat, state)| *state == MemberState::Good && here(seat));
-            for (seat, _) in good.filter(|(seat, _)| !has(seat)) {
+            for (seat, _) in good {
+                let lack = lack(subject, seat, name, (has(&seat), &content, stripe)).await?;
+                let Some((kind, lack)) = lack else { continue };
                 let cause = match seat.group {
                     Some(group) if noted.get(&group).is_some_and(|noted| noted.contains(&name)) => {
                         report.pending += 1;
                         continue;
                     }
-                    Some(_) => format!("its chunk file of {expected} bytes on {seat} is gone"),
-                    None => format!("its chunk file of {expected} bytes in group {group} is gone"),
+                    Some(_) => format!("its chunk file of {needed} bytes on {seat} {lack}"),
+                    None => format!("its chunk file of {needed} bytes in group {group} {lack}"),
                 };
-                let found = Finding::new(Kind::MissingChunkFile, tree.path(ino), cause, REMEDY);
+                let found = Finding::new(kind, tree.path(ino), cause, REMEDY);
                 report.findings.push(found.at(seat, subject.map).of(ino, stripe));
             }
         }
     }
     Ok(())
+}
+
+/// What a copy of a chunk file lacks. Where only the known length tells, a crash that the cluster hasn't seen to yet
+/// explains it.
+async fn lack(
+    subject: &Subject<'_>,
+    seat: Seat,
+    name: InodeId,
+    (is_there, content, stripe): (bool, &Content, usize),
+) -> Result<Option<(Kind, String)>> {
+    let store = match seat.group {
+        Some(group) => subject.copies.get(&(seat.target, group)),
+        None => subject.stores.get(&seat.target),
+    };
+    let is_excused = store.is_some_and(|store| store.was_changing(name));
+    if !is_there {
+        let is_damage = content.is_dense || !is_excused;
+        return Ok(is_damage.then(|| (Kind::MissingChunkFile, "is gone".into())));
+    }
+    let known = content.known(stripe);
+    let Some(store) = store.filter(|_| known > 0 && !is_excused) else { return Ok(None) };
+    // Where its checksums tell that there was more, its content is told as damaged.
+    let len = store.stat(name).await.map_err(unreadable)?.len;
+    let is_short = len < known && store.require_end(name).await.is_ok();
+    Ok(is_short.then(|| (Kind::ShortChunkFile, format!("ends after {len}"))))
 }
 
 pub(crate) fn unreadable(error: StoreError) -> Error {

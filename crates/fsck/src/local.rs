@@ -57,7 +57,8 @@ impl Local<'_> {
         let stores = self.all_copies(seat)?;
         let mut is_gone = true;
         for store in &stores {
-            is_gone &= store.stat(name).await.map_err(failed)?.len == 0;
+            let len = store.stat(name).await.map_err(failed)?.len;
+            is_gone &= len == 0 || len <= range.start;
         }
         if is_gone {
             for store in stores {

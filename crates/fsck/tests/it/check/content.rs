@@ -163,6 +163,38 @@ fn a_missing_chunk_file_is_found_and_left() {
     });
 }
 
+/// Of a file with holes only what is known of the lengths of its chunk files tells.
+#[test]
+fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
+    on_a_core(async |fs| {
+        let ino = fs.chunked(InodeId::ROOT, "sparse", 2 * CHUNK as usize).await;
+        fs.edit_inode(ino, |inode| {
+            (inode.size, inode.blocks, inode.known_end) = (9 * CHUNK, 8, 2 * CHUNK);
+        });
+        assert_eq!(fs.check(false).await.findings, []);
+        let store = fs.store_of(&fs.layout(ino), 1);
+        // Through the store, so that its checksums go, too.
+        store.truncate(ino, CHUNK / 2).await.unwrap();
+        assert_eq!(fs.finds_and_leaves(Kind::ShortChunkFile).await.object, "/sparse");
+        let told = RefCell::new(Vec::new());
+        let note = |loss: &Loss| {
+            told.borrow_mut().push(loss.range);
+            Ok(())
+        };
+        let forget = || Orders { repair: true, forget: Some(&note), below: None };
+        assert_eq!(fs.check_with(&forget()).await.verdict(), Verdict::Repaired);
+        assert_eq!(told.take(), [ByteRange::new(CHUNK + CHUNK / 2, 2 * CHUNK)]);
+        assert_eq!(fs.check(false).await.findings, []);
+        assert_eq!(store.stat(ino).await.unwrap().len, CHUNK);
+
+        store.delete(ino).await.unwrap();
+        assert_eq!(fs.finds_and_leaves(Kind::MissingChunkFile).await.object, "/sparse");
+        assert_eq!(fs.check_with(&forget()).await.verdict(), Verdict::Repaired);
+        assert_eq!(told.take(), [ByteRange::new(CHUNK, 2 * CHUNK)]);
+        assert_eq!(fs.check(false).await.findings, []);
+    });
+}
+
 #[test]
 fn a_hole_is_no_missing_chunk_file() {
     on_a_core(async |fs| {
