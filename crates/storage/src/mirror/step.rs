@@ -290,20 +290,21 @@ impl Step<'_> {
         let (is_there, anew) = {
             let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
             match self.is_here(ino).await? {
-                true => (true, self.set_len(ino, self.len(ino).await?).await?),
+                true => {
+                    let len = self.len(ino).await?;
+                    let lacking = self.lacking_end(ino, len, &ranges).await?;
+                    (true, lacking.into_iter().chain(self.set_len(ino, len).await?).collect())
+                }
                 false => {
                     self.require_gone(ino).await?;
                     self.ask(ino, StorageOp::Delete, None).await?;
-                    (false, None)
+                    (false, Vec::new())
                 }
             }
         };
         self.give_way(turn).await;
         if is_there {
-            if let Some(block) = anew {
-                self.range(ino, block).await?;
-            }
-            for range in ranges {
+            for range in merged(anew.into_iter().chain(ranges).collect()) {
                 self.range(ino, range).await?;
             }
             self.set_time(ino).await?;
@@ -320,6 +321,22 @@ impl Step<'_> {
             0 => Ok(()),
             _ => self.ask(ino, StorageOp::SetTime { time: stat.mtime }, None).await.map(drop),
         }
+    }
+
+    /// What the member's copy lacks of a file of `len` bytes beyond its end, where the ranges that are sent anyhow don't
+    /// cover all of the file. No note tells of a chunk file that was removed or cut there, with its checksums: what is
+    /// between its end and those ranges would become a hole.
+    async fn lacking_end(&self, ino: InodeId, len: u64, ranges: &[ByteRange]) -> Result<Option<ByteRange>> {
+        let whole = ByteRange::new(0, len);
+        let is_all = |range: &ByteRange| range.intersect(whole) == whole;
+        if len == 0 || merged(ranges.to_vec()).iter().any(is_all) {
+            return Ok(None);
+        }
+        let StorageReply::Stat { len: has, .. } = self.ask(ino, StorageOp::Stat, None).await? else {
+            return Ok(None);
+        };
+        let start = has / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+        Ok((has < len).then(|| ByteRange::new(start, len)))
     }
 
     /// Gives the member's copy its length. Where the block in which it ends is damaged there, that is cut off and has to be sent.
