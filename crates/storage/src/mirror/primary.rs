@@ -137,7 +137,7 @@ impl Mirrors {
         let reply = match self.look_or_heal(replica, look).await {
             Ok(reply) => reply,
             // What is missing may have been cut off under a later lease.
-            Err(error) => return entered.check().and_then(|()| Err(error)),
+            Err(error) => return entered.check().and(Err(error)),
         };
         // The disk may have taken longer than it has been the primary.
         self.primary_view(replica)?;
