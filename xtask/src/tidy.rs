@@ -38,6 +38,21 @@ const UNFINISHED: &[&str] = &[
 /// Starts of paths that exist on one machine only.
 const PRIVATE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
+/// Macros that panic when standard output or standard error is a closed pipe or a full disk.
+const PRINTERS: &[&str] = &["print!(", "println!("];
+
+/// The generator whose numbers can be computed from one of them.
+const PREDICTABLE: &str = concat!("random", "_u64");
+
+/// Where it is forbidden: these crates make keys, tokens and the ids of sessions and members.
+const SECRET_HOMES: &[&str] = &["crates/identity/src/", "crates/mgmt/src/", "crates/weft/src/"];
+
+/// What makes a secret anywhere else in shipped code.
+const SECRET_MAKERS: &[&str] = &["SessionId::drawn("];
+
+/// Crates that are tools for tests: they end with their output.
+const TEST_TOOLS: &[&str] = &["history", "model", "mutate", "sim", "testkit"];
+
 /// A broken rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
@@ -121,6 +136,8 @@ fn judge(path: &str, text: &str) -> Vec<Finding> {
     findings.extend(long_functions(path, code));
     findings.extend(impurities(path, code));
     findings.extend(stray_unsafe(path, &lines));
+    findings.extend(panicking_output(path, code));
+    findings.extend(predictable_secrets(path, code));
     findings
 }
 
@@ -207,6 +224,32 @@ fn impurities(path: &str, code: &[&str]) -> Vec<Finding> {
         .collect()
 }
 
+/// Whether a file is part of the binary.
+fn is_shipped(path: &str) -> bool {
+    let is_tool = TEST_TOOLS.iter().any(|name| path.starts_with(&format!("crates/{name}/")));
+    path.starts_with("crates/") && !is_tool
+}
+
+/// Secrets come from the kernel's randomness.
+fn predictable_secrets(path: &str, code: &[&str]) -> Vec<Finding> {
+    let is_home = SECRET_HOMES.iter().any(|home| path.starts_with(home));
+    let makes = |line: &str| is_home || SECRET_MAKERS.iter().any(|maker| line.contains(maker));
+    let message = format!("{PREDICTABLE} is predictable; take rt::secret_u64 or rt::secret_bytes");
+    let lines = code.iter().enumerate().filter(|(_, line)| {
+        is_shipped(path) && !is_comment(line) && line.contains(PREDICTABLE) && makes(line)
+    });
+    lines.map(|(number, _)| finding(path, number, message.clone())).collect()
+}
+
+/// A service must outlive its log, and a command whoever reads its output.
+fn panicking_output(path: &str, code: &[&str]) -> Vec<Finding> {
+    let prints = |line: &str| !is_comment(line) && PRINTERS.iter().any(|word| line.contains(word));
+    let message =
+        "panics when standard output or standard error fails; use tracing, or `output` of the weft crate";
+    let lines = code.iter().enumerate().filter(|(_, line)| is_shipped(path) && prints(line));
+    lines.map(|(number, _)| finding(path, number, message.to_string())).collect()
+}
+
 fn stray_unsafe(path: &str, lines: &[&str]) -> Vec<Finding> {
     let keyword = concat!("uns", "afe ");
     let at_home = UNSAFE_HOMES.iter().any(|home| path.starts_with(home));
@@ -273,6 +316,27 @@ mod tests {
         let text = format!("fn f() {{\n    let x = {} {{ g() }};\n}}\n", concat!("uns", "afe"));
         assert_eq!(messages("crates/meta/src/a.rs", &text).len(), 1);
         assert!(messages("crates/rt/src/a.rs", &text).is_empty());
+    }
+
+    #[test]
+    fn shipped_code_prints_without_panics() {
+        let text = "fn f() {\n    eprintln!(\"x\");\n}\n";
+        assert_eq!(messages("crates/weft/src/a.rs", text).len(), 1);
+        assert!(messages("crates/weft/src/a/tests.rs", text).is_empty());
+        assert!(messages("crates/sim/src/a.rs", text).is_empty());
+        assert!(messages("xtask/src/a.rs", text).is_empty());
+    }
+
+    #[test]
+    fn secrets_are_not_predictable() {
+        let id = format!("fn f() {{\n    rt::{PREDICTABLE}()\n}}\n");
+        assert_eq!(messages("crates/mgmt/src/a.rs", &id).len(), 1);
+        assert_eq!(messages("crates/identity/src/a.rs", &id).len(), 1);
+        assert!(messages("crates/mgmt/tests/a.rs", &id).is_empty());
+        assert!(messages("crates/net/src/a.rs", &id).is_empty());
+        let session = id.replace("rt::", "SessionId::drawn(rt::");
+        assert_eq!(messages("crates/meta/src/a.rs", &session).len(), 1);
+        assert!(messages("crates/sim/src/a.rs", &session).is_empty());
     }
 
     #[test]

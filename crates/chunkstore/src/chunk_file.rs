@@ -1,5 +1,6 @@
 //! One open chunk file.
 
+use crate::home::Home;
 use crate::place;
 use crate::range_lock::RangeLock;
 use crate::sums::{SumBudget, SumCache};
@@ -7,7 +8,7 @@ use parking_lot::Mutex;
 use rt::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use types::{ByteRange, Errno, InodeId};
 
@@ -16,6 +17,7 @@ pub(crate) struct ChunkFile {
     pub(crate) ino: InodeId,
     pub(crate) path: PathBuf,
     sum_path: PathBuf,
+    home: Arc<Home>,
     /// Through the page cache.
     pub(crate) cached: File,
     /// Past it; `None` when the local file system can't.
@@ -37,6 +39,8 @@ pub(crate) struct ChunkFile {
     pub(crate) used: AtomicBool,
     /// Small reads since it was opened that found nothing in memory.
     pub(crate) misses: AtomicU32,
+    /// It was at least so long when its length was last looked at.
+    pub(crate) reaches: AtomicU64,
     /// Where a change was abandoned or failed half-way, so that checksums may not match.
     unsettled: Mutex<Option<ByteRange>>,
 }
@@ -55,34 +59,48 @@ fn absent_as_none(opened: io::Result<File>) -> io::Result<Option<File>> {
 impl ChunkFile {
     /// Opens an existing chunk file; `None` when there is none.
     pub(crate) async fn open(
-        dir: &Path,
+        home: &Arc<Home>,
         ino: InodeId,
         budget: &Arc<SumBudget>,
     ) -> io::Result<Option<ChunkFile>> {
-        let path = place::chunk_file(dir, ino);
-        let file = absent_as_none(File::open(&path, READ_WRITE).await)?;
-        Ok(file.map(|file| ChunkFile::new(dir, ino, path, file, budget)))
+        let path = place::chunk_file(home.dir(), ino);
+        let file = absent_as_none(home.confirm(File::open(&path, READ_WRITE).await))?;
+        Ok(file.map(|file| ChunkFile::new(home, ino, path, file, budget)))
     }
 
     /// Makes a chunk file, which must not exist.
-    pub(crate) async fn create(dir: &Path, ino: InodeId, budget: &Arc<SumBudget>) -> io::Result<ChunkFile> {
-        let path = place::chunk_file(dir, ino);
+    pub(crate) async fn create(
+        home: &Arc<Home>,
+        ino: InodeId,
+        budget: &Arc<SumBudget>,
+    ) -> io::Result<ChunkFile> {
+        let path = place::chunk_file(home.dir(), ino);
         let options = OpenOptions { create: true, exclusive: true, ..READ_WRITE };
         let file = match File::open(&path, options).await {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                rt::create_dir_all(&place::folder(dir, ino)).await?;
+                // First, so that no folders are made below an empty mount point.
+                home.check()?;
+                rt::create_dir_all(&place::folder(home.dir(), ino)).await?;
                 File::open(&path, options).await?
             }
             opened => opened?,
         };
-        Ok(ChunkFile { fresh: true, ..ChunkFile::new(dir, ino, path, file, budget) })
+        home.check()?;
+        Ok(ChunkFile { fresh: true, ..ChunkFile::new(home, ino, path, file, budget) })
     }
 
-    fn new(dir: &Path, ino: InodeId, path: PathBuf, cached: File, budget: &Arc<SumBudget>) -> ChunkFile {
+    fn new(
+        home: &Arc<Home>,
+        ino: InodeId,
+        path: PathBuf,
+        cached: File,
+        budget: &Arc<SumBudget>,
+    ) -> ChunkFile {
         ChunkFile {
             ino,
             path,
-            sum_path: place::sum_file(dir, ino),
+            sum_path: place::sum_file(home.dir(), ino),
+            home: home.clone(),
             cached,
             direct: OnceLock::new(),
             sum_file: OnceLock::new(),
@@ -95,6 +113,7 @@ impl ChunkFile {
             deleted: AtomicBool::new(false),
             used: AtomicBool::new(true),
             misses: AtomicU32::new(0),
+            reaches: AtomicU64::new(0),
             unsettled: Mutex::new(None),
         }
     }
@@ -104,7 +123,8 @@ impl ChunkFile {
         if let Some(file) = self.direct.get() {
             return Ok(file.as_ref());
         }
-        let opened = match File::open(&self.path, OpenOptions { direct: true, ..READ_WRITE }).await {
+        let opened = File::open(&self.path, OpenOptions { direct: true, ..READ_WRITE }).await;
+        let opened = match self.home.confirm(opened) {
             Ok(file) => Some(file),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL.0) => None,
             // Deleted meanwhile; what is open stays good.
@@ -134,7 +154,7 @@ impl ChunkFile {
         if let Some(file) = self.sum_file.get() {
             return Ok(Some(file));
         }
-        let opened = absent_as_none(File::open(&self.sum_path, options).await)?;
+        let opened = absent_as_none(self.home.confirm(File::open(&self.sum_path, options).await))?;
         Ok(opened.map(|file| self.sum_file.get_or_init(|| file)))
     }
 

@@ -1,5 +1,6 @@
 //! What can go wrong on a target.
 
+use crate::home::Vanished;
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -42,6 +43,9 @@ pub enum Kind {
     NewerVersion,
     /// The target's superblock or intent log can't be read.
     Damaged,
+    /// The store's directory isn't the one that was opened: its file system was unmounted, has
+    /// failed, or another one is in its place. Nothing is known of what the store holds.
+    Vanished,
     /// The store is shut down.
     Closed,
 }
@@ -61,6 +65,9 @@ impl StoreError {
 
     /// A call of the local file system that failed.
     pub(crate) fn io(target: TargetId, doing: &str, path: &Path, error: io::Error) -> StoreError {
+        if let Some(Vanished(cause)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            return StoreError::vanished(target, cause);
+        }
         let path = path.display();
         match error.raw_os_error() {
             Some(ENOSPC | EDQUOT) => StoreError::new(
@@ -101,6 +108,36 @@ impl StoreError {
                 "target {target}: the chunk file of inode {ino} is gone, although its checksums are there"
             ),
             "weft fsck names the file: restore it from a backup, and find out who removes files from the target",
+        )
+    }
+
+    /// What is at the store's path isn't the store.
+    #[cold]
+    pub(crate) fn vanished(target: TargetId, cause: &str) -> StoreError {
+        StoreError::new(
+            Kind::Vanished,
+            format!("target {target} is offline: {cause}"),
+            "findmnt and dmesg on the target's node show what became of its disk; mount it there again; if its file system had failed, restart weft serve on that node",
+        )
+    }
+
+    /// The metadata knows that the chunk file had at least `known` bytes; it has `len`, or isn't there.
+    pub(crate) fn lacking(
+        (target, ino): (TargetId, InodeId),
+        path: &Path,
+        len: Option<u64>,
+        known: u64,
+    ) -> StoreError {
+        let range = ByteRange::new(len.unwrap_or(0), known);
+        let path = path.display();
+        let cause = match len {
+            Some(len) => format!("has {len} bytes and had at least {known}: {path}"),
+            None => format!("is gone and had at least {known} bytes: {path}"),
+        };
+        StoreError::new(
+            Kind::Corrupt { ino, range },
+            format!("target {target}: the chunk file of inode {ino} {cause}"),
+            "weft fsck names the file: restore it from a backup, and find out who changes files of the target",
         )
     }
 

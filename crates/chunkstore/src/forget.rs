@@ -11,7 +11,7 @@ use types::{BLOCK_SIZE, ByteRange, InodeId};
 
 impl Store {
     /// Makes holes of the blocks of a range that can't be read: they read as zeros afterwards, and everything else stays as it is. What was lost, in
-    /// order. One that isn't there, or has nothing in it, is made, as a hole up to the end of the range: all of the range was lost then.
+    /// order. One that isn't there, has nothing in it, or ends before the range is made a hole up to the end of the range: all of the range was lost then.
     ///
     /// All of it is looked at while nobody changes it, so that what was written over meanwhile is safe. Nothing is removed, and nothing cut.
     pub async fn forget(&self, ino: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
@@ -19,6 +19,7 @@ impl Store {
         self.make_room_for_notes().await?;
         let file = self.find_or_make_again(ino).await?;
         if self.become_hole(&file, range).await? {
+            self.lacking.forget(ino);
             self.flush_sums(&file).await?;
             self.sync_file(&file).await?;
             self.sync_sums(&file).await?;
@@ -55,17 +56,20 @@ impl Store {
         self.find_or_create(ino).await
     }
 
-    /// Makes a chunk file with nothing in it a hole up to the end of a range. False: somebody has written to it.
+    /// Makes a chunk file with nothing in it, or one that ends before a range, a hole up to the end of the range. False: it has bytes there.
     async fn become_hole(&self, file: &Arc<ChunkFile>, range: ByteRange) -> Result<bool> {
         let _in_progress = self.begin_change()?;
         // All of it, so that nobody writes anywhere in it meanwhile.
         let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
         let failed = |e| self.failed("extend", &file.path, e);
-        if file.cached.stat().await.map_err(failed)?.len > 0 {
+        let len = file.cached.stat().await.map_err(failed)?.len;
+        if len > 0 && len > range.start {
             return Ok(false);
         }
-        self.note(file, ByteRange::new(0, range.end)).await?;
-        self.clear_sums(file, whole_blocks(range)).await?;
+        self.note(file, ByteRange::new(len, range.end)).await?;
+        // The block in which it ends has always had zeros behind its end.
+        let blocks = whole_blocks(ByteRange::new(len.next_multiple_of(BLOCK), range.end));
+        self.clear_sums(file, blocks).await?;
         self.mark_unsynced(file);
         file.cached.set_len(range.end).await.map_err(failed)?;
         self.mark_unsynced(file);

@@ -74,6 +74,17 @@ impl Store {
         Ok(groups)
     }
 
+    /// The groups that this target has something of, in order.
+    ///
+    /// # Errors
+    /// Also when the target's directory isn't the one that was opened: then it has groups that
+    /// aren't seen.
+    pub async fn groups(&self) -> Result<Vec<GroupId>> {
+        let groups = Store::groups_on(&self.dir).await?;
+        self.check_home()?;
+        Ok(groups)
+    }
+
     /// Opens what a target has of a group, with the recovery that a target has; `None` when there is nothing, unless it is to be made.
     ///
     /// Whoever opens makes sure that nobody else has it open, and runs [`Store::background`]. It is closed before the target is.
@@ -87,7 +98,9 @@ impl Store {
     ) -> Result<Option<(Arc<Store>, RecoveryReport)>> {
         let dir = Store::group_dir(target.dir(), group);
         let owner = Owner { identity: target.identity.clone(), group: Some(group) };
-        if !identity::is_there(&dir, &owner).await? {
+        let is_there = identity::is_there(&dir, &owner).await;
+        target.check_home()?;
+        if !is_there? {
             if !create {
                 return Ok(None);
             }
@@ -115,6 +128,7 @@ impl Store {
     /// # Errors
     /// When the disk fails.
     pub async fn forget_group(&self, group: GroupId) -> Result<()> {
+        self.prove_home().await?;
         let dir = Store::group_dir(&self.dir, group);
         let gone = dir.with_extension(FORGOTTEN);
         let failed = |e| self.failed("remove", &dir, e);
@@ -122,7 +136,7 @@ impl Store {
         if rt::read_dir(&gone).await.is_ok() {
             remove_all(gone.clone()).await.map_err(failed)?;
         }
-        match rt::rename(&dir, &gone).await {
+        match self.home.confirm(rt::rename(&dir, &gone).await) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             renamed => renamed.map_err(failed)?,
         }
@@ -135,6 +149,7 @@ impl Store {
     /// # Errors
     /// When the disk fails.
     pub async fn remove_forgotten_groups(&self) -> Result<()> {
+        self.check_home()?;
         let dir = self.dir.join(GROUPS);
         let Ok(names) = rt::read_dir(&dir).await else { return Ok(()) };
         for path in names.iter().map(|name| dir.join(name)) {
@@ -191,7 +206,7 @@ impl Store {
         let mark = async {
             let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
             File::open(&path, options).await?.sync_data().await?;
-            rt::sync_dir(&self.dir).await
+            self.home.confirm(rt::sync_dir(&self.dir).await)
         };
         mark.await.map_err(|e| self.failed("write", &path, e))?;
         self.overflowed.store(true, Ordering::SeqCst);
@@ -217,7 +232,7 @@ impl Store {
         }
         let path = self.dir.join(OVERFLOW);
         let removed = async {
-            crate::chunk_file::absent_is_fine(rt::remove_file(&path).await)?;
+            crate::chunk_file::absent_is_fine(self.home.confirm(rt::remove_file(&path).await))?;
             rt::sync_dir(&self.dir).await
         };
         removed.await.map_err(|e| self.failed("remove", &path, e))?;

@@ -35,7 +35,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    fn superblock(&self) -> &'static str {
+    pub(crate) fn superblock(&self) -> &'static str {
         if self.group.is_some() { GROUP_SUPERBLOCK } else { SUPERBLOCK }
     }
 

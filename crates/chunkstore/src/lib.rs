@@ -15,6 +15,7 @@
 //! DIR/verifier                  which unsynced content counts as being there
 //! DIR/chunks/hh/hh/<inode>      a chunk file
 //! DIR/chunks/hh/hh/<inode>.sum  its checksums
+//! DIR/orphans/<inode>           a chunk file of no file that was moved aside, and its checksums
 //! DIR/groups/<group>/           the same for what the target has of a mirrored group: a store of its own
 //! ```
 //!
@@ -25,6 +26,7 @@
 //!   the first regions of many new files. Without a note is done what makes damage right ([`Store::rewrite`]): the right checksums come first;
 //! - who changes blocks holds their range, from before the note until the checksums in memory are right again;
 //! - what needs space is refused while the disk has none but a reserve; what frees space never is;
+//! - "there is no such file" is believed only of the directory that was opened: see `home`;
 //! - a failing chunk file fails requests for that file, not for others.
 //!
 //! The order in which locks are taken: maintenance, a cache shard's `opening`, a range, the log's writer, a file's `write_back`.
@@ -33,16 +35,20 @@
 
 mod cache;
 mod chunk_file;
+mod claims;
 mod differences;
 mod error;
 mod forget;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+mod home;
 mod identity;
 mod intent;
+mod known;
 mod lost;
 mod maintain;
+mod orphans;
 mod place;
 mod range_lock;
 mod read;
@@ -63,10 +69,13 @@ mod unsynced;
 mod verifier;
 mod write;
 
+pub use claims::RoomFor;
 pub use error::{Kind, Result, StoreError};
 pub use group::DEFAULT_GROUP_LOG_BYTES;
 pub use identity::{FORMAT_VERSION, Identity};
 pub use intent::NoteHold;
+pub use known::At;
+pub use orphans::Orphan;
 pub use recover::RecoveryReport;
 pub use rows::{ROW_BYTES, Row, Rows};
 pub use statistics::{Counter, Statistics};

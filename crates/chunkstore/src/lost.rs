@@ -109,7 +109,7 @@ impl Store {
             return Ok(());
         }
         let path = crate::place::chunk_file(&self.dir, ino);
-        match ChunkFile::create(&self.dir, ino, &self.budget).await {
+        match ChunkFile::create(&self.home, ino, &self.budget).await {
             Ok(_) => Ok(()),
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
             Err(e) => Err(self.failed("create", &path, e)),

@@ -142,7 +142,14 @@ impl Store {
             self.settle(&file).await?;
             self.flush_sums(&file).await?;
         }
-        rt::sync_filesystem(&self.dir).await.map_err(|e| self.failed("sync", &self.dir, e))
+        self.sync_filesystem().await
+    }
+
+    /// Brings everything on the target's file system to disk, and knows that it was that file
+    /// system.
+    pub(crate) async fn sync_filesystem(&self) -> Result<()> {
+        let synced = self.home.confirm(rt::sync_filesystem(&self.dir).await);
+        synced.map_err(|e| self.failed("sync", &self.dir, e))
     }
 
     /// Makes the data of a file durable. Its checksums may lag behind as long as its notes are kept.
@@ -174,7 +181,7 @@ impl Store {
     /// Makes the removal of a chunk file durable.
     async fn sync_absence(&self, ino: InodeId) -> Result<()> {
         let folder = place::folder(&self.dir, ino);
-        match rt::sync_dir(&folder).await {
+        match self.home.confirm(rt::sync_dir(&folder).await) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(self.failed("sync", &folder, e)),
             _ => Ok(()),
         }
@@ -238,8 +245,7 @@ impl Pass<'_> {
         for file in all.iter().filter_map(|ino| self.store.cache.get(*ino)) {
             file.unsynced.store(false, Ordering::Release);
         }
-        if let Err(e) = rt::sync_filesystem(&self.store.dir).await {
-            let error = self.store.failed("sync", &self.store.dir, e);
+        if let Err(error) = self.store.sync_filesystem().await {
             for ino in all {
                 self.failures.insert(*ino, error.message().to_string());
             }

@@ -5,6 +5,7 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Result, StoreError};
+use crate::known::At;
 use crate::range_lock::Passage;
 use crate::store::{IoPath, Store};
 use crate::sums::{PAGE_SUMS, crc_of};
@@ -36,6 +37,16 @@ impl Store {
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) when data doesn't match its checksums; `buf` then holds anything.
     pub async fn read(&self, ino: InodeId, offset: u64, buf: &IoBuf, path: IoPath) -> Result<()> {
+        self.read_at(At { ino, offset, known: 0 }, buf, path).await
+    }
+
+    /// The same, where the chunk file is known to have a length.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the read begins below that length and the chunk file isn't
+    /// there, or ends before that length and before the end of the read.
+    pub async fn read_at(&self, at: At, buf: &IoBuf, path: IoPath) -> Result<()> {
+        let At { ino, offset, known } = at;
         self.statistics.reads.add(1);
         self.statistics.read_bytes.add(buf.len() as u64);
         if buf.is_empty() {
@@ -47,18 +58,36 @@ impl Store {
             if Box::pin(self.is_missing(ino)).await? {
                 return Err(self.report_removed(ino, whole_blocks(range)));
             }
+            if offset < known {
+                self.require_gone(ino, known)?;
+            }
             buf.zero(0..buf.len());
             return Ok(());
         };
+        self.read_file(&file, range, buf, path).await?;
+        let needed = if offset < known { known.min(end) } else { 0 };
+        if needed > file.reaches.load(Ordering::Relaxed) {
+            return Box::pin(self.require_len(&file, needed)).await;
+        }
+        Ok(())
+    }
+
+    async fn read_file(
+        &self,
+        file: &Arc<ChunkFile>,
+        range: ByteRange,
+        buf: &IoBuf,
+        path: IoPath,
+    ) -> Result<()> {
         if !types::checksums_are_on() {
-            return self.fetch_unaligned(&file, offset, buf, path).await;
+            return self.fetch_unaligned(file, range.start, buf, path).await;
         }
         let blocks = whole_blocks(range);
         if blocks == range {
-            let path = self.way_of(&file, blocks, path);
-            return self.read_blocks(&file, blocks, buf, path).await;
+            let path = self.way_of(file, blocks, path);
+            return self.read_blocks(file, blocks, buf, path).await;
         }
-        Box::pin(self.read_within(&file, range, buf)).await
+        Box::pin(self.read_within(file, range, buf)).await
     }
 
     /// Which way a read of whole blocks takes: what is asked for the first time and isn't in memory goes past the page cache.
@@ -172,6 +201,8 @@ impl Store {
         }
         let got = direct.unwrap_or(&file.cached).read_at(buf.clone(), blocks.start).await.map_err(failed)?;
         if got < buf.len() {
+            // It may be shorter than it was: whoever relies on its length looks again.
+            file.reaches.fetch_min(blocks.start + got as u64, Ordering::Relaxed);
             buf.zero(got..buf.len());
         }
         Ok(())
@@ -216,7 +247,7 @@ impl Store {
         self.report(ino, range, StoreError::removed(self.target(), ino, range))
     }
 
-    fn report(&self, ino: InodeId, range: ByteRange, error: StoreError) -> StoreError {
+    pub(crate) fn report(&self, ino: InodeId, range: ByteRange, error: StoreError) -> StoreError {
         let mut reported = self.reported.lock();
         if reported.len() < MAX_REPORTED_BLOCKS && reported.insert((ino, range.start / BLOCK)) {
             self.statistics.corrupt_ranges.add(1);

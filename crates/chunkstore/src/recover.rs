@@ -59,6 +59,7 @@ impl Store {
         self.is_left_by_crash.store(!records.is_empty(), Ordering::Release);
         let in_spans = self.chunk_files_in(&records.spans, true).await?;
         self.new_at_crash.lock().extend(records.spans.iter().map(|span| (span.first, span.end)));
+        self.at_crash.note_spans(&records.spans);
         let mut notes = records.notes.clone();
         notes.extend(in_spans.iter().map(|ino| Note { ino: *ino, first: 0, end: 1 }));
         for of_one_file in merged(notes).chunk_by(|a, b| a.ino == b.ino) {
@@ -66,7 +67,7 @@ impl Store {
         }
         // Once for everything: the checksums just written, the data where notes go, and the absence of deleted files that a span covers,
         // which nobody knows by their numbers any more.
-        rt::sync_filesystem(&self.dir).await.map_err(|e| self.failed("sync", &self.dir, e))?;
+        self.sync_filesystem().await?;
         let RecoveryReport { files, bytes, blocks_changed, .. } = report;
         tracing::info!(target_id = %self.target(), files, bytes, blocks_changed, "recovered after a crash");
         if report.log_was_missing {
@@ -80,6 +81,7 @@ impl Store {
     async fn recover_one(&self, notes: &[Note], report: &mut RecoveryReport) -> Result<()> {
         let ino = notes[0].ino;
         self.touched.lock().push(ino);
+        self.at_crash.note_file(ino);
         let Some(file) = self.find(ino).await? else { return self.remove_lone_sums(ino).await };
         report.files += 1;
         for note in notes {
@@ -107,7 +109,7 @@ impl Store {
     /// What a file that was being made or deleted has left, where the chunk file isn't there: later, checksums alone mean that somebody else removed it.
     async fn remove_lone_sums(&self, ino: InodeId) -> Result<()> {
         let sums = place::sum_file(&self.dir, ino);
-        match rt::remove_file(&sums).await {
+        match self.home.confirm(rt::remove_file(&sums).await) {
             Ok(()) => drop(self.bereft.lock().insert(ino)),
             gone => absent_is_fine(gone).map_err(|e| self.failed("remove", &sums, e))?,
         }

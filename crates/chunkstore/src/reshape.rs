@@ -2,12 +2,15 @@
 
 use crate::chunk_file::{Change, ChunkFile, absent_is_fine};
 use crate::error::Result;
+use crate::known::At;
+use crate::orphans::move_into;
 use crate::place;
 use crate::range_lock::Passage;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::{Allocate, MAX_CHUNK_FILE_BYTES, Store};
 use crate::sums::{PAGE_BYTES, PAGE_SUMS, SUM_BYTES};
 use rt::Fallocate;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{BlockSum, ByteRange, InodeId};
@@ -20,9 +23,16 @@ impl Store {
     pub async fn truncate(&self, ino: InodeId, len: u64) -> Result<()> {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
+        if len == 0 {
+            self.lacking.forget(ino);
+        }
         let Some(file) = self.find(ino).await? else {
             // Of what somebody else has removed nothing was to stay.
-            return if len == 0 && self.is_missing(ino).await? { self.remove(ino).await } else { Ok(()) };
+            return if len == 0 && self.is_missing(ino).await? {
+                self.take_away(ino, None).await
+            } else {
+                Ok(())
+            };
         };
         if len >= MAX_CHUNK_FILE_BYTES {
             return Ok(());
@@ -44,6 +54,7 @@ impl Store {
         let change = Change::begin(&file, blocks);
         self.mark_unsynced(&file);
         file.cached.set_len(len).await.map_err(failed)?;
+        file.reaches.fetch_min(len, Ordering::Relaxed);
         self.cut_sums(&file, len.div_ceil(BLOCK)).await?;
         self.set_edges(&file, edge.into_iter()).await?;
         self.mark_unsynced(&file);
@@ -58,6 +69,15 @@ impl Store {
     pub async fn set_len(&self, ino: InodeId, len: u64) -> Result<()> {
         self.end_of(ino, len, 0)?;
         self.truncate(ino, len).await?;
+        self.extend(ino, len).await
+    }
+
+    /// Makes a chunk file at least `len` bytes long, by a hole at its end, and makes it if there is none.
+    ///
+    /// # Errors
+    /// [`Kind::TooLarge`](crate::Kind::TooLarge).
+    pub async fn extend(&self, ino: InodeId, len: u64) -> Result<()> {
+        self.end_of(ino, len, 0)?;
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
         let file = self.find_or_create(ino).await?;
@@ -79,40 +99,77 @@ impl Store {
     /// Reserves, frees or zeroes a range; an absent chunk file is made where space is reserved.
     ///
     /// # Errors
-    /// [`Kind::NoSpace`](crate::Kind::NoSpace), which freeing never meets.
+    /// [`Kind::NoSpace`](crate::Kind::NoSpace), which freeing never meets. Nothing is reserved
+    /// then, unless others have filled the disk meanwhile.
     pub async fn allocate(&self, ino: InodeId, range: ByteRange, how: Allocate) -> Result<()> {
+        self.allocate_at(At { ino, offset: range.start, known: 0 }, range.len(), how).await
+    }
+
+    /// The same, where the chunk file is known to have a length.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when zeroing would make a hole of what is gone, as for
+    /// [`Store::write_at`].
+    pub async fn allocate_at(&self, at: At, len: u64, how: Allocate) -> Result<()> {
+        let At { ino, offset, known } = at;
+        let range = ByteRange::new(offset, offset.saturating_add(len));
         if range.is_empty() {
             return Ok(());
         }
         if how != Allocate::Punch {
             self.end_of(ino, range.start, range.len())?;
-            self.ensure_room(ino, range).await?;
         }
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
-        let (file, range) = match how {
-            Allocate::Punch => {
-                let Some(file) = self.find(ino).await? else { return Ok(()) };
-                (file, range.intersect(ByteRange::new(0, MAX_CHUNK_FILE_BYTES)))
+        if how == Allocate::Punch {
+            let Some(file) = self.find(ino).await? else { return Ok(()) };
+            let range = range.intersect(ByteRange::new(0, MAX_CHUNK_FILE_BYTES));
+            if range.is_empty() {
+                return Ok(());
             }
-            Allocate::Reserve | Allocate::Zero => (self.find_or_create(ino).await?, range),
-        };
-        match how {
-            _ if range.is_empty() => Ok(()),
-            Allocate::Reserve => self.fallocate(&file, Fallocate::Reserve, range).await,
-            Allocate::Punch => self.make_zero(&file, Fallocate::Punch, range).await,
-            Allocate::Zero => self.make_zero(&file, Fallocate::Zero, range).await,
+            self.make_zero(&file, Fallocate::Punch, range).await?;
+            return self.free_beyond_end(&file, range).await;
         }
+        // Before there is a file: what is refused leaves nothing behind.
+        let claim = self.claim(ino, range).await?;
+        let file = match how {
+            Allocate::Zero => self.find_to_lengthen(ino, known.min(offset)).await?,
+            _ => self.find_or_create(ino).await?,
+        };
+        self.reserve(ino, &file, range, claim).await?;
+        match how {
+            Allocate::Zero => self.make_zero(&file, Fallocate::Zero, range).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Frees what ext4 leaves of a punched range: it punches nothing beyond the end of a file.
+    /// Cutting the file at its end frees everything there, so what is reserved beside the range
+    /// keeps the range reserved, too.
+    async fn free_beyond_end(&self, file: &ChunkFile, range: ByteRange) -> Result<()> {
+        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
+        let failed = |e| self.failed("free space of", &file.path, e);
+        let len = file.cached.stat().await.map_err(failed)?.len;
+        let tail = ByteRange::new(len.div_ceil(BLOCK) * BLOCK, MAX_CHUNK_FILE_BYTES);
+        let left = reserved_in(file, tail.intersect(range)).await;
+        if left == 0 || left != reserved_in(file, tail).await {
+            return Ok(());
+        }
+        self.mark_unsynced(file);
+        file.cached.set_len(len).await.map_err(failed)?;
+        self.mark_unsynced(file);
+        Ok(())
     }
 
     /// Removes a chunk file; an absent one is no error.
     pub async fn delete(&self, ino: InodeId) -> Result<()> {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
-        self.remove(ino).await
+        self.take_away(ino, None).await
     }
 
-    async fn remove(&self, ino: InodeId) -> Result<()> {
+    /// Removes a chunk file with its checksums, or moves both into a folder.
+    pub(crate) async fn take_away(&self, ino: InodeId, aside: Option<&Path>) -> Result<()> {
         // The note stays until the file is gone, whoever needs room for others.
         let _noted = self.intents.as_ref().map(|log| log.holds().hold());
         if let Some(file) = self.find(ino).await? {
@@ -127,6 +184,8 @@ impl Store {
         }
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
+        // First, so that no file of another store goes.
+        self.home.check().map_err(|e| self.failed("remove a chunk file from", &self.dir, e))?;
         let open = shard.get(ino);
         if let Some(file) = &open {
             // Who has the file open goes on with what is then an empty one; checksums may not be made again.
@@ -134,13 +193,22 @@ impl Store {
             let _write_back = file.write_back.write().await;
         }
         shard.remove(ino);
-        let data = place::chunk_file(&self.dir, ino);
-        absent_is_fine(rt::remove_file(&data).await).map_err(|e| self.failed("remove", &data, e))?;
-        // Second, since data without checksums would look damaged.
-        let sums = place::sum_file(&self.dir, ino);
-        absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))?;
+        let (data, sums) = (place::chunk_file(&self.dir, ino), place::sum_file(&self.dir, ino));
+        match aside {
+            Some(folder) => {
+                let moved = self.home.confirm(move_into(folder, &data, &sums, ino).await);
+                moved.map_err(|e| self.failed("move aside", &data, e))?;
+            }
+            None => {
+                let gone = |removed| absent_is_fine(self.home.confirm(removed));
+                gone(rt::remove_file(&data).await).map_err(|e| self.failed("remove", &data, e))?;
+                // Second, since data without checksums would look damaged.
+                gone(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))?;
+            }
+        }
         self.unsynced.lock().insert(ino);
         self.sync_failures.lock().remove(&ino);
+        self.lacking.forget(ino);
         Ok(())
     }
 
@@ -235,4 +303,11 @@ impl Store {
         };
         Ok(stored.max(file.sums.last_page().map_or(0, |page| page + 1)))
     }
+}
+
+/// Bytes of a range that have space; none are told where the local file system does not list
+/// extents.
+async fn reserved_in(file: &ChunkFile, range: ByteRange) -> u64 {
+    let gaps = file.cached.gaps(range.start..range.end, 0).await;
+    gaps.map_or(0, |gaps| range.len() - gaps.bytes)
 }

@@ -111,8 +111,11 @@ impl Store {
         }
         let path = place::sum_file(&self.dir, ino);
         let is_last = first + sums.len() as u64 >= len.div_ceil(BLOCK);
-        let written = write_sums(&path, first, sums, is_last.then_some(len)).await;
-        written.map_err(|e| self.failed("write", &path, e))?;
+        let written = async {
+            self.home.check()?;
+            self.home.confirm(write_sums(&path, first, sums, is_last.then_some(len)).await)
+        };
+        written.await.map_err(|e| self.failed("write", &path, e))?;
         if is_last { self.make_unwritten(ino, len).await } else { Ok(()) }
     }
 
@@ -123,8 +126,8 @@ impl Store {
             let folder = place::folder(&self.dir, ino);
             // The checksums first: with them a missing chunk file is known as one.
             rt::sync_dir(&folder).await?;
-            absent_is_fine(rt::remove_file(&path).await)?;
-            let file = ChunkFile::create(&self.dir, ino, &self.budget).await?;
+            absent_is_fine(self.home.confirm(rt::remove_file(&path).await))?;
+            let file = ChunkFile::create(&self.home, ino, &self.budget).await?;
             file.cached.set_len(len).await?;
             file.cached.sync_data().await?;
             rt::sync_dir(&folder).await

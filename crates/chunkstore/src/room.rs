@@ -17,7 +17,7 @@ const MAX_GRANT_BYTES: u64 = 16 << 20;
 /// The part of the room left that one look grants: a sixteenth, so that as many targets as that may share a disk.
 const GRANT_DIVISOR: u64 = 16;
 /// How long to wait before a refusal: file systems free the space of removed files in the background, a moment later.
-const SECOND_LOOK_AFTER: Duration = Duration::from_millis(20);
+pub(crate) const SECOND_LOOK_AFTER: Duration = Duration::from_millis(20);
 /// Unit of [`rt::FileStat::blocks`], bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -57,14 +57,14 @@ impl Store {
 
     async fn look_for_room(&self, ino: InodeId, range: ByteRange) -> Result<()> {
         let bytes = range.len();
-        if self.room.take_from(self.space().await?, bytes) {
+        if self.room.take_from(self.unclaimed_space().await?, bytes) {
             return Ok(());
         }
         if self.is_allocated(ino, range).await? {
             return Ok(());
         }
         rt::sleep(SECOND_LOOK_AFTER).await;
-        let space = self.space().await?;
+        let space = self.unclaimed_space().await?;
         match self.room.take_from(space, bytes) {
             true => Ok(()),
             false => Err(self.no_room(space, bytes)),
@@ -72,7 +72,7 @@ impl Store {
     }
 
     /// Whether the range surely has its space: it holds data without a hole, or the file is allocated without one.
-    async fn is_allocated(&self, ino: InodeId, range: ByteRange) -> Result<bool> {
+    pub(crate) async fn is_allocated(&self, ino: InodeId, range: ByteRange) -> Result<bool> {
         let Some(file) = self.find(ino).await? else { return Ok(false) };
         let failed = |e| self.failed("stat", &file.path, e);
         let stat = file.cached.stat().await.map_err(failed)?;
@@ -84,7 +84,7 @@ impl Store {
         Ok(range.end <= stat.len && file.cached.seek_hole(range.start).await.map_err(failed)? >= range.end)
     }
 
-    fn no_room(&self, space: Space, bytes: u64) -> StoreError {
+    pub(crate) fn no_room(&self, space: Space, bytes: u64) -> StoreError {
         StoreError::new(
             Kind::NoSpace,
             format!(

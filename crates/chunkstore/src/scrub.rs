@@ -42,7 +42,7 @@ impl Store {
     }
 
     pub(crate) async fn names(&self, dir: &Path) -> Result<Vec<String>> {
-        match rt::read_dir(dir).await {
+        match self.home.confirm(rt::read_dir(dir).await) {
             Ok(names) => Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect()),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(Vec::new())
@@ -186,7 +186,7 @@ impl Store {
 
     pub(crate) async fn stat_on_disk(&self, path: &Path) -> Result<Option<FileStat>> {
         let read = OpenOptions { read: true, ..OpenOptions::default() };
-        match File::open(path, read).await {
+        match self.home.confirm(File::open(path, read).await) {
             Ok(file) => file.stat().await.map(Some).map_err(|e| self.failed("stat", path, e)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(self.failed("open", path, e)),
@@ -201,6 +201,11 @@ impl Store {
         let open = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?;
         let named = self.stat_on_disk(&file.path).await?;
         Ok(named.is_none_or(|named| named.inode != open.inode))
+    }
+
+    /// Whether there is a chunk file under its name.
+    pub async fn has_chunk_file(&self, ino: InodeId) -> Result<bool> {
+        Ok(self.stat_on_disk(&place::chunk_file(&self.dir, ino)).await?.is_some())
     }
 
     /// Whether a chunk file is open here; one that was just used mostly is.

@@ -5,6 +5,7 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
+use crate::known::At;
 use crate::read::BLOCK;
 use crate::store::{Seek, Store};
 use crate::sums::{PAGE_BYTES, PAGE_SUMS};
@@ -23,12 +24,28 @@ impl Store {
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) of a chunk file that somebody else has removed.
     pub async fn seek(&self, ino: InodeId, from: u64, what: Seek) -> Result<Option<u64>> {
+        self.seek_at(At { ino, offset: from, known: 0 }, what).await
+    }
+
+    /// The same, where the chunk file is known to have a length.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when it isn't there or is shorter, and `at` is below that length:
+    /// what is gone must not be taken for a hole.
+    pub async fn seek_at(&self, at: At, what: Seek) -> Result<Option<u64>> {
+        let At { ino, offset: from, known } = at;
         let Some(file) = self.find(ino).await? else {
             if Box::pin(self.is_missing(ino)).await? {
                 return Err(self.report_removed(ino, ByteRange::new(0, u64::MAX)));
             }
+            if from < known {
+                self.require_gone(ino, known)?;
+            }
             return Ok((what == Seek::Hole).then_some(from));
         };
+        if from < known {
+            self.require_len(&file, known).await?;
+        }
         match what {
             Seek::Data => self.seek_data(&file, from).await,
             Seek::Hole => self.seek_hole(&file, from).await.map(Some),

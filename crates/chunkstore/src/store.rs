@@ -4,8 +4,10 @@ use crate::cache::{self, FileCache};
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result, StoreError};
 use crate::group::{self, DEFAULT_GROUP_LOG_BYTES};
+use crate::home::Home;
 use crate::identity::{self, Identity, Owner};
 use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, Past};
+use crate::known::{AtCrash, Lacking};
 use crate::place::{self, CHUNKS, FENCES, OVERFLOW, RECENT};
 use crate::recover::RecoveryReport;
 use crate::room::Room;
@@ -128,6 +130,7 @@ pub struct Space {
 /// A future that is dropped before its end leaves its change done, not done, or done in part; data and checksums stay in step.
 pub struct Store {
     pub(crate) dir: PathBuf,
+    pub(crate) home: Arc<Home>,
     pub(crate) identity: Identity,
     pub(crate) group: Option<GroupId>,
     pub(crate) options: Options,
@@ -154,6 +157,9 @@ pub struct Store {
     pub(crate) touched: Mutex<Vec<InodeId>>,
     /// What the spans of the last recovery were; taken once.
     pub(crate) new_at_crash: Mutex<Vec<(InodeId, InodeId)>>,
+    /// For as long as the store is open: it explains what is missing.
+    pub(crate) at_crash: AtCrash,
+    pub(crate) lacking: Lacking,
     /// Nobody has seen to these yet: another start has to lead here again.
     pub(crate) is_left_by_crash: AtomicBool,
     /// Files of which the last recovery found checksums and no chunk file. Checksums come to disk after the chunk file has: so there had been one.
@@ -245,6 +251,7 @@ impl Store {
         log_bytes: u64,
     ) -> Result<(Arc<Store>, RecoveryReport)> {
         let expected = &identity;
+        let home = Arc::new(Home::hold(dir, Owner { identity: identity.clone(), group })?);
         let (log, past) = match IntentLog::open(expected.target, dir).await? {
             Some(found) => (Some(found.log), found.past),
             None => (None, Past::Unknown),
@@ -258,6 +265,7 @@ impl Store {
         let overflowed = group::has_mark(expected.target, &dir.join(OVERFLOW)).await?;
         let mut store = Store {
             dir: dir.to_path_buf(),
+            home,
             identity: expected.clone(),
             group,
             statistics: shared.statistics,
@@ -275,6 +283,8 @@ impl Store {
             reported: Mutex::default(),
             touched: Mutex::default(),
             new_at_crash: Mutex::default(),
+            at_crash: AtCrash::default(),
+            lacking: Lacking::default(),
             is_left_by_crash: AtomicBool::new(false),
             bereft: Mutex::default(),
             recent,
@@ -303,6 +313,30 @@ impl Store {
     /// The target's id.
     pub fn target(&self) -> TargetId {
         self.identity.target
+    }
+
+    /// Whether it was shut down.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Whether the directory is still the one that was opened, as far as two calls of `stat(2)`
+    /// tell: quick enough for every heartbeat, on any thread.
+    ///
+    /// # Errors
+    /// [`Kind::Vanished`] when it isn't.
+    pub fn check_home(&self) -> Result<()> {
+        self.home.check_all().map_err(|e| self.failed("examine", &self.dir, e))
+    }
+
+    /// The same, with the superblock read again: to be asked before this store is a source for
+    /// another copy, and before it is taken for one that has everything.
+    ///
+    /// # Errors
+    /// [`Kind::Vanished`] when it isn't the store that was opened; [`Kind::Io`] when that can't be told
+    /// now.
+    pub async fn prove_home(&self) -> Result<()> {
+        self.home.prove().await
     }
 
     /// Its directory.
@@ -355,8 +389,8 @@ impl Store {
 
     /// Space of the file system that the target is on.
     pub async fn space(&self) -> Result<Space> {
-        let (capacity, free) =
-            rt::space(&self.dir).await.map_err(|e| self.failed("ask for the space of", &self.dir, e))?;
+        let found = self.home.confirm(rt::space(&self.dir).await);
+        let (capacity, free) = found.map_err(|e| self.failed("ask for the space of", &self.dir, e))?;
         Ok(Space { capacity, free })
     }
 
@@ -429,7 +463,7 @@ impl Store {
         if let Some(file) = shard.get(ino) {
             return Ok(Some(file));
         }
-        match ChunkFile::open(&self.dir, ino, &self.budget).await {
+        match ChunkFile::open(&self.home, ino, &self.budget).await {
             Ok(Some(file)) => Ok(Some(self.adopt(shard, file).await)),
             Ok(None) => Ok(None),
             Err(e) => Err(self.failed("open", &place::chunk_file(&self.dir, ino), e)),
@@ -458,7 +492,7 @@ impl Store {
             // Before there is anything to be found after a crash that the metadata may not know. Mostly it covers the first write, too.
             log.note_new(ino, &self.statistics).await?;
         }
-        match ChunkFile::create(&self.dir, ino, &self.budget).await {
+        match ChunkFile::create(&self.home, ino, &self.budget).await {
             Ok(file) => Ok(self.adopt(shard, file).await),
             Err(e) => Err(self.failed("create", &place::chunk_file(&self.dir, ino), e)),
         }

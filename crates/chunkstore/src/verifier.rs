@@ -146,7 +146,10 @@ impl Store {
     /// # Errors
     /// When the disk fails; the number is that of before then.
     pub async fn adopt_verifier(&self, verifier: u64) -> Result<()> {
+        // It says that everything is here.
+        self.prove_home().await?;
         self.verifier.write(verifier).await?;
+        self.check_home()?;
         self.verifier.current.store(verifier, Ordering::Release);
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use crate::chunk_file::{Change, ChunkFile};
 use crate::error::Result;
+use crate::known::At;
 use crate::range_lock::Passage;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::{IoPath, Store};
@@ -36,15 +37,18 @@ impl Store {
         path: IoPath,
         durability: Durability,
     ) -> Result<()> {
-        self.write_then(ino, offset, buf, path, durability, ready(Ok(()))).await
+        self.write_at(At { ino, offset, known: 0 }, buf, path, durability, ready(Ok(()))).await
     }
 
     /// As [`Store::write`], with something that happens when the bytes are there and before anybody can have read them: readers that see bytes
     /// without their checksums wait for the range, which is held. If it fails, the write has failed.
-    pub async fn write_then(
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the chunk file is known to have a length, and ends before that
+    /// and before the write: what is gone would be a hole from then on.
+    pub async fn write_at(
         &self,
-        ino: InodeId,
-        offset: u64,
+        At { ino, offset, known }: At,
         buf: &IoBuf,
         path: IoPath,
         durability: Durability,
@@ -59,7 +63,7 @@ impl Store {
         self.ensure_room(ino, range).await?;
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
-        let file = self.find_or_create(ino).await?;
+        let file = self.find_to_lengthen(ino, known.min(offset)).await?;
         let blocks = whole_blocks(range);
         let direct = match path {
             IoPath::Direct if blocks == range && buf.is_aligned() => {

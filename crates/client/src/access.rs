@@ -247,7 +247,9 @@ impl Client {
 
     /// What the service says of a file at this moment, to be used once.
     pub(crate) async fn look_once(&self, ino: InodeId) -> Result<FileInfo> {
-        let info = file_info(self.ask(MetaOp::Open { ino, wish: None }).await?.reply)?;
+        let mut info = file_info(self.ask(MetaOp::Open { ino, wish: None }).await?.reply)?;
+        // Without a lease the file may be cut before its chunk files are asked: what is missing there then is no damage.
+        info.known.clear();
         self.leases.mark(ino);
         if self.inodes.open(ino).is_none() {
             self.inodes.let_go(ino);
@@ -336,11 +338,13 @@ impl Content {
     /// Forgets what is true only under a lease.
     pub(crate) fn unload(&mut self) {
         let (unsynced, unsynced_names, era) = (self.unsynced, self.unsynced_names, self.era + 1);
+        let last_size = self.last_size;
         let unsynced_in = std::mem::take(&mut self.unsynced_in);
         let mut failures = std::mem::take(&mut self.failures);
         if self.kept.is_some() {
             failures.note_dropped();
         }
-        *self = Content { unsynced, unsynced_in, unsynced_names, failures, era, ..Content::default() };
+        *self =
+            Content { unsynced, unsynced_in, unsynced_names, failures, last_size, era, ..Content::default() };
     }
 }

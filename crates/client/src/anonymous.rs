@@ -6,7 +6,7 @@
 
 use crate::Client;
 use std::sync::PoisonError;
-use types::{Credentials, Errno, InodeId, Result, Squash};
+use types::{Credentials, InodeId, Result, Squash};
 use wire::MetaOp;
 
 const READ: u32 = 4;
@@ -57,7 +57,10 @@ impl Client {
         if self.is_alone() || user.uid == 0 && !self.may_be_squashed(user) {
             return Ok(());
         }
-        self.ask_whether(user, MetaOp::MayOpen { ino, wanted: wanted(flags) | OWNER }).await
+        // No kernel has checked it: groups that an earlier process had under this number don't count.
+        let op = MetaOp::MayOpen { ino, wanted: wanted(flags) | OWNER };
+        Box::pin(self.introduce(user, &op)).await;
+        self.ask_introduced(None, user, op).await.map(drop)
     }
 
     /// The same of cutting it, by its name or through a descriptor.
@@ -67,18 +70,8 @@ impl Client {
 
     async fn may_use(&self, user: Credentials, ino: InodeId, wanted: u32) -> Result<()> {
         match self.may_be_squashed(user) {
-            true => self.ask_whether(user, MetaOp::MayOpen { ino, wanted }).await,
+            true => self.ask_introduced(None, user, MetaOp::MayOpen { ino, wanted }).await.map(drop),
             false => Ok(()),
-        }
-    }
-
-    /// Asks; who is refused is introduced with all of its groups, and asked for once more.
-    async fn ask_whether(&self, user: Credentials, op: MetaOp) -> Result<()> {
-        match self.ask_for(user, op.clone()).await {
-            Err(error) if error.errno == Errno::EACCES && self.introduce(user, &op).await => {
-                self.ask_for(user, op).await.map(drop)
-            }
-            answer => answer.map(drop),
         }
     }
 }

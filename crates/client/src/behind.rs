@@ -16,9 +16,9 @@
 //! What is kept is gone with this process; it is no older than [`MAX_AGE`] then, and `fsync` and `close` return when nothing is kept. When writing back fails, each descriptor
 //! that is open for writing is told once, by the next write, sync or close.
 
-use crate::data::ChunkWrite;
+use crate::data::{ChunkWrite, Chunked};
 use crate::epoch::Under;
-use crate::inode::{Content, OpenInode};
+use crate::inode::{Content, KnownLens, OpenInode};
 use crate::landing::Underway;
 use crate::{Client, Handle, WriteHow};
 use parking_lot::Mutex;
@@ -125,6 +125,7 @@ impl Kept {
 pub(crate) struct Left<'a> {
     under: Under,
     layout: Arc<Layout>,
+    known: KnownLens,
     kept: Kept,
     _underway: Underway<'a>,
 }
@@ -215,6 +216,9 @@ impl Content {
     fn lose(&mut self, ino: InodeId, era: u64, kept: &Kept, error: Error) {
         self.failures.note(error);
         if self.still(ino, era).is_err() {
+            if kept.end() > kept.size {
+                self.lower_last_size(era, kept.size);
+            }
             return;
         }
         (self.kept, self.next) = (None, None);
@@ -260,7 +264,8 @@ impl OpenInode {
         content.note_layout();
         // Whatever changed the file otherwise had ended when it was written, and begins when it is there.
         let _underway = self.landing.enter_told(kept.range());
-        Some(Left { under: content.under(self.ino), layout, kept, _underway })
+        let (under, known) = (content.under(self.ino), content.known.clone());
+        Some(Left { under, layout, known, kept, _underway })
     }
 }
 
@@ -315,10 +320,11 @@ impl Client {
     ///
     /// It ends soon after the lease has.
     pub(crate) async fn write_left(&self, inode: &OpenInode, left: Left<'_>) {
-        let Left { under, layout, kept, _underway } = left;
+        let Left { under, layout, known, kept, _underway } = left;
         let (path, range) = (self.path_of(false, kept.len), kept.range());
         let how = ChunkWrite { path, durable: false, lease: LeaseMode::Write };
-        let writing = pin!(self.write_chunks(under, &layout, kept.start, kept.buf.slice(0..kept.len), how));
+        let chunked = Chunked::new(&layout, &known);
+        let writing = pin!(self.write_chunks(under, chunked, kept.start, kept.buf.slice(0..kept.len), how));
         if let Err(error) = self.change_in_era(inode, under.era, false, writing).await {
             tracing::warn!(ino = %inode.ino, ?range, %error, "what was written a moment ago could not be stored");
             inode.content.lock().lose(inode.ino, under.era, &kept, error);

@@ -6,6 +6,7 @@
 use crate::Client;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use types::{Attr, Errno, Error, HashMap, HashSet, InodeId, Result};
 use wire::{Capability, MetaOp, MetaReply, StorageOp};
 
@@ -15,9 +16,42 @@ const SHARDS: usize = 64;
 /// Capabilities in a shard: 64 Ki files in all, some 8 MiB. One that was forgotten is asked for again.
 const PER_SHARD: usize = 1024;
 
-/// One with less time left, seconds, is taken for ended: the request has to get there, and clocks differ
-/// (`mgmt` refuses members whose clock is off by more than 30 s).
+/// The client treats a capability with less time left, seconds, as ended: a request takes its time to
+/// arrive, and nodes hear of the cluster's time with heartbeats that arrive late at worst.
 const SLACK_S: u64 = 35;
+
+/// A request that was answered so late may have waited for services that were away until its
+/// capability ran out.
+const LATE_NS: u64 = 1_000_000_000;
+
+/// How long a request is sent again whose renewed capability is refused, too: nodes hear of the
+/// cluster's time one after the other, each with a heartbeat. And the rest between two attempts.
+const STALE_PATIENCE_NS: u64 = 5_000_000_000;
+const STALE_REST: Duration = Duration::from_millis(100);
+
+/// Decides how often a request is sent again because its capability was refused as ended.
+#[derive(Default)]
+pub(crate) struct Stale {
+    since_ns: Option<u64>,
+}
+
+impl Stale {
+    /// Whether the request, sent at `sent_ns`, is to be sent again with another capability. Rests
+    /// before unless it is the first time.
+    pub(crate) async fn may_repeat(&mut self, sent_ns: u64) -> bool {
+        let now_ns = rt::monotonic_ns();
+        match self.since_ns {
+            Some(since_ns) if now_ns.saturating_sub(sent_ns) <= LATE_NS => {
+                rt::sleep(STALE_REST).await;
+                now_ns.saturating_sub(since_ns) <= STALE_PATIENCE_NS
+            }
+            _ => {
+                self.since_ns = Some(now_ns);
+                true
+            }
+        }
+    }
+}
 
 /// The capabilities of a session.
 pub(crate) struct Capabilities {
@@ -31,7 +65,8 @@ pub(crate) struct Capabilities {
 #[derive(Clone, Copy)]
 struct Held {
     capability: Capability,
-    /// When it is to be renewed and when it has ended, seconds of this machine's monotonic clock: its time of day may jump.
+    /// When it is to be renewed and when it has ended, seconds of this machine's monotonic clock:
+    /// the time of day of this or another machine may be wrong.
     renew_s: u64,
     ends_s: u64,
 }
@@ -58,7 +93,7 @@ impl Capabilities {
     /// Keeps what came with an answer.
     pub(crate) fn keep(&self, op: &MetaOp, reply: &MetaReply, capability: Capability) {
         let Some(ino) = file_of(op, reply) else { return };
-        let left_s = capability.expires_s().saturating_sub(u64::try_from(rt::now().secs).unwrap_or(0));
+        let left_s = capability.valid_s();
         let now_s = now_s();
         let held = Held {
             capability,

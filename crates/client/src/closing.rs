@@ -1,5 +1,6 @@
 //! The end of a use of a file: what only this session knows of its size and times is reported, at once or later.
 
+use crate::data::Allocated;
 use crate::inode::OpenInode;
 use crate::{Client, Handle, REPORTS_AT_ONCE};
 use std::sync::Arc;
@@ -116,12 +117,14 @@ impl Client {
             }
             (content.size, content.mtime, content.layout.clone(), content.era)
         };
-        let blocks = match layout {
-            Some(layout) if exact == Blocks::Exact => self.allocated(inode.ino, &layout).await?,
-            Some(layout) => self.allocated_roughly(inode.ino, &layout, size).await?,
-            None => 0,
+        let Allocated { blocks, lens } = match &layout {
+            Some(layout) if exact == Blocks::Exact => self.allocated(inode.ino, layout).await?,
+            Some(layout) => self.allocated_roughly(inode.ino, layout, size).await?,
+            None => Allocated { blocks: 0, lens: Vec::new() },
         };
-        let op = MetaOp::EndWrite { ino: inode.ino, size, blocks, mtime, done, kill_suid_sgid: false };
+        let ino = inode.ino;
+        let op =
+            MetaOp::EndWrite { ino, size, blocks, lens: lens.clone(), mtime, done, kill_suid_sgid: false };
         let known = self.tell_end(inode, era, op.clone()).await?;
         if known < size && inode.content.lock().still(inode.ino, era).is_ok() {
             // An earlier report took this session off the record, and its answer was lost: what was written since isn't known yet.
@@ -135,6 +138,7 @@ impl Client {
             // Forgotten meanwhile: the service has settled it, or the next one does.
             return Ok(());
         }
+        content.note_lens(&lens, size);
         content.unreported = false;
         content.mtime = None;
         content.writing = !done;

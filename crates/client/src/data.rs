@@ -2,6 +2,7 @@
 
 use crate::Client;
 use crate::epoch::Under;
+use crate::inode::KnownLens;
 use rt::IoBuf;
 use std::time::Duration;
 use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, Scheme, TargetId, TargetState};
@@ -20,6 +21,37 @@ pub(crate) struct ChunkWrite {
     pub(crate) durable: bool,
     /// The lease under which it happens.
     pub(crate) lease: LeaseMode,
+}
+
+/// Where a file's chunks are, and what is known of its chunk files.
+#[derive(Clone, Copy)]
+pub(crate) struct Chunked<'a> {
+    pub(crate) layout: &'a Layout,
+    known: &'a [u64],
+}
+
+impl<'a> Chunked<'a> {
+    pub(crate) fn new(layout: &'a Layout, known: &'a KnownLens) -> Chunked<'a> {
+        Chunked { layout, known: known.as_ref().map_or(&[], |known| known.as_slice()) }
+    }
+
+    /// Of chunk files of which nothing is known.
+    pub(crate) fn unknown(layout: &'a Layout) -> Chunked<'a> {
+        Chunked { layout, known: &[] }
+    }
+
+    /// `under` for a request about the chunk file of a stripe.
+    fn under(&self, under: Under, stripe: usize) -> Under {
+        Under { known: layout::known::of_stripe(self.known, stripe), ..under }
+    }
+}
+
+/// What a file's chunk files take up and how long they are.
+pub(crate) struct Allocated {
+    /// 512-byte units, all together.
+    pub(crate) blocks: u64,
+    /// Lengths, in stripe order; 0 where that isn't known.
+    pub(crate) lens: Vec<u64>,
 }
 
 /// Who is asked for a chunk file.
@@ -83,20 +115,20 @@ impl Client {
     pub(crate) async fn read_chunks(
         &self,
         under: Under,
-        layout: &Layout,
+        chunked: Chunked<'_>,
         offset: u64,
         buf: IoBuf,
         path: Path,
     ) -> Result<()> {
         let read = |local| StorageOp::Read { offset: local, path };
-        self.pieces(under, layout, offset, buf, read, Times::Any).await
+        self.pieces(under, chunked, offset, buf, read, Times::Any).await
     }
 
     /// Writes `buf` at `offset` of the file, under a lease.
     pub(crate) async fn write_chunks(
         &self,
         under: Under,
-        layout: &Layout,
+        chunked: Chunked<'_>,
         offset: u64,
         buf: IoBuf,
         how: ChunkWrite,
@@ -105,61 +137,80 @@ impl Client {
         // Nobody else sees what is written before the lease is given up, which waits for the write.
         let times = if lease == LeaseMode::Shared { Times::Once } else { Times::Any };
         let write = |local| StorageOp::Write { offset: local, path, durable };
-        self.pieces(under, layout, offset, buf, write, times).await
+        self.pieces(under, chunked, offset, buf, write, times).await
     }
 
     /// One transfer for each piece of the buffer, side by side.
     async fn pieces(
         &self,
         under: Under,
-        layout: &Layout,
+        chunked: Chunked<'_>,
         offset: u64,
         buf: IoBuf,
         op: impl Fn(u64) -> StorageOp,
         times: Times,
     ) -> Result<()> {
+        let layout = chunked.layout;
         let range = ByteRange::at(offset, buf.len() as u64);
         let mut pieces = layout::pieces(layout, range);
         let Some(first) = pieces.next() else { return Ok(()) };
         if first.file == range {
             let place = (layout.chunk_file(under.ino, first.stripe), first.group);
+            let under = chunked.under(under, first.stripe);
             return self.transfer(under, place, op(first.local), buf, times).await;
         }
         let transfers = std::iter::once(first).chain(pieces).map(|piece| {
             let part = (piece.file.start - offset) as usize..(piece.file.end - offset) as usize;
             let place = (layout.chunk_file(under.ino, piece.stripe), piece.group);
-            self.transfer(under, place, op(piece.local), buf.slice(part), times)
+            self.transfer(chunked.under(under, piece.stripe), place, op(piece.local), buf.slice(part), times)
         });
         first_error(rt::join_all(transfers.collect()).await)
     }
 
-    /// The same request about the chunk file of every stripe, side by side.
+    /// The same request about the chunk file of every stripe, side by side; answers in stripe order.
     pub(crate) async fn on_every_stripe(
         &self,
         under: Under,
         layout: &Layout,
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<StorageReply>> {
+        self.on_every_known_stripe(under, Chunked::unknown(layout), op).await
+    }
+
+    /// The same, with what is known of each chunk file.
+    pub(crate) async fn on_every_known_stripe(
+        &self,
+        under: Under,
+        chunked: Chunked<'_>,
+        op: impl Fn(usize) -> StorageOp,
+    ) -> Result<Vec<StorageReply>> {
+        let layout = chunked.layout;
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
             let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
+            let under = chunked.under(under, stripe);
             async move { self.store(under, (self.keeper_soon(group).await?, chunk_file), op, None).await }
         });
         rt::join_all(calls.collect()).await.into_iter().collect()
     }
 
-    /// Allocated 512-byte units of all chunk files.
-    pub(crate) async fn allocated(&self, ino: InodeId, layout: &Layout) -> Result<u64> {
+    /// What all chunk files take up.
+    pub(crate) async fn allocated(&self, ino: InodeId, layout: &Layout) -> Result<Allocated> {
         let replies = self.on_every_stripe(Under::no_lease(ino), layout, |_| StorageOp::Stat).await?;
-        Ok(replies
-            .into_iter()
-            .map(|reply| if let StorageReply::Stat { blocks, .. } = reply { blocks } else { 0 })
-            .sum())
+        Ok(Allocated::of(replies.into_iter().map(|reply| match reply {
+            StorageReply::Stat { len, blocks, .. } => (blocks, len),
+            _ => (0, 0),
+        })))
     }
 
     /// The same, and a guess from the file's size for chunk files on targets that can't be asked.
     ///
     /// Errors: `ESTALE` when the session has ended.
-    pub(crate) async fn allocated_roughly(&self, ino: InodeId, layout: &Layout, size: u64) -> Result<u64> {
+    pub(crate) async fn allocated_roughly(
+        &self,
+        ino: InodeId,
+        layout: &Layout,
+        size: u64,
+    ) -> Result<Allocated> {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
             let primary = map.group(group).and_then(|group| group.primary());
@@ -174,13 +225,21 @@ impl Client {
                     _ => Err(Errno::EHOSTDOWN.into()),
                 };
                 match answer {
-                    Ok(StorageReply::Stat { blocks, .. }) => Ok(blocks),
+                    Ok(StorageReply::Stat { len, blocks, .. }) => Ok((blocks, len)),
                     Err(error) if error.errno == Errno::ESTALE => Err(error),
-                    _ => Ok(layout::local_len(layout, stripe, size).div_ceil(512)),
+                    _ => Ok((layout::local_len(layout, stripe, size).div_ceil(512), 0)),
                 }
             }
         });
-        rt::join_all(calls.collect()).await.into_iter().sum()
+        let stripes: Result<Vec<(u64, u64)>> = rt::join_all(calls.collect()).await.into_iter().collect();
+        Ok(Allocated::of(stripes?))
+    }
+}
+
+impl Allocated {
+    fn of(stripes: impl IntoIterator<Item = (u64, u64)>) -> Allocated {
+        let (blocks, lens): (Vec<u64>, Vec<u64>) = stripes.into_iter().unzip();
+        Allocated { blocks: blocks.into_iter().sum(), lens }
     }
 }
 

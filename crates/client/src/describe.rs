@@ -19,7 +19,11 @@ impl Client {
             MetaReply::Description(description) => description,
             other => return Err(unexpected(other)),
         };
-        let value = self.to_json(*description)?;
+        let mut value = self.to_json(*description)?;
+        if let Some(layout) = self.inodes.unreported_chunks(ino) {
+            let size = value["size"].as_u64().unwrap_or(0);
+            value["blocks"] = json!(self.allocated_roughly(ino, &layout, size).await?.blocks);
+        }
         Ok(Bytes::from(value.to_string()))
     }
 

@@ -48,7 +48,10 @@ impl Client {
                     // A report may have slipped between answer and overlay: the kernel asks for what it needs.
                     entries.iter_mut().for_each(|entry| entry.attr = None);
                 }
-                let keeps = |entry: &DirEntry| self.leases.may_be_kept(asked, entry.ino);
+                let keeps = |entry: &DirEntry| {
+                    let is_whole = self.inodes.unreported_chunks(entry.ino).is_none();
+                    is_whole && self.leases.may_be_kept(asked, entry.ino)
+                };
                 let trusted_attributes =
                     if attributes { entries.iter().map(keeps).collect() } else { Vec::new() };
                 let trusted = self.leases.may_be_kept(asked, dir);

@@ -25,12 +25,14 @@ pub(crate) struct Under {
     pub(crate) ino: InodeId,
     pub(crate) era: u64,
     pub(crate) epoch: u64,
+    /// The chunk file that is asked for is known to have at least this length.
+    pub(crate) known: u64,
 }
 
 impl Under {
     /// Of a file whose chunks are asked for something that may as well come late.
     pub(crate) fn no_lease(ino: InodeId) -> Under {
-        Under { ino, era: 0, epoch: 0 }
+        Under { ino, era: 0, epoch: 0, known: 0 }
     }
 }
 

@@ -1,17 +1,18 @@
 //! Open files: what a descriptor does between open and close.
 
 use crate::access::Need;
-use crate::data::ChunkWrite;
+use crate::data::{ChunkWrite, Chunked};
 use crate::epoch::Under;
 use crate::fill::{Entry, Fills, Pass};
-use crate::inode::{Content, OpenInode};
+use crate::inode::{Content, KnownLens, OpenInode};
+use crate::last_size::LateWrite;
 use crate::{Client, Known, entry};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
+use types::{Attr, ByteRange, Credentials, Errno, FileKind, InodeId, Layout, Result, SetAttr, mode};
 use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path};
 
 /// Access mode in the flags of `open(2)`.
@@ -187,7 +188,7 @@ impl Start {
 /// What a write has to do first.
 enum Prepared {
     /// Bytes go to these groups.
-    Chunks(Arc<Layout>),
+    Chunks(Arc<Layout>, KnownLens),
     /// The file's shape must change under the exclusive gate.
     Reshape,
 }
@@ -285,7 +286,7 @@ impl Client {
         let answer = self.change(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
         let asked = answer.asked;
         let attr = entry(answer.reply)?;
-        self.inodes.remember(attr.ino);
+        self.inodes.remember(attr.ino, FileKind::Regular);
         let handle = Handle::new(self.inodes.acquire(attr.ino), flags);
         self.inodes.unlinked(attr.ino);
         handle.inode.content.lock().unsynced_names.made(losses);
@@ -377,7 +378,8 @@ impl Client {
         // Whole blocks keep the direct path open for the last, partial block of a file.
         let whole = len.next_multiple_of(types::BLOCK_SIZE).min(buf.len());
         let path = self.path_of(how.direct, whole);
-        self.read_chunks(view.under, &layout, offset, buf.slice(0..whole), path).await?;
+        let chunked = Chunked::new(&layout, &view.known);
+        self.read_chunks(view.under, chunked, offset, buf.slice(0..whole), path).await?;
         Ok(len)
     }
 
@@ -500,14 +502,14 @@ impl Client {
             let content = inode.content.lock();
             (prepare(&content, write), Start::of(inode.ino, &content))
         };
-        let Prepared::Chunks(layout) = prepared else { return Ok(None) };
-        self.write_and_note(inode, &layout, start, write.offset, write).await.map(Some)
+        let Prepared::Chunks(layout, known) = prepared else { return Ok(None) };
+        self.write_and_note(inode, Chunked::new(&layout, &known), start, write.offset, write).await.map(Some)
     }
 
     async fn write_and_note(
         &self,
         inode: &OpenInode,
-        layout: &Layout,
+        chunked: Chunked<'_>,
         start: Start,
         offset: u64,
         write: &mut Pending<'_>,
@@ -522,26 +524,27 @@ impl Client {
                 .await?;
             // It may have waited for others that were under way.
             inode.content.lock().still(inode.ino, start.under.era)?;
-            let writing = pin!(self.write_chunks(start.under, layout, offset, write.buf.clone(), chunks));
+            let writing = pin!(self.write_chunks(start.under, chunked, offset, write.buf.clone(), chunks));
             self.change_in_era(inode, start.under.era, how.durable, writing).await
         };
         let mut content = inode.content.lock();
         let still = content.still(inode.ino, start.under.era);
         if let Err(error) = written {
-            if how.append && still.is_err() && error.errno == Errno::EKEYEXPIRED {
-                // It may be there, and may have been when the service settled the file.
-                write.landed = Some(Landed { offset, layout: layout.clone() });
-                return Err(error);
-            }
             // Some targets may have taken their part. Beside other writers it can't be told from what they write, and stays.
             let alone = content.lease == LeaseMode::Write;
             content.cut_pending |= still.is_ok() && alone && range.end > content.size;
             return Err(error);
         }
-        if let Err(error) = still {
-            // The service may have settled the file's end before this was there.
-            write.landed = Some(Landed { offset, layout: layout.clone() });
-            return Err(error);
+        if let Err(ended) = still {
+            return match content.late_write(start.under.era, range.end) {
+                // What is known of the mode is forgotten with the lease.
+                LateWrite::Kept => Ok(how.kill_suid_sgid),
+                LateWrite::Unknown if !how.append => {
+                    write.landed = Some(Landed { offset, layout: chunked.layout.clone() });
+                    Err(ended)
+                }
+                LateWrite::Unknown | LateWrite::Cut => Err(ended),
+            };
         }
         content.size = content.size.max(range.end);
         content.next = Some(range.end);
@@ -581,7 +584,7 @@ impl Client {
             Start::of(inode.ino, &content)
         };
         if let Some(landed) = write.landed.take()
-            && self.stands(inode, start, &landed, write).await?
+            && stands(inode, start, &landed, write)
         {
             let clears = how.kill_suid_sgid && std::mem::take(&mut inode.content.lock().privileged);
             return Ok(Some(clears));
@@ -596,35 +599,12 @@ impl Client {
             }
         }
         let layout = self.make_chunked(inode, start.under.era).await?;
-        let under = inode.content.lock().under(inode.ino);
-        let start = Start { under: Under { era: start.under.era, ..under }, ..start };
-        self.write_and_note(inode, &layout, start, offset, write).await.map(Some)
-    }
-
-    /// Whether a write that landed when its lease had ended is part of the file as it is now. If so it must not be done again, since others may
-    /// have seen it and written over it.
-    async fn stands(
-        &self,
-        inode: &OpenInode,
-        now: Start,
-        landed: &Landed,
-        write: &Pending<'_>,
-    ) -> Result<bool> {
-        let is_same_place = {
+        let (under, known) = {
             let content = inode.content.lock();
-            content.inline.is_none() && content.layout.as_deref() == Some(&landed.layout)
+            (content.under(inode.ino), content.known.clone())
         };
-        if !is_same_place || write.range_at(landed.offset).end > now.size {
-            return Ok(false);
-        }
-        if !write.how.append {
-            return Ok(true);
-        }
-        // Another record may lie there by now.
-        let found = IoBuf::alloc(write.buf.len());
-        let path = self.path_of(false, found.len());
-        self.read_chunks(now.under, &landed.layout, landed.offset, found.clone(), path).await?;
-        Ok(found.as_slice() == write.buf.as_slice())
+        let start = Start { under: Under { era: start.under.era, ..under }, ..start };
+        self.write_and_note(inode, Chunked::new(&layout, &known), start, offset, write).await.map(Some)
     }
 
     /// Whether the file had bits that the write has cleared, of which the kernel doesn't know yet.
@@ -665,12 +645,14 @@ struct View {
     size: u64,
     inline: Option<Bytes>,
     layout: Option<Arc<Layout>>,
+    known: KnownLens,
 }
 
 impl View {
     fn of(ino: InodeId, content: &Content) -> View {
         let (inline, layout) = (content.inline.clone(), content.layout.clone());
-        View { under: content.under(ino), size: content.size, inline, layout }
+        let known = content.known.clone();
+        View { under: content.under(ino), size: content.size, inline, layout, known }
     }
 }
 
@@ -694,7 +676,15 @@ impl Content {
     pub(crate) fn begin_with(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode, content: Bytes) {
         let inline = (fresh.inline_limit > 0).then_some(content);
         let inline_limit = fresh.inline_limit;
-        self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit, epoch: 0, uncut: false });
+        self.take(FileInfo {
+            attr: *attr,
+            layout: None,
+            known: Vec::new(),
+            inline,
+            inline_limit,
+            epoch: 0,
+            uncut: false,
+        });
         self.bare = fresh.bare;
         self.lease = lease;
     }
@@ -702,8 +692,10 @@ impl Content {
     /// Takes over what the metadata service knows.
     pub(crate) fn take(&mut self, info: FileInfo) {
         (self.loaded, self.doubted) = (true, false);
+        self.end_last_size();
         self.size = info.attr.size;
         self.layout = info.layout.map(Arc::new);
+        self.known = (!info.known.is_empty()).then(|| Arc::new(info.known));
         self.inline = info.inline;
         self.inline_limit = info.inline_limit;
         self.epoch = self.epoch.max(info.epoch);
@@ -721,9 +713,18 @@ fn prepare(content: &Content, write: &Pending<'_>) -> Prepared {
         && !write.how.append
         && write.landed.is_none();
     match (&content.layout, &content.inline) {
-        (Some(layout), None) if ready => Prepared::Chunks(layout.clone()),
+        (Some(layout), None) if ready => Prepared::Chunks(layout.clone(), content.known.clone()),
         _ => Prepared::Reshape,
     }
+}
+
+/// Whether a write beside other clients that storage answered when its lease had ended is part of
+/// the file as it is now. If so it must not be done again, since others may have seen it and
+/// written over it.
+fn stands(inode: &OpenInode, now: Start, landed: &Landed, write: &Pending<'_>) -> bool {
+    let content = inode.content.lock();
+    let is_same_place = content.inline.is_none() && content.layout.as_deref() == Some(&landed.layout);
+    is_same_place && write.range_at(landed.offset).end <= now.size
 }
 
 /// Inline content after a write at `offset`, with zeros in any gap.

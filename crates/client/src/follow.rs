@@ -20,6 +20,9 @@ use std::time::Duration;
 use types::{Errno, Error, HashSet, InodeId, PartitionId, Result};
 use wire::MetaOp;
 
+/// Open inodes that one request tells a service of: some 40 KiB, beside the promised files.
+const OPENS_PER_REQUEST: usize = 4096;
+
 /// How long requests that are under way are waited for before the session is registered again.
 const SOON: Duration = Duration::from_millis(500);
 /// How long the kernel may take to forget a file before that. Milliseconds, unless it waits for a page; see [`SOON`] and [`LANDING_TIME`] for the rest
@@ -61,10 +64,9 @@ impl Client {
         // Who doesn't know the session yet hears of locks when partitions have come to it.
         if service.is_registered() {
             self.reclaim_locks(service, |ino| self.services.executes(service, ino)).await?;
+            self.reclaim_sizes(service).await?;
         }
-        let in_use = self.inodes.in_use().into_iter().filter(|&ino| self.services.executes(service, ino));
-        let in_use: Vec<InodeId> = in_use.collect();
-        in_use.iter().for_each(|&ino| self.leases.mark(ino));
+        let in_use = self.reclaim_opens(service, |ino| self.services.executes(service, ino)).await?;
         let sent_ns = rt::monotonic_ns();
         let promised = self.sealed_promises(|dir| self.services.executes(service, dir));
         self.ask_at(service, MetaOp::Register { in_use, promised }).await?;
@@ -101,18 +103,7 @@ impl Client {
         let ended = self.leases.end_those_in(partitions);
         let concerned = |ino: InodeId| partitions.contains(&ino.partition());
         let (closed, late) = self.forget_ended(ended, concerned).await;
-        let in_use = self.inodes.in_use().into_iter().filter(|&ino| concerned(ino));
-        let in_use: Vec<InodeId> = in_use.collect();
-        in_use.iter().for_each(|&ino| self.leases.mark(ino));
-        let told = match self.reclaim_locks(service, concerned).await {
-            Ok(()) => {
-                let promised = self.sealed_promises(concerned);
-                let follow = MetaOp::Follow { partitions: partitions.to_vec(), in_use, promised };
-                self.ask_at(service, follow).await.map(drop)
-            }
-            Err(error) => Err(error),
-        };
-        match told {
+        match self.tell_follow(service, partitions, concerned).await {
             Ok(()) => {}
             Err(error) if error.errno == Errno::ESTALE => self.lose_session(error).await,
             // It says again what it wants to be told.
@@ -123,6 +114,38 @@ impl Client {
         }
         self.end_forgetting(closed, late);
         self.look_again();
+    }
+
+    /// Tells a service what the session has in partitions that have come to it.
+    async fn tell_follow(
+        &self,
+        service: &Service,
+        partitions: &[PartitionId],
+        concerned: impl Fn(InodeId) -> bool,
+    ) -> Result<()> {
+        self.reclaim_locks(service, &concerned).await?;
+        self.reclaim_sizes(service).await?;
+        let in_use = self.reclaim_opens(service, &concerned).await?;
+        let promised = self.sealed_promises(&concerned);
+        let follow = MetaOp::Follow { partitions: partitions.to_vec(), in_use, promised };
+        self.ask_at(service, follow).await.map(drop)
+    }
+
+    /// Tells a service of which inodes the session has files open. Returns the last of them, for the request
+    /// by which the session registers or follows.
+    async fn reclaim_opens(
+        &self,
+        service: &Service,
+        concerned: impl Fn(InodeId) -> bool,
+    ) -> Result<Vec<InodeId>> {
+        let in_use = self.inodes.in_use().into_iter().filter(|&ino| concerned(ino));
+        let mut in_use: Vec<InodeId> = in_use.collect();
+        in_use.iter().for_each(|&ino| self.leases.mark(ino));
+        while in_use.len() > OPENS_PER_REQUEST {
+            let inodes = in_use.split_off(in_use.len() - OPENS_PER_REQUEST);
+            self.ask_at(service, MetaOp::ReclaimOpens { inodes }).await?;
+        }
+        Ok(in_use)
     }
 
     /// Forgets what was true under leases that have ended, here and in the kernel. Reads for the kernel's page cache are held back then, until
@@ -142,6 +165,7 @@ impl Client {
             // Answers that are on their way may tell a size from before what is now forgotten.
             self.inodes.reported(inode.ino);
             let mut content = inode.content.lock();
+            content.note_last_size();
             left.push(inode.take_kept(&mut content));
             content.unload();
         }

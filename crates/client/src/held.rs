@@ -6,6 +6,8 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use types::InodeId;
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 
@@ -27,6 +29,8 @@ struct State {
     listings: u64,
     /// Without empty lists; the parts of a list are disjoint.
     by_holder: BTreeMap<Holder, Vec<Part>>,
+    /// The open files through which a holder has taken its locks.
+    files: BTreeMap<Holder, Vec<Weak<AtomicBool>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,10 +58,16 @@ impl HeldLocks {
     }
 
     /// A lock was granted. False when the locks were listed since it was asked for: the service that was told of them may not know this one.
-    pub(crate) fn granted(&self, asked: Listing, lock: &HeldLock) -> bool {
+    /// `through`: set when the lock is lost.
+    pub(crate) fn granted(&self, asked: Listing, lock: &HeldLock, through: Option<&Arc<AtomicBool>>) -> bool {
         let mut state = self.state.lock();
         if state.listings != asked.0 {
             return false;
+        }
+        if let Some(file) = through {
+            let files = state.files.entry(holder(lock)).or_default();
+            files.retain(|known| known.strong_count() > 0 && known.as_ptr() != Arc::as_ptr(file));
+            files.push(Arc::downgrade(file));
         }
         let parts = state.by_holder.entry(holder(lock)).or_default();
         let mut part = Part { range: effective(lock.space, lock.range), kind: lock.kind, pid: lock.pid };
@@ -77,12 +87,22 @@ impl HeldLocks {
     /// A range is about to be given back.
     pub(crate) fn give_up(&self, of: Holder, range: LockRange) {
         let mut state = self.state.lock();
-        if let Some(parts) = state.by_holder.get_mut(&of) {
-            cut(parts, effective(of.1, range));
-            if parts.is_empty() {
-                state.by_holder.remove(&of);
-            }
+        state.give_up(of, range);
+    }
+
+    /// The service says that this lock is lost. False when its holder had given it back already; else the open files through which it was taken
+    /// are told.
+    pub(crate) fn lose(&self, lock: &HeldLock) -> bool {
+        let (of, mut state) = (holder(lock), self.state.lock());
+        let range = effective(lock.space, lock.range);
+        let parts = state.by_holder.get(&of);
+        if !parts.is_some_and(|parts| parts.iter().any(|part| overlap(part.range, range))) {
+            return false;
         }
+        let files = state.files.get(&of).into_iter().flatten();
+        files.filter_map(Weak::upgrade).for_each(|lost| lost.store(true, Ordering::Relaxed));
+        state.give_up(of, range);
+        true
     }
 
     /// All locks, to be told.
@@ -125,6 +145,20 @@ impl HeldLocks {
             free.push(LockRange { start, last: range.last });
         }
         (kept, free)
+    }
+}
+
+impl State {
+    fn give_up(&mut self, of: Holder, range: LockRange) {
+        if let Some(parts) = self.by_holder.get_mut(&of) {
+            cut(parts, effective(of.1, range));
+            if parts.is_empty() {
+                self.by_holder.remove(&of);
+            }
+        }
+        if !self.by_holder.contains_key(&of) {
+            self.files.remove(&of);
+        }
     }
 }
 
@@ -186,7 +220,7 @@ mod tests {
 
     fn grant(locks: &HeldLocks, lock: HeldLock) {
         let asked = locks.asking(&lock);
-        assert!(locks.granted(asked, &lock));
+        assert!(locks.granted(asked, &lock, None));
     }
 
     fn told(locks: &HeldLocks) -> Vec<(LockKind, LockRange)> {
@@ -217,8 +251,27 @@ mod tests {
         let locks = HeldLocks::default();
         let asked = locks.asking(&lock(Shared, range(0, 9)));
         assert!(told(&locks).is_empty());
-        assert!(!locks.granted(asked, &lock(Shared, range(0, 9))));
+        assert!(!locks.granted(asked, &lock(Shared, range(0, 9)), None));
         assert!(told(&locks).is_empty());
+    }
+
+    #[test]
+    fn open_files_are_told_of_lost_locks_that_were_taken_through_them_and_not_given_back() {
+        let locks = HeldLocks::default();
+        let files = [(); 3].map(|()| Arc::<AtomicBool>::default());
+        for (number, file) in (1..).zip(&files) {
+            let lock = HeldLock { owner: LockOwner(number), ..lock(Shared, range(0, 9)) };
+            let asked = locks.asking(&lock);
+            assert!(locks.granted(asked, &lock, Some(file)));
+        }
+        let of = |number| HeldLock { owner: LockOwner(number), ..lock(Shared, range(5, 5)) };
+        locks.give_up((INO, LockSpace::Posix, LockOwner(2)), range(0, 9));
+        assert!(locks.lose(&of(1)) && !locks.lose(&of(2)));
+        assert!(!locks.lose(&of(1)), "it is lost once");
+        assert_eq!(files.each_ref().map(|lost| lost.load(Ordering::Relaxed)), [true, false, false]);
+        assert_eq!(locks.state.lock().files.len(), 2);
+        (1..4).for_each(|number| locks.give_up((INO, LockSpace::Posix, LockOwner(number)), range(0, 9)));
+        assert!(locks.state.lock().files.is_empty());
     }
 
     #[test]

@@ -7,13 +7,14 @@ use crate::behind::{Failures, Kept};
 use crate::epoch::Under;
 use crate::fill::Fills;
 use crate::landing::Landing;
+use crate::last_size::LastSize;
 use crate::promise::Promised;
 use crate::verifiers::Unsynced;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use types::{Attr, HashMap, InodeId, Layout, Timestamp};
+use types::{Attr, FileKind, HashMap, InodeId, Layout, Timestamp};
 use wire::LeaseMode;
 
 /// Shards of the table; a power of two, many more than cores.
@@ -116,6 +117,9 @@ fn is_within(nanos: u64, noted_ns: &AtomicU64) -> bool {
     noted > 0 && rt::monotonic_ns().saturating_sub(noted) < nanos
 }
 
+/// Lower bounds of the lengths of a file's chunk files, in stripe order; `None` when nothing is known.
+pub(crate) type KnownLens = Option<Arc<Vec<u64>>>;
+
 /// What is known of a file's content. Held only for a moment, never across a wait.
 pub(crate) struct Content {
     /// Everything below is valid, as long as the lease is held.
@@ -133,6 +137,8 @@ pub(crate) struct Content {
     /// The last change of content, while the metadata service hasn't been told.
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) layout: Option<Arc<Layout>>,
+    /// What is known of the lengths of its chunk files.
+    pub(crate) known: KnownLens,
     pub(crate) inline: Option<bytes::Bytes>,
     pub(crate) inline_limit: u32,
     /// It surely has no extended attributes: it was made while open here, and got none since.
@@ -152,6 +158,9 @@ pub(crate) struct Content {
     pub(crate) unreported: bool,
     /// What was written and is kept for a moment, beyond what the storage services have.
     pub(crate) kept: Option<Kept>,
+    /// Where the file ended when a lease ended with its service. Outlives what is forgotten with
+    /// it.
+    pub(crate) last_size: Option<LastSize>,
     /// Where the last write ended.
     pub(crate) next: Option<u64>,
     /// Writes that could not be stored after they had been kept. Outlives what is forgotten with a lease.
@@ -175,6 +184,7 @@ impl Default for Content {
             size: 0,
             mtime: None,
             layout: None,
+            known: None,
             inline: None,
             inline_limit: 0,
             bare: false,
@@ -185,6 +195,7 @@ impl Default for Content {
             end_in_doubt: false,
             unreported: false,
             kept: None,
+            last_size: None,
             next: None,
             failures: Failures::default(),
             unsynced: Unsynced::default(),
@@ -202,7 +213,15 @@ impl Content {
 
     /// As what its chunks are asked for.
     pub(crate) fn under(&self, ino: InodeId) -> Under {
-        Under { ino, era: self.era, epoch: self.epoch }
+        Under { ino, era: self.era, epoch: self.epoch, known: 0 }
+    }
+
+    /// The service has been told of these lengths of the chunk files, and of this size.
+    pub(crate) fn note_lens(&mut self, lens: &[u64], size: u64) {
+        let Some(layout) = self.layout.as_ref().filter(|_| self.inline.is_none()) else { return };
+        let before = self.known.as_ref().map_or(&[][..], |known| known.as_slice());
+        let known = layout::known::grown(layout, before, lens, size);
+        self.known = (!known.is_empty()).then(|| Arc::new(known));
     }
 
     /// How often a sync has found something lost.
@@ -246,6 +265,8 @@ struct Node {
     users: u64,
     /// No name is left.
     unlinked: bool,
+    /// The kernel's references are to a directory.
+    is_directory: bool,
     /// The kernel may have pages from when it was open. They outlive the files that they were read through, and go with the references.
     filled: bool,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
@@ -337,12 +358,19 @@ impl InodeTable {
     }
 
     /// The kernel got a reference.
-    pub(crate) fn remember(&self, ino: InodeId) {
+    pub(crate) fn remember(&self, ino: InodeId, kind: FileKind) {
         let mut shard = self.shard(ino);
-        match self.heir_of(ino) {
-            Some(heir) => heir.remember(ino),
-            None => shard.entry(ino).or_default().references += 1,
+        if let Some(heir) = self.heir_of(ino) {
+            return heir.remember(ino, kind);
         }
+        let node = shard.entry(ino).or_default();
+        node.references += 1;
+        node.is_directory = kind == FileKind::Directory;
+    }
+
+    /// Whether the kernel knows a directory under this number.
+    pub(crate) fn is_directory(&self, ino: InodeId) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|node| node.is_directory)
     }
 
     fn heir_of(&self, ino: InodeId) -> Option<&Arc<InodeTable>> {
@@ -355,7 +383,10 @@ impl InodeTable {
             let mut shard = shard.lock();
             bequeathed.get_or_init(|| heir.clone());
             for (&ino, node) in shard.iter_mut().filter(|(_, node)| node.references > 0) {
-                heir.shard(ino).entry(ino).or_default().references += std::mem::take(&mut node.references);
+                let mut shard = heir.shard(ino);
+                let inherited = shard.entry(ino).or_default();
+                inherited.references += std::mem::take(&mut node.references);
+                inherited.is_directory = node.is_directory;
             }
             shard.retain(|_, node| node.users > 0 || node.open.is_some());
         }
@@ -413,7 +444,7 @@ impl InodeTable {
     /// Both for an inode that was made just now: the kernel gets a reference, and a use of the content starts. True when nobody else
     /// refers to it, so that it surely is as it was made.
     pub(crate) fn remember_and_acquire(&self, ino: InodeId) -> (Arc<OpenInode>, bool) {
-        self.remember(ino);
+        self.remember(ino, FileKind::Regular);
         let open = self.acquire(ino);
         let alone = self.shard(ino).get(&ino).is_some_and(|node| node.references == 1 && node.users == 1);
         (open, alone)
@@ -587,7 +618,16 @@ impl InodeTable {
         self.reports.iter().map(|shard| shard.load(Ordering::Acquire)).sum()
     }
 
-    /// Lays what only this session knows yet over attributes from the metadata service.
+    /// Where the chunks of a file are that this session has changed since it last told the service how
+    /// much they take of their disks. The chunk files alone know it meanwhile.
+    pub(crate) fn unreported_chunks(&self, ino: InodeId) -> Option<Arc<Layout>> {
+        let open = self.open(ino)?;
+        let content = open.content.lock();
+        content.layout.clone().filter(|_| content.loaded && content.writing && content.unreported)
+    }
+
+    /// Lays what only this session knows yet over attributes from the metadata service, except for
+    /// [allocated blocks](InodeTable::unreported_chunks).
     pub(crate) fn overlay(&self, mut attr: Attr) -> Attr {
         if let Some(open) = self.open(attr.ino) {
             let content = open.content.lock();
@@ -595,7 +635,6 @@ impl InodeTable {
                 // What is known of a shared file may be less than others know.
                 let shared = content.lease == LeaseMode::Shared;
                 attr.size = if shared { attr.size.max(content.size) } else { content.size };
-                attr.blocks = attr.blocks.max(content.size.div_ceil(512));
                 if let Some(mtime) = content.mtime {
                     attr.mtime = if shared { attr.mtime.max(mtime) } else { mtime };
                     attr.ctime = attr.ctime.max(mtime);

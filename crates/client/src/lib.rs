@@ -35,7 +35,9 @@ mod follow;
 mod habit;
 mod held;
 mod inode;
+mod introduction;
 mod landing;
+mod last_size;
 mod lease;
 mod lock;
 mod making;
@@ -46,6 +48,7 @@ mod patience;
 mod promise;
 mod ranges;
 mod recall;
+mod reserve;
 mod services;
 mod shape;
 mod silence;
@@ -66,6 +69,7 @@ use data::Keeper;
 use directories::Directories;
 use epoch::{MAX_RENEWALS, Under};
 use inode::InodeTable;
+use introduction::User;
 use lease::{Answer, Leases};
 use net::{StorageChannels, ToGroup};
 use parking_lot::Mutex;
@@ -88,13 +92,6 @@ const SPARE_PATIENCE: Duration = Duration::from_secs(2);
 const REPORTS_AT_ONCE: usize = 64;
 
 pub use net::{MetaChannel, MetaChannels};
-
-/// A request that was answered so late may have waited for services that were away until its capability ran out.
-const LATE: Duration = Duration::from_secs(1);
-
-fn has_waited(since_ns: u64) -> bool {
-    rt::monotonic_ns().saturating_sub(since_ns) > LATE.as_nanos() as u64
-}
 
 /// What a client needs to know of its cluster.
 pub struct ClientOptions {
@@ -229,9 +226,9 @@ impl Client {
     }
 
     /// Sends a request about an inode or a name, and takes the leases that come with the answer.
-    async fn send(&self, number: Option<Number>, credentials: Credentials, op: MetaOp) -> Result<Answer> {
+    async fn send(&self, number: Option<Number>, user: User, op: MetaOp) -> Result<Answer> {
         let about = op.subject().unwrap_or(InodeId::ROOT);
-        self.send_for(about.partition(), number, credentials, op).await
+        self.send_for(about.partition(), number, user, op).await
     }
 
     /// Whether this is the only session there is: nothing changes behind its back. One that isn't alone needs its background work to run.
@@ -246,12 +243,12 @@ impl Client {
 
     /// Asks something that changes nothing.
     async fn ask(&self, op: MetaOp) -> Result<Answer> {
-        self.send(None, Credentials::default(), op).await
+        self.send(None, User::default(), op).await
     }
 
     /// Asks something for a user that changes nothing.
     async fn ask_for(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        self.send(None, credentials, op).await
+        self.send(None, credentials.into(), op).await
     }
 
     /// Asks for a change.
@@ -260,35 +257,6 @@ impl Client {
         let answer = self.change_numbered(numbered.number, credentials, op).await;
         numbered.ended(&answer);
         answer
-    }
-
-    async fn change_numbered(&self, number: Number, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        let number = Some(number);
-        // Root needs no introduction, and neither does anybody where the kernel's word is all that counts.
-        if credentials.uid == 0 || self.leases.is_alone() {
-            return self.send(number, credentials, op).await;
-        }
-        match self.send(number, credentials, op.clone()).await {
-            Err(error) if matches!(error.errno, Errno::EACCES | Errno::EPERM) => {
-                match self.introduce(credentials, &op).await {
-                    true => self.send(number, credentials, op).await,
-                    false => Err(error),
-                }
-            }
-            answer => answer,
-        }
-    }
-
-    /// Tells the service what it can't see of a user whom it refused something that the kernel had allowed. False when there is nothing to
-    /// tell.
-    async fn introduce(&self, credentials: Credentials, op: &MetaOp) -> bool {
-        let Some(standing) = self.face().and_then(|face| face.standing(credentials.pid)) else {
-            return false;
-        };
-        let ino = subject(op);
-        let introduction =
-            MetaOp::Introduce { ino, groups: standing.groups, privileged: standing.privileged };
-        self.send(None, credentials, introduction).await.is_ok()
     }
 
     /// Asks for a change on the client's own account.
@@ -337,8 +305,8 @@ impl Client {
         mut request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let (mut is_first, mut renewals) = (true, 0);
-        request.epoch = under.epoch;
+        let (mut stale, mut renewals) = (capabilities::Stale::default(), 0);
+        (request.epoch, request.known) = (under.epoch, under.known);
         loop {
             if let Some(error) = self.over() {
                 return Err(error);
@@ -354,10 +322,10 @@ impl Client {
                 }
             };
             match answer {
-                Err(error)
-                    if (is_first || has_waited(sent_ns)) && self.is_stale_capability(request.ino, &error) =>
-                {
-                    is_first = false;
+                Err(error) if self.is_stale_capability(request.ino, &error) => {
+                    if !stale.may_repeat(sent_ns).await {
+                        return Err(error);
+                    }
                 }
                 Err(error) if error.errno == Errno::EKEYREVOKED => {
                     renewals += 1;
@@ -505,6 +473,8 @@ fn registers(op: &MetaOp) -> bool {
         MetaOp::Register { .. }
             | MetaOp::Follow { .. }
             | MetaOp::ReclaimLocks { .. }
+            | MetaOp::ReclaimOpens { .. }
+            | MetaOp::ReclaimSizes { .. }
             | MetaOp::NextRecalls { .. }
             | MetaOp::EndSession
     )

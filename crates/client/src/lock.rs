@@ -6,7 +6,8 @@ use crate::{Cancel, Client, unexpected};
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::sync::Arc;
-use types::{Errno, HashMap, InodeId, Result};
+use std::sync::atomic::AtomicBool;
+use types::{Errno, Error, HashMap, InodeId, Result};
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
 
 /// Locks that one request tells a service of: some 200 KiB.
@@ -30,13 +31,27 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<()> {
         let lock = HeldLock { ino, space, owner, pid, kind, range };
+        self.lock_through(None, lock, wait, cancel).await
+    }
+
+    /// The same through an open file, which is told by `lost` when the lock is lost.
+    pub(crate) async fn lock_through(
+        &self,
+        lost: Option<&Arc<AtomicBool>>,
+        lock: HeldLock,
+        wait: bool,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let HeldLock { ino, space, owner, pid, kind, range } = lock;
         self.wait_for_undos(&lock).await?;
         loop {
             let listing = self.held_locks.asking(&lock);
             let asked = self.ask(MetaOp::Lock { ino, space, owner, pid, kind, range, wait });
             match cancel.guard(asked).await {
                 // In one process they end together, and nothing is ever told.
-                Ok(_) if self.leases.is_alone() || self.held_locks.granted(listing, &lock) => return Ok(()),
+                Ok(_) if self.leases.is_alone() || self.held_locks.granted(listing, &lock, lost) => {
+                    return Ok(());
+                }
                 // By a service that has ended since.
                 Ok(_) => {}
                 Err(error) => {
@@ -140,7 +155,9 @@ impl Client {
 
     /// Tells a service which locks this session holds on inodes that have come to it: it was started anew, or executes their partitions from now on.
     ///
-    /// Errors: the transport's, and `ESTALE` when the session has been ended. Locks that somebody else holds are lost, which is logged.
+    /// Locks that another session holds by now are lost: the open files through which they were taken fail with `EIO` until they are closed.
+    ///
+    /// Errors: the transport's, and `ESTALE` when the session has been ended.
     pub(crate) async fn reclaim_locks(
         &self,
         service: &Service,
@@ -149,8 +166,12 @@ impl Client {
         let locks = self.held_locks.list().into_iter().filter(|lock| concerned(lock.ino));
         for some in locks.collect::<Vec<_>>().chunks(LOCKS_PER_REQUEST) {
             match self.ask_at(service, MetaOp::ReclaimLocks { locks: some.to_vec() }).await {
-                Err(error) if matches!(error.errno, Errno::EAGAIN | Errno::ENOLCK) => {
-                    tracing::error!(%error, "advisory locks of programs on this mount are lost");
+                // It doesn't know the session any more: none of them counts.
+                Err(error) if error.errno == Errno::ENOLCK => {
+                    some.iter().for_each(|lock| self.lose_lock(lock, &error));
+                }
+                Err(error) if error.errno == Errno::EAGAIN => {
+                    Box::pin(self.reclaim_one_by_one(service, some)).await?;
                 }
                 told => _ = told?,
             }
@@ -161,5 +182,23 @@ impl Client {
             some.iter().filter(|lock| !is_held(lock)).for_each(|lock| self.undo_later(*lock));
         }
         Ok(())
+    }
+
+    /// Finds out which of some locks are lost.
+    async fn reclaim_one_by_one(&self, service: &Service, locks: &[HeldLock]) -> Result<()> {
+        for lock in locks {
+            match self.ask_at(service, MetaOp::ReclaimLocks { locks: vec![*lock] }).await {
+                Err(error) if error.errno == Errno::EAGAIN => self.lose_lock(lock, &error),
+                told => _ = told?,
+            }
+        }
+        Ok(())
+    }
+
+    fn lose_lock(&self, lock: &HeldLock, error: &Error) {
+        if self.held_locks.lose(lock) {
+            let HeldLock { ino, pid, .. } = lock;
+            tracing::error!(%ino, pid, %error, "an advisory lock of a process is lost: the file through which it was taken fails with EIO until it is closed");
+        }
     }
 }

@@ -108,7 +108,7 @@ impl Client {
     ) -> Result<Option<Known>> {
         match self.getattr(ino).await {
             Ok(known) if known.nlink > 0 || last => {
-                self.inodes.remember(ino);
+                self.inodes.remember(ino, known.kind());
                 Ok(Some(Known { name_trusted: self.leases.may_be_kept(asked, parent), ..known }))
             }
             Ok(_) => Ok(None),
@@ -118,8 +118,21 @@ impl Client {
         }
     }
 
-    /// A program was told by `ESTALE` that something is gone. If it comes again by the name, what it finds stays until it gets there.
-    pub fn note_missed(&self, credentials: Credentials) {
+    /// What a program is told that uses an inode which is gone.
+    ///
+    /// `ENOENT` for a directory, as a local file system says in a directory that was removed: programs
+    /// that empty a tree together go on. `ESTALE` for anything else: the kernel then looks the name up
+    /// again, which may name another file by now, and what the program finds stays until it gets there.
+    pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
+        if self.over().is_none() && self.inodes.is_directory(ino) {
+            return Errno::ENOENT;
+        }
+        self.note_missed(credentials);
+        Errno::ESTALE
+    }
+
+    /// A program was told by `ESTALE` that something is gone.
+    fn note_missed(&self, credentials: Credentials) {
         if !self.leases.is_alone() {
             self.missed.note(credentials.pid, rt::monotonic_ns());
         }
@@ -162,8 +175,8 @@ impl Client {
     }
 
     /// Adds one kernel reference (a directory entry with attributes was handed to the kernel).
-    pub fn remember(&self, ino: InodeId) {
-        self.inodes.remember(ino);
+    pub fn remember(&self, ino: InodeId, kind: FileKind) {
+        self.inodes.remember(ino, kind);
     }
 
     /// Attributes as they are now.
@@ -181,9 +194,10 @@ impl Client {
             if self.inodes.reports(ino) != reports {
                 continue;
             }
-            let known = self.known(answer.asked, ino, attr);
+            let is_kept = self.leases.may_be_kept(answer.asked, ino);
+            let known = Known { trusted: is_kept, name_trusted: is_kept, attr };
             if known.trusted || attr.kind() != FileKind::Regular {
-                return Ok(known);
+                return Box::pin(self.with_blocks(known)).await;
             }
             let attr = self.while_lease_lasts(async || self.with_chunks(attr).await).await?;
             if self.inodes.reports(ino) == reports {
@@ -202,6 +216,13 @@ impl Client {
             None => return None,
         };
         Some(Known { attr, trusted: false, name_trusted: false })
+    }
+
+    /// Attributes of a file that nobody else is writing, with the blocks that are allocated to it.
+    async fn with_blocks(&self, known: Known) -> Result<Known> {
+        let Some(layout) = self.inodes.unreported_chunks(known.ino) else { return Ok(known) };
+        let blocks = self.allocated_roughly(known.ino, &layout, known.size).await?.blocks;
+        Ok(Known { attr: Attr { blocks, ..known.attr }, ..known })
     }
 
     /// Attributes of a file that others may be writing, with what its chunk files say.
@@ -381,16 +402,17 @@ impl Client {
     /// Counts the reference that the kernel gets with a reply.
     fn referenced(&self, parent: InodeId, answer: Answer) -> Result<Known> {
         let attr = entry(answer.reply)?;
-        self.inodes.remember(attr.ino);
+        self.inodes.remember(attr.ino, attr.kind());
         Ok(self.known(answer.asked, parent, self.inodes.overlay(attr)))
     }
 
-    /// Attributes with what may be kept of them, now.
+    /// Attributes with what may be kept of them, now. Those of a file whose blocks have to be asked for may not.
     pub(crate) fn known(&self, asked: Asked, parent: InodeId, attr: Attr) -> Known {
+        let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
         Known {
             attr,
             name_trusted: self.leases.may_be_kept(asked, parent),
-            trusted: self.leases.may_be_kept(asked, attr.ino),
+            trusted: is_whole && self.leases.may_be_kept(asked, attr.ino),
         }
     }
 

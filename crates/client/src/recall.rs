@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
-use types::{ByteRange, Errno, Error, HashMap, InodeId, NodeId};
+use types::{ByteRange, Credentials, Errno, Error, HashMap, InodeId, NodeId};
 use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
 
 /// Inodes whose recalls are handled at a time; more wait. Each may hold a handful of requests.
@@ -51,9 +51,10 @@ pub trait Invalidate: Send + Sync {
     /// The session has ended, and no advisory lock is held any more. Nothing is asked of the next session yet.
     fn lost_locks(&self) {}
 
-    /// What is known of the user of a process that is waiting for an answer, beyond its ids. It may read a file of the kernel's.
-    fn standing(&self, pid: u32) -> Option<Standing> {
-        let _ = pid;
+    /// What is known of the user of a thread that is waiting for an answer, beyond its ids. `None` when the thread can't be seen, or acts for
+    /// another user. It may read a file of the kernel's.
+    fn standing(&self, credentials: Credentials) -> Option<Standing> {
+        let _ = credentials;
         None
     }
 }
@@ -63,8 +64,8 @@ pub trait Invalidate: Send + Sync {
 pub struct Standing {
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// It may do what its ids don't allow; the kernel has seen that it may do just this.
-    pub privileged: bool,
+    /// Its effective capabilities, bits of `CAP_*`: those that count in the user namespace of the mount.
+    pub capabilities: u64,
 }
 
 /// Recalls that wait and inodes that are worked on.

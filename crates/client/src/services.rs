@@ -5,6 +5,7 @@
 //! (any more, or not yet) says `EREMOTE`; the request then waits for another map, and is sent again with the same number, so that a
 //! change that was carried out before the partition moved is answered from its record.
 
+use crate::introduction::User;
 use crate::lease::Answer;
 use crate::recall::within;
 use crate::{Client, registers};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
-use types::{Credentials, Errno, Error, InodeId, NodeId, PartitionId, Result};
+use types::{Errno, Error, InodeId, NodeId, PartitionId, Result};
 use wire::{MetaOp, MetaRequest, MetaResponse, Number};
 
 /// How often the map is looked at for services and partitions that have moved. Requests that wait for it are sent again then.
@@ -213,8 +214,9 @@ impl Search {
 }
 
 impl Client {
-    fn request(&self, number: Option<Number>, credentials: Credentials, op: MetaOp) -> MetaRequest {
-        MetaRequest { session: self.session, number, credentials, op }
+    fn request(&self, number: Option<Number>, user: User, op: MetaOp) -> MetaRequest {
+        let User { credentials, privileged } = user;
+        MetaRequest { session: self.session, number, credentials, privileged, op }
     }
 
     /// Sends a request to the service that executes a partition, and takes the leases that come with the answer.
@@ -222,7 +224,7 @@ impl Client {
         &self,
         partition: PartitionId,
         number: Option<Number>,
-        credentials: Credentials,
+        user: User,
         op: MetaOp,
     ) -> Result<Answer> {
         if !self.promises.is_idle() {
@@ -230,7 +232,7 @@ impl Client {
             Box::pin(self.keep_promises_before(&op)).await;
         }
         let adding = if self.leases.is_alone() { None } else { self.ranges.sending(&op) };
-        let request = self.request(number, credentials, op);
+        let request = self.request(number, user, op);
         let sent = Cell::new(false);
         let answer = self.send_after_the_map(partition, &request, &sent).await;
         if let Some(adding) = adding {
@@ -302,16 +304,12 @@ impl Client {
     /// Asks a service for nothing, only whether it answers this session.
     async fn ask_nothing(&self, service: &Service) -> Result<()> {
         let nothing = MetaOp::Release { inodes: Vec::new(), seen: 0 };
-        self.services
-            .ways
-            .call(service.node, self.request(None, Credentials::default(), nothing))
-            .await
-            .map(drop)
+        self.services.ways.call(service.node, self.request(None, User::default(), nothing)).await.map(drop)
     }
 
     /// Asks one service about the session itself.
     pub(crate) async fn ask_at(&self, service: &Service, op: MetaOp) -> Result<Answer> {
-        let request = self.request(None, Credentials::default(), op);
+        let request = self.request(None, User::default(), op);
         self.send_to(service, &request, &Cell::new(false)).await
     }
 

@@ -2,7 +2,7 @@
 //! looks at shape: holes and copies.
 
 use crate::access::Need;
-use crate::data::ChunkWrite;
+use crate::data::{Allocated, ChunkWrite, Chunked};
 use crate::epoch::Under;
 use crate::file::Handle;
 use crate::inode::OpenInode;
@@ -51,33 +51,38 @@ impl Client {
         };
         let truncated = self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await;
         inode.content.lock().doubt_unless_answered(inode.ino, era, &truncated);
-        let info = file_info(truncated?)?;
+        let reply = truncated?;
         let layout = {
             let mut content = inode.content.lock();
-            // When this has to begin anew, the service says of the file that it is still to be cut.
-            content.still(inode.ino, era)?;
-            content.take(info);
+            // The size is set, once. If the lease has ended since, others may have made the file
+            // longer, and the chunks are the service's to cut: when it settles the file, or when
+            // this session gives it up without having used it again.
+            if content.still(inode.ino, era).is_err() {
+                return Ok(());
+            }
+            content.take(file_info(reply)?);
             content.mtime = None;
             let in_chunks = content.layout.clone().filter(|_| content.inline.is_none());
             content.cut_pending |= in_chunks.is_some() && size < old_size;
             in_chunks.filter(|_| content.cut_pending)
         };
-        if let Some(layout) = layout {
-            self.finish_cut(inode).await?;
-            let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
-            // The cut is younger than the time that the service gave the change, and who looks at a file that is open for writing elsewhere
-            // takes the targets' times for those of writes that nobody has told of.
-            self.report(MetaOp::EndWrite {
-                ino,
-                size,
-                blocks,
-                mtime: Some(rt::now()),
-                done: false,
-                kill_suid_sgid: false,
-            })
-            .await?;
+        let Some(layout) = layout else { return Ok(()) };
+        match self.cut_and_report(inode, size, &layout).await {
+            Err(error) if error.errno == Errno::EKEYEXPIRED => Ok(()),
+            done => done,
         }
-        Ok(())
+    }
+
+    /// Cuts the chunks of a file whose size has been set.
+    async fn cut_and_report(&self, inode: &OpenInode, size: u64, layout: &Layout) -> Result<()> {
+        self.finish_cut(inode).await?;
+        let (ino, Allocated { blocks, lens }) = (inode.ino, self.allocated(inode.ino, layout).await?);
+        // The cut is younger than the time that the service gave the change, and who looks at a
+        // file that is open for writing elsewhere takes the targets' times for those of writes that
+        // nobody has told of.
+        let mtime = Some(rt::now());
+        let op = MetaOp::EndWrite { ino, size, blocks, lens, mtime, done: false, kill_suid_sgid: false };
+        self.report(op).await.map(drop)
     }
 
     /// Cuts chunks that reach beyond the end of the file, if there may be any. The gate is held exclusively.
@@ -166,7 +171,7 @@ impl Client {
             let how = ChunkWrite { path: Path::Cached, durable: true, lease: LeaseMode::Write };
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().still(inode.ino, under.era)?;
-            let writing = pin!(self.write_chunks(under, layout, 0, buf, how));
+            let writing = pin!(self.write_chunks(under, Chunked::unknown(layout), 0, buf, how));
             self.change_in_era(inode, under.era, true, writing).await?;
         }
         let attr = entry(self.report(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?)?;
@@ -251,12 +256,18 @@ impl Client {
         let op = |stripe| StorageOp::Allocate { range: layout::local_range(&layout, stripe, range), how };
         let done = {
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
-            let under = {
+            let (under, known) = {
                 let content = inode.content.lock();
                 content.still(inode.ino, era)?;
-                content.under(inode.ino)
+                (content.under(inode.ino), content.known.clone())
             };
-            let changing = pin!(self.on_every_stripe(under, &layout, op));
+            let chunked = Chunked::new(&layout, &known);
+            let changing = pin!(async {
+                match how {
+                    Allocate::Punch => self.on_every_known_stripe(under, chunked, op).await,
+                    _ => self.on_every_stripe_with_space(under, chunked, range, op).await,
+                }
+            });
             self.change_in_era(inode, era, false, changing).await
         };
         let mut content = inode.content.lock();
@@ -284,17 +295,21 @@ impl Client {
     async fn seek(&self, inode: &OpenInode, offset: u64, what: Seek) -> Result<u64> {
         let _shared = self.enter(inode, Need::Look).await?;
         let era = self.learn_end(inode, u64::MAX).await?;
-        let (under, size, inline, layout) = {
+        let (under, size, inline, layout, known) = {
             let content = inode.content.lock();
             content.still(inode.ino, era)?;
             let inline = content.inline.as_ref().map(|inline| inline.len() as u64);
-            (content.under(inode.ino), content.size, inline, content.layout.clone())
+            let (layout, known) = (content.layout.clone(), content.known.clone());
+            (content.under(inode.ino), content.size, inline, layout, known)
         };
         if offset >= size {
             return Err(Errno::ENXIO.into());
         }
         let found = match (inline, layout) {
-            (None, Some(layout)) => self.seek_chunks(under, &layout, offset, size, what).await?,
+            (None, Some(layout)) => {
+                let rest = ByteRange::new(offset, size);
+                self.seek_chunks(under, Chunked::new(&layout, &known), rest, what).await?
+            }
             (data_end, _) => seek_prefix(data_end.unwrap_or(0), offset, what),
         };
         match what {
@@ -303,23 +318,21 @@ impl Client {
         }
     }
 
-    /// The first place over all stripes; each is asked from its first byte at or after `offset`.
+    /// The first place over all stripes; each is asked from its first byte in `rest`.
     async fn seek_chunks(
         &self,
         under: Under,
-        layout: &Layout,
-        offset: u64,
-        size: u64,
+        chunked: Chunked<'_>,
+        rest: ByteRange,
         what: Seek,
     ) -> Result<Option<u64>> {
-        let rest = ByteRange::new(offset, size);
+        let layout = chunked.layout;
         let local = |stripe| layout::local_range(layout, stripe, rest);
-        let replies = self
-            .on_every_stripe(under, layout, |stripe| StorageOp::Seek { from: local(stripe).start, what })
-            .await?;
+        let op = |stripe| StorageOp::Seek { from: local(stripe).start, what };
+        let replies = self.on_every_known_stripe(under, chunked, op).await?;
         let found = replies.into_iter().enumerate().filter_map(|(stripe, reply)| match reply {
             StorageReply::Offset(Some(at)) if !local(stripe).is_empty() => {
-                Some(layout::file_offset(layout, stripe, at).max(offset))
+                Some(layout::file_offset(layout, stripe, at).max(rest.start))
             }
             _ => None,
         });

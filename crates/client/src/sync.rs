@@ -8,6 +8,7 @@ use crate::access::Need;
 use crate::data::Keeper;
 use crate::epoch::Under;
 use crate::inode::OpenInode;
+use crate::introduction::User;
 use crate::{Client, Handle};
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -15,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{
-    ClusterMap, Credentials, Errno, Error, GroupId, InodeId, Layout, MemberState, PartitionId, Result,
-    TargetId, TargetState,
+    ClusterMap, Errno, Error, GroupId, InodeId, Layout, MemberState, PartitionId, Result, TargetId,
+    TargetState,
 };
 use wire::{LeaseMode, MetaOp, StorageOp, StorageRequest};
 
@@ -226,7 +227,7 @@ impl Client {
 
     /// Everything that the service of a partition has answered is on disk when this returns.
     pub(crate) async fn sync_names(&self, partition: PartitionId) -> Result<()> {
-        self.send_for(partition, None, Credentials::default(), MetaOp::Sync).await.map(drop)
+        self.send_for(partition, None, User::default(), MetaOp::Sync).await.map(drop)
     }
 
     /// What was made, removed and renamed is on disk when this returns.

@@ -138,8 +138,10 @@ impl<'a> Comparison<'a> {
         let lens = lens.map(|stat| stat.len);
         let object = format!("chunk file {:016x}", name.0);
         let size = self.tree.inode(ino).map_or(0, |inode| inode.size);
-        // One that is gone of a file without holes is told as that.
-        let is_told = lens.contains(&0) && self.tree.is_dense(ino);
+        // One that is gone or has lost its end is told as that.
+        let needs = self.tree.content(ino).map(|content| (content.needed(stripe), content.known(stripe)));
+        let (needed, known) = needs.unwrap_or_default();
+        let is_told = lens.iter().any(|&len| (len == 0 && needed > 0) || len < known);
         if lens[0] != lens[1] && !is_told {
             let cause = format!("{object} has {} bytes on {first} and {} on {second}", lens[0], lens[1]);
             let found = Finding::new(Kind::CopiesDiffer, self.tree.path(ino), cause, REMEDY);

@@ -2,10 +2,14 @@
 
 use crate::copies::all_noted;
 use crate::finding::{Finding, Kind, Report};
+use crate::local::discard;
+use crate::mend::Content;
+use crate::strays::{REMEDY, discarded};
 use crate::tree::{Tree, file_ranges};
-use crate::{Progress, Subject};
+use crate::{Orders, Progress, Subject};
 use chunkstore::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use types::{
     ByteRange, ClusterMap, Errno, Error, Group, GroupId, HashSet, InodeId, Layout, MemberState, Result,
     TargetId,
@@ -15,24 +19,25 @@ use types::{
 pub(crate) async fn check(
     subject: &Subject<'_>,
     tree: &Tree,
-    (repair, below): (bool, Option<&HashSet<InodeId>>),
+    (orders, below): (&Orders<'_>, Option<&HashSet<InodeId>>),
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<()> {
-    let repair = (repair, below);
     let mut present = Present::new();
-    for (&target, store) in subject.stores {
-        let seat = Seat { target, group: None };
-        check_store(subject, tree, (seat, store), &mut present, (repair, report), progress).await?;
-    }
-    for (&(target, group), store) in subject.copies {
-        let seat = Seat { target, group: Some(group) };
-        // One that is behind has chunk files that are wrong, and will be put right.
-        if state_of(subject, seat) == Some(MemberState::Good) || is_left_over(subject, seat) {
-            check_store(subject, tree, (seat, store), &mut present, (repair, report), progress).await?;
-        }
+    for (seat, store) in all_stores(subject) {
+        check_store(subject, tree, (seat, store), &mut present, ((orders, below), report), progress).await?;
     }
     missing(subject, tree, (&present, below), report).await
+}
+
+/// All stores whose chunk files are judged: a copy that is behind has some that are wrong, and will be put right.
+pub(crate) fn all_stores<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = (Seat, &'a Arc<Store>)> {
+    let targets = subject.stores.iter().map(|(&target, store)| (Seat { target, group: None }, store));
+    let copies = subject.copies.iter();
+    let copies = copies.map(|(&(target, group), store)| (Seat { target, group: Some(group) }, store));
+    let is_judged =
+        move |seat| state_of(subject, seat) == Some(MemberState::Good) || is_left_over(subject, seat);
+    targets.chain(copies.filter(move |(seat, _)| is_judged(*seat)))
 }
 
 /// Where chunk files are that have names of their own: those of a target, or of its copy of a mirrored group.
@@ -61,7 +66,7 @@ async fn check_store(
     tree: &Tree,
     (seat, store): (Seat, &Store),
     present: &mut Present,
-    ((repair, below), report): ((bool, Option<&HashSet<InodeId>>), &mut Report),
+    ((orders, below), report): ((&Orders<'_>, Option<&HashSet<InodeId>>), &mut Report),
     progress: Progress<'_>,
 ) -> Result<()> {
     let files = store.list().await.map_err(unreadable)?;
@@ -72,7 +77,7 @@ async fn check_store(
         if below.is_some_and(|below| !below.contains(&ino)) {
             continue;
         }
-        ChunkFile { subject, tree, seat, store, name, ino }.check(repair, report).await?;
+        ChunkFile { subject, tree, seat, store, name, ino }.check(orders, report).await?;
     }
     present.insert(seat, files.into_iter().collect());
     Ok(())
@@ -99,7 +104,7 @@ struct ChunkFile<'a> {
 }
 
 impl ChunkFile<'_> {
-    async fn check(&self, repair: bool, report: &mut Report) -> Result<()> {
+    async fn check(&self, orders: &Orders<'_>, report: &mut Report) -> Result<()> {
         if is_doomed(self.subject.map, self.tree, self.seat, self.name) {
             return Ok(());
         }
@@ -110,12 +115,12 @@ impl ChunkFile<'_> {
         });
         match owned {
             Some((layout, stripe)) => {
-                self.length(&layout, stripe, repair, report).await?;
+                self.length(&layout, stripe, orders.repair, report).await?;
                 self.content(&layout, stripe, report).await
             }
             // A write that moves a file from inline to chunks was interrupted; the restart removes the chunks.
             None if self.tree.writing.contains(&self.ino) => Ok(()),
-            None => self.stray(repair, report).await,
+            None => self.stray(orders, report).await,
         }
     }
 
@@ -123,14 +128,15 @@ impl ChunkFile<'_> {
         format!("chunk file {:016x} on {}", self.name.0, self.seat)
     }
 
-    async fn stray(&self, repair: bool, report: &mut Report) -> Result<()> {
-        let found =
-            Finding::new(Kind::StrayChunkFile, self.object(), "no file has chunks here", "repair deletes it");
-        report.findings.push(found.at(self.seat, self.subject.map));
-        if repair {
-            self.store.delete(self.name).await.map_err(unreadable)?;
-            mark_repaired(report);
+    async fn stray(&self, orders: &Orders<'_>, report: &mut Report) -> Result<()> {
+        let found = Finding::new(Kind::StrayChunkFile, self.object(), "no file has chunks here", REMEDY);
+        let mut found = found.at(self.seat, self.subject.map);
+        if orders.repair {
+            let how = orders.discard();
+            let outcome = discard(self.store, self.name, how).await.map_err(unreadable);
+            discarded(&mut found, how, outcome);
         }
+        report.findings.push(found);
         Ok(())
     }
 
@@ -232,8 +238,9 @@ pub(crate) fn seats(group: Option<&Group>) -> impl Iterator<Item = (Seat, Member
     })
 }
 
-/// Files whose chunk files are gone. A chunk file may rightly be absent where the file has a hole, so only files that
-/// have no holes (as much space allocated as they have bytes) are judged.
+/// Files whose chunk files are gone, or end before what was written to them. A chunk file may rightly be absent where the
+/// file has a hole: it has to be there if its length is known, or if the file has no holes (as much space allocated as it
+/// has bytes).
 async fn missing(
     subject: &Subject<'_>,
     tree: &Tree,
@@ -247,8 +254,8 @@ async fn missing(
     files.retain(|ino| below.is_none_or(|below| below.contains(ino)));
     files.sort();
     for ino in files {
-        let (Some(layout), Some(inode)) = (tree.layout(ino), tree.inode(ino)) else { continue };
-        for (stripe, &group) in layout.groups.iter().enumerate() {
+        let Some(content) = tree.content(ino) else { continue };
+        for (stripe, &group) in content.layout.groups.iter().enumerate() {
             let known = subject.map.group(group);
             let here = |seat: &Seat| subject.stores.contains_key(&seat.target);
             if !seats(known).any(|(seat, _)| here(&seat)) {
@@ -256,29 +263,55 @@ async fn missing(
                 report.add(Kind::UnknownTarget, tree.path(ino), cause, REMEDY);
                 continue;
             }
-            let expected = layout::local_len(&layout, stripe, inode.size);
-            let dense = tree.is_dense(ino) && !tree.writing.contains(&ino);
-            if expected == 0 || !dense {
+            let needed = content.needed(stripe);
+            if needed == 0 || tree.writing.contains(&ino) {
                 continue;
             }
-            let name = layout.chunk_file(ino, stripe);
+            let name = content.layout.chunk_file(ino, stripe);
             let has = |seat: &Seat| present.get(seat).is_some_and(|files| files.contains(&name));
             let good = seats(known).filter(|(seat, state)| *state == MemberState::Good && here(seat));
-            for (seat, _) in good.filter(|(seat, _)| !has(seat)) {
+            for (seat, _) in good {
+                let lack = lack(subject, seat, name, (has(&seat), &content, stripe)).await?;
+                let Some((kind, lack)) = lack else { continue };
                 let cause = match seat.group {
                     Some(group) if noted.get(&group).is_some_and(|noted| noted.contains(&name)) => {
                         report.pending += 1;
                         continue;
                     }
-                    Some(_) => format!("its chunk file of {expected} bytes on {seat} is gone"),
-                    None => format!("its chunk file of {expected} bytes in group {group} is gone"),
+                    Some(_) => format!("its chunk file of {needed} bytes on {seat} {lack}"),
+                    None => format!("its chunk file of {needed} bytes in group {group} {lack}"),
                 };
-                let found = Finding::new(Kind::MissingChunkFile, tree.path(ino), cause, REMEDY);
+                let found = Finding::new(kind, tree.path(ino), cause, REMEDY);
                 report.findings.push(found.at(seat, subject.map).of(ino, stripe));
             }
         }
     }
     Ok(())
+}
+
+/// What a copy of a chunk file lacks. Where only the known length tells, a crash that the cluster hasn't seen to yet
+/// explains it.
+async fn lack(
+    subject: &Subject<'_>,
+    seat: Seat,
+    name: InodeId,
+    (is_there, content, stripe): (bool, &Content, usize),
+) -> Result<Option<(Kind, String)>> {
+    let store = match seat.group {
+        Some(group) => subject.copies.get(&(seat.target, group)),
+        None => subject.stores.get(&seat.target),
+    };
+    let is_excused = store.is_some_and(|store| store.was_changing(name));
+    if !is_there {
+        let is_damage = content.is_dense || !is_excused;
+        return Ok(is_damage.then(|| (Kind::MissingChunkFile, "is gone".into())));
+    }
+    let known = content.known(stripe);
+    let Some(store) = store.filter(|_| known > 0 && !is_excused) else { return Ok(None) };
+    // Where its checksums tell that there was more, its content is told as damaged.
+    let len = store.stat(name).await.map_err(unreadable)?.len;
+    let is_short = len < known && store.require_end(name).await.is_ok();
+    Ok(is_short.then(|| (Kind::ShortChunkFile, format!("ends after {len}"))))
 }
 
 pub(crate) fn unreadable(error: StoreError) -> Error {

@@ -28,6 +28,8 @@ pub enum Kind {
     StrayChunkFile,
     /// A chunk file that should be there and isn't.
     MissingChunkFile,
+    /// A chunk file that ends before what was written to it.
+    ShortChunkFile,
     /// A chunk file that reaches beyond the end of its file.
     LongChunkFile,
     /// Content that doesn't match its checksum.

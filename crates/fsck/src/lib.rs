@@ -17,6 +17,7 @@ mod local;
 mod look;
 mod mend;
 mod names;
+mod older;
 mod online;
 mod plan;
 mod repair;
@@ -27,7 +28,7 @@ pub use data::Seat;
 pub use exposure::{Amount, Domain, Exposed, Exposure, Heavy, exposure};
 pub use finding::{Finding, Kind, Report, Verdict};
 pub use local::Local;
-pub use look::{Later, Targets};
+pub use look::{Discard, Later, Targets};
 pub use online::{Freeze, Online, check_online};
 
 use chunkstore::Store;
@@ -62,7 +63,7 @@ pub type Copies = BTreeMap<(TargetId, GroupId), Arc<Store>>;
 pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<Copies> {
     let mut copies = Copies::new();
     for (&target, store) in stores {
-        for group in Store::groups_on(store.dir()).await.map_err(data::unreadable)? {
+        for group in store.groups().await.map_err(data::unreadable)? {
             if let Some((copy, _)) = Store::open_group(store, group, false).await.map_err(data::unreadable)? {
                 copies.insert((target, group), copy);
             }
@@ -86,6 +87,17 @@ pub struct Orders<'a> {
     pub forget: Option<Witness<'a>>,
     /// Only what is at or below this path, which begins at the root of the file system. Chunk files of nobody are not looked for then.
     pub below: Option<&'a str>,
+    /// With `repair`: chunk files of nobody are deleted, and not moved aside.
+    pub delete: bool,
+    /// With `repair`: it is done although the metadata looks older than the chunk files.
+    pub accept_loss: bool,
+}
+
+impl Orders<'_> {
+    /// What becomes of chunk files of nobody.
+    pub(crate) fn discard(&self) -> Discard {
+        if self.delete { Discard::Delete } else { Discard::SetAside }
+    }
 }
 
 /// Content that is given up.
@@ -102,11 +114,13 @@ pub struct Loss {
 /// Checks everything that the orders are about.
 ///
 /// # Errors
-/// A store or target that can't be read at all, a path that isn't there. Damage is no error: it is in the report.
+/// A store or target that can't be read at all, a path that isn't there; with an order to repair, metadata that looks older than the chunk
+/// files. Damage is no error: it is in the report.
 pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progress<'_>) -> Result<Report> {
+    older::refuse(subject, orders, progress).await?;
     let (tree, mut report) = names_of(subject, orders, progress)?;
     let below = orders.below.map(|path| tree.below(path)).transpose()?;
-    data::check(subject, &tree, (orders.repair, below.as_ref()), &mut report, progress).await?;
+    data::check(subject, &tree, (orders, below.as_ref()), &mut report, progress).await?;
     copies::check(subject, &tree, below.as_ref(), &mut report, progress).await?;
     if orders.repair {
         let contents = report.findings.iter().filter_map(|finding| finding.place);

@@ -2,7 +2,7 @@
 
 use crate::Subject;
 use crate::data::{Seat, seats, unreadable};
-use crate::look::{Later, Targets};
+use crate::look::{Discard, Later, Targets};
 use chunkstore::{IoPath, Kind, MAX_UNITS, Store, StoreError};
 use rt::IoBuf;
 use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
@@ -57,7 +57,8 @@ impl Local<'_> {
         let stores = self.all_copies(seat)?;
         let mut is_gone = true;
         for store in &stores {
-            is_gone &= store.stat(name).await.map_err(failed)?.len == 0;
+            let len = store.stat(name).await.map_err(failed)?.len;
+            is_gone &= len == 0 || len <= range.start;
         }
         if is_gone {
             for store in stores {
@@ -140,6 +141,14 @@ async fn copy(from: &Store, to: &Store, name: InodeId, range: ByteRange) -> Resu
     Ok(())
 }
 
+/// Takes a chunk file of nobody away.
+pub(crate) async fn discard(store: &Store, name: InodeId, how: Discard) -> Result<(), StoreError> {
+    match how {
+        Discard::SetAside => store.set_aside(name).await,
+        Discard::Delete => store.delete(name).await,
+    }
+}
+
 /// Damage is an error of its own kind, whatever else there is.
 fn failed(error: StoreError) -> Error {
     match error.kind() {
@@ -173,8 +182,8 @@ impl Targets for Local<'_> {
         Box::pin(Local::forget(self, seat, ino, range))
     }
 
-    fn delete(&self, seat: Seat, ino: InodeId) -> Later<'_, ()> {
-        Box::pin(async move { self.store(seat)?.delete(ino).await.map_err(failed) })
+    fn discard(&self, seat: Seat, ino: InodeId, how: Discard) -> Later<'_, ()> {
+        Box::pin(async move { discard(self.store(seat)?, ino, how).await.map_err(failed) })
     }
 
     fn rest(&self) -> Later<'_, ()> {

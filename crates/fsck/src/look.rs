@@ -12,6 +12,15 @@ const BLOCK: u64 = types::BLOCK_SIZE as u64;
 /// What comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
+/// What becomes of a chunk file that belongs to nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Discard {
+    /// It is kept aside, and can be put back.
+    SetAside,
+    /// It is deleted for good.
+    Delete,
+}
+
 /// The targets of a cluster, wherever they are.
 pub trait Targets {
     /// Length of a chunk file; 0 for one that isn't there.
@@ -24,8 +33,8 @@ pub trait Targets {
     fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> Later<'_, ()>;
     /// Makes holes of what of a range is on no copy of the seat's group; what was lost.
     fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, Vec<ByteRange>>;
-    /// Removes a chunk file that belongs to nobody, from all copies.
-    fn delete(&self, seat: Seat, ino: InodeId) -> Later<'_, ()>;
+    /// Takes a chunk file away that belongs to nobody, on all copies.
+    fn discard(&self, seat: Seat, ino: InodeId, how: Discard) -> Later<'_, ()>;
     /// Waits a moment.
     fn rest(&self) -> Later<'_, ()>;
 }

@@ -4,7 +4,7 @@
 use crate::data::{Seat, seats};
 use crate::finding::{Finding, Kind, Report};
 use crate::look::{Targets, look};
-use crate::plan::{Looked, Step, steps};
+use crate::plan::{Lengths, Looked, Step, steps};
 use crate::tree::file_ranges;
 use crate::{Loss, Orders};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,25 @@ pub(crate) struct Content {
     pub(crate) size: u64,
     /// It has as much space as bytes, so that all its chunk files have to be there.
     pub(crate) is_dense: bool,
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is known.
+    pub(crate) known: Vec<u64>,
+}
+
+impl Content {
+    /// Bytes that the chunk file of a stripe has at most.
+    pub(crate) fn expected(&self, stripe: usize) -> u64 {
+        layout::local_len(&self.layout, stripe, self.size)
+    }
+
+    /// Bytes that it is known to have at least.
+    pub(crate) fn known(&self, stripe: usize) -> u64 {
+        layout::known::of_stripe(&self.known, stripe)
+    }
+
+    /// Bytes that have to be there, by either rule.
+    pub(crate) fn needed(&self, stripe: usize) -> u64 {
+        if self.is_dense { self.expected(stripe) } else { self.known(stripe) }
+    }
 }
 
 /// What has been found, and who has it.
@@ -145,14 +164,14 @@ impl Mending<'_> {
     /// What to do about a chunk file next, and whether a copy is longer than the file.
     async fn planned(&self, content: &Content, (ino, stripe): (InodeId, usize)) -> Result<(Vec<Step>, bool)> {
         let name = content.layout.chunk_file(ino, stripe);
-        let expected = layout::local_len(&content.layout, stripe, content.size);
-        let needed = if content.is_dense { expected } else { 0 };
+        let (expected, needed) = (content.expected(stripe), content.needed(stripe));
         let mut copies: Vec<(TargetId, Looked)> = Vec::new();
         for (seat, _) in self.good(content, stripe) {
             copies.push((seat.target, look(self.targets, seat, name, needed).await?));
         }
         let is_long = copies.iter().any(|(_, copy)| copy.len > expected);
-        Ok((steps(&copies, expected, needed), is_long))
+        let lengths = Lengths { expected, needed, known: content.known(stripe) };
+        Ok((steps(&copies, lengths), is_long))
     }
 
     fn good(&self, content: &Content, stripe: usize) -> impl Iterator<Item = (Seat, MemberState)> {
@@ -191,7 +210,14 @@ impl Mending<'_> {
 }
 
 fn is_of_content(kind: Kind) -> bool {
-    matches!(kind, Kind::DamagedContent | Kind::MissingChunkFile | Kind::CopiesDiffer | Kind::LongChunkFile)
+    matches!(
+        kind,
+        Kind::DamagedContent
+            | Kind::MissingChunkFile
+            | Kind::ShortChunkFile
+            | Kind::CopiesDiffer
+            | Kind::LongChunkFile
+    )
 }
 
 /// Says in the findings about a chunk file what has become of it.

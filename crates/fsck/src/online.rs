@@ -18,9 +18,7 @@ use kv::Engine;
 use namespace::keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use types::{
-    ByteRange, ClusterMap, Errno, GroupId, InodeId, Layout, MemberState, Result, TargetId, TargetState,
-};
+use types::{ByteRange, ClusterMap, Errno, GroupId, InodeId, MemberState, Result, TargetId, TargetState};
 
 /// How often a suspect is looked at again.
 const LOOKS: usize = 5;
@@ -266,32 +264,31 @@ impl Online<'_> {
         unreachable: &mut Unreachable,
     ) -> Vec<Wrong> {
         let mut wrong = Vec::new();
-        let (Some(layout), Some(inode)) = (tree.layout(ino), tree.inode(ino)) else { return wrong };
-        for (stripe, &group) in layout.groups.iter().enumerate() {
+        let Some(content) = tree.content(ino) else { return wrong };
+        for (stripe, &group) in content.layout.groups.iter().enumerate() {
             let members: Vec<(Seat, MemberState)> = seats(self.map.group(group)).collect();
             if members.is_empty() {
                 let cause = format!("group {group} of its layout has no target");
                 wrong.push(Wrong { kind: Kind::UnknownTarget, stripe, seat: None, cause, ranges: vec![] });
             }
             let mut copies: Vec<(Seat, Looked)> = Vec::new();
-            let (name, is_dense) = (layout.chunk_file(ino, stripe), tree.is_dense(ino));
-            let expected = layout::local_len(&layout, stripe, inode.size);
+            let name = content.layout.chunk_file(ino, stripe);
             for (seat, _) in members.into_iter().filter(|(_, state)| *state == MemberState::Good) {
                 if unreachable.contains_key(&seat) {
                     continue;
                 }
-                match look(self.targets, seat, name, if is_dense { expected } else { 0 }).await {
+                match look(self.targets, seat, name, content.needed(stripe)).await {
                     Ok(looked) => {
                         report.chunk_files += u64::from(looked.len > 0);
                         report.bytes += looked.len;
-                        let place = Place { seat, name, stripe, layout: &layout, size: inode.size };
-                        wrong.extend(place.wrong(&looked, is_dense));
+                        let place = Place { seat, name, stripe, content: &content };
+                        wrong.extend(place.wrong(&looked));
                         copies.push((seat, looked));
                     }
                     Err(error) => drop(unreachable.insert(seat, said(&error))),
                 }
             }
-            wrong.extend(differing(&copies, &layout, stripe, (inode.size, is_dense)));
+            wrong.extend(differing(&copies, &content, stripe));
         }
         wrong
     }
@@ -356,32 +353,37 @@ struct Place<'a> {
     seat: Seat,
     name: InodeId,
     stripe: usize,
-    layout: &'a Layout,
-    size: u64,
+    content: &'a Content,
 }
 
 impl Place<'_> {
     /// What is wrong with it by itself.
-    fn wrong(&self, looked: &Looked, is_dense: bool) -> Option<Wrong> {
-        let expected = layout::local_len(self.layout, self.stripe, self.size);
+    fn wrong(&self, looked: &Looked) -> Option<Wrong> {
+        let (content, stripe) = (self.content, self.stripe);
+        let (expected, needed) = (content.expected(stripe), content.needed(stripe));
         let object = format!("chunk file {:016x} on {}", self.name.0, self.seat);
         let wrong = |kind, cause, ranges| {
             Some(Wrong { kind, stripe: self.stripe, seat: Some(self.seat), cause, ranges })
         };
-        if looked.len == 0 && expected > 0 && is_dense {
-            let cause = format!("{object} of {expected} bytes is gone");
+        if looked.len == 0 && needed > 0 {
+            let cause = format!("{object} of {needed} bytes is gone");
             return wrong(Kind::MissingChunkFile, cause, vec![]);
         }
         if looked.len > expected {
             let cause = format!("{object} has {} bytes, {expected} belong to the file", looked.len);
             return wrong(Kind::LongChunkFile, cause, vec![]);
         }
-        let in_file = |local: &ByteRange| file_ranges(self.layout, self.stripe, *local, self.size);
+        let in_file = |local: &ByteRange| file_ranges(&content.layout, stripe, *local, content.size);
         let ranges: Vec<ByteRange> = looked.damaged.iter().flat_map(in_file).collect();
-        if ranges.is_empty() {
-            return None;
+        if !ranges.is_empty() {
+            return wrong(Kind::DamagedContent, format!("{object} does not match its checksums"), ranges);
         }
-        wrong(Kind::DamagedContent, format!("{object} does not match its checksums"), ranges)
+        let known = content.known(stripe);
+        if looked.len < known {
+            let cause = format!("{object} has {} bytes and had at least {known}", looked.len);
+            return wrong(Kind::ShortChunkFile, cause, in_file(&ByteRange::new(looked.len, known)));
+        }
+        None
     }
 }
 
@@ -394,17 +396,15 @@ pub(crate) fn said(error: &types::Error) -> String {
 }
 
 /// What isn't the same in copies that can be read.
-fn differing(
-    copies: &[(Seat, Looked)],
-    layout: &Layout,
-    stripe: usize,
-    (size, is_dense): (u64, bool),
-) -> Vec<Wrong> {
+fn differing(copies: &[(Seat, Looked)], content: &Content, stripe: usize) -> Vec<Wrong> {
+    let (layout, size) = (&content.layout, content.size);
+    let (needed, known) = (content.needed(stripe), content.known(stripe));
+    // What is missing is told as that.
+    let is_told = |looked: &Looked| (looked.len == 0 && needed > 0) || looked.len < known;
     let Some(((first, reference), others)) = copies.split_first() else { return Vec::new() };
     let mut wrong = Vec::new();
     for (seat, looked) in others {
-        // What is missing altogether of a file without holes is told as that.
-        if is_dense && (looked.len == 0 || reference.len == 0) {
+        if is_told(looked) || is_told(reference) {
             continue;
         }
         let pieces = reference.sums.iter().zip(&looked.sums).enumerate();
@@ -430,6 +430,6 @@ fn is_at_rest(tree: &Tree, ino: InodeId) -> bool {
 }
 
 /// What a file's content depends on.
-fn record(tree: &Tree, ino: InodeId) -> Option<(u64, u64, Option<Layout>)> {
-    tree.inode(ino).map(|inode| (inode.size, inode.blocks, tree.layout(ino)))
+fn record(tree: &Tree, ino: InodeId) -> Option<(u64, u64, Option<Content>)> {
+    tree.inode(ino).map(|inode| (inode.size, inode.blocks, tree.content(ino)))
 }

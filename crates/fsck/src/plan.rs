@@ -30,9 +30,20 @@ pub(crate) enum Step {
     Lose { range: ByteRange },
 }
 
-/// What to do next; nothing when the copies are right. `needed`: bytes that have to be there because the file has no holes, else 0. To be asked again when
-/// it is done: what differs within pieces that no copy has as a whole shows only then.
-pub(crate) fn steps(copies: &[(TargetId, Looked)], expected: u64, needed: u64) -> Vec<Step> {
+/// How long a chunk file should be, bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Lengths {
+    /// At most.
+    pub(crate) expected: u64,
+    /// So long if there is one: because the file has no holes, or by what is known. Else 0.
+    pub(crate) needed: u64,
+    /// At least, by what is known.
+    pub(crate) known: u64,
+}
+
+/// What to do next; nothing when the copies are right. To be asked again when it is done: what differs within pieces that no copy has as a whole shows only then.
+pub(crate) fn steps(copies: &[(TargetId, Looked)], lengths: Lengths) -> Vec<Step> {
+    let Lengths { expected, needed, known } = lengths;
     let Some((first, reference)) = copies.first() else { return Vec::new() };
     let longest = copies.iter().map(|(_, copy)| copy.len).filter(|len| *len <= expected).max();
     let len = longest.unwrap_or(reference.len);
@@ -59,6 +70,10 @@ pub(crate) fn steps(copies: &[(TargetId, Looked)], expected: u64, needed: u64) -
         let piece = ByteRange::new(at, (at + PIECE_BYTES).min(end));
         at = piece.end;
         in_piece(copies, piece, &mut steps);
+    }
+    // No copy has it, nor checksums that tell of it.
+    if end < known {
+        steps.push(Step::Lose { range: ByteRange::new(end, known) });
     }
     steps
 }
@@ -147,7 +162,7 @@ mod tests {
         for _ in 0..6 {
             let seen: Vec<(TargetId, Looked)> =
                 copies.iter().enumerate().map(|(at, copy)| (TargetId(at as u32), looked(copy))).collect();
-            let steps = steps(&seen, expected, expected);
+            let steps = steps(&seen, Lengths { expected, needed: expected, known: 0 });
             let mut lost = Vec::new();
             let mut has_changed = false;
             for step in steps {
@@ -235,14 +250,22 @@ mod tests {
     #[test]
     fn what_has_to_be_there_and_is_on_no_copy_is_lost() {
         let none = [(TargetId(1), Looked::default())];
-        assert_eq!(steps(&none, 9000, 9000), [Step::Lose { range: ByteRange::new(0, 9000) }]);
-        assert_eq!(steps(&none, 9000, 0), [], "it may be a hole");
+        let lengths = |expected, needed, known| Lengths { expected, needed, known };
+        assert_eq!(steps(&none, lengths(9000, 9000, 0)), [Step::Lose { range: ByteRange::new(0, 9000) }]);
+        assert_eq!(steps(&none, lengths(9000, 0, 0)), [], "it may be a hole");
         // A chunk file that was cut from outside: its checksums know that there was more.
         let cut = Looked { len: 4096, sums: vec![Some(1)], damaged: vec![ByteRange::new(4096, 8192)] };
         let cut = Looked { sums: vec![None], ..cut };
         assert_eq!(
-            steps(&[(TargetId(1), cut)], 8192, 8192),
+            steps(&[(TargetId(1), cut.clone())], lengths(8192, 8192, 8192)),
             [Step::Lose { range: ByteRange::new(4096, 8192) }]
         );
+        // With its checksums: only what is known of its length tells.
+        let cut = Looked { damaged: Vec::new(), sums: vec![Some(1)], ..cut };
+        assert_eq!(
+            steps(&[(TargetId(1), cut.clone())], lengths(9000, 7000, 7000)),
+            [Step::Lose { range: ByteRange::new(4096, 7000) }]
+        );
+        assert_eq!(steps(&[(TargetId(1), cut)], lengths(9000, 4096, 4096)), []);
     }
 }

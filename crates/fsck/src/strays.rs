@@ -6,16 +6,24 @@
 
 use crate::data::{Seat, is_doomed, seats, stripe_of};
 use crate::finding::{Finding, Kind, Report};
+use crate::look::Discard;
+use crate::older;
 use crate::online::{Online, Unreachable, said};
 use crate::tree::Tree;
 use std::collections::BTreeSet;
 use types::{ClusterMap, InodeId, MemberState, Result};
 
+/// What can be done about a chunk file that no file has.
+pub(crate) const REMEDY: &str = "repair moves it aside, and deletes it with --delete";
+
+/// Where one is that was moved aside.
+const KEPT: &str = "it is kept: weft fsck --orphans list, restore or delete, on its node";
+
 /// What can be done about a chunk file whose file has no chunks where it is.
 const ITS_FILE_MOVES: &str = "its file is on its way, and may come here: repair again when no file moves and no target is being emptied any more";
 
 impl Online<'_> {
-    /// Tells of them, and removes them where that is ordered.
+    /// Tells of them, and takes them away where that is ordered.
     pub(crate) async fn strays(&self, report: &mut Report, unreachable: &Unreachable) -> Result<()> {
         let mut listed: Vec<(Seat, BTreeSet<InodeId>)> = Vec::new();
         let all = self.seats();
@@ -32,6 +40,8 @@ impl Online<'_> {
             }
         }
         let tree = self.read(&mut Report::default(), false)?;
+        let mut all = listed.iter().flat_map(|(_, files)| files);
+        let is_older = all.any(|name| older::is_newer(&tree, *name));
         for (seat, files) in listed {
             let nobodys: Vec<InodeId> =
                 files.into_iter().filter(|name| !is_somebodys(self.map, &tree, seat, *name)).collect();
@@ -47,30 +57,31 @@ impl Online<'_> {
             }
             let now = self.list(seat).await.unwrap_or_default();
             for name in nobodys.into_iter().filter(|name| now.contains(name)) {
-                self.stray(seat, name, report).await?;
+                self.stray((seat, name), is_older, report).await?;
             }
         }
         Ok(())
     }
 
-    async fn stray(&self, seat: Seat, name: InodeId, report: &mut Report) -> Result<()> {
+    /// `is_older`: the metadata is, than the chunk files.
+    async fn stray(&self, (seat, name): (Seat, InodeId), is_older: bool, report: &mut Report) -> Result<()> {
         // A file may have come here meanwhile, or have gone and come back since the list was made.
         let now = self.read_file(name)?;
         if !now.damaged.is_empty() || is_somebodys(self.map, &now, seat, name) {
             return Ok(());
         }
         let object = format!("chunk file {:016x} on {seat}", name.0);
-        let found =
-            Finding::new(Kind::StrayChunkFile, object, "no file has chunks here", "repair deletes it");
+        let found = Finding::new(Kind::StrayChunkFile, object, "no file has chunks here", REMEDY);
         let mut found = found.at(seat, self.map);
         if now.inode(name.of_chunk_file()).is_some() && self.may_move(name.of_chunk_file())? {
             // It may come here at any time, or take the deletion for one of its own.
             found.remedy = ITS_FILE_MOVES.into();
+        } else if self.orders.repair && is_older && !self.orders.accept_loss {
+            found.cause = format!("{}, and the metadata looks older than the chunk files", found.cause);
+            found.remedy = older::REMEDY.into();
         } else if self.orders.repair {
-            match self.targets.delete(seat, name).await {
-                Ok(()) => found.repaired = true,
-                Err(error) => found.remedy = format!("it could not be deleted: {}", error.message),
-            }
+            let how = self.orders.discard();
+            discarded(&mut found, how, self.targets.discard(seat, name, how).await);
         }
         report.findings.push(found);
         Ok(())
@@ -94,6 +105,19 @@ impl Online<'_> {
         }
         Ok(files)
     }
+}
+
+/// Notes what became of a chunk file of nobody.
+pub(crate) fn discarded(found: &mut Finding, how: Discard, outcome: Result<()>) {
+    found.repaired = outcome.is_ok();
+    found.remedy = match (outcome, how) {
+        (Ok(()), Discard::SetAside) => KEPT.into(),
+        (Ok(()), Discard::Delete) => String::new(),
+        (Err(error), _) => {
+            let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
+            format!("it could not be taken away: {}{hint}", error.message)
+        }
+    };
 }
 
 /// Whether a file has it, is about to have it, or is to be rid of it.

@@ -219,7 +219,8 @@ impl Tree {
     /// What the content of a file depends on.
     pub(crate) fn content(&self, ino: InodeId) -> Option<Content> {
         let (layout, inode) = (self.layout(ino)?, self.inode(ino)?);
-        Some(Content { layout, size: inode.size, is_dense: self.is_dense(ino) })
+        let known = inode.known(&layout);
+        Some(Content { layout, size: inode.size, is_dense: self.is_dense(ino), known })
     }
 
     /// The inodes at and below a path.

@@ -4,7 +4,7 @@
 use client::Cancel;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{Errno, HashMap, InodeId, Result};
 use wire::LockOwner;
 
@@ -87,7 +87,6 @@ pub struct Holders {
     /// With the open file through which the owner has locked last.
     pairs: Mutex<HashMap<(InodeId, LockOwner), OpenFileId>>,
     count: AtomicUsize,
-    ever: AtomicBool,
 }
 
 /// An open file, as long as it is one.
@@ -103,7 +102,6 @@ impl Holders {
         }
         pairs.insert((ino, owner), through);
         self.count.store(pairs.len(), Ordering::Release);
-        self.ever.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -135,11 +133,6 @@ impl Holders {
         let mut pairs = self.pairs.lock();
         pairs.clear();
         self.count.store(0, Ordering::Release);
-    }
-
-    /// True if byte-range locks were used on this mount at all.
-    pub fn ever_used(&self) -> bool {
-        self.ever.load(Ordering::Acquire)
     }
 }
 
@@ -186,7 +179,7 @@ mod tests {
     fn holders_are_taken_once() {
         let holders = Holders::default();
         let (ino, owner) = (InodeId(5), LockOwner(6));
-        assert!(!holders.ever_used() && !holders.take(ino, owner));
+        assert!(!holders.take(ino, owner));
         let [one, other] = [OpenFileId(1), OpenFileId(2)];
         holders.add(ino, owner, one).unwrap();
         holders.add(ino, owner, other).unwrap();
@@ -196,6 +189,5 @@ mod tests {
         holders.add(ino, owner, one).unwrap();
         assert!(holders.take(ino, owner));
         assert!(!holders.take(ino, owner));
-        assert!(holders.ever_used());
     }
 }

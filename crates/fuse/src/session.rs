@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use types::{ByteRange, Errno, Error, InodeId, Result};
+use types::{ByteRange, Credentials, Errno, Error, InodeId, Result};
 
 /// How long an unmount waits for users of a busy mount and for running requests before it aborts the connection.
 const UNMOUNT_GRACE: Duration = Duration::from_secs(10);
@@ -292,8 +292,8 @@ impl Invalidate for Shared {
         self.holders.clear();
     }
 
-    fn standing(&self, pid: u32) -> Option<Standing> {
-        standing::of_process(pid)
+    fn standing(&self, credentials: Credentials) -> Option<Standing> {
+        standing::of_requester(credentials)
     }
 }
 

@@ -1,24 +1,43 @@
-//! What the kernel's requests don't say of who asks, from `/proc`: groups and capabilities, and whether a signal waits for it.
+//! What the kernel's requests don't say of the requester, from `/proc`: groups and capabilities, and whether a signal waits for it.
 
 use client::Standing;
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use types::Credentials;
 
-/// Capabilities that let a process do to files what its ids don't allow: `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_FOWNER`, `CAP_SYS_ADMIN`,
-/// `CAP_MKNOD` and `CAP_SETFCAP` (Linux `include/uapi/linux/capability.h`).
-const FILE_CAPABILITIES: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 21 | 1 << 27 | 1 << 31;
-
-/// The standing of a process that waits for an answer; `None` when it can't be seen from here.
-pub(crate) fn of_process(pid: u32) -> Option<Standing> {
-    // 0: it is in another name space of processes.
-    let status = (pid != 0).then(|| fs::read_to_string(format!("/proc/{pid}/status")).ok())??;
-    parse(&status)
+/// The standing of a thread that waits for an answer; `None` when it can't be seen from here, or acts for another user (as a
+/// thread of the kernel's does, or one that goes through an overlay file system).
+pub(crate) fn of_requester(who: Credentials) -> Option<Standing> {
+    // Held open: all that is read below is of one thread, even if another one gets its number.
+    let thread = File::open(format!("/proc/{}", who.pid)).ok()?;
+    let folder = format!("/proc/self/fd/{}", thread.as_raw_fd());
+    let status = fs::read_to_string(format!("{folder}/status")).ok()?;
+    let standing = parse(&status, who)?;
+    // In a user namespace that it has made, any user has all capabilities.
+    let counts = standing.capabilities != 0 && is_in_own_user_namespace(&folder);
+    Some(Standing { capabilities: if counts { standing.capabilities } else { 0 }, ..standing })
 }
 
-fn parse(status: &str) -> Option<Standing> {
+/// Whether a thread's capabilities count for the mount, which this process has made.
+fn is_in_own_user_namespace(folder: &str) -> bool {
+    let namespace = |folder: &str| {
+        let file = fs::metadata(format!("{folder}/ns/user")).ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    namespace(folder).is_some_and(|of_thread| namespace("/proc/self") == Some(of_thread))
+}
+
+fn parse(status: &str, who: Credentials) -> Option<Standing> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    // The last of four is the one for files (`credentials(7)`), which the request has.
+    let id = |name: &str| field(name)?.split_whitespace().nth(3)?.parse().ok();
+    if (id("Uid:"), id("Gid:")) != (Some(who.uid), Some(who.gid)) {
+        return None;
+    }
     let groups = field("Groups:")?.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     let capabilities = u64::from_str_radix(field("CapEff:")?.trim(), 16).ok()?;
-    Some(Standing { groups, privileged: capabilities & FILE_CAPABILITIES != 0 })
+    Some(Standing { groups, capabilities })
 }
 
 /// Whether a signal waits for a thread that it doesn't block: then a call that can be interrupted is to end. Of a signal to a process of several threads it can't be
@@ -40,6 +59,8 @@ fn signals(status: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn signals_that_wait_for_a_thread() {
@@ -56,23 +77,59 @@ mod tests {
         assert!(!has_signal(0) && !has_signal(u32::MAX) && !has_signal(std::process::id()));
     }
 
+    const WHO: Credentials = Credentials { uid: 1000, gid: 100, pid: 7 };
+
     #[test]
-    fn groups_and_capabilities_of_a_process() {
-        let status = |groups: &str, caps: &str| format!("Name:\tsh\nGroups:\t{groups} \nCapEff:\t{caps}\n");
-        let plain = parse(&status("4 24 1000", "0000000000000000"));
-        assert_eq!(plain, Some(Standing { groups: vec![4, 24, 1000], privileged: false }));
-        let backup = parse(&status("", "0000000000000002"));
-        assert_eq!(backup, Some(Standing { groups: vec![], privileged: true }));
-        // Binding low ports says nothing of files.
-        assert_eq!(parse(&status("", "0000000000000400")).map(|s| s.privileged), Some(false));
-        assert_eq!(parse("Name:\tsh\n"), None);
-        assert_eq!(parse(&status("x", "0")), None);
+    fn groups_and_capabilities_of_a_thread() {
+        let status = |groups: &str, caps: &str| {
+            let ids = "Uid:\t0\t0\t0\t1000\nGid:\t0\t0\t0\t100\n";
+            format!("Name:\tsh\n{ids}Groups:\t{groups} \nCapEff:\t{caps}\n")
+        };
+        let plain = parse(&status("4 24 1000", "0000000000000000"), WHO);
+        assert_eq!(plain, Some(Standing { groups: vec![4, 24, 1000], capabilities: 0 }));
+        let backup = parse(&status("", "0000000000000002"), WHO);
+        assert_eq!(backup, Some(Standing { groups: vec![], capabilities: 2 }));
+        assert_eq!(parse("Name:\tsh\n", WHO), None);
+        assert_eq!(parse(&status("x", "0"), WHO), None);
+        for another in [Credentials { uid: 0, ..WHO }, Credentials { gid: 0, ..WHO }] {
+            assert_eq!(parse(&status("", "0"), another), None, "it acts for another user");
+        }
+    }
+
+    /// The user of this process, as the kernel says it in a request.
+    fn of_process(pid: u32) -> Credentials {
+        let own = fs::metadata(format!("/proc/{pid}")).unwrap();
+        Credentials { uid: own.uid(), gid: own.gid(), pid }
     }
 
     #[test]
     fn this_process_has_a_standing_and_one_that_is_gone_has_none() {
-        assert!(of_process(std::process::id()).is_some());
-        assert_eq!(of_process(0), None);
-        assert_eq!(of_process(u32::MAX), None);
+        let own = of_process(std::process::id());
+        assert!(of_requester(own).is_some());
+        assert_eq!(of_requester(Credentials { uid: own.uid + 1, ..own }), None);
+        for pid in [0, u32::MAX] {
+            assert_eq!(of_requester(Credentials { pid, ..own }), None);
+        }
+    }
+
+    #[test]
+    fn capabilities_in_a_user_namespace_of_ones_own_count_for_nothing() {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-c", "echo; read line"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        if line.is_empty() {
+            println!("skipped: no user namespace can be made");
+        } else {
+            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+            let who = of_process(child.id());
+            assert_ne!(parse(&status, who).unwrap().capabilities, 0, "it has all in its own namespace");
+            assert_eq!(of_requester(who).unwrap().capabilities, 0);
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        let own = std::process::id();
+        assert!(is_in_own_user_namespace(&format!("/proc/{own}")));
     }
 }

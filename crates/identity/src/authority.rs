@@ -3,7 +3,10 @@
 use crate::credentials::{Credentials, PendingKey};
 use crate::error::{Error, Result};
 use crate::role::{MemberKind, Role};
-use crate::{AUTHORITY_VALIDITY_S, CLIENT_VALIDITY_S, CLOCK_SKEW_S, NODE_VALIDITY_S, files};
+use crate::{
+    API_VALIDITY_S, AUTHORITY_VALIDITY_S, CLIENT_VALIDITY_S, CLOCK_SKEW_S, MAX_API_NAMES, NODE_VALIDITY_S,
+    files,
+};
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
@@ -13,6 +16,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use time::OffsetDateTime;
 
@@ -160,19 +164,46 @@ impl Authority {
     /// A request that is malformed or not signed by its own key; a bad client name.
     pub fn certify(&self, request: &[u8], role: &Role, validity: Validity) -> Result<String> {
         role.check()?;
-        let bad = |e: rcgen::Error| Error::BadRequest { cause: e.to_string() };
-        let request = CertificateSigningRequestDer::from(request);
-        let request = CertificateSigningRequestParams::from_der(&request).map_err(bad)?;
-        let mut params = parameters(&role.to_string(), &role.uri(&self.cluster), validity)?;
-        params.is_ca = IsCa::ExplicitNoCa;
-        params.use_authority_key_identifier_extension = true;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = match role.kind() {
+        let params = parameters(&role.to_string(), &role.uri(&self.cluster), validity)?;
+        let usages = match role.kind() {
             MemberKind::Node => {
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
             }
             MemberKind::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
+        self.certify_with(request, params, usages)
+    }
+
+    /// Certifies the key of an HTTP interface under names that programs know: DNS names and IP addresses.
+    /// It names no member, so nobody connects to a service with it. `request` and the answer are those of
+    /// [`Authority::certify`].
+    ///
+    /// # Errors
+    /// A bad request; no name, too many, or one that is neither a DNS name nor an address.
+    pub fn certify_api(&self, request: &[u8], names: &[String], now: i64) -> Result<String> {
+        if names.is_empty() || names.len() > MAX_API_NAMES {
+            return Err(Error::certificate(format!("it can't have {} names", names.len())));
+        }
+        let names = names.iter().map(|name| server_name(name)).collect::<Result<Vec<SanType>>>()?;
+        let validity = Validity { from: now - CLOCK_SKEW_S, until: now + API_VALIDITY_S };
+        let mut params = parameters("weft management", "", validity)?;
+        params.subject_alt_names = names;
+        self.certify_with(request, params, vec![ExtendedKeyUsagePurpose::ServerAuth])
+    }
+
+    fn certify_with(
+        &self,
+        request: &[u8],
+        mut params: CertificateParams,
+        usages: Vec<ExtendedKeyUsagePurpose>,
+    ) -> Result<String> {
+        let bad = |e: rcgen::Error| Error::BadRequest { cause: e.to_string() };
+        let request = CertificateSigningRequestDer::from(request);
+        let request = CertificateSigningRequestParams::from_der(&request).map_err(bad)?;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = usages;
         let certificate = params.signed_by(&request.public_key, &self.issuer)?;
         Ok(format!("{}{}", certificate.pem(), pem_of(&self.certificate.der)))
     }
@@ -210,6 +241,17 @@ impl Authority {
         }
         files::write_private(&dir.join(KEY_FILE), &self.issuer.key().serialize_pem())?;
         files::write_public(&certificate, &pem_of(&self.certificate.der))
+    }
+}
+
+/// A name in a certificate of an HTTP interface.
+fn server_name(name: &str) -> Result<SanType> {
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return Ok(SanType::IpAddress(address));
+    }
+    match rustls::pki_types::DnsName::try_from(name) {
+        Ok(_) => Ok(SanType::DnsName(Ia5String::try_from(name)?)),
+        Err(_) => Err(Error::certificate(format!("{name:?} is neither a DNS name nor an address"))),
     }
 }
 

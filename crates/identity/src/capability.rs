@@ -6,12 +6,12 @@
 //! |---|---|---|
 //! | 0 | 1 | version: 1 without an epoch, else 2 |
 //! | 1 | 1 | rights: bit 0 read, bit 1 write |
-//! | 2 | 2 | zero |
+//! | 2 | 2 | how long it is valid from when it was signed, seconds |
 //! | 4 | 4 | id of the key |
 //! | 8 | 8 | session |
 //! | 16 | 8 | inode |
 //! | 24 | 8 | holder: [`Role::fingerprint`](crate::Role::fingerprint) of who may use it; 0: whoever has the session |
-//! | 32 | 8 | expiry, Unix seconds |
+//! | 32 | 8 | expiry, seconds of the cluster's time ([`CapabilityRing::time_s`](crate::CapabilityRing::time_s)) |
 //! | 40 | 16 | the first 16 bytes of HMAC-SHA256 over bytes 0..40, of version 2 over bytes 0..40 and 56..64 |
 //! | 56 | 8 | the highest lease epoch that its requests may say they have; 0 in version 1 |
 //!
@@ -70,7 +70,10 @@ pub struct Grant {
     pub holder: u64,
     /// The highest lease epoch of the file that a request may have: else anybody who may read it could make targets refuse what others ask. 0: none.
     pub epoch: u64,
-    /// When it ends, Unix seconds.
+    /// How long it is valid from when it was signed, seconds: its user doesn't know the cluster's
+    /// time, and renews it by this.
+    pub valid_s: u16,
+    /// When it ends, seconds of the cluster's time.
     pub expires: u64,
 }
 
@@ -145,6 +148,7 @@ impl Grant {
         let mut bytes = [0; SIGNED_BYTES];
         bytes[0] = if self.epoch == 0 { VERSION } else { VERSION_WITH_EPOCH };
         bytes[1] = self.rights.0;
+        bytes[2..4].copy_from_slice(&self.valid_s.to_le_bytes());
         bytes[4..8].copy_from_slice(&key.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.inode.0.to_le_bytes());
@@ -186,7 +190,7 @@ impl Capability {
 
     /// What it says, true or not.
     pub(crate) fn claim(&self) -> Result<Grant, Refusal> {
-        let [version, rights, 0, 0] = self.field(0) else { return Err(Refusal::Malformed) };
+        let [version, rights, valid @ ..] = self.field::<4>(0);
         let epoch = u64::from_le_bytes(self.field(FRONT_BYTES + MAC_BYTES));
         let expected = if epoch == 0 { VERSION } else { VERSION_WITH_EPOCH };
         if version != expected || !(1..=3).contains(&rights) {
@@ -198,6 +202,7 @@ impl Capability {
             rights: Rights(rights),
             holder: u64::from_le_bytes(self.field(24)),
             epoch,
+            valid_s: u16::from_le_bytes(valid),
             expires: u64::from_le_bytes(self.field(32)),
         })
     }

@@ -1,6 +1,6 @@
 //! The certificate and key of one member.
 
-use crate::authority::CaCertificate;
+use crate::authority::{CaCertificate, pem_of};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::identity::Identity;
@@ -77,6 +77,11 @@ impl Credentials {
         &self.authority
     }
 
+    /// The authority's certificate in PEM: what programs trust that know nothing of weft.
+    pub fn authority_pem(&self) -> String {
+        pem_of(self.authority.der())
+    }
+
     /// Both certificates in PEM.
     pub fn chain_pem(&self) -> &str {
         &self.chain_pem
@@ -142,6 +147,11 @@ impl PendingKey {
     /// What goes to the authority: the public key, signed by the private one (PKCS #10, DER).
     pub fn request(&self) -> &[u8] {
         &self.request
+    }
+
+    /// The key alone, for a certificate that names no member.
+    pub(crate) fn into_der(self) -> Result<PrivateKeyDer<'static>> {
+        parse_key(&self.key.serialize_pem())
     }
 
     /// Joins the key with the chain that the authority returned.

@@ -17,6 +17,10 @@ pub enum Error {
     Damaged { path: PathBuf, cause: String },
     #[error("{} may be read by others than its owner (mode {mode:03o})", path.display())]
     Exposed { path: PathBuf, mode: u32 },
+    #[error("others than its owner may change what is in {} (mode {mode:03o})", path.display())]
+    Writable { path: PathBuf, mode: u32 },
+    #[error("{} belongs to another user (uid {uid})", path.display())]
+    OtherOwner { path: PathBuf, uid: u32 },
     #[error("there is a certificate authority in {} already", path.display())]
     AuthorityExists { path: PathBuf },
     #[error("the certificate is unusable: {cause}")]
@@ -72,6 +76,13 @@ impl Error {
             Error::Exposed { path, .. } => {
                 format!("chmod 600 {}; if others had access, let the machine join again", path.display())
             }
+            Error::Writable { path, .. } => {
+                let shown = path.display();
+                format!("chmod go-w {shown}; if others may have changed it, name another directory")
+            }
+            Error::OtherOwner { path, .. } => {
+                format!("chown -R $(id -u) {}, or run as its owner", path.display())
+            }
             Error::AuthorityExists { .. } => "name another directory".into(),
             Error::BadCertificate { .. } => "let the machine join again".into(),
             Error::OtherCluster { .. } => "check that the address is one of the cluster you mean".into(),
@@ -96,6 +107,8 @@ impl Error {
             Error::BadClientName { .. } | Error::BadRequest { .. } | Error::BadToken { .. } => Errno::EINVAL,
             Error::TooManyTokens(_) => Errno::EBUSY,
             Error::Exposed { .. }
+            | Error::Writable { .. }
+            | Error::OtherOwner { .. }
             | Error::BadCertificate { .. }
             | Error::OtherCluster { .. }
             | Error::UnknownToken

@@ -2,6 +2,7 @@
 
 use crate::MAX_FILE_BYTES;
 use crate::error::{Error, Result};
+use crate::owner::require_private_file;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -39,14 +40,11 @@ fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// Reads a file that holds a secret, and refuses one that others may read.
+/// Reads a file that holds a secret, and refuses one that others may read or own.
 pub fn read_private(path: &Path) -> Result<String> {
     let failed = |e| Error::io("read", path, e);
     let file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(Error::Exposed { path: path.to_path_buf(), mode });
-    }
+    require_private_file(path, &file.metadata().map_err(failed)?)?;
     read(path, file)
 }
 

@@ -6,7 +6,8 @@
 //! - [`tls`]: configurations of rustls in which both ends prove that they belong to the same cluster.
 //! - [`Capability`]: what the metadata service signs so that a storage service knows which file a client may touch.
 //!
-//! There is no socket here; files are read and written only where a function is named `load` or `store`. The time is an argument of
+//! There is no socket here; files are read and written only where a function is named `load` or
+//! `store`, and looked at where it is named `require_private_*`. The time is an argument of
 //! everything that depends on it, except for rustls, which asks the system's clock when it judges a certificate.
 //! Randomness is that of *ring* (the kernel's).
 //!
@@ -37,6 +38,7 @@ pub mod fuzzing;
 mod hex;
 mod identity;
 mod limits;
+mod owner;
 mod protection;
 mod role;
 pub mod tls;
@@ -52,6 +54,7 @@ pub use credentials::{Credentials, PendingKey};
 pub use error::{Error, Result};
 pub use identity::Identity;
 pub use limits::*;
+pub use owner::{require_private_directory, require_private_file};
 pub use protection::Protection;
 pub use role::{MemberKind, MemberKinds, Role};
 pub use token::{JoinToken, TokenSecret};

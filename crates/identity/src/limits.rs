@@ -7,6 +7,12 @@ pub const NODE_VALIDITY_S: i64 = 10 * YEAR_S;
 /// How long a client's certificate is valid, seconds: one year. Clients come and go; a forgotten one shuts itself out.
 pub const CLIENT_VALIDITY_S: i64 = YEAR_S;
 
+/// How long a certificate of the HTTP interface is valid, seconds: 90 days. Processes renew theirs long before.
+pub const API_VALIDITY_S: i64 = 90 * 24 * 3600;
+
+/// Most names in a certificate of the HTTP interface.
+pub const MAX_API_NAMES: usize = 64;
+
 /// How long the authority's own certificate says it is valid, seconds: 50 years, so that no node's certificate outlives it.
 pub const AUTHORITY_VALIDITY_S: i64 = 50 * YEAR_S;
 
@@ -35,7 +41,7 @@ pub const MAX_CAPABILITY_KEYS: usize = 4;
 
 /// How long a capability is valid, seconds. Long enough that a file in use is seldom asked for again, short enough that what was stolen or belongs
 /// to an ended session is soon worth nothing.
-pub const CAPABILITY_VALIDITY_S: u64 = 600;
+pub const CAPABILITY_VALIDITY_S: u16 = 600;
 
 /// How long a key of capabilities signs, seconds: a day.
 pub const KEY_ROTATION_S: i64 = 24 * 3600;

@@ -11,7 +11,7 @@ const SCHEME: &str = "weft://";
 /// A member of a cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
-    /// Runs services, and may act as a client.
+    /// Runs services. Which ones the cluster map says; a mount on it has a client's certificate.
     Node(NodeId),
     /// Mounts the file system.
     Client(String),

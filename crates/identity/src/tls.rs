@@ -5,8 +5,8 @@
 
 use crate::Protection;
 use crate::authority::Fingerprint;
-use crate::credentials::Credentials;
-use crate::error::Result;
+use crate::credentials::{Credentials, PendingKey};
+use crate::error::{Error, Result};
 use crate::identity::Identity;
 use crate::token::JoinToken;
 use crate::verifier::{MemberVerifier, NodeVerifier, PinnedVerifier};
@@ -15,6 +15,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::cipher_suite::{
     TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
 };
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig};
@@ -44,6 +45,24 @@ pub fn server_config(
         .with_single_cert(credentials.chain(), credentials.key()?)?;
     // In order of the server's preference. A server that would do without encryption still encrypts for whom wants it.
     config.alpn_protocols = protection.protocols();
+    config.send_tls13_tickets = 0;
+    config.max_early_data_size = 0;
+    Ok(Arc::new(config))
+}
+
+/// The end of an HTTP interface, which shows a certificate with names that programs know ([`crate::Authority::certify_api`]). Who brings a
+/// certificate must be a member of the cluster of `credentials`; who brings none proves itself otherwise.
+pub fn api_config(credentials: &Credentials, key: PendingKey, chain_pem: &str) -> Result<Arc<ServerConfig>> {
+    let provider = provider();
+    let verifier = MemberVerifier::new(credentials, &provider, Strangers::MayJoin)?;
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain_pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|_| Error::certificate("it is not in PEM form"))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_single_cert(chain, key.into_der()?)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     Ok(Arc::new(config))

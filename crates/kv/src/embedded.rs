@@ -1,5 +1,6 @@
 //! The default engine: an LSM tree (fjall) in a directory.
 
+use crate::at_rest::required::{self, Synced};
 use crate::at_rest::{self, Depth};
 use crate::frozen::Frozen;
 use crate::merge::Merge;
@@ -12,7 +13,9 @@ use parking_lot::Mutex;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use types::HashMap;
 
 /// Bytes of decoded blocks kept in memory.
@@ -40,6 +43,10 @@ const JOURNAL_SUFFIX: &str = ".jnl";
 
 /// The file that fjall locks.
 const LOCK_FILE: &str = "lock";
+
+/// How often, and after what rest, a close looks whether recent writes are sorted into tables: half a second at most.
+const FLUSH_LOOKS: usize = 50;
+const FLUSH_REST: Duration = Duration::from_millis(10);
 
 /// How often a journal may vanish between being listed and being opened.
 const JOURNAL_RACES: usize = 16;
@@ -72,6 +79,9 @@ pub struct Embedded {
     unsynced: OnceLock<KvError>,
     /// Nothing is acknowledged before it is on disk.
     is_strict: bool,
+    /// A batch with this number or a higher one was committed.
+    committed: AtomicU64,
+    synced: Synced,
 }
 
 impl Embedded {
@@ -93,6 +103,7 @@ impl Embedded {
             if is_suspect {
                 at_rest::acquit(path)?;
             }
+            required::forget_closed(path)?;
         }
         let failed = |error| translate(path, error);
         let database = Database::builder(path)
@@ -114,6 +125,8 @@ impl Embedded {
             verifier: Verifier::open(path),
             unsynced: OnceLock::new(),
             is_strict: false,
+            committed: AtomicU64::new(0),
+            synced: Synced::open(path),
         })
     }
 
@@ -135,11 +148,36 @@ impl Embedded {
     }
 
     fn sync_now(&self) -> Result<(), KvError> {
+        let committed = self.committed.load(Acquire);
         match self.sync_journal() {
-            // The kernel tells a failed write-back once. If fjall was told, it has poisoned itself, and says so here.
-            Ok(true) => self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e)),
-            Ok(false) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
+            Ok(Some(journal)) => {
+                // The kernel tells a failed write-back once. If fjall was told, it has poisoned itself, and says so here.
+                self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e))?;
+                self.synced.note(&self.path, journal, committed, self.database.seqno());
+                Ok(())
+            }
+            Ok(None) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
             Err(error) => Err(self.failed(fjall::Error::Io(error))),
+        }
+    }
+
+    /// Notes what has to be there at the next start. Everything is on disk, and nothing is committed meanwhile.
+    fn note_closed(&self) {
+        // When recent writes are sorted into a table, the journals that hold nothing else go a moment later.
+        for _ in 0..FLUSH_LOOKS {
+            if self.keyspace.sealed_memtable_count() == 0 {
+                break;
+            }
+            std::thread::sleep(FLUSH_REST);
+        }
+        if self.database.journal_count() > 1 {
+            std::thread::sleep(FLUSH_REST);
+        }
+        if let Err(error) = required::note_closed(&self.path) {
+            tracing::warn!(
+                %error,
+                "can't note what the metadata store consists of: a loss of the end of a journal may go unnoticed"
+            );
         }
     }
 
@@ -164,7 +202,7 @@ impl Embedded {
     }
 
     /// The journal that is being written: the one with the highest number.
-    fn active_journal(&self) -> io::Result<Option<PathBuf>> {
+    fn active_journal(&self) -> io::Result<Option<(u64, PathBuf)>> {
         let mut newest = None;
         for entry in fs::read_dir(&self.path)? {
             let name = entry?.file_name();
@@ -173,27 +211,27 @@ impl Embedded {
                 newest = newest.max(Some((number, self.path.join(&name))));
             }
         }
-        Ok(newest.map(|(_, path)| path))
+        Ok(newest)
     }
 
     /// Puts the active journal on disk without fjall's journal lock, which fjall itself would hold for the
     /// milliseconds that it takes, with every commit waiting behind it.
     ///
     /// Enough, because every commit has handed its record to the kernel, and fjall puts a journal on disk before it
-    /// starts the next one. `false` when no journal could be found.
-    fn sync_journal(&self) -> io::Result<bool> {
+    /// starts the next one. The journal's number; `None` when no journal could be found.
+    fn sync_journal(&self) -> io::Result<Option<u64>> {
         for _ in 0..JOURNAL_RACES {
-            let Some(journal) = self.active_journal()? else {
-                return Ok(false);
+            let Some((number, journal)) = self.active_journal()? else {
+                return Ok(None);
             };
             match fs::File::open(&journal) {
-                Ok(file) => return file.sync_data().map(|()| true),
+                Ok(file) => return file.sync_data().map(|()| Some(number)),
                 // Rotated, flushed to tables and removed since it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
@@ -227,6 +265,7 @@ impl Engine for Embedded {
         if !self.is_strict {
             self.verifier.unsettle()?;
         }
+        let next = self.database.seqno();
         let mut commit = self.database.batch().durability(Some(PersistMode::Buffer));
         for (key, value) in merge.writes() {
             match value {
@@ -235,6 +274,7 @@ impl Engine for Embedded {
             }
         }
         commit.commit().map_err(|e| self.failed(e))?;
+        self.committed.store(next, Release);
         let length = |(key, value): &(&[u8], Option<&[u8]>)| key.len() + value.map_or(0, <[u8]>::len);
         self.room.note_applied(merge.writes().iter().map(length).sum::<usize>() as u64);
         for (key, value) in merge.writes() {
@@ -287,6 +327,7 @@ impl Engine for Embedded {
         // Nobody commits meanwhile; who does so later takes the mark away again.
         let _alone = self.guarded.lock();
         self.put_on_disk()?;
+        self.note_closed();
         self.verifier.settle();
         Ok(())
     }

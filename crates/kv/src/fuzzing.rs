@@ -3,6 +3,7 @@
 //!
 //! Each function panics when what was accepted isn't the same after it was written and read again.
 
+use crate::at_rest::required;
 use crate::{at_rest, verifier};
 
 /// A journal.
@@ -13,6 +14,17 @@ pub fn journal(bytes: &[u8]) {
 /// The part of a list of tables that names them.
 pub fn table_list(bytes: &[u8]) {
     at_rest::tables::fuzz(bytes);
+}
+
+/// The records of what has to be there when the engine is opened.
+pub fn required(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Some(closed) = required::parse_closed(text) {
+        assert_eq!(required::parse_closed(&required::render_closed(&closed)), Some(closed));
+    }
+    if let Some(batch) = required::parse_synced(text) {
+        assert_eq!(required::parse_synced(&required::render_synced(batch)), Some(batch));
+    }
 }
 
 /// The record of which commits are there.

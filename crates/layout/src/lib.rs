@@ -30,6 +30,7 @@
 mod capacity;
 mod choose;
 mod groups;
+pub mod known;
 mod partitions;
 pub mod pattern;
 pub mod plan;

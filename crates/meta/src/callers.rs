@@ -7,26 +7,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use types::{Credentials, Errno, Error, HashMap, Result};
 
-/// What is known of a user.
+/// The supplementary groups of a user.
 #[derive(Debug)]
-pub(crate) struct Standing {
-    groups: Vec<u32>,
-    privileged: bool,
-}
+pub(crate) struct Groups(Vec<u32>);
 
-impl Standing {
+impl Groups {
     /// The user with these ids.
     pub fn caller(&self, credentials: Credentials) -> Caller<'_> {
-        Caller {
-            uid: credentials.uid,
-            gid: credentials.gid,
-            groups: &self.groups,
-            privileged: self.privileged,
-        }
+        Caller { groups: &self.0, ..Caller::of(credentials) }
     }
 }
 
 /// The users of a session that had to be introduced; the oldest are forgotten, and introduced again.
+///
+/// A number of a process can be another process's by now. So this keeps groups alone, which count
+/// beside the check by the client's kernel. Where that checks nothing, the client introduces the
+/// user again first. Capabilities come with each request.
 #[derive(Default)]
 pub(crate) struct Callers {
     state: Mutex<State>,
@@ -41,14 +37,14 @@ fn user(credentials: Credentials) -> User {
 
 #[derive(Default)]
 struct State {
-    known: HashMap<User, Arc<Standing>>,
+    known: HashMap<User, Arc<Groups>>,
     /// In order of their introduction, each once.
     order: VecDeque<User>,
 }
 
 impl Callers {
     /// What was said of a user.
-    pub fn find(&self, credentials: Credentials) -> Option<Arc<Standing>> {
+    pub fn find(&self, credentials: Credentials) -> Option<Arc<Groups>> {
         self.state.lock().known.get(&user(credentials)).cloned()
     }
 
@@ -56,7 +52,7 @@ impl Callers {
     ///
     /// # Errors
     /// `E2BIG` for more than [`GROUPS_PER_CALLER`] groups.
-    pub fn introduce(&self, credentials: Credentials, groups: Vec<u32>, privileged: bool) -> Result<()> {
+    pub fn introduce(&self, credentials: Credentials, groups: Vec<u32>) -> Result<()> {
         if groups.len() > GROUPS_PER_CALLER {
             let message = format!(
                 "user {} is in {} groups, at most {GROUPS_PER_CALLER} are looked at",
@@ -66,7 +62,7 @@ impl Callers {
             return Err(Error::new(Errno::E2BIG, message));
         }
         let mut state = self.state.lock();
-        if state.known.insert(user(credentials), Arc::new(Standing { groups, privileged })).is_none() {
+        if state.known.insert(user(credentials), Arc::new(Groups(groups))).is_none() {
             state.order.push_back(user(credentials));
         }
         if state.order.len() > CALLERS_PER_SESSION

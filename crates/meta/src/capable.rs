@@ -30,8 +30,8 @@ impl MetaService {
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
         let holder = session.holder.load(Relaxed);
         let epoch = if let MetaReply::File(info) = reply { info.epoch } else { 0 };
-        let grant = Grant { session: session.id, inode, rights, holder, epoch, expires: 0 };
-        let signed = ring.sign(grant, u64::try_from(rt::now().secs).unwrap_or(0))?;
+        let grant = Grant { session: session.id, inode, rights, holder, epoch, valid_s: 0, expires: 0 };
+        let signed = ring.sign(grant, ring.time_s(rt::monotonic_ns()))?;
         Some(Capability(*signed.as_bytes()))
     }
 

@@ -12,7 +12,7 @@ use crate::sessions::{Session, SessionKind, stored_answers};
 use crate::view::{not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Guard, Outcome};
-use namespace::leases::Due;
+use namespace::leases::{Asker, Due};
 use namespace::{Writes, keys};
 use parking_lot::Mutex;
 use prost::Message;
@@ -155,13 +155,37 @@ impl MetaService {
             self.leases.end_session(id);
         }
         let asker = session.asker();
-        in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(&self.sessions, asker, ino));
+        self.mark_opens(asker, self.grace.opens_to_register(id).iter().chain(in_use));
         if is_back {
             // Who is new has promised nothing, and after a copy of the request the others have been let in.
             self.keep_promises(&session, promised.iter()).await;
         }
         self.session_returned(id);
         Ok(())
+    }
+
+    /// A session says a part of what it has open, before it registers or follows partitions. One that isn't
+    /// expected to do so, since it has done it already and repeats itself, has it noted at once.
+    ///
+    /// # Errors
+    /// `ESTALE` for a session that was ended; those of [`MetaService::check_holder`].
+    pub(crate) fn reclaim_opens(&self, id: SessionId, inodes: &[InodeId], holder: Option<u64>) -> Result<()> {
+        self.sessions.check_id(id)?;
+        let known = self.sessions.find(id).filter(|session| session.is_remote());
+        known.iter().zip(holder).try_for_each(|(session, holder)| self.check_holder(session, holder))?;
+        match (self.grace.note_opens(id, inodes), known) {
+            (Some(left_out), _) => warn_of_opens(id, left_out),
+            (None, Some(session)) => self.mark_opens(session.asker(), inodes.iter()),
+            // One that is new here has opened nothing here.
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    /// Notes what a session has open, as it says when it comes back.
+    pub(crate) fn mark_opens<'a>(&self, asker: Asker, inodes: impl Iterator<Item = &'a InodeId>) {
+        let is_left_out = |ino: &&InodeId| !self.leases.mark_in_use(&self.sessions, asker, **ino);
+        warn_of_opens(asker.session, inodes.filter(is_left_out).count());
     }
 
     /// Waits until there are recalls with numbers above `after`, or partitions to follow, or for [`RECALL_POLL`].
@@ -516,4 +540,16 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
         Poll::Pending => sleep.as_mut().poll(context).map(|()| None),
     })
     .await
+}
+
+/// Warns of inodes that a session has open and that could not be noted.
+fn warn_of_opens(session: SessionId, left_out: usize) {
+    if left_out > 0 {
+        tracing::warn!(
+            session = session.0,
+            inodes = left_out,
+            hint = "let programs on that mount close files",
+            "a session has more files open than can be noted: a file that others delete is gone for it, too"
+        );
+    }
 }

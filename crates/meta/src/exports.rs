@@ -67,22 +67,22 @@ fn squashed(export: &Export, mut request: MetaRequest) -> MetaRequest {
         return request;
     }
     request.credentials = export.squashed(request.credentials);
-    if let MetaOp::Introduce { groups, privileged, .. } = &mut request.op {
+    request.privileged = false;
+    if let MetaOp::Introduce { groups, .. } = &mut request.op {
         *groups = export.squashed_groups(std::mem::take(groups));
-        *privileged = false;
     }
     request
 }
 
-/// Looks whether a session's user may do what it asks. Of this process' own session the kernel has seen to that, and of root its own kernel, where it
-/// stays root. True if it may use the file for reading only.
+/// Looks whether a session's user may do what it asks. Of this process' own session the kernel has seen to that, except for what it leaves to the
+/// service, and of root its own kernel, where it stays root. True if it may use the file for reading only.
 pub(crate) fn permit(
     request: &MetaRequest,
     session: &Session,
     env: &Env<'_>,
     view: &View<'_>,
 ) -> Result<bool, Stop> {
-    if !session.is_remote() {
+    if !session.is_remote() && !request.op.is_unchecked_by_kernel() {
         return Ok(false);
     }
     let (export, who) = (session.export(), request.credentials);
@@ -98,11 +98,9 @@ pub(crate) fn permit(
     if who.uid == 0 && !is_anonymous {
         return Ok(is_read_only);
     }
-    let standing = session.callers.find(who);
-    let caller = match &standing {
-        Some(standing) => standing.caller(who),
-        None => Caller::of(who),
-    };
+    let groups = session.callers.find(who);
+    let caller = groups.as_ref().map_or(Caller::of(who), |groups| groups.caller(who));
+    let caller = Caller { privileged: request.privileged, ..caller };
     if !is_anonymous {
         namespace::permit(env, view, &caller, &request.op)?;
         return Ok(is_read_only);

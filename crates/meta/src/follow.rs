@@ -39,7 +39,8 @@ impl MetaService {
         self.leases.leave_partitions(session.id, &partitions);
         let asker = session.asker();
         let theirs = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
-        theirs.for_each(|&ino| _ = self.leases.mark_in_use(&self.sessions, asker, ino));
+        let told = self.grace.opens_to_follow(session.id, &partitions);
+        self.mark_opens(asker, told.iter().chain(theirs));
         let theirs = promised.iter().filter(|promise| partitions.contains(&promise.file.parent.partition()));
         self.keep_promises(session, theirs).await;
         self.session_followed(session.id, &partitions);

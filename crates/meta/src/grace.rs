@@ -5,7 +5,7 @@
 //! by registering, of partitions that were another service's by following them.
 
 use crate::eviction::within;
-use crate::limits::{GRACE_LOOK, GRACE_TIME, STANDSTILL};
+use crate::limits::{GRACE_LOOK, GRACE_TIME, OPENS_PER_SESSION, STANDSTILL};
 use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::view::store_error;
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, PartitionId, Result, SessionId};
+use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
 
 /// What is known of sessions from before.
 #[derive(Default)]
@@ -46,6 +46,8 @@ struct Expected {
     registers: bool,
     /// Partitions that it has to follow.
     follows: BTreeSet<PartitionId>,
+    /// Inodes that it has said it has open, until it registers or follows: [`OPENS_PER_SESSION`] at most.
+    opens: BTreeSet<InodeId>,
     /// It has been told what it has to do.
     is_told: bool,
     /// Requests of it under way by which it comes back. What it left is settled meanwhile, which takes as long as storage services need.
@@ -144,6 +146,42 @@ impl Grace {
         let mut state = self.state.lock();
         state.expected.get_mut(&session)?.arriving += 1;
         Some(Arriving { grace: self, session })
+    }
+
+    /// Notes a part of what a session that is expected has open, and tells how many inodes are left out since
+    /// the session has too many; `None` when it isn't expected.
+    pub fn note_opens(&self, session: SessionId, inodes: &[InodeId]) -> Option<usize> {
+        if !self.is_on() {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let expected = state.expected.get_mut(&session)?;
+        let room = OPENS_PER_SESSION.saturating_sub(expected.opens.len());
+        expected.opens.extend(inodes.iter().take(room));
+        Some(inodes.len().saturating_sub(room))
+    }
+
+    /// What a session that registers now has said before that it has open. Of partitions that it has yet to
+    /// follow it is kept for that.
+    pub fn opens_to_register(&self, session: SessionId) -> BTreeSet<InodeId> {
+        let mut state = self.state.lock();
+        let Some(expected) = state.expected.get_mut(&session) else { return BTreeSet::new() };
+        let all = std::mem::take(&mut expected.opens);
+        if !expected.follows.is_empty() {
+            let is_left = |ino: &&InodeId| expected.follows.contains(&ino.partition());
+            expected.opens = all.iter().filter(is_left).copied().collect();
+        }
+        all
+    }
+
+    /// The same of partitions that a session follows now.
+    pub fn opens_to_follow(&self, session: SessionId, partitions: &[PartitionId]) -> BTreeSet<InodeId> {
+        let mut state = self.state.lock();
+        let Some(expected) = state.expected.get_mut(&session) else { return BTreeSet::new() };
+        let opens = std::mem::take(&mut expected.opens).into_iter();
+        let (taken, left) = opens.partition(|ino| partitions.contains(&ino.partition()));
+        expected.opens = left;
+        taken
     }
 
     /// Whether a session is coming back at this moment.
@@ -251,6 +289,7 @@ impl MetaService {
         if self.grace.note(id, |expected| expected.registers = false) {
             self.open_closed();
         }
+        self.drop_sizes(id);
     }
 
     /// A session has followed partitions.
@@ -259,6 +298,7 @@ impl MetaService {
         {
             self.open_closed();
         }
+        self.drop_sizes(id);
     }
 
     /// A partition has gone on to another service, before all sessions had followed to this one.
@@ -273,6 +313,7 @@ impl MetaService {
         if self.grace.note(id, |expected| *expected = Expected::default()) {
             self.open_closed();
         }
+        self.drop_sizes(id);
     }
 
     /// Waits until all sessions of before are back or ended.

@@ -13,7 +13,7 @@ use crate::view::{not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Guard, Outcome};
 use namespace::leases::{Access, Asker};
-use net::{Caller, Handler, LocalFuture};
+use net::{Handler, LocalFuture};
 use prost::Message;
 use rt::IoBuf;
 use std::sync::Arc;
@@ -224,19 +224,6 @@ impl Handler<PartitionsRequest, PartitionsReply> for MetaService {
         request: PartitionsRequest,
         _payload: Option<IoBuf>,
     ) -> LocalFuture<'_, Result<PartitionsReply>> {
-        Box::pin(self.answer_service(request))
-    }
-
-    fn handle_from<'a>(
-        &'a self,
-        caller: &'a Caller,
-        request: PartitionsRequest,
-        _payload: Option<IoBuf>,
-    ) -> LocalFuture<'a, Result<PartitionsReply>> {
-        if !caller.proof.is_trusted_as_node() {
-            let message = format!("{} asks what only services of the cluster may ask", caller.name);
-            return Box::pin(async { Err(Error::new(Errno::EACCES, message).hint("use weft mount")) });
-        }
         Box::pin(self.answer_service(request))
     }
 }

@@ -59,6 +59,7 @@ mod service;
 mod sessions;
 mod settle;
 mod shut;
+mod sizes;
 mod stats;
 mod tombstones;
 mod view;

@@ -31,6 +31,10 @@ pub(crate) const MAX_LANES: u32 = 65_536;
 /// Files of a session that comes back that are made at a time. They share commits.
 pub(crate) const PROMISES_AT_ONCE: usize = 64;
 
+/// Files whose sizes sessions tell when they come back, until these are settled: 64 MiB at most.
+/// More than clients have open for writing at a time, as a rule.
+pub(crate) const KNOWN_SIZES: usize = 1 << 20;
+
 /// Ranges of names that sessions have to themselves, some 150 bytes each: in all directories, in one, and of one session there.
 pub(crate) const RANGES: usize = 64 << 10;
 pub(crate) const RANGES_PER_DIRECTORY: usize = 4096;
@@ -69,6 +73,10 @@ pub(crate) const LEASES_PER_SHARD: usize = (2 << 20) / LEASE_SHARDS;
 
 /// Those of one session in a part: a quarter of all.
 pub(crate) const SESSION_LEASES_PER_SHARD: usize = LEASES_PER_SHARD / 4;
+
+/// Inodes that a session which comes back may say it has open: as many as it may have leases, since its
+/// part of each shard holds those too. 8 MiB of numbers.
+pub(crate) const OPENS_PER_SESSION: usize = SESSION_LEASES_PER_SHARD * LEASE_SHARDS;
 
 /// Users of whom a session may have said their groups: processes that are at work at a time, as a rule. With [`GROUPS_PER_CALLER`], 16 MiB a
 /// session at the most.

@@ -1,8 +1,12 @@
 //! Advisory locks: the table of `namespace`, and the futures that wait for it.
 
+use crate::record::StoredSession;
 use crate::service::MetaService;
+use crate::view::store_error;
+use namespace::keys;
 use namespace::locks::{Holder, LockRequest, LockTable, OnConflict, Verdict, WaitId};
 use parking_lot::Mutex;
+use prost::Message;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -100,13 +104,12 @@ impl MetaService {
     /// Takes the locks that a session of before a start says it holds.
     ///
     /// # Errors
-    /// `ENOLCK` for a session that isn't known, `ESTALE` for one that was ended; `EAGAIN` when others hold what is in the way of some.
+    /// `ENOLCK` for a session that isn't on record, `ESTALE` for one that was ended; `EAGAIN` when others hold what is in the way of some.
     pub(crate) async fn reclaim_locks(&self, id: SessionId, locks: &[HeldLock]) -> Result<()> {
         self.sessions.check_id(id)?;
         if !self.grace.is_expected(id) {
             if !self.sessions.is_remote(id) {
-                let message = format!("session {id} is not known here: the locks that it had are lost");
-                return Err(Error::new(Errno::ENOLCK, message));
+                return self.check_record(id).await;
             }
             // It is registered already and says it again, since it didn't get the answer. Others who come back go first.
             self.wait_for_grace().await;
@@ -118,6 +121,24 @@ impl MetaService {
                 Err(Error::new(Errno::EAGAIN, message))
             }
         }
+    }
+}
+
+impl MetaService {
+    /// Looks what becomes of the locks of a session that this service doesn't know. One on record hears of
+    /// partitions when they are adopted, as after the death of all services, and says then what it
+    /// holds there: nobody is let in before.
+    async fn check_record(&self, id: SessionId) -> Result<()> {
+        let stored = self.executors.store.get(&keys::session(id)).await;
+        let stored = stored.map_err(|error| store_error(&error))?;
+        let record = stored.map(StoredSession::decode).transpose().map_err(|cause| {
+            Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))
+        })?;
+        if record.is_some_and(|record| !record.is_ended()) {
+            return Ok(());
+        }
+        let message = format!("session {id} is not on record: the locks that it had are lost");
+        Err(Error::new(Errno::ENOLCK, message))
     }
 }
 

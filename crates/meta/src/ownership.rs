@@ -213,6 +213,7 @@ impl MetaService {
         self.executors.forget_cached_partition(partition);
         self.leases.forget_partition(partition);
         self.cuts.forget_partition(partition);
+        self.sizes.forget_partition(partition);
         self.locks.forget_partition(partition);
     }
 

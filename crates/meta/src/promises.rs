@@ -78,7 +78,13 @@ impl MetaService {
     /// service may not know.
     async fn keep_promise(&self, session: &Session, promise: &Promise) -> Result<MetaReply> {
         let op = MetaOp::Deliver { file: Box::new(promise.file.clone()) };
-        let request = MetaRequest { session: session.id, number: None, credentials: promise.credentials, op };
+        let request = MetaRequest {
+            session: session.id,
+            number: None,
+            credentials: promise.credentials,
+            privileged: false,
+            op,
+        };
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (maker, cleared) = (Session::new(session.id, SessionKind::Local), Cleared::default());
         let command = |view: &View<'_>| {

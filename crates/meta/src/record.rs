@@ -159,8 +159,9 @@ impl StoredReply {
                 moved: moved.into(),
                 other: other.as_ref().map(StoredAttr::from),
             }),
-            // Openings, truncations and changes of a pattern say the same when they are repeated, of numbers there are enough, and the
-            // others change nothing.
+            // Openings and changes of a pattern say the same when they are repeated, of numbers
+            // there are enough, and the others change nothing. Of a truncation it is kept that it
+            // was made (`Session::record_durably`).
             MetaReply::File(_)
             | MetaReply::Reserved { .. }
             | MetaReply::Description(_)

@@ -14,6 +14,7 @@ use crate::locks::Locks;
 use crate::neighbours::{Company, Neighbours};
 use crate::sessions::{Session, Sessions};
 use crate::shut::Shut;
+use crate::sizes::Sizes;
 use crate::stats::MetaStats;
 use crate::view::{View, not_owner, store_error};
 use identity::CapabilityRing;
@@ -64,6 +65,7 @@ pub struct MetaService {
     pub(crate) claims: Claims,
     /// Files that nobody gets at for now.
     pub(crate) shut: Shut,
+    pub(crate) sizes: Sizes,
     pub(crate) drains: Drains,
     pub(crate) migrations: Migrations,
     /// Makes groups that somebody wants to use.
@@ -144,6 +146,7 @@ impl MetaService {
             chunks: Chunks { map, channels: storage },
             claims: Claims::default(),
             shut: Shut::default(),
+            sizes: Sizes::default(),
             drains: Drains::default(),
             migrations: Migrations::default(),
             group_maker: OnceLock::new(),
@@ -213,6 +216,12 @@ impl MetaService {
                 .await
                 .map(|()| MetaReply::Unit.into());
         }
+        if let MetaOp::ReclaimOpens { inodes } = &request.op {
+            return self.reclaim_opens(request.session, inodes, holder).map(|()| MetaReply::Unit.into());
+        }
+        if let MetaOp::ReclaimSizes { sizes } = &request.op {
+            return self.reclaim_sizes(request.session, sizes).map(|()| MetaReply::Unit.into());
+        }
         let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
         if self.is_farewell_of_unknown(&request)? {
             return Box::pin(self.end_in_good_order(request.session)).await.map(|()| MetaReply::Unit.into());
@@ -244,10 +253,9 @@ impl MetaService {
                 self.require_service()?;
                 news
             }
-            MetaOp::Introduce { groups, privileged, .. } => session
-                .callers
-                .introduce(request.credentials, groups, privileged)
-                .map(|()| MetaReply::Unit)?,
+            MetaOp::Introduce { groups, .. } => {
+                session.callers.introduce(request.credentials, groups).map(|()| MetaReply::Unit)?
+            }
             MetaOp::StillYielding { seen } => session.is_yielding(seen),
             MetaOp::Yield { yields } => Box::pin(self.take_yields(&session, &yields)).await,
             MetaOp::Release { inodes, seen } => Box::pin(self.take_releases(&session, &inodes, seen)).await,
@@ -449,7 +457,7 @@ impl MetaService {
         }
         let granted = self.reconcile(&request.op, session, (view, cleared), &mut applied)?;
         self.note_cut(request, &mut applied)?;
-        session.record_durably(request.number, &applied.reply, &mut applied.writes);
+        session.record_durably(request, &applied.reply, &mut applied.writes);
         let answer = Answered { reply: applied.reply, granted, reads_only };
         Ok(Change { answer, writes: applied.writes })
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use types::{Errno, Error, Export, HashMap, InodeId, Result, SessionId};
-use wire::{LeaseMode, MetaReply, Number, Recall};
+use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, Number, Recall};
 
 /// How a session lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -397,10 +397,14 @@ impl Session {
     }
 
     /// Adds the record of an answer to the writes of its request. It takes the place of the one before in its lane.
-    pub fn record_durably(&self, number: Option<Number>, reply: &MetaReply, writes: &mut Writes) {
-        let Some(Number { lane, sequence }) = number.filter(|_| self.is_remote() && !writes.is_empty())
-        else {
-            return;
+    pub fn record_durably(&self, request: &MetaRequest, reply: &MetaReply, writes: &mut Writes) {
+        let is_kept = self.is_remote() && !writes.is_empty();
+        let Some(Number { lane, sequence }) = request.number.filter(|_| is_kept) else { return };
+        let reply = match request.op {
+            // Another service must not do it again: others may have made the file longer meanwhile.
+            // What else it said was true under a lease of this service.
+            MetaOp::Truncate { .. } => &MetaReply::Unit,
+            _ => reply,
         };
         if let Some(stored) = StoredReply::of(reply, sequence) {
             writes.push((keys::operation(self.id, lane), Some(stored.encode_to_vec().into())));

@@ -4,6 +4,7 @@
 use crate::chunks::{Place, Under};
 use crate::drain::{Claim, Tidying};
 use crate::executor::Pass;
+use crate::hollow::Reach;
 use crate::limits::{BACKGROUND_BATCH, OBLIVION_POLL, RECORDS_PER_DELETION, RETRY_TIME};
 use crate::rewind::Rewound;
 use crate::service::MetaService;
@@ -12,7 +13,7 @@ use crate::view::store_error;
 use namespace::{Chunks, OrphanInode, Unsettled, keys};
 use net::Deadline;
 use std::sync::Arc;
-use types::{Credentials, GroupId, InodeId, PartitionId, Result, SessionId, TargetId};
+use types::{Credentials, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
 use wire::mgmt::Touched;
 use wire::{MetaOp, MetaRequest, StorageOp, WriteRecord};
 
@@ -102,8 +103,8 @@ impl MetaService {
                 Chunks::None => None,
                 // The same holds for what it had more of then.
                 Chunks::Settled { changed, .. } if rewound.is_of_before(ino, changed) => continue,
-                Chunks::Settled { layout, size, blocks, .. } => {
-                    self.claimed(place, name, &layout, (size, blocks))?
+                Chunks::Settled { layout, size, blocks, known, .. } => {
+                    self.claimed(place, name, &layout, (size, blocks, &known))?
                 }
             };
             if owned.is_none() {
@@ -118,7 +119,7 @@ impl MetaService {
             let file = Under { ino: name, epoch };
             self.chunks.at(place, file, change).await?;
             if let Some(claimed) = owned.filter(|claimed| claimed.local_len > 0) {
-                self.account_for_loss(place, file, claimed).await?;
+                self.account_for_loss(place, file, claimed, Reach::Closed).await?;
             }
         }
         for range in &touched.new {
@@ -212,10 +213,13 @@ impl MetaService {
         self.settle_files(partition, ends, recovery).await
     }
 
-    /// Settles the files that a session was writing.
+    /// Settles the files that a session was writing which has registered again. In partitions that
+    /// it has yet to follow it still relies on what another service granted, and tells how long its
+    /// files are when it follows.
     pub(crate) async fn settle_session(&self, session: SessionId) -> Result<()> {
         let mut recovery = Recovery::default();
-        for partition in self.owned() {
+        let follows = self.grace.awaits_following(session);
+        for partition in self.owned().into_iter().filter(|partition| !follows.contains(partition)) {
             self.settle_files(partition, &|other| other == session, &mut recovery).await?;
         }
         Ok(())
@@ -283,7 +287,7 @@ impl MetaService {
     pub(crate) async fn settle_note(&self, ino: InodeId, session: SessionId) -> Result<()> {
         let _turn = self.shut.turn(ino).write().await;
         let settled = match self.note_on(ino, session).await {
-            Ok(Some(file)) => self.settle(&file).await,
+            Ok(Some((file, known_size))) => self.settle(&file, known_size).await,
             // Somebody else was first.
             Ok(None) => Ok(()),
             Err(error) => Err(error),
@@ -295,19 +299,24 @@ impl MetaService {
         settled
     }
 
-    async fn note_on(&self, ino: InodeId, session: SessionId) -> Result<Option<Unsettled>> {
+    /// A session's note on a file, and the size that the session has told. If others have notes as
+    /// well, it did not know the size.
+    async fn note_on(&self, ino: InodeId, session: SessionId) -> Result<Option<(Unsettled, Option<u64>)>> {
         let before = InodeId(ino.0.wrapping_sub(1));
-        let page =
+        let mut notes =
             self.read(ino.partition(), |view| namespace::unsettled(view, ino.partition(), before, 1)).await?;
-        Ok(page.into_iter().find(|file| file.record.ino == ino && file.record.session == session))
+        notes.retain(|file| file.record.ino == ino);
+        let known_size = self.sizes.of(ino, session).filter(|_| notes.len() == 1);
+        Ok(notes.into_iter().find(|file| file.record.session == session).map(|file| (file, known_size)))
     }
 
     /// Makes inode and chunks of a file agree, and takes the note away that they may not.
-    async fn settle(&self, file: &Unsettled) -> Result<()> {
+    async fn settle(&self, file: &Unsettled, known_size: Option<u64>) -> Result<()> {
         let ino = file.record.ino;
         // What the session has sent and nobody answered is not done any more when this has been.
         let under = Under { ino, epoch: self.leases.new_epoch(ino) };
-        let mut report = EndOfWrite { size: file.attr.size, blocks: file.attr.blocks, mtime: None };
+        let (size, blocks) = (file.attr.size, file.attr.blocks);
+        let mut report = EndOfWrite { size, blocks, lens: Vec::new(), mtime: None };
         match &file.layout {
             // An unfinished move to chunks: the inline content is still the file.
             Some(layout) if file.inline => {
@@ -315,16 +324,22 @@ impl MetaService {
             }
             Some(layout) => {
                 if let Some(size) = file.record.truncate_to {
-                    let cut = |stripe| StorageOp::Truncate { len: layout::local_len(layout, stripe, size) };
-                    self.chunks.change_durably(under, layout, cut).await?;
+                    self.cut_chunks(under, layout, size).await?;
                 }
-                let chunks = self.chunks.measure(under, layout).await?;
+                let mut chunks = self.chunks.measure(under, layout).await?;
+                // What lies beyond is of writes in flight, which the session repeats (`sizes`).
+                let known_size = known_size.map(|size| size.max(file.attr.size));
+                if let Some(size) = known_size.filter(|size| layout::file_end(layout, &chunks.lens) > *size) {
+                    self.cut_chunks(under, layout, size).await?;
+                    chunks = self.chunks.measure(under, layout).await?;
+                }
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
                 // After a restore all of it may be gone, and what had been on disk before a crash is damaged. The file must not look as if it had a hole there: the
                 // file check tells by this.
                 let is_gone = chunks.is_lost || (chunks.blocks == 0 && self.rewound().await?.restored_s > 0);
                 report.blocks = if is_gone { file.attr.blocks } else { chunks.blocks };
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));
+                report.lens = chunks.lens;
             }
             None => {}
         }
@@ -336,6 +351,11 @@ impl MetaService {
         self.run_by(&holder, session, MetaOp::TruncateDone { ino }).await
     }
 
+    async fn cut_chunks(&self, under: Under, layout: &Layout, size: u64) -> Result<()> {
+        let cut = |stripe| StorageOp::Truncate { len: layout::local_len(layout, stripe, size) };
+        self.chunks.change_durably(under, layout, cut).await
+    }
+
     /// Carries out a command in the name of a session that is not there any more.
     pub(crate) async fn run_as(&self, session: SessionId, op: MetaOp) -> Result<()> {
         let nobody = Arc::new(Session::new(session, SessionKind::Local));
@@ -344,7 +364,8 @@ impl MetaService {
 
     /// The same, under the leases of another one.
     async fn run_by(&self, holder: &Arc<Session>, session: SessionId, op: MetaOp) -> Result<()> {
-        let request = MetaRequest { session, number: None, credentials: Credentials::default(), op };
+        let request =
+            MetaRequest { session, number: None, credentials: Credentials::default(), privileged: false, op };
         self.execute(Pass::Background, &request, holder, Deadline::NEVER).await.map(|_| ())
     }
 
@@ -369,12 +390,13 @@ fn tell_of(recovery: Recovery) {
 struct EndOfWrite {
     size: u64,
     blocks: u64,
+    lens: Vec<u64>,
     mtime: Option<types::Timestamp>,
 }
 
 impl EndOfWrite {
     fn into_op(self, ino: InodeId) -> MetaOp {
-        let EndOfWrite { size, blocks, mtime } = self;
-        MetaOp::EndWrite { ino, size, blocks, mtime, done: true, kill_suid_sgid: false }
+        let EndOfWrite { size, blocks, lens, mtime } = self;
+        MetaOp::EndWrite { ino, size, blocks, lens, mtime, done: true, kill_suid_sgid: false }
     }
 }

@@ -45,6 +45,11 @@ impl Shut {
         if is_shut { self.keeper.lock().clone() } else { None }
     }
 
+    /// Whether what a session has left of a file is still to be settled.
+    pub fn waits_for(&self, ino: InodeId, session: SessionId) -> bool {
+        self.notes.lock().contains(&(ino, session))
+    }
+
     /// Lets the work on them end.
     pub fn stop(&self) {
         self.some.set();
@@ -66,7 +71,7 @@ impl MetaService {
             match &*keeper {
                 Some(keeper) => keeper.clone(),
                 None => {
-                    keeper.insert(self.sessions.register_local(SessionId::drawn(rt::random_u64()))?).clone()
+                    keeper.insert(self.sessions.register_local(SessionId::drawn(rt::secret_u64()))?).clone()
                 }
             }
         };
@@ -80,6 +85,7 @@ impl MetaService {
 
     /// What a session has left of a file is settled, or another service's to settle.
     pub(crate) fn is_settled(&self, ino: InodeId, session: SessionId) {
+        self.sizes.forget(ino, session);
         let mut notes = self.shut.notes.lock();
         if !notes.remove(&(ino, session)) || notes_on(&notes, ino).next().is_some() {
             return;

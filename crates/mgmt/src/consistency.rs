@@ -19,7 +19,7 @@ pub struct Presence {
     pub heard: BTreeSet<NodeId>,
     /// Nodes that don't serve any more, whatever they believe: their lease has run out.
     pub silent: BTreeSet<NodeId>,
-    /// Targets that their nodes, which are heard of, haven't got.
+    /// Targets that their nodes haven't got: the disk is gone, or another one is in its place.
     pub missing: BTreeSet<TargetId>,
 }
 
@@ -67,7 +67,12 @@ pub fn set_member(
         return Err(refusal::member_state(word.group, word.target, before, word.state));
     }
     let others = heard_others(map, group, &[word.target], presence);
-    if word.orderly && (others.is_empty() || group.leaving != Some(word.target)) {
+    let is_leaving = group.leaving == Some(word.target);
+    let is_dismissed = word.orderly || (before, word.state) == (MemberState::Good, MemberState::Bad);
+    // Nobody leaves before there are as many copies as there should be, and those that can't be
+    // reached aren't there.
+    let is_needed = is_leaving && is_dismissed && others.len() < group.scheme.members();
+    if is_needed || (word.orderly && !is_leaving) {
         // That is an answer, too: it stays.
         return Ok(());
     }
@@ -168,6 +173,25 @@ pub fn replace_silent(map: &mut ClusterMap, presence: &Presence) {
         let others = heard_others(map, group, &[primary], presence);
         if let (true, false, Ok(group)) = (is_silent, others.is_empty(), group_mut(map, id)) {
             take_out(group, &[primary], MemberState::NeedsResync, &others);
+        }
+    }
+}
+
+/// Takes out good members whose targets are missing: their nodes say that the disk isn't there, so
+/// nothing that they say of its content counts. Those of a group that are all missing stay as they
+/// are: nobody can tell which one has less.
+pub fn replace_missing(map: &mut ClusterMap, presence: &Presence) {
+    if presence.missing.is_empty() {
+        return;
+    }
+    for id in mirrored(map) {
+        let Some(group) = map.group(id) else { continue };
+        let is_missing = |id: &TargetId| presence.missing.contains(id);
+        let good = group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
+        let missing: Vec<TargetId> = good.filter(is_missing).collect();
+        let others = heard_others(map, group, &missing, presence);
+        if let (false, false, Ok(group)) = (missing.is_empty(), others.is_empty(), group_mut(map, id)) {
+            take_out(group, &missing, MemberState::NeedsResync, &others);
         }
     }
 }

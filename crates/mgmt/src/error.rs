@@ -45,6 +45,8 @@ pub enum Error {
     #[error("can't {action} {}: {cause}", path.display())]
     Io { action: &'static str, path: PathBuf, cause: io::Error },
     #[error(transparent)]
+    NotPrivate(#[from] identity::Error),
+    #[error(transparent)]
     Store(#[from] KvError),
 }
 
@@ -107,6 +109,7 @@ impl Error {
                 io::ErrorKind::StorageFull => "free some space there".into(),
                 _ => "check the disk and the path (dmesg shows what the kernel knows)".into(),
             },
+            Error::NotPrivate(cause) => cause.hint(),
             Error::Store(KvError::NoSpace { .. }) => "free some space there".into(),
             Error::Store(_) => {
                 "check the disk below the state directory (dmesg shows what the kernel knows)".into()
@@ -121,6 +124,7 @@ impl Error {
             Error::NoCluster { .. } => Errno::ENOENT,
             Error::TooLittleSpace { .. } | Error::Store(KvError::NoSpace { .. }) => Errno::ENOSPC,
             Error::InUse { .. } | Error::TargetInUse { .. } => Errno::EBUSY,
+            Error::NotPrivate(_) => Errno::EACCES,
             Error::Occupied { .. } => Errno::EEXIST,
             Error::TargetCount { .. }
             | Error::UnknownTarget { .. }

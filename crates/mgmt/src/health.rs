@@ -127,8 +127,10 @@ fn node_findings(
     if let Some(seen) = liveness.seen(node.id)
         && seen.is_skewed()
     {
-        let what = format!("the clock of {name} is {} s away from management's", seen.skew_s);
-        findings.push(found(Verdict::Warning, what, "set both clocks by NTP (chrony)".into()));
+        let way = if seen.skew_s > 0 { "ahead of" } else { "behind" };
+        let skew_s = seen.skew_s.unsigned_abs();
+        let what = format!("the clock of {name} is {skew_s} s {way} management's");
+        findings.push(found(Verdict::Critical, what, "set both clocks by NTP (chrony)".into()));
     }
     if check_version("", &node.version, version).is_err() {
         let what = format!("{name} runs weft {}, management runs {version}", node.version);
@@ -155,7 +157,7 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
             Verdict::Critical,
             format!("{name} is offline though its node is up"),
             format!(
-                "check that its disk is there and mounted (dmesg shows what the kernel knows); then weft target add {} on its node serves it again, or a restart of the node",
+                "check that its own disk is there and mounted (findmnt, dmesg): one that was only unmounted is served again when it is mounted; one that had failed, or was missing when the node started, by weft target add {} on its node, or a restart of the node",
                 target.path
             ),
         )),
@@ -240,7 +242,8 @@ mod tests {
         let skewed = after(|_, liveness| {
             liveness.heard(NodeId(1), 1, -45, &[], 1);
         });
-        assert_eq!(skewed.0, Verdict::Warning);
+        assert_eq!(skewed.0, Verdict::Critical);
+        assert!(skewed.1.iter().any(|what| what.contains("is 45 s behind management's")), "{:?}", skewed.1);
     }
 
     #[test]

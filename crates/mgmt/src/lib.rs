@@ -45,16 +45,20 @@ mod roster;
 mod sealed;
 mod service;
 mod space;
+mod start_reserve;
 mod state_dir;
 mod superblock;
 mod target_list;
 
 pub use error::{Error, Result};
 pub use lock::{StateLock, lock_target};
-pub use management::{Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata, OwnUsage};
-pub use rewind::{CURRENT, rewound};
+pub use management::{
+    Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata, OwnUsage, TargetProof,
+};
+pub use rewind::{CURRENT, is_rewound, rewound};
 pub use roster::{check_address, check_name, check_rack, require_claimable, require_known};
 pub use space::{Space, space_of};
+pub use start_reserve::keep_start_reserve;
 pub use state_dir::{MIN_FREE_BYTES, StateDir, StatePaths, require_vacant};
 pub use superblock::{FORMAT_VERSION, Superblock};
 pub use target_list::{TargetList, require_target_or_vacant};

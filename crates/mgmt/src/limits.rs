@@ -46,10 +46,11 @@ pub const MAX_CLOCK_SKEW_S: u64 = 30;
 /// A watch of the map is answered after this long even if nothing happened, so that free space follows.
 pub const WATCH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Nodes of a cluster, so that the map fits into a message.
+/// Nodes of a cluster: every node and client gets the whole map with each change.
 pub const MAX_NODES: usize = 1024;
 
-/// Targets of a cluster, so that the map fits into a message: with its group each takes some 260 bytes of a MiB.
+/// Targets of a cluster, so that the map stays below a MiB as a rule: with its group each takes some 260
+/// bytes.
 pub const MAX_TARGETS: usize = 2048;
 
 /// Rules for networks of clients: every request of an address that isn't remembered is compared with all of them.

@@ -1,9 +1,10 @@
 //! The locks that one process holds while it serves a state directory, and while it has a target open.
 
 use crate::error::{Error, Result};
+use identity::require_private_directory;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Longest text that is read from a lock file, bytes: a pid is shorter.
@@ -20,14 +21,17 @@ impl StateLock {
     /// Takes the lock of the state directory `dir`.
     ///
     /// # Errors
-    /// [`Error::InUse`] names the process that holds it.
+    /// [`Error::InUse`] names the process that holds it; [`Error::NotPrivate`] where other users
+    /// may change what is in the directory.
     pub fn take(dir: &Path, path: &Path) -> Result<StateLock> {
+        require_private_directory(dir)?;
         let failed = |e| Error::io("lock", path, e);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(0o600)
             .open(path)
             .map_err(failed)?;
         match file.try_lock() {
@@ -37,8 +41,11 @@ impl StateLock {
             }
             Err(TryLockError::Error(e)) => return Err(failed(e)),
         }
-        file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
-        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        // Only a message needs the pid: on a full disk it is left out.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(StateLock { file })
     }
 }
@@ -55,8 +62,10 @@ impl Drop for StateLock {
 /// that nothing is left there.
 ///
 /// # Errors
-/// [`Error::TargetInUse`] names the process that has the target open.
+/// [`Error::TargetInUse`] names the process that has the target open; [`Error::NotPrivate`] where
+/// other users may change what is in it.
 pub fn lock_target(directory: &Path) -> Result<File> {
+    require_private_directory(directory)?;
     let failed = |e| Error::io("lock", directory, e);
     let file = File::open(directory).map_err(failed)?;
     match file.try_lock() {
@@ -110,6 +119,24 @@ mod tests {
         drop(held);
         drop(lock_target(dir.path()).unwrap());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left there");
+    }
+
+    #[test]
+    fn directories_that_others_may_change_are_not_served() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let state = || StateLock::take(dir.path(), &dir.path().join("lock"));
+        for mode in [0o777, 0o770, 0o702, 0o1777] {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            for refused in [state().map(drop), lock_target(dir.path()).map(drop)] {
+                let error = refused.unwrap_err();
+                assert!(matches!(error, Error::NotPrivate(_)), "{mode:o}: {error}");
+                assert!(error.hint().contains("chmod go-w"), "{}", error.hint());
+            }
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is made there");
+        }
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        drop((state().unwrap(), lock_target(dir.path()).unwrap()));
     }
 
     #[test]

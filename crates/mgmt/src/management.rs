@@ -47,6 +47,8 @@ pub struct Management {
     /// Set and taken back with every new epoch.
     pub(crate) changed: rt::sync::Event,
     pub(crate) liveness: Mutex<Liveness>,
+    /// The time of day when this process began, seconds, and its monotonic clock then.
+    began: (i64, u64),
     /// What has to be remembered of members of mirrored groups.
     pub(crate) members: Mutex<Members>,
     /// Set and taken back with every heartbeat.
@@ -57,11 +59,15 @@ pub struct Management {
     pub(crate) copies: OnceLock<Copies>,
     pub(crate) store_info: OnceLock<TellStore>,
     own_usage: OnceLock<OwnUsage>,
+    proof: OnceLock<TargetProof>,
     pub(crate) ceilings: Mutex<Ceilings>,
 }
 
 /// Tells what the files of a target of this process take of the disk that it is on, bytes, where that is known.
 pub type OwnUsage = Arc<dyn Fn(TargetId, Space) -> Option<u64> + Send + Sync>;
+
+/// Tells whether the directory of a target of this process is still the one that was opened.
+pub type TargetProof = Arc<dyn Fn(TargetId) -> bool + Send + Sync>;
 
 /// Tells how the daily copies of the metadata stand.
 pub type Copies = Arc<dyn Fn() -> CopiesInfo + Send + Sync>;
@@ -87,6 +93,11 @@ pub trait Gate: Send + Sync {
     fn capability_keys(&self, now_s: i64) -> types::Result<String>;
     /// A new token, for a node or for clients.
     fn token(&self, client: bool, now_s: i64) -> types::Result<String>;
+    /// Certifies a key for the HTTP interface of a node, under these names: PEM. Refused where there is no
+    /// authority.
+    fn certify_api(&self, _csr: &str, _names: &[String], _now_s: i64) -> types::Result<String> {
+        Err(crate::refusal::no_authority())
+    }
 }
 
 /// What management needs of the metadata service.
@@ -184,6 +195,7 @@ impl Management {
             changing: rt::sync::RwLock::new(),
             changed: rt::sync::Event::new(),
             liveness: Mutex::new(Liveness::new(rt::monotonic_ns())),
+            began: (rt::now().secs, rt::monotonic_ns()),
             members: Mutex::default(),
             heard: rt::sync::Event::new(),
             scope,
@@ -192,8 +204,16 @@ impl Management {
             copies: OnceLock::new(),
             store_info: OnceLock::new(),
             own_usage: OnceLock::new(),
+            proof: OnceLock::new(),
             ceilings: Mutex::new(ceilings),
         })
+    }
+
+    /// The cluster's time, Unix seconds. It goes by the monotonic clock: setting this machine's time of
+    /// day doesn't change it before the next start.
+    pub(crate) fn cluster_time_s(&self) -> i64 {
+        let (began_s, began_ns) = self.began;
+        began_s.saturating_add_unsigned((rt::monotonic_ns() - began_ns) / 1_000_000_000)
     }
 
     /// Lets management issue tokens and admit nodes. Only the first call counts.
@@ -251,6 +271,13 @@ impl Management {
     /// What the files of the targets of this process take, where there are no nodes that tell it. Only the first call counts.
     pub fn set_own_usage(&self, own: OwnUsage) {
         let _ = self.own_usage.set(own);
+    }
+
+    /// Whether the targets of this process are what they were when they were opened, where there
+    /// are no nodes that tell it: a directory that can be measured may be another one by now. Only
+    /// the first call counts.
+    pub fn set_proof(&self, is_proven: TargetProof) {
+        let _ = self.proof.set(is_proven);
     }
 
     pub(crate) fn liveness(&self) -> MutexGuard<'_, Liveness> {
@@ -325,6 +352,7 @@ impl Management {
         let mut roster = Roster { map: ClusterMap::clone(&before), numbers };
         let answer = edit(&mut roster)?;
         roster.map = self.looked_at(&roster.map);
+        roster.group_first_served(&before);
         self.move_members(&before, &mut roster.map);
         consistency::stamp(&before, &mut roster.map);
         next_epoch(&before, &mut roster.map);
@@ -339,10 +367,16 @@ impl Management {
     fn looked_at(&self, map: &ClusterMap) -> ClusterMap {
         let Some((superblock, _)) = self.cluster() else {
             let own = |id, space| self.own_usage.get().and_then(|own| own(id, space));
-            return measured(map, |target| {
-                let space = space_of(Path::new(&target.path));
-                space.map_or(Sight::Gone, |space| Sight::Room(Space { own: own(target.id, space), ..space }))
+            let is_proven = |id| self.proof.get().is_none_or(|is_proven| is_proven(id));
+            let mut map = measured(map, |target| match space_of(Path::new(&target.path)) {
+                Ok(space) if is_proven(target.id) => {
+                    Sight::Room(Space { own: own(target.id, space), ..space })
+                }
+                _ => Sight::Gone,
             });
+            let presence = self.presence(&map);
+            consistency::replace_missing(&mut map, &presence);
+            return map;
         };
         let (liveness, now_ns) = (self.liveness(), rt::monotonic_ns());
         let mut map = map.clone();
@@ -351,6 +385,7 @@ impl Management {
         }
         assign(&mut map, superblock.partitions);
         let presence = liveness.presence(&map, now_ns);
+        consistency::replace_missing(&mut map, &presence);
         consistency::replace_silent(&mut map, &presence);
         self.members().settle(&mut map, &presence);
         measured(&map, |target| match liveness.space(target.node, target.id) {
@@ -563,33 +598,40 @@ mod tests {
             management.make_groups("default", scheme).await.unwrap();
             let group = management.current().groups.last().unwrap().clone();
             assert_eq!((group.scheme, group.members.len(), group.is_degraded()), (scheme, 2, false));
-            // A disk of it may fail; its silence means nothing.
-            let word = crate::consistency::Word {
-                group: group.id,
-                since: group.since,
-                target: group.members[0],
-                state: Bad,
-                orderly: false,
-            };
-            std::fs::remove_dir(list.root().join(format!("t{}", group.members[0]))).unwrap();
-            management.refresh().await.unwrap();
-            assert_eq!(management.current().group(group.id), Some(&group));
-            management.set_member(None, word, "its disk is broken").await.unwrap();
             let states = |management: &Management, id| -> Vec<_> {
                 management.current().group(id).unwrap().with_states().collect()
             };
-            assert_eq!(states(&management, group.id), [(group.members[1], Good), (group.members[0], Bad)]);
             // What the process had begun when it died may be on one of them only.
             let other = management.current().groups[2].clone();
             assert_ne!(other.id, group.id);
             let again = Management::open(writer, &list).await.unwrap();
             assert_eq!(states(&again, other.id), [(other.members[0], Good), (other.members[1], NeedsResync)]);
             assert_eq!(again.current().group(other.id).unwrap().since, again.current().epoch);
+            // A disk of it may be gone: what is found in its place isn't a copy.
+            let (first, second) = (group.members[0], group.members[1]);
+            std::fs::remove_dir(list.root().join(format!("t{first}"))).unwrap();
+            management.refresh().await.unwrap();
+            assert_eq!(states(&management, group.id), [(second, Good), (first, NeedsResync)]);
+            let since = management.current().group(group.id).unwrap().since;
+            let word = crate::consistency::Word {
+                group: group.id,
+                since,
+                target: first,
+                state: Bad,
+                orderly: false,
+            };
+            management.set_member(None, word, "its disk is broken").await.unwrap();
+            assert_eq!(states(&management, group.id), [(second, Good), (first, Bad)]);
+            // One that is there and isn't what was opened is no better.
+            management.set_proof(Arc::new(move |target| target != second));
+            management.refresh().await.unwrap();
+            assert_eq!(states(&management, group.id), [(second, Good), (first, Bad)], "the last one stays");
+            assert_eq!(management.current().target(second).unwrap().state, TargetState::Offline);
         });
     }
 
     #[test]
-    fn the_map_of_the_largest_cluster_fits_into_a_message() {
+    fn the_map_of_the_largest_cluster_fits_into_a_frame() {
         use crate::limits::{MAX_NODES, MAX_TARGETS};
         let number = 1_000_000;
         let node = |id: u32| Node {

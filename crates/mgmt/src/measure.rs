@@ -94,8 +94,8 @@ fn log_target(old: &Target, new: &Target) {
         (a, b) if a == b => {}
         (_, TargetState::Offline) => tracing::error!(
             target_id = id,
-            "target {id} ({path} on node {node}) is offline: its directory can't be read or its node is down; \
-             check that its disk is there and mounted"
+            "target {id} ({path} on node {node}) is offline: its node is down, or its directory can't be read or \
+             isn't the one that was opened; check that its own disk is there and mounted"
         ),
         (_, TargetState::ProbablyOffline) => {
             tracing::warn!(target_id = id, "target {id} ({path} on node {node}) is probably offline");

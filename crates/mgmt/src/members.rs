@@ -155,11 +155,15 @@ impl Management {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is there now. In a cluster of one process everybody is.
+    /// Who is there now. In a cluster of one process every node is, but not every disk.
     pub(crate) fn presence(&self, map: &ClusterMap) -> Presence {
         match self.cluster() {
             Some(_) => self.liveness().presence(map, rt::monotonic_ns()),
-            None => Presence { heard: map.targets.iter().map(|t| t.node).collect(), ..Presence::default() },
+            None => {
+                let missing = map.targets.iter().filter(|t| t.state == TargetState::Offline).map(|t| t.id);
+                let heard = map.targets.iter().map(|t| t.node).collect();
+                Presence { heard, missing: missing.collect(), ..Presence::default() }
+            }
         }
     }
 

@@ -92,6 +92,28 @@ pub(crate) fn unsupported_roles(roles: &[Role]) -> Error {
         .hint("--roles meta,storage or one of them; mgmt runs on the node that weft cluster init made")
 }
 
+pub(crate) fn no_authority() -> Error {
+    Error::new(Errno::EOPNOTSUPP, "this cluster issues no certificates")
+        .hint("its protection is plain (node.toml): the HTTP interface isn't encrypted")
+}
+
+pub(crate) fn foreign_name(node: &Node, name: &str) -> Error {
+    let message =
+        format!("{name:?} is not a name that the cluster map knows of node {} ({})", node.id, node.name);
+    Error::new(Errno::EACCES, message)
+        .hint("api_names in node.toml is for the management node; weft node set NODE --name gives a node another name")
+}
+
+pub(crate) fn other_roles(node: &Node, roles: &[Role]) -> Error {
+    let names: Vec<&str> = roles.iter().map(|role| role.name()).collect();
+    let message = format!("node {} ({}) can't have the roles {:?}", node.id, node.name, names.join(","));
+    let hint = match node.roles.contains(&Role::Mgmt) {
+        true => "--roles mgmt,meta or --roles mgmt,meta,storage: management and its metadata stay here",
+        false => "--roles meta,storage or one of them; mgmt runs on the node that weft cluster init made",
+    };
+    Error::new(Errno::EOPNOTSUPP, message).hint(hint)
+}
+
 pub(crate) fn bad_name(what: &str, name: &str) -> Error {
     Error::new(Errno::EINVAL, format!("{name:?} can't be the name of a {what}"))
         .hint(format!("use 1 to {MAX_NAME} letters, digits, '.', '_' and '-'"))
@@ -315,10 +337,12 @@ pub(crate) fn unsettled(group: GroupId, target: TargetId) -> Error {
 
 pub(crate) fn too_few_targets(pool: &str, scheme: Scheme, have: usize) -> Error {
     let message = format!(
-        "pool {pool} has {have} targets that take new files, and a group of {scheme} needs {}",
+        "pool {pool} has {have} targets that take new files and aren't offline, and a group of {scheme} needs {} on as \
+         many nodes as the pool allows",
         scheme.members()
     );
-    Error::new(Errno::ENODEV, message).hint(format!("add targets first: weft target add PATH --pool {pool}"))
+    Error::new(Errno::ENODEV, message)
+        .hint(format!("add targets first (weft target add PATH --pool {pool}), or start nodes that are down"))
 }
 
 pub(crate) fn too_many_groups() -> Error {

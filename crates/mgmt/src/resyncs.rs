@@ -106,6 +106,17 @@ impl Management {
                 info.waits_for.as_deref().unwrap_or_default()
             ));
         }
+        let absent = groups.iter().find_map(|group| {
+            let mut others = group.good().filter(|id| *id != target.id);
+            Some((group.id, others.find(|id| !is_online(&map, *id))?))
+        });
+        if told.hindrance.is_none()
+            && let Some((group, absent)) = absent
+        {
+            told.hindrance = Some(format!(
+                "target {absent}, which has another copy of group {group}, can't be reached: the copy here is needed until it can, or others have taken its place"
+            ));
+        }
         told
     }
 

@@ -18,6 +18,12 @@ const SPARE_POOLS: u16 = 100;
 /// Records of management's that are no part of the file system's past: where they can still be read, they count, and not those of the copy.
 pub const CURRENT: [&[u8]; 2] = [MAP_KEY, NUMBERS_KEY];
 
+/// Whether the map went back in time between two of its epochs: a copy of the metadata was restored.
+/// What the later map lacks then was not removed by anybody.
+pub fn is_rewound(before: Epoch, after: Epoch) -> bool {
+    after.0.saturating_sub(before.0) >= SPARE_EPOCHS
+}
+
 /// What becomes of a record of management's when the store goes back in time; `None` for a record that isn't management's.
 ///
 /// The map gets an epoch above all that anybody has seen, so that it is taken for the newest. Numbers of nodes and targets that were given away since the
@@ -92,6 +98,7 @@ mod tests {
         let map: ClusterMap = serde_json::from_slice(&map).unwrap();
         assert_eq!(map.epoch, Epoch(7 + (1 << 30)));
         assert_eq!((map.groups[0].since, map.groups[1].since), (Epoch(0), map.epoch));
+        assert!(is_rewound(Epoch(7), map.epoch) && !is_rewound(Epoch(7), Epoch(1000)));
         assert!(!map.targets[0].drain, "nothing moves by itself");
         let numbers = Numbers { next_node: 3, next_target: 9, next_pool: u16::MAX, next_group: 5 };
         let numbers = rewound(NUMBERS_KEY, &serde_json::to_vec(&numbers).unwrap(), 0).unwrap().unwrap();

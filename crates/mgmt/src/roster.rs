@@ -2,6 +2,7 @@
 
 mod exports;
 mod groups;
+mod roles;
 mod settings;
 
 use crate::limits::{MAX_ADDRESSES, MAX_NAME, MAX_NODES, MAX_TARGETS};
@@ -158,7 +159,6 @@ impl Roster {
             used: None,
         });
         self.group_new_targets();
-        self.top_up(pool);
         Ok(id)
     }
 
@@ -254,6 +254,7 @@ impl Roster {
         changes.iter().try_for_each(|change| match change {
             NodeChange::Name(name) => self.rename_node(node, name),
             NodeChange::Rack(rack) => self.set_rack(node, rack.as_deref()),
+            NodeChange::Roles(roles) => self.set_roles(node, roles),
         })
     }
 
@@ -263,17 +264,8 @@ impl Roster {
         if known.roles.contains(&Role::Mgmt) {
             return Err(refusal::management_node(known));
         }
-        let targets: Vec<TargetId> =
-            self.map.targets.iter().filter(|t| t.node == node).map(|t| t.id).collect();
-        if !targets.is_empty() {
-            return Err(refusal::node_has_targets(known, &targets));
-        }
-        if known.state != NodeState::Offline {
-            return Err(refusal::node_serves(known));
-        }
-        if self.map.partitions.contains(&node) {
-            return Err(refusal::node_has_partitions(known));
-        }
+        self.require_no_targets(known)?;
+        self.require_stopped(known)?;
         self.map.nodes.retain(|n| n.id != node);
         Ok(())
     }

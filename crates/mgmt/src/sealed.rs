@@ -1,7 +1,8 @@
 //! Small files that must be whole: TOML whose last line is a checksum over the lines before it.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use types::{BLOCK_SIZE, block_sum};
 
@@ -58,7 +59,8 @@ pub fn seal(body: &str) -> String {
 /// Writes a sealed file so that it is there entirely, and durably, or not at all.
 pub fn write(path: &Path, body: &str) -> io::Result<()> {
     let draft = draft_of(path);
-    let mut file = File::create(&draft)?;
+    // The superblock has the key of hashes, which is a secret.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     file.write_all(seal(body).as_bytes())?;
     file.sync_all()?;
     fs::rename(&draft, path)?;

@@ -7,15 +7,17 @@ use crate::management::{Gate, Management, Metadata};
 use crate::refusal;
 use crate::roster::{Host, check_clock, check_version};
 use crate::superblock::Superblock;
-use net::{Caller, Handler, LocalFuture, Proof};
+use net::{Caller, Handler, LocalFuture};
 use rt::IoBuf;
 use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use types::{
     ClusterMap, Epoch, Errno, Error, Export, ExportAccess, NodeId, Result, Target, TargetId, TargetState,
 };
+use wire::authorization::Principal;
 use wire::mgmt::{
     Alive, Heartbeat, Join, Joined, MAX_TIDY_FILES, NodeInfo, Register, Registered, Secret, TargetInfo,
 };
@@ -34,47 +36,22 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
         _payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<MgmtReply>> {
         Box::pin(async move {
-            authorize(&caller.proof, &request).map_err(|()| refusal::not_allowed(&caller.name))?;
             match request {
                 MgmtRequest::Attach { cluster, version, clock_s } => {
                     self.attach_from(caller, &cluster, &version, clock_s)
                 }
                 MgmtRequest::SetMember { group, since, target, state, reason, orderly } => {
                     let word = Word { group, since, target, state, orderly };
-                    self.set_member(node_of(&caller.proof), word, &reason).await
+                    self.set_member(speaker(caller)?, word, &reason).await
+                }
+                MgmtRequest::CertifyApi { node, csr, names } => {
+                    require_own_names(&self.current(), node, &names)?;
+                    self.certify_api(&csr, &names)
                 }
                 request => self.answer(request).await,
             }
         })
     }
-}
-
-/// What a connection's other end may ask. Strangers may only join; clients may look; nodes may do what administrators on them ask for,
-/// and speak for themselves. Tokens are made on the management node only.
-fn authorize(proof: &Proof, request: &MgmtRequest) -> std::result::Result<(), ()> {
-    let allowed = match (proof, request) {
-        (_, MgmtRequest::NewToken { .. }) => false,
-        (_, MgmtRequest::Join(_)) | (Proof::NotAsked, _) => true,
-        (Proof::Stranger, _) => false,
-        (Proof::Member(member), request) => match (&member.role, speaks_for(request)) {
-            (identity::Role::Node(id), Some(node)) => *id == node,
-            (identity::Role::Node(_), None) => true,
-            (identity::Role::Client(_), _) => matches!(
-                request,
-                MgmtRequest::Attach { .. }
-                    | MgmtRequest::WatchMap { .. }
-                    | MgmtRequest::ListNodes
-                    | MgmtRequest::ListTargets
-                    | MgmtRequest::ListPools
-                    | MgmtRequest::ListGroups
-                    | MgmtRequest::ListResyncs
-                    | MgmtRequest::ListMetas
-                    | MgmtRequest::ListCeilings
-                    | MgmtRequest::Health
-            ),
-        },
-    };
-    if allowed { Ok(()) } else { Err(()) }
 }
 
 /// Refuses more files than are tidied at a time.
@@ -86,24 +63,27 @@ fn check_tidied(files: &[types::InodeId]) -> Result<()> {
         .hint(format!("name at most {MAX_TIDY_FILES}")))
 }
 
-/// The node that asks, where connections tell.
-fn node_of(proof: &Proof) -> Option<NodeId> {
-    match proof {
-        Proof::Member(member) => match member.role {
-            identity::Role::Node(id) => Some(id),
-            identity::Role::Client(_) => None,
-        },
-        _ => None,
+/// The node that speaks of a member; `None` where connections prove nothing.
+fn speaker(caller: &Caller) -> Result<Option<NodeId>> {
+    match caller.proof.principal() {
+        Principal::Unproved => Ok(None),
+        Principal::Node(node) => Ok(Some(node)),
+        Principal::Stranger | Principal::Client => Err(refusal::not_allowed(&caller.name)),
     }
 }
 
-/// The node that must itself ask for this.
-fn speaks_for(request: &MgmtRequest) -> Option<NodeId> {
-    match request {
-        MgmtRequest::Register(register) => Some(register.node),
-        MgmtRequest::Heartbeat(beat) => Some(beat.node),
-        MgmtRequest::Goodbye { node, .. } | MgmtRequest::AddTarget { node, .. } => Some(*node),
-        _ => None,
+/// Refuses names under which a node could pass for another machine.
+fn require_own_names(map: &ClusterMap, node: NodeId, names: &[String]) -> Result<()> {
+    let known = map.node(node).ok_or_else(|| refusal::no_node(node))?;
+    let addresses = known.addresses.iter().filter_map(|address| address.parse::<SocketAddr>().ok());
+    let ips: Vec<IpAddr> = addresses.map(|address| address.ip().to_canonical()).collect();
+    let is_own = |name: &str| match name.parse::<IpAddr>() {
+        Ok(ip) => ip.is_loopback() || ips.contains(&ip.to_canonical()),
+        Err(_) => name == "localhost" || name == known.name,
+    };
+    match names.iter().find(|name| !is_own(name)) {
+        None => Ok(()),
+        Some(name) => Err(refusal::foreign_name(known, name)),
     }
 }
 
@@ -168,10 +148,8 @@ impl Management {
                 let word = Word { group, since, target, state, orderly };
                 self.set_member(None, word, &reason).await
             }
-            MgmtRequest::NewToken { client } => {
-                let token = self.gate()?.token(client, rt::now().secs)?;
-                Ok(MgmtReply::Token { token })
-            }
+            MgmtRequest::NewToken { client } => self.new_token(client),
+            MgmtRequest::CertifyApi { csr, names, .. } => self.certify_api(&csr, &names),
             MgmtRequest::RemoveTarget { target } => self.remove_target(target).await,
             MgmtRequest::SetPool { target, pool } => self.set_pool(target, &pool).await,
             administrative => self.administer(administrative).await,
@@ -259,7 +237,12 @@ impl Management {
             self.liveness().goes_by(node, instance, map.epoch, &[]);
             self.tell_heard();
         }
-        Ok(MgmtReply::Registered(Registered { lease_ms: lease_ms(), map, keys }))
+        Ok(MgmtReply::Registered(Registered {
+            lease_ms: lease_ms(),
+            map,
+            keys,
+            time_s: self.cluster_time_s(),
+        }))
     }
 
     async fn heartbeat(&self, beat: Heartbeat) -> Result<MgmtReply> {
@@ -300,7 +283,7 @@ impl Management {
         }
         let map = Some(self.current()).filter(|map| map.epoch > beat.epoch);
         let keys = self.keys(rt::now().secs)?;
-        Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map, keys }))
+        Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map, keys, time_s: self.cluster_time_s() }))
     }
 
     /// Wakes those who wait for a node to take notice.
@@ -535,6 +518,16 @@ impl Management {
         Ok(Secret(self.gate()?.capability_keys(now_s)?))
     }
 
+    fn new_token(&self, client: bool) -> Result<MgmtReply> {
+        let token = self.gate()?.token(client, rt::now().secs)?;
+        Ok(MgmtReply::Token { token })
+    }
+
+    fn certify_api(&self, csr: &str, names: &[String]) -> Result<MgmtReply> {
+        let chain = self.gate()?.certify_api(csr, names, rt::now().secs)?;
+        Ok(MgmtReply::Certificate { chain })
+    }
+
     fn gate(&self) -> Result<&Arc<dyn Gate>> {
         self.require_cluster()?;
         self.gate.get().ok_or_else(refusal::no_metadata)
@@ -574,36 +567,28 @@ pub(crate) async fn first_of(one: impl Future<Output = ()>, other: impl Future<O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use identity::{Identity, Role};
-    use types::SessionId;
-
-    fn member(role: Role) -> Proof {
-        Proof::Member(Identity { cluster: "c".into(), role, expires: 0, serial: String::new() })
-    }
+    use types::{Node, NodeState};
 
     #[test]
-    fn who_may_ask_what() {
-        let goodbye = |node| MgmtRequest::Goodbye { node: NodeId(node), instance: 1 };
-        let evict = MgmtRequest::EvictSession { session: SessionId(1) };
-        let watch = MgmtRequest::WatchMap { after: Epoch(0) };
-        let token = MgmtRequest::NewToken { client: true };
-        let node = member(Role::Node(NodeId(2)));
-        let client = member(Role::Client("login1".into()));
-        for (proof, request, allowed) in [
-            (&node, goodbye(2), true),
-            (&node, goodbye(3), false),
-            (&node, evict.clone(), true),
-            (&node, token.clone(), false),
-            (&client, watch.clone(), true),
-            (&client, evict.clone(), false),
-            (&client, MgmtRequest::ListExports, false),
-            (&client, MgmtRequest::RemoveExport { clients: types::ExportClients::Local }, false),
-            (&client, goodbye(2), false),
-            (&Proof::Stranger, watch, false),
-            (&Proof::NotAsked, evict, true),
-            (&Proof::NotAsked, token, false),
-        ] {
-            assert_eq!(authorize(proof, &request).is_ok(), allowed, "{proof:?}: {request:?}");
+    fn a_node_gets_no_name_of_another_machine() {
+        let node = |id: u32| Node {
+            id: NodeId(id),
+            name: format!("n{id}"),
+            addresses: vec![format!("10.0.0.{id}:7500"), format!("[fd00::{id}]:7500")],
+            roles: vec![],
+            state: NodeState::Online,
+            version: String::new(),
+            rack: None,
+        };
+        let map = ClusterMap { nodes: vec![node(1), node(2)], ..ClusterMap::default() };
+        let asks = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+            require_own_names(&map, NodeId(2), &names).map_err(|error| error.errno)
+        };
+        assert_eq!(asks(&["localhost", "127.0.0.1", "::1", "n2", "10.0.0.2", "fd00::2"]), Ok(()));
+        for name in ["n1", "10.0.0.1", "fd00::1", "weft.example.com", "", "n2.example.com"] {
+            assert_eq!(asks(&["n2", name]), Err(Errno::EACCES), "{name}");
         }
+        assert_eq!(require_own_names(&map, NodeId(3), &[]).unwrap_err().errno, Errno::ENOENT);
     }
 }

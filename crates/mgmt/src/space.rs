@@ -24,7 +24,7 @@ fn this_kernel() -> u64 {
     *NUMBER.get_or_init(|| {
         let told = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         // Where nobody tells, processes don't know of each other that they are on one machine.
-        told.and_then(|id| number_in(&id)).unwrap_or_else(rt::random_u64)
+        told.and_then(|id| number_in(&id)).unwrap_or_else(rt::secret_u64)
     })
 }
 

@@ -4,7 +4,9 @@ use crate::error::{Error, Result};
 use crate::lock::StateLock;
 use crate::sealed::draft_of;
 use crate::space::space_of;
+use crate::start_reserve::release_on_full_disk;
 use crate::superblock::Superblock;
+use identity::require_private_directory;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -120,6 +122,11 @@ impl StatePaths {
         self.root.join("weft.log")
     }
 
+    /// Keeps room for a start on a full disk.
+    pub fn start_reserve(&self) -> PathBuf {
+        self.root.join("start-reserve")
+    }
+
     /// The running process.
     pub fn pid(&self) -> PathBuf {
         self.root.join("weft.pid")
@@ -141,7 +148,8 @@ impl StateDir {
     ///
     /// # Errors
     /// Whatever is refused is left as it was: a path that is no directory, a directory with other files in
-    /// it, a superblock that is damaged or from the future, a file system with less than [`MIN_FREE_BYTES`]
+    /// it or that other users may change, a superblock that is damaged or from the future, a file
+    /// system with less than [`MIN_FREE_BYTES`]
     /// free (new clusters only), a cluster that another process serves.
     pub fn open_or_create(root: &Path, name: &str) -> Result<StateDir> {
         let root = absolute(root)?;
@@ -161,6 +169,7 @@ impl StateDir {
         match Superblock::read(&paths.superblock())? {
             Some(superblock) => {
                 let _lock = StateLock::take(&root, &paths.lock())?;
+                release_on_full_disk(&paths);
                 Ok(StateDir { paths, superblock, _lock })
             }
             None => StateDir::create(paths, name),
@@ -177,6 +186,7 @@ impl StateDir {
         let superblock = Superblock::read(&paths.superblock())?;
         let superblock = superblock.ok_or_else(|| Error::NoCluster { path: root.clone() })?;
         let _lock = StateLock::take(&root, &paths.lock())?;
+        release_on_full_disk(&paths);
         Ok(StateDir { paths, superblock, _lock })
     }
 
@@ -217,14 +227,18 @@ impl StateDir {
     }
 }
 
-/// Refuses a directory that can't become a member's: one that is there and not empty, or has too little room.
+/// Refuses a directory that can't become a member's: one that is there and not empty, that other
+/// users may change, or that has too little room.
 pub fn require_vacant(root: &Path) -> Result<()> {
     let root = absolute(root)?;
     let paths = StatePaths::new(&root);
     match fs::metadata(&root) {
         Ok(meta) if !meta.is_dir() => return Err(Error::NotADirectory { path: root }),
         Ok(_) if paths.superblock().exists() => return Err(Error::Occupied { path: root }),
-        Ok(_) => require_empty(&paths)?,
+        Ok(_) => {
+            require_private_directory(&root)?;
+            require_empty(&paths)?;
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(Error::io("open", &root, e)),
     }

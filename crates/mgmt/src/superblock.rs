@@ -35,9 +35,10 @@ impl Superblock {
     /// A cluster that has never been before.
     pub fn random(name: &str) -> Superblock {
         Superblock {
-            uuid: uuid_from(rt::random_u64(), rt::random_u64()),
+            uuid: uuid_from(rt::secret_u64(), rt::secret_u64()),
             name: name.to_string(),
-            hash_key: (rt::random_u64(), rt::random_u64()),
+            // Not to be derived from the UUID, which everybody sees.
+            hash_key: (rt::secret_u64(), rt::secret_u64()),
             partitions: PARTITIONS,
             created: Timestamp::new(rt::now().secs, 0),
         }
@@ -206,6 +207,33 @@ checksum = "3d481701"
         let text = sealed::seal(&sample().render()).replace("format = 1", "format = 2");
         let error = Superblock::parse(Path::new("weft.toml"), text.as_bytes()).unwrap_err();
         assert!(matches!(error, Error::NewerFormat { found: 2, known: 1, .. }), "{error}");
+    }
+
+    /// SplitMix64's finalizer, and its inverse: who sees a number of the generator knows its state.
+    fn mix(mut z: u64) -> u64 {
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn unmix(mut z: u64) -> u64 {
+        z = (z ^ (z >> 31) ^ (z >> 62)).wrapping_mul(0x3196_42b2_d24d_8ec3);
+        z = (z ^ (z >> 27) ^ (z >> 54)).wrapping_mul(0x96de_1b17_3f11_9089);
+        z ^ (z >> 30) ^ (z >> 60)
+    }
+
+    #[test]
+    fn the_hash_key_does_not_follow_from_the_uuid() {
+        const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+        let superblock = Superblock::random("test");
+        let high = u64::from_str_radix(&superblock.uuid.replace('-', "")[..16], 16).unwrap();
+        // The version hides four bits of the first number.
+        for guess in 0..16 {
+            let state = unmix(high & !0xf000 | guess << 12);
+            let next = |steps: u64| mix(state.wrapping_add(GAMMA.wrapping_mul(steps)));
+            assert_ne!(superblock.hash_key, (next(2), next(3)), "derived from {}", superblock.uuid);
+        }
+        assert_eq!(unmix(mix(high)), high, "the derivation is right");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use crate::error::{Error, Result};
 use crate::sealed::{self, Fault};
 use crate::state_dir::StatePaths;
+use identity::require_private_directory;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -110,8 +111,10 @@ impl TargetList {
     }
 }
 
-/// Refuses a directory that can't become a target and isn't one: it holds something else, or is no directory.
+/// Refuses a directory that can't become a target and isn't one: it holds something else, or is no
+/// directory. And one that other users may change.
 pub fn require_target_or_vacant(directory: &Path) -> Result<()> {
+    require_private_directory(directory)?;
     if directory.join(TARGET_SUPERBLOCK).is_file() {
         return Ok(());
     }

@@ -150,6 +150,8 @@ pub enum Chunks {
         size: u64,
         /// 512-byte units that it occupies, by its writer's word.
         blocks: u64,
+        /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is known.
+        known: Vec<u64>,
         /// When it was changed last.
         changed: Timestamp,
     },
@@ -168,12 +170,9 @@ pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
     match &inode.layout {
         Some(layout) if !inode.inline => {
             let changed: Timestamp = inode.attr(ino).ctime;
-            Ok(Chunks::Settled {
-                layout: layout.try_into()?,
-                size: inode.size,
-                blocks: inode.blocks,
-                changed,
-            })
+            let layout = Layout::try_from(layout)?;
+            let known = inode.known(&layout);
+            Ok(Chunks::Settled { layout, size: inode.size, blocks: inode.blocks, known, changed })
         }
         _ => Ok(Chunks::None),
     }

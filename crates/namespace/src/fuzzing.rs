@@ -43,6 +43,7 @@ pub fn record(bytes: &[u8]) {
         inode.kind();
         inode.pattern.iter().for_each(pattern);
         inode.layout.iter().for_each(|stored| layout(stored, inode.size));
+        known(inode);
     }
     if let Some(stored) = same::<Layout>(bytes) {
         layout(&stored, u64::MAX);
@@ -72,6 +73,16 @@ fn same<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Opt
 fn pattern(stored: &Pattern) {
     let Ok(pattern) = StripePattern::try_from(stored) else { return };
     assert_eq!(StripePattern::try_from(&Pattern::from(&pattern)), Ok(pattern));
+}
+
+fn known(mut inode: Inode) {
+    let Some(Ok(layout)) = inode.layout.as_ref().map(types::Layout::try_from) else { return };
+    let known = inode.known(&layout);
+    for (stripe, len) in known.iter().enumerate() {
+        assert!(*len <= layout::local_len(&layout, stripe, inode.size));
+    }
+    inode.set_known(&layout, known.clone());
+    assert_eq!(inode.known(&layout), known);
 }
 
 fn layout(stored: &Layout, size: u64) {

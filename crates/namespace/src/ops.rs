@@ -67,10 +67,11 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         }
         MetaOp::BeginWrite { ino } => data::begin_write(tx, *ino),
         MetaOp::DropInline { ino, size, mtime } => data::drop_inline(tx, *ino, *size, *mtime),
-        MetaOp::EndWrite { ino, size, blocks, mtime, done, kill_suid_sgid } => {
+        MetaOp::EndWrite { ino, size, blocks, lens, mtime, done, kill_suid_sgid } => {
             let report = data::Report {
                 size: *size,
                 blocks: *blocks,
+                lens,
                 mtime: *mtime,
                 done: *done,
                 kill_suid_sgid: *kill_suid_sgid,
@@ -88,6 +89,8 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         | MetaOp::Unlock { .. }
         | MetaOp::TestLock { .. }
         | MetaOp::ReclaimLocks { .. }
+        | MetaOp::ReclaimOpens { .. }
+        | MetaOp::ReclaimSizes { .. }
         | MetaOp::Introduce { .. }
         | MetaOp::Register { .. }
         | MetaOp::Follow { .. }

@@ -101,9 +101,31 @@ pub struct Inode {
     /// An orphan from birth, which may get a name.
     #[prost(bool, tag = "21")]
     pub tmpfile: bool,
+    /// Every chunk file is known to have its part of so many bytes of the file. 0: see [`Inode::known_lens`].
+    #[prost(uint64, tag = "22")]
+    pub known_end: u64,
+    /// Lower bounds of the lengths of its chunk files, in stripe order, where they aren't those of one size
+    /// ([`layout::known`]). Neither is there in records of earlier versions: nothing is known then.
+    #[prost(uint64, repeated, tag = "23")]
+    pub known_lens: Vec<u64>,
 }
 
 impl Inode {
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is known.
+    pub fn known(&self, layout: &types::Layout) -> Vec<u64> {
+        match self.known_end {
+            _ if self.inline => Vec::new(),
+            0 => layout::known::cut(layout, &self.known_lens, self.size),
+            end => layout::known::whole(layout, end.min(self.size)),
+        }
+    }
+
+    /// Records lower bounds of the lengths of its chunk files.
+    pub(crate) fn set_known(&mut self, layout: &types::Layout, known: Vec<u64>) {
+        let end = layout::known::whole_end(layout, &known);
+        (self.known_end, self.known_lens) = end.map_or((0, known), |end| (end, Vec::new()));
+    }
+
     /// What it is; `None` for a mode that no inode is made with.
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::of_mode(self.mode)
@@ -459,6 +481,8 @@ mod tests {
             xattr_names: 19,
             xattr_values: 20,
             tmpfile: true,
+            known_end: 0,
+            known_lens: Vec::new(),
         }
     }
 
@@ -480,10 +504,46 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_of_chunk_files_is_appended() {
+        let (whole, some) =
+            (Inode { known_end: 300, ..full_inode() }, Inode { known_lens: vec![300, 0], ..full_inode() });
+        assert_eq!(hex(&whole), hex(&full_inode()) + "b001ac02");
+        assert_eq!(hex(&some), hex(&full_inode()) + "ba0103ac0200");
+    }
+
+    #[test]
+    fn what_is_known_of_chunk_files_is_no_more_than_the_file_has() {
+        let stored = full_inode().layout.expect("it has one");
+        let layout = types::Layout::try_from(&stored).expect("it is one");
+        let mut inode = Inode { inline: false, size: 200_000, ..full_inode() };
+        assert_eq!(inode.known(&layout), Vec::<u64>::new(), "a record of an earlier version");
+        for (known, stored) in [
+            (vec![131_072, 68_928], (200_000, vec![])),
+            (vec![65_536, 0], (65_536, vec![])),
+            (vec![65_535, 4], (0, vec![65_535, 4])),
+            (vec![0, 9], (0, vec![0, 9])),
+            (vec![], (0, vec![])),
+        ] {
+            inode.set_known(&layout, known.clone());
+            assert_eq!((inode.known_end, inode.known_lens.clone()), stored);
+            assert_eq!(inode.known(&layout), known);
+            let cut = Inode { size: 5, ..inode.clone() };
+            assert!(cut.known(&layout).iter().sum::<u64>() <= 5, "{known:?}");
+            assert_eq!(Inode { inline: true, ..inode.clone() }.known(&layout), Vec::<u64>::new());
+        }
+        let other = Inode { known_lens: vec![1, 2, 3], known_end: 0, ..inode };
+        assert_eq!(other.known(&layout), Vec::<u64>::new(), "of another number of stripes");
+    }
+
+    #[test]
     fn records_decode_to_what_was_encoded() {
-        let inode = full_inode();
-        let decoded: Inode = decode(b"key", inode.encode_to_vec().into()).unwrap();
-        assert_eq!(decoded, inode);
+        let full = full_inode();
+        for inode in
+            [Inode { known_end: 7, ..full.clone() }, Inode { known_lens: vec![3, 4], ..full.clone() }, full]
+        {
+            let decoded: Inode = decode(b"key", inode.encode_to_vec().into()).unwrap();
+            assert_eq!(decoded, inode);
+        }
     }
 
     #[test]

@@ -111,9 +111,10 @@ impl<'a> Tx<'a> {
         Ok(inode)
     }
 
-    /// The inode of a directory; `ENOTDIR` for anything else.
+    /// The inode of a directory in which a name is to be found, made or removed; `ENOTDIR` for anything
+    /// else. One that is gone has no names: `ENOENT`, as on a local file system, and not `ESTALE`.
     pub fn directory(&self, ino: InodeId) -> Outcome<Inode> {
-        let inode = self.inode(ino)?;
+        let inode = self.get::<Inode>(&keys::inode(ino))?.ok_or(Errno::ENOENT)?;
         if inode.is_directory() { Ok(inode) } else { Err(Errno::ENOTDIR.into()) }
     }
 

@@ -3,6 +3,7 @@
 use crate::Transport;
 use identity::{Identity, Role};
 use rt::net::Address;
+use wire::authorization::Principal;
 
 /// The other end of a connection, as the service sees it.
 #[derive(Clone, Debug)]
@@ -45,7 +46,19 @@ impl Proof {
         }
     }
 
-    /// Whether it may do what only nodes may.
+    /// The same for the table of who may ask for what.
+    pub fn principal(&self) -> Principal {
+        match self {
+            Proof::NotAsked => Principal::Unproved,
+            Proof::Stranger => Principal::Stranger,
+            Proof::Member(identity) => match identity.role {
+                Role::Node(node) => Principal::Node(node),
+                Role::Client(_) => Principal::Client,
+            },
+        }
+    }
+
+    /// Whether rules for networks leave it alone.
     pub fn is_trusted_as_node(&self) -> bool {
         match self {
             Proof::NotAsked => true,

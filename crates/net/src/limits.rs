@@ -94,11 +94,12 @@ pub(crate) const MAX_SHARED_MEMORY_IN_ALL: usize = 8 << 30;
 /// Payload bytes that a client has in flight on a connection, both ways together.
 pub(crate) const MAX_BYTES_IN_FLIGHT: usize = 64 << 20;
 
-/// Requests in flight on a connection.
+/// Requests in flight on a connection, those that may wait for others not counted.
 pub(crate) const MAX_REQUESTS_IN_FLIGHT: usize = 256;
-/// Of the requests that a client may have in flight on a connection, one of so many may wait for others for as long as it takes; more of those
-/// wait at the client. What they wait for may need the connection itself.
-pub(crate) const WAITS_ARE_ONE_OF: usize = 2;
+/// Requests in flight on a connection that may wait for others for as long as it takes. As many as may
+/// wait for the locks of one file: a request that waits at the client instead can miss what it waits for,
+/// and a client that can't ask for recalls is evicted. A server keeps some KiB for each.
+pub(crate) const MAX_WAITS_IN_FLIGHT: usize = 32 << 10;
 /// A connection without a call for so long is ended by its client, and made again when there is one: a server has room for so many, and each core of each
 /// client has one of its own.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(600);
@@ -124,3 +125,11 @@ pub(crate) const TLS_BULK_STAGE_BYTES: usize = 256 << 10;
 /// What an encrypted connection encrypts before it sends it, plain bytes: fifteen full records, which with what encryption adds stay below
 /// 256 KiB, a size of pooled memory.
 pub(crate) const TLS_SEND_BYTES: usize = 15 * (16 << 10);
+
+/// How long a request waits for the cluster map that its caller knows and its server doesn't. Nodes hear
+/// of a map within milliseconds; a caller that names a map which doesn't exist waits for nothing longer.
+pub(crate) const MAP_PATIENCE: Duration = Duration::from_secs(5);
+/// How often such a request looks at the map.
+pub(crate) const MAP_POLL: Duration = Duration::from_millis(20);
+/// No more than one line in the log about refused requests in this time.
+pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 
 use crate::context;
 use std::cell::Cell;
+use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 use types::Timestamp;
 
@@ -34,7 +35,8 @@ thread_local! {
     static GENERATOR: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A random number. Good enough for ids and choices, not for keys.
+/// A random number, quick to get. For choices and for ids that others may guess: from one number
+/// the next ones can be computed, so keys, tokens and ids that are secrets take [`secret_bytes`].
 pub fn random_u64() -> u64 {
     if let Some(number) = context::with_sim(|world| world.random()) {
         return number;
@@ -48,6 +50,32 @@ pub fn random_u64() -> u64 {
         generator.set(state);
         number
     })
+}
+
+/// Random bytes that nobody can predict, for keys, tokens and ids that are secrets: the kernel's
+/// (`getrandom(2)`), once it has gathered enough entropy. In a simulation they are the seed's, so
+/// that it replays.
+///
+/// # Panics
+/// When the system call is forbidden: a secret that is none is worse than no process.
+pub fn secret_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let is_simulated = context::with_sim(|world| {
+        for piece in bytes.chunks_mut(8) {
+            piece.copy_from_slice(&world.random().to_le_bytes()[..piece.len()]);
+        }
+    });
+    if is_simulated.is_none()
+        && let Err(error) = fill_from_kernel(&mut bytes)
+    {
+        panic!("getrandom(2) fails: {error}; hint: a container's seccomp profile must allow it");
+    }
+    bytes
+}
+
+/// A random number that nobody can predict, as [`secret_bytes`].
+pub fn secret_u64() -> u64 {
+    u64::from_le_bytes(secret_bytes())
 }
 
 /// Draws the keys of the process's hashed maps ([`types::set_hash_keys`]) from the kernel: a
@@ -68,14 +96,29 @@ pub(crate) fn split_mix(state: &mut u64) -> u64 {
 
 fn seed() -> u64 {
     let mut bytes = [0u8; 8];
-    // SAFETY: the buffer has the length given.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got == bytes.len() as isize {
-        u64::from_ne_bytes(bytes)
-    } else {
+    match fill_from_kernel(&mut bytes) {
+        Ok(()) => u64::from_ne_bytes(bytes),
         // Only kernels without getrandom come here; the clock and the stack's address still differ between threads.
-        monotonic_ns() ^ (&raw const bytes as u64).rotate_left(32)
+        Err(_) => monotonic_ns() ^ (&raw const bytes as u64).rotate_left(32),
     }
+}
+
+fn fill_from_kernel(bytes: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let rest = &mut bytes[filled..];
+        // SAFETY: the buffer has the length given.
+        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        match usize::try_from(got) {
+            Ok(got) => filled += got,
+            Err(_) => match io::Error::last_os_error() {
+                // A signal came before there was enough entropy.
+                interrupted if interrupted.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -84,6 +127,15 @@ mod tests {
     use std::process::Command;
 
     const DAY_S: u64 = 86_400;
+
+    #[test]
+    fn secrets_fill_any_length_and_differ() {
+        let drawn: [[u8; 37]; 8] = std::array::from_fn(|_| secret_bytes());
+        for (at, secret) in drawn.iter().enumerate() {
+            assert!(!drawn[..at].contains(secret), "the same twice");
+            assert!(secret.chunks(8).all(|piece| piece.len() < 8 || piece != [0; 8]), "{secret:?}");
+        }
+    }
 
     /// In a time namespace whose machine has slept for a day.
     #[test]

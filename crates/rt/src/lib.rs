@@ -44,10 +44,11 @@ mod thread;
 mod timer;
 
 pub use buf::{IO_ALIGNMENT, IoBuf};
-pub use clock::{draw_hash_keys, monotonic_ns, now, random_u64};
+pub use clock::{draw_hash_keys, monotonic_ns, now, random_u64, secret_bytes, secret_u64};
 pub use disk::{
-    Fallocate, File, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions, create_dir_all, memory_of,
-    memory_of_machine, read_dir, remove_dir, remove_file, rename, space, sync_dir, sync_filesystem,
+    Fallocate, File, FileStat, Gaps, HeldPath, MAX_ATTRIBUTE_BYTES, OpenOptions, create_dir_all, disk_of,
+    memory_of, memory_of_machine, read_dir, remove_dir, remove_file, rename, space, sync_dir,
+    sync_filesystem,
 };
 pub use executor::block_on;
 pub use join::{join_all, spawn, yield_now};

@@ -100,6 +100,16 @@ struct Hosts {
     /// Let clients keep small writes for a moment.
     #[arg(long)]
     write_behind: bool,
+    /// Let programs append records that lie in several chunks.
+    #[arg(long)]
+    long_records: bool,
+    /// Let the only member in sync of mirrored groups lose its power while another one is brought
+    /// in sync, and more go wrong then.
+    #[arg(long)]
+    strike_resyncs: bool,
+    /// Let the processes of all services die at once, several times in a row.
+    #[arg(long)]
+    kill_all: bool,
 }
 
 /// A form of the simulation with its options: together with a seed it decides a run.
@@ -152,6 +162,9 @@ impl Hosts {
             power_cuts: self.power_cuts,
             notes: !self.no_notes,
             write_behind: self.write_behind,
+            long_records: self.long_records,
+            strike_resyncs: self.strike_resyncs,
+            kill_all: self.kill_all,
         }
     }
 }
@@ -212,6 +225,9 @@ fn write_hosts(f: &mut fmt::Formatter<'_>, options: HostsOptions) -> fmt::Result
         scheme,
         notes,
         write_behind,
+        long_records,
+        strike_resyncs,
+        kill_all,
     } = options;
     write!(
         f,
@@ -227,6 +243,9 @@ fn write_hosts(f: &mut fmt::Formatter<'_>, options: HostsOptions) -> fmt::Result
         (store_power, "store-power"),
         (!notes, "no-notes"),
         (write_behind, "write-behind"),
+        (long_records, "long-records"),
+        (strike_resyncs, "strike-resyncs"),
+        (kill_all, "kill-all"),
     ];
     write_switches(f, &switches)
 }

@@ -14,6 +14,11 @@ pub(crate) fn durability(durable: bool) -> Durability {
     if durable { Durability::Now } else { Durability::Later }
 }
 
+pub(crate) fn room(room: chunkstore::RoomFor) -> wire::Room {
+    let chunkstore::RoomFor { disk, free, wanted, gaps } = room;
+    wire::Room { disk, free, wanted, gaps }
+}
+
 pub(crate) fn allocate(how: wire::Allocate) -> chunkstore::Allocate {
     match how {
         wire::Allocate::Reserve => chunkstore::Allocate::Reserve,
@@ -51,7 +56,8 @@ pub(crate) fn error(error: &StoreError) -> Error {
         | Kind::NotEmpty
         | Kind::WrongIdentity
         | Kind::NewerVersion
-        | Kind::Damaged => Errno::EIO,
+        | Kind::Damaged
+        | Kind::Vanished => Errno::EIO,
     };
     Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
 }

@@ -2,7 +2,6 @@
 
 use crate::mirror::{self, GroupLinks, Mirrors, Replica};
 use crate::service::{Served, StorageService};
-use chunkstore::Store;
 use net::Deadline;
 use rt::IoBuf;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ impl StorageService {
     /// Opens what a target has of mirrored groups already, which recovers it after a crash.
     pub async fn open_groups(&self, target: TargetId) -> Result<()> {
         let (Some(mirrors), Some(served)) = (self.mirrors.get(), self.find(target)) else { return Ok(()) };
-        let groups = Store::groups_on(served.store.dir()).await.map_err(|e| served.failed(&e))?;
+        let groups = served.store.groups().await.map_err(|e| served.failed(&e))?;
         let mut outcome = Ok(());
         for &group in &groups {
             outcome = outcome.and(mirrors.replica(&served.store, &served.tally, group).await.map(drop));
@@ -67,7 +66,9 @@ impl StorageService {
         let service = Arc::downgrade(&service);
         let targets = move || {
             let service = service.upgrade()?;
-            Some(service.served().map(|served| (served.store.clone(), served.tally.clone())).collect())
+            // One that is offline is no source.
+            let online = service.served().filter(|served| !served.is_offline());
+            Some(online.map(|served| (served.store.clone(), served.tally.clone())).collect())
         };
         mirror::keep_in_step(mirrors, targets).await;
     }

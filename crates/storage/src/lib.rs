@@ -4,7 +4,10 @@
 //! except a fence for the requests of the session that it ends, and what is about mirrored groups for the other members: those keep their copies equal
 //! (`mirror`), under the versions of the cluster map.
 //!
-//! Invariant: a failing target fails its own requests only.
+//! Invariants:
+//! - a failing target fails its own requests only;
+//! - a target whose directory isn't the one that was opened answers nothing, and is no source for
+//!   other copies (`proof`).
 
 #![warn(missing_docs)]
 
@@ -19,6 +22,7 @@ mod measure;
 mod mirror;
 mod once;
 mod permit;
+mod proof;
 mod scrub;
 mod service;
 mod tally;

@@ -37,10 +37,11 @@ impl Permit {
         Permit { ring, logged_ns: AtomicU64::new(0) }
     }
 
-    /// Refuses what its capability doesn't allow. Services need none: they are let in as nodes.
+    /// Refuses what its capability doesn't allow. Services need none: the transport admits them by their
+    /// roles (`wire::authorization`).
     pub(crate) async fn check(&self, name: &str, holder: u64, request: &StorageRequest) -> Result<()> {
         let Some(wanted) = wanted(&request.op) else { return Ok(()) };
-        // What one member of a group sends another was looked at by the first.
+        // The primary has looked at what it sends on; only nodes with a member of the group send it.
         if request.session == SessionId(0) || mirror::is_between_members(request) {
             return Ok(());
         }
@@ -54,7 +55,7 @@ impl Permit {
     fn look(&self, holder: u64, request: &StorageRequest, wanted: Rights) -> Result<(), Option<Refusal>> {
         let capability = request.capability.ok_or(None)?;
         let capability = Capability::from_bytes(&capability.0)?;
-        let now = u64::try_from(rt::now().secs).unwrap_or(0);
+        let now = self.ring.time_s(rt::monotonic_ns());
         let remembered = rt::local::<Remembered>();
         let grant = self.ring.verify(&mut remembered.0.borrow_mut(), &capability, now)?;
         grant.check(request.session, holder, request.ino.of_chunk_file(), wanted)?;
@@ -110,6 +111,7 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         StorageOp::Write { .. }
         | StorageOp::Truncate { .. }
         | StorageOp::Allocate { .. }
+        | StorageOp::Room { .. }
         | StorageOp::Delete
         // Only services copy files, and they need none.
         | StorageOp::Watch { .. }
@@ -125,6 +127,7 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         | StorageOp::Heal { .. }
         | StorageOp::Mend { .. }
         | StorageOp::Forget { .. }
+        | StorageOp::SetAside
         | StorageOp::MarkLost { .. }
         | StorageOp::SetTime { .. }
         | StorageOp::Digests { .. }

@@ -12,16 +12,17 @@ use crate::permit::Permit;
 use crate::scrub::Scrubs;
 use crate::tally::{Counters, Tally};
 use crate::watches::Watches;
-use chunkstore::{Store, StoreError};
+use chunkstore::{At, Store, StoreError};
 use identity::CapabilityRing;
 use net::{Caller, Deadline, Exports, Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sync::Event;
+use std::future::ready;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{ByteRange, ClusterMap, Errno, Error, ExportAccess, InodeId, Result, SessionId, TargetId};
-use wire::{MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
+use wire::{MAX_GAPS, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
 
 /// Targets that one process serves: each keeps files open and checksums in memory.
 pub const MAX_TARGETS: usize = 64;
@@ -211,6 +212,11 @@ impl StorageService {
             None => Box::pin(self.await_target(request.target)).await?,
         };
         served.tally.asked();
+        if served.is_offline()
+            && let Some(refusal) = Box::pin(self.refusal_offline(served, &request)).await
+        {
+            return Err(refusal);
+        }
         if request.session != SessionId(0)
             && let Some(mirrors) = self.mirrors.get()
         {
@@ -278,10 +284,11 @@ impl StorageService {
         }
         let is_verified = is_change(&request.op) || is_sync(&request.op);
         let entered = served.epochs.enter(request.ino, request.epoch, is_change(&request.op)).await?;
-        match perform(&served.store, request.ino, request.op, payload).await {
+        match perform_known(&served.store, &request, payload).await {
             Ok(StorageReply::Unit) if is_verified => entered.check().map(|()| done(&served.store)),
             Ok(reply) => entered.check().map(|()| reply),
-            Err(e) => Err(served.failed(&e)),
+            // What is missing may have been cut off under a later lease.
+            Err(e) => entered.check().and_then(|()| Err(served.failed(&e))),
         }
     }
 
@@ -320,6 +327,7 @@ pub(crate) fn is_change(op: &StorageOp) -> bool {
             | StorageOp::Truncate { .. }
             | StorageOp::Allocate { .. }
             | StorageOp::Delete
+            | StorageOp::SetAside
             | StorageOp::SetTime { .. }
             | StorageOp::Forget { .. }
             | StorageOp::Rewrite { .. }
@@ -353,7 +361,7 @@ impl Served {
         let (Some(number), StorageOp::Write { offset, path, durable }) = (request.number, request.op) else {
             return Err(Errno::EINVAL.into());
         };
-        let (ino, rows) = (request.ino, self.store.recent());
+        let (ino, known, rows) = (request.ino, request.known, self.store.recent());
         // What was done before is answered so, in whichever epoch it is asked again.
         if let Some(answer) = self.once.answer(request.session, number) {
             return answer.map(|()| self.once.again(&self.store, request.session, number));
@@ -368,7 +376,8 @@ impl Served {
         };
         let (data, path) = (payload.unwrap_or_else(|| IoBuf::alloc(0)), convert::path(path));
         let durability = convert::durability(durable);
-        let written = self.store.write_then(ino, offset, &data, path, durability, doing.note_done()).await;
+        let at = At { ino, offset, known };
+        let written = self.store.write_at(at, &data, path, durability, doing.note_done()).await;
         let written = match written {
             // The row, too: what it stands for would be done again after the power was cut.
             Ok(()) if durable => rows.sync().await,
@@ -378,14 +387,32 @@ impl Served {
     }
 
     pub(crate) fn failed(&self, error: &StoreError) -> Error {
-        self.tally.failed(self.store.target(), error)
+        self.tally.failed(&self.store, error)
     }
 }
 
-/// Does on a store what is asked.
+/// Does on a store what is asked, by who knows nothing of the length of the chunk file.
 pub(crate) async fn perform(
     store: &Store,
     ino: InodeId,
+    op: StorageOp,
+    payload: Option<IoBuf>,
+) -> chunkstore::Result<StorageReply> {
+    perform_op(store, (ino, 0), op, payload).await
+}
+
+/// Does on a store what is asked.
+pub(crate) async fn perform_known(
+    store: &Store,
+    request: &StorageRequest,
+    payload: Option<IoBuf>,
+) -> chunkstore::Result<StorageReply> {
+    perform_op(store, (request.ino, request.known), request.op.clone(), payload).await
+}
+
+async fn perform_op(
+    store: &Store,
+    (ino, known): (InodeId, u64),
     op: StorageOp,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<StorageReply> {
@@ -395,13 +422,15 @@ pub(crate) async fn perform(
     // Requests without data have none to look at.
     let payload = payload.unwrap_or_else(|| IoBuf::alloc(0));
     match op {
-        StorageOp::Read { offset, path } => store.read(ino, offset, &payload, convert::path(path)).await?,
+        StorageOp::Read { offset, path } => {
+            store.read_at(At { ino, offset, known }, &payload, convert::path(path)).await?;
+        }
         StorageOp::Write { offset, path, durable } => {
-            let durability = convert::durability(durable);
-            store.write(ino, offset, &payload, convert::path(path), durability).await?;
+            let (at, durability) = (At { ino, offset, known }, convert::durability(durable));
+            store.write_at(at, &payload, convert::path(path), durability, ready(Ok(()))).await?;
         }
         // Rare beside those, and large together: kept out of the future of every request.
-        op => return Box::pin(perform_rare(store, ino, op)).await,
+        op => return Box::pin(perform_rare(store, (ino, known), op)).await,
     }
     Ok(StorageReply::Unit)
 }
@@ -424,7 +453,11 @@ async fn perform_mend(
 }
 
 /// What neither reads nor writes.
-async fn perform_rare(store: &Store, ino: InodeId, op: StorageOp) -> chunkstore::Result<StorageReply> {
+async fn perform_rare(
+    store: &Store,
+    (ino, known): (InodeId, u64),
+    op: StorageOp,
+) -> chunkstore::Result<StorageReply> {
     match op {
         StorageOp::Read { .. }
         | StorageOp::Write { .. }
@@ -443,8 +476,12 @@ async fn perform_rare(store: &Store, ino: InodeId, op: StorageOp) -> chunkstore:
         | StorageOp::Expect { .. }
         | StorageOp::Regions { .. } => {}
         StorageOp::Truncate { len } => store.truncate(ino, len).await?,
-        StorageOp::Allocate { range, how } => store.allocate(ino, range, convert::allocate(how)).await?,
+        StorageOp::Allocate { range, how } => {
+            let at = At { ino, offset: range.start, known };
+            store.allocate_at(at, range.len(), convert::allocate(how)).await?;
+        }
         StorageOp::Delete => store.delete(ino).await?,
+        StorageOp::SetAside => store.set_aside(ino).await?,
         StorageOp::Sync => store.sync(ino).await?,
         StorageOp::Forget { range } => {
             let lost = store.forget(ino, range).await?;
@@ -468,7 +505,12 @@ async fn perform_rare(store: &Store, ino: InodeId, op: StorageOp) -> chunkstore:
             });
         }
         StorageOp::Seek { from, what } => {
-            return Ok(StorageReply::Offset(store.seek(ino, from, convert::seek(what)).await?));
+            let found = store.seek_at(At { ino, offset: from, known }, convert::seek(what)).await?;
+            return Ok(StorageReply::Offset(found));
+        }
+        StorageOp::Room { range } => {
+            let room = store.room_for(ino, range, MAX_GAPS).await?;
+            return Ok(StorageReply::Room(convert::room(room)));
         }
         StorageOp::Space => {
             let space = store.space().await?;

@@ -2,9 +2,10 @@
 
 use crate::alarm::Alarm;
 use crate::convert;
-use chunkstore::{Kind, StoreError};
+use crate::proof::Standing;
+use chunkstore::{Kind, Store, StoreError};
 use std::sync::atomic::{AtomicU64, Ordering};
-use types::{Error, TargetId};
+use types::Error;
 use wire::Healed;
 
 /// Requests and failures of one target, since the service was made.
@@ -22,6 +23,7 @@ pub struct Counters {
 #[derive(Default)]
 pub(crate) struct Tally {
     alarm: Alarm,
+    pub(crate) standing: Standing,
     requests: AtomicU64,
     no_space: AtomicU64,
     io_errors: AtomicU64,
@@ -52,15 +54,23 @@ impl Tally {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a failure, raises the alarm and gives what the client is told.
-    pub(crate) fn failed(&self, target: TargetId, error: &StoreError) -> Error {
+    /// Counts a failure of one of the target's stores, raises the alarm and gives what the client
+    /// is told. A store that has vanished takes the target offline, unless the store was closed:
+    /// then its folder is about to go.
+    pub(crate) fn failed(&self, store: &Store, error: &StoreError) -> Error {
         match error.kind() {
             Kind::NoSpace => self.no_space.fetch_add(1, Ordering::Relaxed),
-            Kind::Io | Kind::Corrupt { .. } => self.io_errors.fetch_add(1, Ordering::Relaxed),
+            Kind::Io | Kind::Corrupt { .. } | Kind::Vanished => {
+                self.io_errors.fetch_add(1, Ordering::Relaxed)
+            }
             _ => 0,
         };
-        self.alarm.raise(target, error, rt::monotonic_ns());
-        convert::error(error)
+        self.alarm.raise(store.target(), error, rt::monotonic_ns());
+        let told = convert::error(error);
+        if error.kind() == Kind::Vanished && !store.is_closed() {
+            self.standing.fall(store.target(), told.clone());
+        }
+        told
     }
 
     pub(crate) fn counters(&self) -> Counters {

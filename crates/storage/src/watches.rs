@@ -116,7 +116,7 @@ impl Watches {
             StorageOp::Write { offset, .. } => ByteRange::at(offset, payload as u64),
             StorageOp::Allocate { range, .. } | StorageOp::Forget { range } => range,
             StorageOp::Truncate { len } => ByteRange::new(len, u64::MAX),
-            StorageOp::Delete => ByteRange::new(0, u64::MAX),
+            StorageOp::Delete | StorageOp::SetAside => ByteRange::new(0, u64::MAX),
             _ => return None,
         };
         Some(Changing { watches: self, file: file_of(request), range })

@@ -282,9 +282,29 @@ pub struct FsckArgs {
     /// Make zeros of what no copy has, and list in FILE, which must not be there yet, what that was
     #[arg(long, value_name = "FILE", requires = "repair")]
     pub forget: Option<PathBuf>,
+    /// Delete chunk files that no file has, instead of moving them aside
+    #[arg(long, requires = "repair")]
+    pub delete: bool,
+    /// Repair although the metadata looks older than the chunk files: files that it doesn't know stay lost
+    #[arg(long, requires = "repair")]
+    pub accept_loss: bool,
+    /// Nothing is checked: what was moved aside on the targets of this directory is listed, put back, or deleted
+    #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["path", "repair"])]
+    pub orphans: Option<OrphansArg>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// What becomes of chunk files that were moved aside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum OrphansArg {
+    /// Show them
+    List,
+    /// Make them chunk files again, of files that a newer copy of the metadata knows
+    Restore,
+    /// Delete them for good
+    Delete,
 }
 
 /// `weft entry`.

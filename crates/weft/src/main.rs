@@ -32,6 +32,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     rt::draw_hash_keys();
     let cli = cli::Cli::parse_from(arguments(std::env::args_os()));
+    cmd::restrict_new_files(&cli.command);
     match cmd::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,11 +1,12 @@
 //! `node.toml`: what a node is, and what an administrator may say of it. And the cluster file, which is what a client needs.
 
 use crate::output::os_error;
+use identity::require_private_file;
 use net::Networks;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,9 @@ pub struct NodeConfig {
     /// Where administrators' programs reach it by HTTP; nowhere unless named.
     #[serde(default)]
     pub api: Vec<SocketAddr>,
+    /// Names of the management node that programs use there, beside those that the cluster map knows.
+    #[serde(default)]
+    pub api_names: Vec<String>,
     /// What an acknowledged metadata change survives.
     #[serde(default)]
     pub durability: crate::cli::Durability,
@@ -87,6 +91,14 @@ pub struct TargetConfig {
     /// The NUMA zone that its disk is near. A process that is bound to another one doesn't serve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
+    /// The next start makes a target of the directory. Without it, an empty directory is taken for a
+    /// disk that isn't mounted, and refused.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub new: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn default_pool() -> String {
@@ -145,7 +157,8 @@ impl NodeConfig {
              # The NUMA zone that its CPUs and memory are taken from; of the targets, only those of other zones are left alone.\n\
              # numa = 0\n\
              # Where programs administrate it: HTTP and JSON, described in docs/reference/openapi.json.\n\
-             # api = [\"127.0.0.1:7580\"]\n",
+             # api = [\"127.0.0.1:7580\"]\n\
+             # api_names = [\"weft.example.com\"] # further names in its certificate there, on the management node\n",
             self.cluster,
             self.node,
             self.name,
@@ -172,7 +185,8 @@ impl TargetConfig {
         let value = |text: &str| toml::Value::String(text.to_string()).to_string();
         let numa = self.numa.map_or_else(String::new, |zone| format!("numa = {zone}\n"));
         let (path, pool) = (value(&self.path.to_string_lossy()), value(&self.pool));
-        format!("[[target]]\npath = {path}\npool = {pool}\n{numa}")
+        let new = if self.new { "new = true\n" } else { "" };
+        format!("[[target]]\npath = {path}\npool = {pool}\n{numa}{new}")
     }
 
     /// Adds the directory to the node's file; it may be there already.
@@ -184,7 +198,10 @@ impl TargetConfig {
         let path = path(dir);
         if let Some(known) = config.targets.iter().find(|target| target.path == self.path) {
             if self.numa.is_none() || self.numa == known.numa {
-                return Ok(());
+                let is_it = |at: &Path| self.new && at == self.path;
+                return edit_targets(dir, |target, at| {
+                    is_it(at) && target.insert("new", toml_edit::value(true)).is_none()
+                });
             }
             let zone = known.numa.map_or_else(|| "none".into(), |zone| zone.to_string());
             let message = format!("{} is a target already, and its NUMA zone is {zone}", self.path.display());
@@ -194,6 +211,50 @@ impl TargetConfig {
         let text = fs::read_to_string(&path).map_err(|e| os_error(path.display(), &e))?;
         write_whole(&path, &format!("{text}{}", self.render()), 0o644)
     }
+}
+
+/// Notes in a node's file that directories have become targets: no later start makes them again.
+/// The rest of the file stays as it was written.
+pub fn note_made(dir: &Path, made: &[PathBuf]) -> Result<()> {
+    edit_targets(dir, |target, at| made.iter().any(|made| made == at) && target.remove("new").is_some())
+}
+
+/// Takes directories out of a node's file whose targets were removed from the cluster.
+pub fn note_removed(dir: &Path, removed: &[PathBuf]) -> Result<()> {
+    let path = path(dir);
+    let mut file = editable(&path)?;
+    let Some(targets) = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut) else {
+        return Ok(());
+    };
+    let before = targets.len();
+    targets.retain(|target| path_of(target).is_none_or(|at| !removed.contains(&at)));
+    if targets.len() < before { write_whole(&path, &file.to_string(), 0o644) } else { Ok(()) }
+}
+
+fn editable(path: &Path) -> Result<toml_edit::DocumentMut> {
+    let text = fs::read_to_string(path).map_err(|e| os_error(path.display(), &e))?;
+    text.parse().map_err(|e: toml_edit::TomlError| {
+        Error::new(Errno::EINVAL, format!("{} can't be changed: {}", path.display(), e.message()))
+            .hint("docs/guide/cluster.md shows what it may say")
+    })
+}
+
+fn path_of(target: &toml_edit::Table) -> Option<PathBuf> {
+    target.get("path").and_then(toml_edit::Item::as_str).map(PathBuf::from)
+}
+
+/// Lets `edit` change the targets of a node's file, each with its path; it returns whether it did.
+fn edit_targets(dir: &Path, edit: impl Fn(&mut toml_edit::Table, &Path) -> bool) -> Result<()> {
+    let path = path(dir);
+    let mut file = editable(&path)?;
+    let mut is_changed = false;
+    let targets = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut);
+    for target in targets.into_iter().flat_map(|targets| targets.iter_mut()) {
+        if let Some(at) = path_of(target) {
+            is_changed |= edit(target, &at);
+        }
+    }
+    if is_changed { write_whole(&path, &file.to_string(), 0o644) } else { Ok(()) }
 }
 
 fn path(dir: &Path) -> PathBuf {
@@ -223,6 +284,15 @@ pub fn no_node(dir: &Path) -> Error {
         false => "make one with weft cluster init or weft node join, or name its directory with --dir".into(),
     };
     Error::new(Errno::ENOENT, format!("{shown} holds no node of a cluster")).hint(hint)
+}
+
+/// A cluster file's private key lets whoever reads it mount.
+fn exposed(path: &Path, error: identity::Error) -> Error {
+    let shown = path.display();
+    let cause = Error::from(error);
+    Error::new(cause.errno, format!("the cluster file has a private key: {}", cause.message)).hint(format!(
+        "chown $(id -u) {shown} && chmod 600 {shown}; if others have read it, weft cluster token --client on the management node prints another"
+    ))
 }
 
 /// Writes a file so that it is there entirely, and durably, or not at all.
@@ -264,12 +334,27 @@ pub struct ClusterFile {
 
 impl ClusterFile {
     /// Reads the file.
+    ///
+    /// # Errors
+    /// `EACCES` where it has a private key and another user may read it, or owns it.
     pub fn read(path: &Path) -> Result<ClusterFile> {
-        let text = fs::read_to_string(path).map_err(|e| {
+        let failed = |e: std::io::Error| {
             os_error(format_args!("cluster file {}", path.display()), &e)
                 .hint("weft cluster token --client prints one, on the management node")
-        })?;
-        toml::from_str(&text).map_err(|e| {
+        };
+        let mut opened = fs::File::open(path).map_err(failed)?;
+        let mut text = String::new();
+        opened.read_to_string(&mut text).map_err(failed)?;
+        let file = ClusterFile::parse(path, &text)?;
+        if !file.credentials.is_empty() {
+            let meta = opened.metadata().map_err(failed)?;
+            require_private_file(path, &meta).map_err(|error| exposed(path, error))?;
+        }
+        Ok(file)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<ClusterFile> {
+        toml::from_str(text).map_err(|e| {
             let message = format!("{} is no cluster file: {}", path.display(), e.message());
             Error::new(Errno::EINVAL, message)
                 .hint("weft cluster token --client prints one, on the management node")
@@ -376,6 +461,7 @@ mod tests {
             threads: None,
             numa: None,
             api: vec![],
+            api_names: vec![],
             durability: Default::default(),
             backups: None,
             targets: vec![],
@@ -389,12 +475,25 @@ mod tests {
         assert_eq!(NodeConfig::read(dir).unwrap_err().errno, Errno::ENOENT);
         sample().create(dir, "scratch \"1\"").unwrap();
         assert_eq!(NodeConfig::read(dir).unwrap(), sample());
-        let target = TargetConfig { path: "/disk \"1\"".into(), pool: "nvme".into(), numa: Some(1) };
+        let target =
+            TargetConfig { path: "/disk \"1\"".into(), pool: "nvme".into(), numa: Some(1), new: true };
         target.append(dir).unwrap();
         target.append(dir).unwrap();
         let text = fs::read_to_string(path(dir)).unwrap();
-        assert!(text.lines().count() < 30, "{text}");
+        assert!(text.lines().count() < 32, "{text}");
         assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&target));
+        note_made(dir, std::slice::from_ref(&target.path)).unwrap();
+        let made = TargetConfig { new: false, ..target.clone() };
+        assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&made));
+        made.append(dir).unwrap();
+        assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&made));
+        target.append(dir).unwrap();
+        assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&target), "asked for again");
+        let before = fs::read_to_string(path(dir)).unwrap();
+        let other = TargetConfig { path: "/disk2".into(), ..made };
+        other.append(dir).unwrap();
+        note_removed(dir, std::slice::from_ref(&other.path)).unwrap();
+        assert_eq!(fs::read_to_string(path(dir)).unwrap(), before, "the rest stays as it was written");
         let elsewhere = TargetConfig { numa: Some(0), ..target };
         assert_eq!(elsewhere.append(dir).unwrap_err().errno, Errno::EEXIST);
         fs::write(path(dir), text + "mood = \"good\"\n").unwrap();
@@ -413,7 +512,7 @@ mod tests {
     #[test]
     fn a_cluster_file_of_the_first_version_is_understood() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/v0.1/client.toml");
-        let file = ClusterFile::read(&file).unwrap();
+        let file = ClusterFile::parse(&file, &fs::read_to_string(&file).unwrap()).unwrap();
         assert_eq!((file.name.as_str(), file.protection), ("fixture", Protection::Tls));
         assert_eq!(file.management, ["127.0.0.1:7599"]);
     }
@@ -435,6 +534,17 @@ mod tests {
         file.write(&path).unwrap();
         assert_eq!(ClusterFile::read(&path).unwrap(), file);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        for mode in [0o640, 0o604, 0o602, 0o777] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let error = ClusterFile::read(&path).unwrap_err();
+            assert_eq!(error.errno, Errno::EACCES, "{mode:o}: {error}");
+            assert!(error.hint.contains("chmod 600"), "{}", error.hint);
+        }
+        // Without a key it is no secret.
+        let plain = ClusterFile { protection: Protection::Plain, credentials: String::new(), ..file };
+        plain.write(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(ClusterFile::read(&path).unwrap(), plain);
         fs::write(&path, "x").unwrap();
         assert_eq!(ClusterFile::read(&path).unwrap_err().errno, Errno::EINVAL);
     }

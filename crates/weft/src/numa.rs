@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_bound_node_has_the_targets_of_its_zone_and_those_of_none() {
-        let target = |numa| TargetConfig { path: "/disk".into(), pool: "default".into(), numa };
+        let target = |numa| TargetConfig { path: "/disk".into(), pool: "default".into(), numa, new: false };
         for (node, near) in [(None, None), (None, Some(1)), (Some(1), None), (Some(1), Some(1))] {
             require_same(node, &target(near)).unwrap();
         }

@@ -26,6 +26,13 @@ pub fn show(json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> St
     Ok(())
 }
 
+/// Prints to standard error beside the results. Where that is a closed pipe or a full disk, the
+/// command goes on: `eprintln!` would end it with a panic.
+pub fn note(text: &str) {
+    let mut err = std::io::stderr().lock();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
 /// `error:` and `hint:` on standard error.
 pub fn complain(error: &Error) {
     let mut err = std::io::stderr().lock();

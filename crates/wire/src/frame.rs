@@ -28,6 +28,9 @@
 //! The answer then may have it, too: its checksum is the one under which the payload is stored, and nobody has compared them yet. So what is read is summed
 //! once on its way and not at both ends.
 //!
+//! An answer whose body is longer than a frame takes comes in several frames: [`Kind::Part`] for each piece but the last, which is the
+//! [`Kind::Reply`]. Requests have one frame.
+//!
 //! What [`Header::decode`] refuses ends the connection: after it nobody knows where the next frame starts. A service that isn't known here
 //! is no such case; it is refused like any request.
 
@@ -43,6 +46,9 @@ pub const HEADER_BYTES: usize = 64;
 
 /// The longest body, bytes: a directory listing of a few thousand entries fits, and a peer can't claim much memory by a header alone.
 pub const MAX_BODY_BYTES: u32 = 1 << 20;
+
+/// The longest body of an answer, all its pieces together, bytes. The longest list is that of 65,536 sessions, with some 300 bytes each.
+pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// The longest payload, bytes: four times the largest request of the kernel.
 pub const MAX_PAYLOAD_BYTES: u32 = 4 << 20;
@@ -83,6 +89,8 @@ pub enum Kind {
     Pong = 8,
     /// The sender sends nothing more and closes.
     Goodbye = 9,
+    /// A piece of the body of the answer to the request with the same id. More pieces follow; the last one is the [`Kind::Reply`].
+    Part = 10,
 }
 
 impl Kind {
@@ -98,6 +106,7 @@ impl Kind {
             7 => Kind::Ping,
             8 => Kind::Pong,
             9 => Kind::Goodbye,
+            10 => Kind::Part,
             _ => return None,
         })
     }

@@ -39,6 +39,15 @@ pub struct Recall {
     pub keep: Option<LeaseMode>,
 }
 
+/// The size of a file as the holder of its `Write` lease knows it: all that applications have been
+/// told of lies within.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct KnownSize {
+    pub ino: InodeId,
+    pub size: u64,
+}
+
 /// The answer to a recall: what is cached beyond what may be kept is gone, what was owned is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Yield {

@@ -9,7 +9,7 @@
 //!   name or a size is allowed is for the service to say.
 //! - Bytes of version 1 keep their meaning: numbers of fields, kinds and values are fixed, `tests/golden` has an image of each message.
 //!   Fields that are not known are passed over.
-//! - A body has at most [`frame::MAX_BODY_BYTES`], a list at most [`MAX_ENTRIES`] or [`MAX_LIST_ITEMS`]; who fills a list keeps to it.
+//! - The body of a request has at most [`frame::MAX_BODY_BYTES`], that of an answer [`frame::MAX_ANSWER_BYTES`], a list at most [`MAX_ENTRIES`] or [`MAX_LIST_ITEMS`]; who fills a list keeps to it.
 //!
 //! ```
 //! use types::{InodeId, SessionId, TargetId};
@@ -29,6 +29,7 @@
 //! # Ok::<(), wire::Malformed>(())
 //! ```
 
+pub mod authorization;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -43,7 +44,7 @@ mod proto;
 mod storage;
 
 pub use kv::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest, MAX_KV_BATCHES};
-pub use lease::{Grant, LeaseMode, Recall, Yield};
+pub use lease::{Grant, KnownSize, LeaseMode, Recall, Yield};
 pub use lock::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 pub use message::{Answer, Malformed, Message, Request, Service};
 pub use meta::{
@@ -54,7 +55,7 @@ pub use mgmt::{MgmtReply, MgmtRequest};
 pub use partitions::{Access, PartitionsReply, PartitionsRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{
-    Allocate, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_RATES, MAX_REGIONS, MAX_SURVEYED, Measure,
-    Number, Part, Path, Rate, RateOf, Regions, Seek, StorageOp, StorageReply, StorageRequest, Survey,
-    WATCHED_REGION,
+    Allocate, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_GAPS, MAX_RATES, MAX_REGIONS, MAX_SURVEYED,
+    Measure, Number, Part, Path, Rate, RateOf, Regions, Room, Seek, StorageOp, StorageReply, StorageRequest,
+    Survey, WATCHED_REGION,
 };

@@ -1,5 +1,6 @@
 //! What every message can do: become bytes, and come out of bytes that nobody vouches for.
 
+use crate::authorization::Rule;
 use std::fmt;
 use types::Error;
 
@@ -20,6 +21,10 @@ pub trait Request: Message {
 
     /// Bytes of payload that the answer brings: those of a read's buffer.
     fn answer_payload(&self) -> Answer;
+
+    /// Its row in the table of who may ask for what ([`crate::authorization`]). The transport refuses
+    /// other callers before the service sees the request.
+    fn rule(&self) -> Rule;
 }
 
 /// What comes beside an answer.
@@ -57,6 +62,17 @@ impl Service {
             4 => Some(Service::KeyValue),
             5 => Some(Service::Partitions),
             _ => None,
+        }
+    }
+
+    /// For messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Service::Management => "management",
+            Service::Metadata => "metadata",
+            Service::Storage => "storage",
+            Service::KeyValue => "key-value",
+            Service::Partitions => "partitions",
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Requests to a metadata service.
 
 use crate::{
-    Capability, Grant, HeldLock, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Number, Recall, Yield,
+    Capability, Grant, HeldLock, KnownSize, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Number,
+    Recall, Yield,
 };
 use bytes::Bytes;
 use types::{
@@ -18,6 +19,9 @@ pub struct MetaRequest {
     pub number: Option<Number>,
     /// Who asks, on the client.
     pub credentials: Credentials,
+    /// The client vouches, for this request alone, that the requesting thread has capabilities that
+    /// override what its ids allow, in the user namespace of the mount.
+    pub privileged: bool,
     /// What is asked.
     pub op: MetaOp,
 }
@@ -29,6 +33,9 @@ pub enum RenameMode {
     Replace,
     NoReplace,
     Exchange,
+    /// As `Replace`, and leaves a whiteout at the old place: a character device 0:0, by which overlay
+    /// file systems mark removed names.
+    Whiteout,
 }
 
 /// How an attribute is set.
@@ -168,11 +175,13 @@ pub enum MetaOp {
     /// more: what it had written there was settled meanwhile, in favour of the inline copy.
     DropInline { ino: InodeId, size: u64, mtime: Timestamp },
     /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began: `Attr`.
-    /// Never shrinks a file by itself: the caller knows the exact size.
+    /// Never shrinks a file by itself: the caller knows the exact size. `lens`: lengths of the chunk files in stripe
+    /// order, 0 for those that the client couldn't ask; or none. The service notes them as [`FileInfo::known`].
     EndWrite {
         ino: InodeId,
         size: u64,
         blocks: u64,
+        lens: Vec<u64>,
         mtime: Option<Timestamp>,
         done: bool,
         kill_suid_sgid: bool,
@@ -203,14 +212,26 @@ pub enum MetaOp {
     /// the last of them answered before `Register`: `Unit`. Until every session of before is back or ended, nobody is granted a lock. `EAGAIN`
     /// when one of them is held by somebody else: that one is lost.
     ReclaimLocks { locks: Vec<HeldLock> },
+    /// A session that is about to register, or to follow partitions, says of which inodes it has files open; in as many requests as it
+    /// takes, the last of them answered before `Register` or `Follow`, which brings the rest of them: `Unit`. Nobody else is let in
+    /// before that one.
+    ReclaimOpens { inodes: Vec<InodeId> },
+    /// A session that is about to register, or to follow, tells the size of files whose chunks it
+    /// was changing under `Write` when that lease ended with the service that had granted it; in as
+    /// many requests as it takes, the last of them answered before `Register` or `Follow`: `Unit`.
+    /// When the service settles such a file, it cuts chunks that reach beyond that size: they hold
+    /// parts of writes that no application has been told of, and that the client repeats. Sizes
+    /// that come when the session is back already are ignored.
+    ReclaimSizes { sizes: Vec<KnownSize> },
 
     /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
-    /// caches nothing; `in_use` are the inodes of which it has files open. Its recalls are asked for from 0 on. Sessions that didn't
+    /// caches nothing; `in_use` are the inodes of which it has files open, as far as `ReclaimOpens` hasn't
+    /// said so. Its recalls are asked for from 0 on. Sessions that didn't
     /// register get no leases. Of partitions that came to the service from another one the session has to say the same by `Follow`. The service makes the
     /// `promised` files before it lets others in: programs have them.
     Register { in_use: Vec<InodeId>, promised: Vec<Promise> },
     /// The session follows partitions that another service executed before to this one, which asked for it (`Adopted`): `Unit`. It has dropped
-    /// everything that it cached of their inodes and has no lease on any, nor any recall to answer; `in_use` are those of which it has files open. The
+    /// everything that it cached of their inodes and has no lease on any, nor any recall to answer; `in_use` as with `Register`. The
     /// service forgets what leases and uses it knew of the session there, settles what the session wrote and didn't report, and looks
     /// again for answers that the other service gave it, so that a change which is sent again isn't made twice. `EREMOTE` when one of them isn't the service's (any more).
     /// `promised`: as with `Register`.
@@ -219,9 +240,8 @@ pub enum MetaOp {
     /// are partitions to which the session has yet to follow. Being asked again and again, it also tells that the session lives.
     NextRecalls { after: u64 },
     /// Says more of who asks by the request's credentials: `Unit`. A kernel's request has one group only, so a client says it when the service
-    /// refused what its kernel had allowed (`EACCES`, `EPERM`), and then asks again. `ino`: what that was about. `privileged`: the kernel
-    /// vouches for rights that no id shows, capabilities of the process.
-    Introduce { ino: InodeId, groups: Vec<u32>, privileged: bool },
+    /// refused what its kernel had allowed (`EACCES`, `EPERM`), and then asks again. `ino`: what that was about.
+    Introduce { ino: InodeId, groups: Vec<u32> },
     /// Answers recalls: `Unit`.
     Yield { yields: Vec<Yield> },
     /// The recalls with numbers up to `seen` that are not answered yet are being worked on (what is written has to reach a storage
@@ -246,6 +266,13 @@ pub enum MetaOp {
 }
 
 impl MetaOp {
+    /// Whether the service alone checks the user's permission. The client's kernel checks the other
+    /// changes before it sends them. It takes these for something else: for a created file that
+    /// needs no check, and for an extended attribute that needs write permission only.
+    pub fn is_unchecked_by_kernel(&self) -> bool {
+        matches!(self, MetaOp::MayOpen { .. } | MetaOp::SetPattern { .. } | MetaOp::Migrate { .. })
+    }
+
     /// The inode that is asked about or changed, of a name the directory that it is in: the service that executes its partition is to be asked.
     /// `None` for what concerns a session or a service as a whole.
     pub fn subject(&self) -> Option<InodeId> {
@@ -287,6 +314,8 @@ impl MetaOp {
             | MetaOp::MigrationOf { ino }
             | MetaOp::Describe { ino } => Some(*ino),
             MetaOp::ReclaimLocks { .. }
+            | MetaOp::ReclaimOpens { .. }
+            | MetaOp::ReclaimSizes { .. }
             | MetaOp::StillYielding { .. }
             | MetaOp::Register { .. }
             | MetaOp::Follow { .. }
@@ -306,6 +335,8 @@ pub struct FileInfo {
     pub attr: Attr,
     /// Where its chunks are; `None` while it has none.
     pub layout: Option<Layout>,
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is known.
+    pub known: Vec<u64>,
     /// Inline content; shorter than `attr.size` where the rest is a hole. `None` for a chunked file.
     pub inline: Option<Bytes>,
     /// The most bytes that may live inline.

@@ -11,6 +11,7 @@ pub use ceilings::{CeilingInfo, MAX_CEILINGS, MeasuredPlace};
 pub use health::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
 pub use rates::{CeilingShare, TargetRate, TargetWork};
 
+use crate::authorization::{self, Rule};
 use crate::{Answer, Malformed, Message, Request, Service};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,6 +32,8 @@ pub enum NodeChange {
     Name(String),
     /// The rack that it is in; none: nothing is known of it.
     Rack(Option<String>),
+    /// What it does; services of other nodes let it do no more than that.
+    Roles(Vec<Role>),
 }
 
 /// What was changing where a crash has left chunk files.
@@ -195,6 +198,10 @@ pub enum MgmtRequest {
     ListCeilings,
     /// A new token, for a node or for clients: `Token`.
     NewToken { client: bool },
+    /// A certificate for the HTTP interface of a node, by a request for one as hexadecimal digits:
+    /// `Certificate`. `names`: DNS names and addresses. A connection gets those that the map knows of
+    /// its node, and those of the machine itself.
+    CertifyApi { node: NodeId, csr: String, names: Vec<String> },
 }
 
 /// A machine asks to become a node.
@@ -415,6 +422,10 @@ pub enum MgmtReply {
     Token {
         token: String,
     },
+    /// PEM: the certificate, then the authority's.
+    Certificate {
+        chain: String,
+    },
 }
 
 /// What never changes of a cluster.
@@ -458,6 +469,8 @@ pub struct Registered {
     /// What capabilities are signed and checked with.
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub keys: Secret,
+    /// The cluster's time, by which capabilities end, Unix seconds.
+    pub time_s: i64,
 }
 
 /// Text that is shown to nobody: keys, as they are handed from management to nodes.
@@ -487,6 +500,8 @@ pub struct Alive {
     /// As in [`Registered`].
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub keys: Secret,
+    /// As in [`Registered`].
+    pub time_s: i64,
 }
 
 /// A node for people.
@@ -663,21 +678,23 @@ impl Message for MgmtReply {
 }
 
 impl MgmtRequest {
-    /// What gives a node another name, another rack, or both, as far as something is said of them: all of it is done, or nothing.
+    /// What gives a node another name, rack or roles, as far as something is said of them: all of it is done, or nothing.
     pub fn change_node(
         node: NodeId,
         name: Option<String>,
         rack: Option<Option<String>>,
+        roles: Option<Vec<Role>>,
     ) -> Option<MgmtRequest> {
-        match (name, rack) {
-            (Some(name), Some(rack)) => {
-                let changes = vec![NodeChange::Rack(rack), NodeChange::Name(name)];
-                Some(MgmtRequest::SetNode { node, changes })
-            }
+        match (name, rack, roles) {
             // These are understood by older management services, too.
-            (Some(name), None) => Some(MgmtRequest::RenameNode { node, name }),
-            (None, Some(rack)) => Some(MgmtRequest::SetRack { node, rack }),
-            (None, None) => None,
+            (Some(name), None, None) => Some(MgmtRequest::RenameNode { node, name }),
+            (None, Some(rack), None) => Some(MgmtRequest::SetRack { node, rack }),
+            (None, None, None) => None,
+            (name, rack, roles) => {
+                let changes =
+                    [rack.map(NodeChange::Rack), name.map(NodeChange::Name), roles.map(NodeChange::Roles)];
+                Some(MgmtRequest::SetNode { node, changes: changes.into_iter().flatten().collect() })
+            }
         }
     }
 }
@@ -693,6 +710,10 @@ impl Request for MgmtRequest {
             | MgmtRequest::SetMember { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
+    }
+
+    fn rule(&self) -> Rule {
+        authorization::management(self)
     }
 }
 
@@ -736,9 +757,13 @@ mod tests {
             }],
             ..ClusterMap::default()
         };
-        let alive =
-            MgmtReply::Alive(Alive { lease_ms: 10_000, map: Some(Arc::new(map)), keys: Secret::default() });
-        let expected = r#"{"answer":"alive","lease_ms":10000,"map":{"epoch":2,"nodes":[{"id":1,"name":"a","addresses":["127.0.0.1:7500"],"roles":["mgmt"],"state":"probably-offline","version":"0.1.0"}],"targets":[],"pools":[],"groups":[]}}"#;
+        let alive = MgmtReply::Alive(Alive {
+            lease_ms: 10_000,
+            map: Some(Arc::new(map)),
+            keys: Secret::default(),
+            time_s: 1_800_000_000,
+        });
+        let expected = r#"{"answer":"alive","lease_ms":10000,"map":{"epoch":2,"nodes":[{"id":1,"name":"a","addresses":["127.0.0.1:7500"],"roles":["mgmt"],"state":"probably-offline","version":"0.1.0"}],"targets":[],"pools":[],"groups":[]},"time_s":1800000000}"#;
         assert_eq!(text(&alive), expected);
         assert_eq!(MgmtReply::decode(expected.as_bytes()).unwrap(), alive);
         let set = MgmtRequest::SetRack { node: NodeId(3), rack: Some("r1".into()) };

@@ -20,6 +20,9 @@ pub struct StorageRequest {
     pub epoch: u64,
     /// The mirrored group that it is about; `None` for what lies on one target only, and for what is about the target as a whole.
     pub group: Option<InGroup>,
+    /// For [`StorageOp::Read`], `Write`, `Seek` and `Allocate`: the chunk file is known to have at least this length
+    /// ([`crate::FileInfo::known`]). One that is absent or shorter is damage, and no hole: `EIO`. 0: nothing is known.
+    pub known: u64,
     /// What is asked.
     pub op: StorageOp,
 }
@@ -50,7 +53,17 @@ pub enum Part {
 impl StorageRequest {
     /// A request that may be repeated without harm, by whom nobody asks for a capability.
     pub fn new(session: SessionId, target: TargetId, ino: InodeId, op: StorageOp) -> StorageRequest {
-        StorageRequest { session, target, ino, number: None, capability: None, epoch: 0, group: None, op }
+        StorageRequest {
+            session,
+            target,
+            ino,
+            number: None,
+            capability: None,
+            epoch: 0,
+            group: None,
+            known: 0,
+            op,
+        }
     }
 }
 
@@ -85,9 +98,9 @@ impl Capability {
         u64::from_le_bytes(self.0[56..64].try_into().expect("eight bytes"))
     }
 
-    /// When it says that it ends, Unix seconds.
-    pub fn expires_s(&self) -> u64 {
-        u64::from_le_bytes(self.0[32..40].try_into().expect("eight bytes"))
+    /// How long it says that it is valid from when it was signed, seconds.
+    pub fn valid_s(&self) -> u64 {
+        u16::from_le_bytes([self.0[2], self.0[3]]).into()
     }
 }
 
@@ -139,6 +152,8 @@ pub enum StorageOp {
     Allocate { range: ByteRange, how: Allocate },
     /// Removes the chunk file; an absent one is no error: `Done`.
     Delete,
+    /// Asked by the check of a file system: the chunk file belongs to no file. It is kept aside with its checksums, and is no chunk file any more: `Done`.
+    SetAside,
     /// Everything acknowledged of this chunk file is on disk when this answers: `Done`.
     Sync,
     /// Everything acknowledged of the target is on disk when this answers; asked of a mirrored group, everything of the group, on all its good
@@ -201,6 +216,9 @@ pub enum StorageOp {
     /// in four bytes each, of all of them in order. With the last ones the chunk file is made; what isn't zeros is refused until it is brought by
     /// [`StorageOp::Rewrite`]: `Unit`.
     Expect { first: u64, len: u64 },
+    /// What it takes to reserve a range of the chunk file, asked before anything is reserved:
+    /// `Room`.
+    Room { range: ByteRange },
 }
 
 /// What is measured, each for so long as [`StorageOp::Measure`] says.
@@ -301,7 +319,25 @@ pub enum StorageReply {
     Healed(Healed),
     /// At most [`MAX_RATES`].
     Rates(Vec<Rate>),
+    Room(Room),
 }
+
+/// What a range of a chunk file needs to have all of its space.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// The disk, of all of this node's machine: targets that share one are granted their room once.
+    pub disk: u64,
+    /// Bytes that chunk files may still take on it.
+    pub free: u64,
+    /// Bytes of the range without space.
+    pub wanted: u64,
+    /// The first parts of the range without space, at most [`MAX_GAPS`]: what a reservation that
+    /// fails is to give back.
+    pub gaps: Vec<ByteRange>,
+}
+
+/// Items of [`Room::gaps`].
+pub const MAX_GAPS: usize = 1024;
 
 /// What a copy of a chunk file looks like from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

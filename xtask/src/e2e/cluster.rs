@@ -25,7 +25,6 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "cluster_drains_a_target", scope: Scope::Own, minutes: 8, run: drained_target },
     TestCase { name: "cluster_refusals", scope: Scope::Own, minutes: 5, run: refusals },
     TestCase { name: "cluster_of_all_roles", scope: Scope::Own, minutes: 8, run: all_roles },
-    TestCase { name: "cluster_target_of_two_nodes", scope: Scope::Own, minutes: 5, run: target_of_two_nodes },
 ];
 
 /// How long a node may take until it serves, and a mount until it is mounted.
@@ -35,12 +34,12 @@ const START_DEADLINE: Duration = Duration::from_secs(90);
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How long the cluster may take to notice what has become of a node.
-const NOTICE_DEADLINE: Duration = Duration::from_secs(60);
+pub(super) const NOTICE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A cluster below a base folder; everything of it is gone when this is dropped.
 pub(super) struct ClusterRig {
     weft: PathBuf,
-    base: PathBuf,
+    pub(super) base: PathBuf,
     transport: &'static str,
     protection: &'static str,
     nodes: Vec<(String, Child)>,
@@ -184,9 +183,12 @@ impl ClusterRig {
         self.ok(&["umount", &self.text(path)])?;
         let Some(at) = self.mounts.iter().position(|(other, _)| other == path) else { return Ok(()) };
         let (_, mut child) = self.mounts.remove(at);
+        // The servers may be stopped from now on.
+        let has_ended = child.try_wait().at("the client")?.is_some();
         let status = process::wait(&mut child, STOP_DEADLINE).at("waiting for a client")?;
         cleanup::released(&Resource::Process(child.id() as i32));
         cleanup::released(&Resource::Mount(path.to_path_buf()));
+        ensure!(has_ended, "weft umount has returned before the session had ended");
         ensure!(
             status.is_some_and(|status| status.success()),
             "the client of {} ended with {status:?}:\n    {}",
@@ -249,7 +251,7 @@ impl ClusterRig {
         self.base.join(format!("node-{name}"))
     }
 
-    fn log(&self, name: &str) -> String {
+    pub(super) fn log(&self, name: &str) -> String {
         fs::read_to_string(self.base.join(format!("{name}.out"))).unwrap_or_default()
     }
 
@@ -309,7 +311,7 @@ fn free_address() -> TestResult<String> {
 }
 
 /// Files of sizes around the limits: inline, a chunk, several chunks on both targets.
-fn write_files(dir: &Path, seed: u64) -> TestResult {
+pub(super) fn write_files(dir: &Path, seed: u64) -> TestResult {
     for size in [0usize, 5, 4096, 4097, 1 << 20, 5 << 20] {
         let path = dir.join(format!("{seed}-{size}"));
         fs::write(&path, Rng::new(seed + size as u64).bytes(size)).at(path.display())?;
@@ -317,7 +319,7 @@ fn write_files(dir: &Path, seed: u64) -> TestResult {
     Ok(())
 }
 
-fn check_files(dir: &Path, seed: u64) -> TestResult {
+pub(super) fn check_files(dir: &Path, seed: u64) -> TestResult {
     for size in [0usize, 5, 4096, 4097, 1 << 20, 5 << 20] {
         let path = dir.join(format!("{seed}-{size}"));
         let found = fs::read(&path).at(path.display())?;
@@ -442,6 +444,12 @@ fn by_mount_helper(rig: &ClusterRig, other: &Path) -> TestResult {
     check_files(&path.join("one"), 1)?;
     ensure!(fs::write(path.join("new"), "x").is_err(), "a mount that is to be read-only takes a file");
     ensure!(!other.join("new").exists(), "it is there");
+    // Its line in fstab is mounted already.
+    let table = rig.base.join("fstab.txt");
+    fs::write(&table, format!("{file} {} fuse.weft ro,_netdev 0 0\n", path.display())).at("the table")?;
+    let all =
+        process::run_ok(Command::new("mount").arg("-T").arg(&table).args(["-a", "-v"]), COMMAND_DEADLINE)?;
+    ensure!(all.stdout.contains("already mounted"), "mount -a says: {}", all.stdout);
     rig.ok(&["umount", &rig.text(&path)])?;
     cleanup::released(&Resource::Mount(path));
     Ok(())
@@ -698,100 +706,4 @@ fn all_roles(stage: &Stage) -> TestResult {
     rig.ok(&["fsck", "--dir", &m])?;
     check_files(&mirrored, 5)?;
     rig.unmount(&mount)
-}
-
-/// One target is never open in two processes, however the second one is told of it. When its node has stopped, another one takes it over at its start.
-fn target_of_two_nodes(stage: &Stage) -> TestResult {
-    let mut rig = ClusterRig::start(stage, "cluster-claims", "plain")?;
-    rig.add_node("a")?;
-    rig.join("b", "storage")?;
-    let (m, a, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")), rig.text(&rig.dir("b")));
-    let (target, copy) = (rig.text(&rig.base.join("target-a")), rig.text(&rig.base.join("target-copy")));
-    let owner = |rig: &ClusterRig| -> TestResult<String> {
-        Ok(rig.json(&["target", "show", "1", "--dir", &m])?["node"].to_string())
-    };
-    let mount = rig.mount("mnt")?;
-    write_files(&mount, 1)?;
-    process::run_ok(Command::new("sync").arg("-f").arg(&mount), COMMAND_DEADLINE)?;
-    let (config, before) = (rig.dir("b").join("node.toml"), owner(&rig)?);
-    let empty = fs::read_to_string(&config).at("node.toml")?;
-
-    rig.refused(&["target", "add", &target, "--dir", &b], "is served by node")?;
-    process::run_ok(Command::new("cp").args(["-a", &target, &copy]), COMMAND_DEADLINE)?;
-    rig.refused(&["target", "add", &copy, "--dir", &b], "is served by node")?;
-    rig.refused(&["target", "add", &copy, "--dir", &a], "is served already")?;
-    rig.stop("b")?;
-    rig.refused(&["target", "add", &target, "--dir", &b], "is already served by process")?;
-    ensure_eq!(fs::read_to_string(&config).at("node.toml")?, empty, "what was refused has changed node.toml");
-
-    // By hand, so that nothing but the process itself is in the way.
-    fs::write(&config, format!("{empty}\n[[target]]\npath = {target:?}\npool = \"default\"\n"))
-        .at("node.toml")?;
-    rig.serve("b")?;
-    let log = rig.log("b");
-    ensure!(log.contains("is already served by process"), "b doesn't say why:\n    {}", last_lines(&log));
-    let status = rig.json(&["status", "--dir", &b])?;
-    ensure!(status["unserved"][0]["path"] == *target, "b doesn't tell that it isn't served: {status}");
-    ensure_eq!(owner(&rig)?, before, "the node of target 1");
-    check_files(&mount, 1)?;
-    rig.stop("b")?;
-    fs::write(&config, &empty).at("node.toml")?;
-
-    // The disk moves, at a start of its new node.
-    rig.serve("b")?;
-    rig.stop("a")?;
-    rig.wait_for_node("a", "offline")?;
-    rig.refused(&["target", "add", &target, "--dir", &b], "comes from node")?;
-    rig.stop("b")?;
-    rig.ok(&["target", "add", &target, "--dir", &b])?;
-    rig.serve("b")?;
-    ensure!(owner(&rig)? != before, "target 1 is still counted as of node {before}");
-    check_files(&mount, 1)?;
-    write_files(&mount, 2)?;
-    // Who had it finds it taken.
-    rig.serve("a")?;
-    ensure!(owner(&rig)? != before, "target 1 has gone back to node {before}");
-    check_files(&mount, 2)?;
-
-    removed_target(&mut rig, &target, &mount)?;
-    rig.unmount(&mount)?;
-    // A stopped node has nothing to check by itself.
-    rig.stop("a")?;
-    rig.refused(&["fsck", "--dir", &a], "the node is not running")
-}
-
-/// One that was removed keeps its node, which is `b`, from nothing: neither when management is started anew nor when the node is.
-fn removed_target(rig: &mut ClusterRig, target: &str, mount: &Path) -> TestResult {
-    let (m, a, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")), rig.text(&rig.dir("b")));
-    let other = rig.text(&rig.base.join("target-b"));
-    rig.ok(&["target", "add", &other, "--dir", &b])?;
-    rig.ok(&["target", "drain", "1", "--wait", "--dir", &m])?;
-    rig.ok(&["target", "remove", "1", "--dir", &m])?;
-    for node in ["m", "b"] {
-        rig.stop(node)?;
-        rig.serve(node)?;
-        rig.wait_for_node("b", "online")?;
-        check_files(mount, 2)?;
-        // Longer than a heartbeat, by which it would be told to go.
-        thread::sleep(Duration::from_secs(3));
-        rig.wait_for_node("b", "online")?;
-    }
-    ensure!(rig.log("b").contains("it may have been removed"), "b doesn't say what to take out of node.toml");
-    rig.refused(&["target", "add", target, "--dir", &a], "is not in the cluster")?;
-
-    // The directory of one that was removed a moment ago becomes another one when it is empty, on the node that has it open.
-    let third = rig.text(&rig.base.join("target-third"));
-    let added = rig.json(&["target", "add", &third, "--dir", &a])?["target"].to_string();
-    rig.ok(&["target", "drain", &added, "--wait", "--dir", &m])?;
-    rig.ok(&["target", "remove", &added, "--dir", &m])?;
-    rig.refused(&["target", "add", &third, "--dir", &a], "is not in the cluster")?;
-    for entry in fs::read_dir(&third).at("the target")? {
-        let path = entry.at("the target")?.path();
-        if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.at(path.display())?;
-    }
-    let again = rig.json(&["target", "add", &third, "--dir", &a])?["target"].to_string();
-    ensure!(again != added, "the removed target {added} is there again");
-    write_files(mount, 3)?;
-    ["b", "a"].iter().try_for_each(|node| rig.stop(node).and_then(|()| rig.serve(node)))?;
-    (1..=3).try_for_each(|seed| check_files(mount, seed))
 }

@@ -54,6 +54,7 @@ fn ensure_same(found: &[u8], expected: &[u8], what: &str) -> TestResult {
 
 fn holes(stage: &Stage) -> TestResult {
     let dir = stage.folder("holes")?;
+    holes_of_a_file_that_is_written(&dir.join("sparse"))?;
     let file = read_write(&dir.join("file"))?;
     file.set_len(16 * MIB).at("truncate")?;
     file.write_all_at(&[1; 4096], 4 * MIB).at("write")?;
@@ -78,6 +79,38 @@ fn holes(stage: &Stage) -> TestResult {
     file.read_exact_at(&mut zeros, 6 * MIB).at("read")?;
     ensure!(zeros.iter().all(|byte| *byte == 0), "a hole doesn't read as zeros");
     Ok(())
+}
+
+/// Programs that copy a sparse file look at its blocks first, also while it is written and right after.
+fn holes_of_a_file_that_is_written(path: &Path) -> TestResult {
+    const LENGTH: u64 = 1 << 30;
+    const FEW: u64 = MIB / 512;
+    let file = read_write(path)?;
+    file.write_all_at(&[1], LENGTH - 1).at("write")?;
+    let looks = |when: &str| -> TestResult {
+        for meta in [file.metadata().at("fstat")?, fs::metadata(path).at("stat")?] {
+            ensure_eq!(meta.len(), LENGTH, "length {when}");
+            ensure!((1..FEW).contains(&meta.blocks()), "one byte takes {} blocks {when}", meta.blocks());
+        }
+        let data = sys::seek(&file, 0, libc::SEEK_DATA).at("SEEK_DATA")?;
+        ensure!(data >= LENGTH - MIB && data < LENGTH, "first data at {data} {when}");
+        ensure_eq!(sys::seek(&file, 0, libc::SEEK_HOLE).at("SEEK_HOLE")?, 0, "first hole {when}");
+        Ok(())
+    };
+    looks("after a write")?;
+    file.write_all_at(&[2; 8192], 0).at("write")?;
+    ensure!(file.metadata().at("fstat")?.blocks() < FEW, "a second piece takes all");
+    file.set_len(LENGTH / 2).and_then(|()| file.set_len(LENGTH)).at("ftruncate")?;
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    sys::fallocate(&file, punch, 0, 8192).at("punch")?;
+    file.write_all_at(&[1], LENGTH - 1).at("write")?;
+    looks("before fsync")?;
+    file.sync_all().at("fsync")?;
+    looks("after fsync")?;
+    drop(file);
+    let meta = fs::metadata(path).at("stat")?;
+    ensure!((1..FEW).contains(&meta.blocks()), "one byte takes {} blocks after close", meta.blocks());
+    fs::remove_file(path).at("unlink")
 }
 
 fn fallocate_modes(stage: &Stage) -> TestResult {

@@ -112,6 +112,18 @@ impl Disk {
         Ok(())
     }
 
+    /// Takes it away from its path, whoever uses it: what is open stays open.
+    pub fn unmount_lazily(&self) -> TestResult {
+        process::run_ok(Command::new("umount").arg("--lazy").arg(&self.mount), DEADLINE)?;
+        Ok(())
+    }
+
+    /// Mounts it where it was.
+    pub fn mount_again(&self) -> TestResult {
+        process::run_ok(Command::new("mount").arg(&self.device).arg(&self.mount), DEADLINE)?;
+        Ok(())
+    }
+
     /// Mounts it anew, as after a power cut. Nobody uses it any more; the rings of a process that was killed let go of its files a moment after its end.
     pub fn remount(&self) -> TestResult {
         let mut last = None;

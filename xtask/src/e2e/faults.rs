@@ -5,10 +5,10 @@ use super::outcome::{At, Failure, TestResult, ensure, ensure_eq, expect_errno};
 use super::rig::{Rig, RigOptions, last_lines};
 use super::stage::Stage;
 use super::{Content, Rng, Scope, TestCase};
-use crate::process;
+use crate::{process, sys};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +20,13 @@ pub(super) const TESTS: &[TestCase] = &[
         minutes: 5,
         run: full_disk_shared_with_metadata,
     },
+    TestCase {
+        name: "fallocate_takes_all_or_nothing",
+        scope: Scope::Own,
+        minutes: 5,
+        run: fallocate_takes_all_or_nothing,
+    },
+    TestCase { name: "start_on_a_full_disk", scope: Scope::Own, minutes: 5, run: start_on_a_full_disk },
     TestCase { name: "failing_target", scope: Scope::Own, minutes: 5, run: failing_target },
     TestCase { name: "truncated_chunk_file", scope: Scope::Own, minutes: 3, run: truncated_chunk_file },
     TestCase { name: "flipped_bit", scope: Scope::Own, minutes: 3, run: flipped_bit },
@@ -144,6 +151,103 @@ fn full_disk_shared_with_metadata(stage: &Stage) -> TestResult {
     rig.fsck()
 }
 
+/// A reservation of more than the disk has, by several programs at once, and beside them work of
+/// others.
+fn fallocate_takes_all_or_nothing(stage: &Stage) -> TestResult {
+    const DISK_BYTES: u64 = 640 * MIB;
+    const PROGRAMS: usize = 3;
+    let folder = stage.scratch("fallocate")?;
+    let disk = Disk::new(&folder, "shared", DiskKind::Xfs, DISK_BYTES)?;
+    let mut rig = Rig::start(stage.binary()?, disk.path(), RigOptions::new(stage.transport()?))?;
+    let dir = rig.mount().join("dir");
+    fs::create_dir(&dir).at("mkdir")?;
+    fs::write(dir.join("kept"), vec![7; 4 * MIB as usize]).at("a file that is there before")?;
+    reserve(&dir.join("kept"), 16 * MIB)?.at("a reservation that fits")?;
+    let before = sys::space(disk.path()).at("statvfs")?.0;
+    for round in 0..3 {
+        let reserved = std::thread::scope(|scope| {
+            let ask = |program| reserve(&dir.join(format!("large{program}")), 2 * DISK_BYTES);
+            let asked: Vec<_> = (0..PROGRAMS).map(|program| scope.spawn(move || ask(program))).collect();
+            let small =
+                fs::write(dir.join("small"), "small").and_then(|()| fs::remove_file(dir.join("small")));
+            small.at(format!("round {round}: a small file beside a reservation"))?;
+            asked
+                .into_iter()
+                .map(|asked| asked.join().expect("it doesn't panic"))
+                .collect::<TestResult<Vec<_>>>()
+        })?;
+        for reserved in reserved {
+            let error = reserved.err().and_then(|error| error.raw_os_error());
+            ensure_eq!(error, Some(libc::ENOSPC), "round {round}: twice the disk was reserved");
+        }
+        // Each program fits alone, and both together take the reserve.
+        let half = (before - DISK_BYTES / 8) * 3 / 4;
+        let pair: Vec<_> = std::thread::scope(|scope| {
+            let ask = |name: &'static str| reserve(&dir.join(name), half);
+            let asked = ["one", "two"].map(|name| scope.spawn(move || ask(name)));
+            asked
+                .map(|asked| asked.join().expect("it doesn't panic"))
+                .into_iter()
+                .collect::<TestResult<Vec<_>>>()
+        })?;
+        let taken = pair.iter().filter(|reserved| reserved.is_ok()).count() as u64 * half;
+        let free = sys::space(disk.path()).at("statvfs")?.0;
+        ensure!(free + 8 * MIB >= DISK_BYTES / 8, "round {round}: {free} bytes are left of the reserve");
+        ensure!(
+            process::eventually(RECLAIM_DEADLINE, || {
+                sys::space(disk.path()).is_ok_and(|(free, _)| free + taken + 8 * MIB >= before)
+            }),
+            "round {round}: {before} bytes were free before, {taken} are reserved, and too few are left"
+        );
+        for name in ["one", "two", "large0", "large1", "large2"] {
+            fs::remove_file(dir.join(name)).at(format!("round {round}: removing {name}"))?;
+        }
+        let given_back = || sys::space(disk.path()).is_ok_and(|(free, _)| free + 8 * MIB >= before);
+        ensure!(process::eventually(RECLAIM_DEADLINE, given_back), "round {round}: space is lost");
+    }
+    // What was reserved before is there still.
+    let blocks = fs::metadata(dir.join("kept")).at("stat")?.blocks();
+    ensure!(blocks * 512 >= 16 * MIB, "{blocks} blocks of 512 bytes are left of an earlier reservation");
+    rig.down()?;
+    rig.fsck()
+}
+
+/// `fallocate(2)` of a file from its start.
+fn reserve(path: &Path, bytes: u64) -> TestResult<io::Result<()>> {
+    let file = File::options().create(true).truncate(false).write(true).open(path).at(path.display())?;
+    Ok(sys::fallocate(&file, 0, 0, bytes))
+}
+
+/// Another program takes the last byte of the disk, and the process dies.
+fn start_on_a_full_disk(stage: &Stage) -> TestResult {
+    let folder = stage.scratch("full_start")?;
+    let disk = Disk::new(&folder, "shared", DiskKind::Xfs, 640 * MIB)?;
+    let mut rig = Rig::start(stage.binary()?, disk.path(), RigOptions::new(stage.transport()?))?;
+    let dir = rig.mount().join("dir");
+    fs::create_dir(&dir).at("mkdir")?;
+    for number in 0..8 {
+        write_synced(&dir.join(number.to_string()), &vec![1; 4 * MIB as usize]).at("a file")?;
+    }
+    rig.kill();
+    rig.unmount()?;
+    disk.fill()?;
+    let free = sys::space(disk.path()).at("statvfs")?.0;
+    ensure!(free < MIB, "{free} bytes are free on a full disk");
+    rig.up()?;
+    for number in 0..8 {
+        fs::remove_file(dir.join(number.to_string())).at("removing a file on a full disk")?;
+    }
+    let freed = || sys::space(disk.path()).is_ok_and(|(free, _)| free > 24 * MIB);
+    ensure!(process::eventually(RECLAIM_DEADLINE, freed), "removed files give no space back");
+    rig.down()?;
+    rig.fsck()?;
+    disk.relieve()?;
+    rig.up()?;
+    let reserve = rig.dir().join("start-reserve");
+    ensure!(reserve.exists(), "no room is kept for another start");
+    rig.down()
+}
+
 /// A line of the log tells of trouble with the target of this number.
 fn ensure_logged(rig: &Rig, target: u32) -> TestResult {
     let log = rig.log();
@@ -209,7 +313,8 @@ fn failing_target(stage: &Stage) -> TestResult {
         let read = fs::read(path(id)).at("read from the good target")?;
         ensure_eq!(Content::recognise(&read), Some(content(id + 1000)), "a file on the good target");
     }
-    fs::write(dir.join("small"), "metadata goes on").at("a new small file")?;
+    // Beside its inode: in `dir` it would be on one of the two targets.
+    fs::write(rig.mount().join("small"), "metadata goes on").at("a new small file")?;
     // Its stop may say that a target can't be synced, which is right; that it ends is enough.
     drop(rig.down());
     Ok(())

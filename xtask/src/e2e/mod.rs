@@ -7,6 +7,7 @@
 //! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's fault.
 
 mod backups;
+mod claims;
 pub mod cleanup;
 mod cluster;
 mod coherence;
@@ -192,6 +193,7 @@ const TABLES: &[&[TestCase]] = &[
     coherence::TESTS,
     netns::TESTS,
     cluster::TESTS,
+    claims::TESTS,
     machines::TESTS,
     machines::HANG_TESTS,
     machines::KILL_TESTS,
@@ -207,6 +209,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::THROUGH_TESTS,
     machines::SCRUB_TESTS,
     machines::DISK_TESTS,
+    machines::UNMOUNT_TESTS,
     machines::POWER_TESTS,
     machines::PROMISE_TESTS,
     machines::BEHIND_TESTS,

@@ -1,6 +1,7 @@
 //! Programs that people run.
 
-use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno};
+use super::cleanup::{self, Resource};
+use super::outcome::{At, Failure, TestResult, ensure, ensure_eq, expect_errno, skip};
 use super::stage::Stage;
 use super::{Rng, Scope, TestCase, tools};
 use crate::{build, demo, process};
@@ -16,6 +17,7 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "build_a_c_project", scope: Scope::Mounted, minutes: 3, run: build_c },
     TestCase { name: "sqlite_with_four_writers", scope: Scope::Mounted, minutes: 5, run: sqlite },
     TestCase { name: "running_program", scope: Scope::Mounted, minutes: 1, run: running_program },
+    TestCase { name: "overlay_on_top", scope: Scope::Mounted, minutes: 1, run: overlay },
     TestCase { name: "rsync_twice", scope: Scope::Mounted, minutes: 3, run: rsync },
 ];
 
@@ -51,6 +53,54 @@ fn git(stage: &Stage) -> TestResult {
     let (ours, theirs) = ("git -C clone rev-parse work~1", "git -C repo rev-parse HEAD");
     ensure_eq!(sh(ours, &dir)?, sh(theirs, &outside)?, "the commit that was cloned");
     Ok(())
+}
+
+/// An overlay file system, as containers use it, whose upper directory is on weft. What it has removed or renamed is marked there by whiteouts, which
+/// rename(2) leaves behind.
+fn overlay(stage: &Stage) -> TestResult {
+    if !fs::read_to_string("/proc/filesystems").at("/proc/filesystems")?.contains("\toverlay\n") {
+        return skip("this kernel has no overlay file system");
+    }
+    let (outside, dir) = (stage.scratch("overlay")?, stage.folder("overlay")?);
+    let merged = outside.join("merged");
+    sh(
+        "mkdir -p lower/tree merged && echo 1 > lower/one && echo 2 > lower/two && echo 3 > lower/tree/three",
+        &outside,
+    )?;
+    sh("mkdir upper work", &dir)?;
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={},redirect_dir=on,index=off",
+        outside.join("lower").display(),
+        dir.join("upper").display(),
+        dir.join("work").display()
+    );
+    let mount = || -> TestResult {
+        cleanup::hold(Resource::Disk(merged.clone()));
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(&merged);
+        process::run_ok(&mut mount, DEADLINE).map(drop).map_err(Failure::from)
+    };
+    let unmount = || -> TestResult {
+        process::run_ok(Command::new("umount").arg(&merged), DEADLINE)?;
+        cleanup::released(&Resource::Disk(merged.clone()));
+        Ok(())
+    };
+    let expected = "./moved 1\n./renamed/three 3\n./renamed/four 4\n";
+    let list = |what: &str| -> TestResult {
+        let found = sh("for f in moved renamed/three renamed/four; do echo ./$f $(cat $f); done", &merged)?;
+        ensure_eq!(found, expected, "{what}");
+        ensure_eq!(sh("find . | wc -l", &merged)?.trim(), "5", "names {what}");
+        Ok(())
+    };
+    mount()?;
+    sh("mv one moved && rm two && mv tree renamed && echo 4 > renamed/four", &merged)?;
+    list("of the overlay")?;
+    unmount()?;
+    let whiteouts = sh("find . -type c | sort | tr '\\n' ' '", &dir.join("upper"))?;
+    ensure_eq!(whiteouts, "./one ./tree ./two ", "whiteouts on weft");
+    mount()?;
+    list("of the overlay, mounted again")?;
+    unmount()
 }
 
 /// A tree of many files of many sizes, with links and modes; the same for the same count.

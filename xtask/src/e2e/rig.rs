@@ -261,6 +261,10 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        // Where the base is a disk of its own, a process in the background logs to /var/log/weft.
+        if let Ok(log) = fs::read_link(self.dir().join("weft.log")) {
+            drop(fs::remove_file(log));
+        }
         if self.is_alive() && self.down().is_ok() {
             return;
         }

@@ -1,6 +1,6 @@
 //! A disk that fills up: some of it stays free, and what frees space always works.
 
-use crate::common::{INO, LOG_BYTES, buf, identity, read};
+use crate::common::{INO, LOG_BYTES, buf, identity, read, with_target};
 use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
 use rt::sim::Machine;
 use std::path::Path;
@@ -62,6 +62,88 @@ fn writing_ends_before_the_disk_is_full() {
         assert_eq!(fill(&store, InodeId(9)).await, 0);
         let last = read(&store, INO, (pieces - 1) * PIECE, PIECE as usize, IoPath::Cached).await.unwrap();
         assert!(last.iter().all(|byte| *byte == 1));
+    });
+}
+
+#[test]
+fn reservations_of_targets_that_share_a_disk_leave_the_reserve() {
+    for how in [Allocate::Reserve, Allocate::Zero] {
+        on_small_disk(move |store| async move {
+            let dir = Path::new("/other");
+            Store::format_with_log(dir, &identity(), LOG_BYTES).await.unwrap();
+            let (other, _) = Store::open(dir, &identity(), Options::default()).await.unwrap();
+            // Both fit on the disk, and not beside the reserve; each fits alone.
+            let half = (store.space().await.unwrap().free - RESERVE / 2) / 2;
+            let range = ByteRange::new(0, half / PIECE * PIECE);
+            let asked = [store.allocate(INO, range, how), other.allocate(INO, range, how)];
+            let outcomes = rt::join_all(asked.into()).await;
+            let refused: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+            assert_eq!(refused.len(), 1, "{how:?}: {refused:?}");
+            assert_eq!(refused[0].kind(), Kind::NoSpace, "{how:?}: {}", refused[0]);
+            let free = store.space().await.unwrap().free;
+            assert!(free >= RESERVE, "{how:?}: {free} bytes are free");
+            // What has been taken of the claim isn't claimed any more.
+            let rest = ByteRange::new(0, (free - RESERVE) / PIECE * PIECE / 2);
+            other.allocate(InodeId(9), rest, how).await.unwrap();
+            other.close().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_a_reservation_needs_is_told_before_it_is_made() {
+    on_small_disk(|store| async move {
+        let range = ByteRange::new(0, 4 * PIECE);
+        let room = store.room_for(INO, range, 8).await.unwrap();
+        assert_eq!((room.wanted, room.gaps), (4 * PIECE, vec![range]));
+        write(&store, INO, 1, 1).await.unwrap();
+        store.allocate(INO, ByteRange::at(3 * PIECE, PIECE), Allocate::Reserve).await.unwrap();
+        let room = store.room_for(INO, range, 8).await.unwrap();
+        assert_eq!(room.gaps, [ByteRange::at(0, PIECE), ByteRange::at(2 * PIECE, PIECE)]);
+        assert_eq!(room.wanted, 2 * PIECE);
+        let free = store.space().await.unwrap().free;
+        assert_eq!(room.free, free - RESERVE);
+    });
+}
+
+/// On a real file system, of whatever kind.
+#[test]
+fn what_is_given_back_takes_no_space_and_other_reservations_keep_theirs() {
+    with_target(|dir| async move {
+        let (store, _) = Store::open(&dir, &identity(), Options::default()).await.unwrap();
+        let reserve = async |ino, from: u64, to: u64| {
+            let range = ByteRange::new(from * PIECE, to * PIECE);
+            let before = store.room_for(ino, range, 8).await.unwrap();
+            store.allocate(ino, range, Allocate::Reserve).await.unwrap();
+            before
+        };
+        let wanted = async |ino| {
+            let range = ByteRange::new(0, 16 * PIECE);
+            store.room_for(ino, range, 8).await.unwrap().wanted / PIECE
+        };
+        write(&store, INO, 0, 1).await.unwrap();
+        store.sync_all().await.unwrap();
+        let room = reserve(INO, 0, 4).await;
+        if room.gaps.is_empty() {
+            println!("skipped: extents are not listed here");
+            return;
+        }
+        assert_eq!(wanted(INO).await, 12);
+        for gap in room.gaps {
+            store.allocate(INO, gap, Allocate::Punch).await.unwrap();
+        }
+        assert_eq!(wanted(INO).await, 15, "the data and nothing else is left");
+        let data = read(&store, INO, 0, PIECE as usize, IoPath::Cached).await.unwrap();
+        assert!(data.iter().all(|byte| *byte == 1));
+
+        let other = InodeId(9);
+        reserve(other, 8, 10).await;
+        for gap in reserve(other, 0, 4).await.gaps {
+            store.allocate(other, gap, Allocate::Punch).await.unwrap();
+        }
+        let first = store.room_for(other, ByteRange::new(8 * PIECE, 10 * PIECE), 8).await.unwrap();
+        assert_eq!(first.wanted, 0, "an earlier reservation stays");
+        store.close().await.unwrap();
     });
 }
 

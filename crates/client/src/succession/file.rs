@@ -6,19 +6,22 @@ use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use types::{ByteRange, Credentials, Errno, Error, InodeId, Result, SetAttr};
-use wire::{LockKind, LockOwner, LockRange, LockSpace};
+use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 
-/// An open file. When the cluster has ended its session, everything fails with `EIO` until it is closed.
+/// An open file. When the cluster has ended its session, or a lock that was taken through it is lost, everything fails with `EIO` until
+/// it is closed.
 pub struct File {
     client: Arc<Client>,
     handle: Arc<Handle>,
     /// Something was written since the last sync that succeeded.
     unsynced: AtomicBool,
+    /// A lock that was taken through it has been lost: others may have changed what it protected.
+    lock_lost: Arc<AtomicBool>,
 }
 
 impl File {
     pub(crate) fn new(client: Arc<Client>, handle: Arc<Handle>) -> File {
-        File { client, handle, unsynced: AtomicBool::new(false) }
+        File { client, handle, unsynced: AtomicBool::new(false), lock_lost: Arc::default() }
     }
 
     /// The inode that is open.
@@ -36,19 +39,30 @@ impl File {
         self.client.is_over()
     }
 
+    /// Whether a lock that was taken through it is lost.
+    pub fn has_lost_lock(&self) -> bool {
+        self.lock_lost.load(Ordering::Relaxed)
+    }
+
     /// [`Client::read`].
     pub async fn read(&self, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
+        self.check_locks()?;
         self.judge(self.client.read(&self.handle, offset, buf, how).await)
     }
 
     /// [`Client::write`].
     pub async fn write(&self, offset: u64, buf: IoBuf, how: WriteHow) -> Result<usize> {
+        // Pages of mappings may be other processes'.
+        if !how.written_back {
+            self.check_locks()?;
+        }
         self.changing();
         self.judge(self.client.write(&self.handle, offset, buf, how).await)
     }
 
     /// [`Client::fsync`].
     pub async fn fsync(&self, data_only: bool) -> Result<()> {
+        self.check_locks()?;
         // Before, so that a write beside it counts as one that came later.
         let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
         let synced = self.judge(self.client.fsync(&self.handle, data_only).await);
@@ -74,6 +88,7 @@ impl File {
 
     /// [`Client::fallocate`], which takes the rights that the file gives to whoever runs it, as a write does.
     pub async fn fallocate(&self, who: Credentials, mode: u32, range: ByteRange) -> Result<()> {
+        self.check_locks()?;
         self.changing();
         let done = async {
             self.client.fallocate(&self.handle, mode, range).await?;
@@ -84,6 +99,7 @@ impl File {
 
     /// [`Client::lseek`].
     pub async fn lseek(&self, offset: u64, whence: u32) -> Result<u64> {
+        self.check_locks()?;
         self.judge(self.client.lseek(&self.handle, offset, whence).await)
     }
 
@@ -99,6 +115,7 @@ impl File {
             // One of the sessions has ended, or both.
             self.check().and(to.check())?;
         }
+        self.check_locks().and(to.check_locks())?;
         to.changing();
         let copied = async {
             let copied =
@@ -111,6 +128,7 @@ impl File {
 
     /// [`Client::setattr`] of an open file.
     pub async fn setattr(&self, credentials: Credentials, set: SetAttr, size: Option<u64>) -> Result<Known> {
+        self.check_locks()?;
         self.judge(self.client.setattr(credentials, self.ino(), set, size).await)
     }
 
@@ -126,12 +144,15 @@ impl File {
         wait: bool,
         cancel: &Cancel,
     ) -> Result<()> {
-        self.judge(self.client.lock(self.ino(), space, owner, pid, kind, range, wait, cancel).await)
+        self.check_locks()?;
+        let lock = HeldLock { ino: self.ino(), space, owner, pid, kind, range };
+        self.judge(self.client.lock_through(Some(&self.lock_lost), lock, wait, cancel).await)
     }
 
     /// [`Client::unlock`]. That a lock is lost is an error here, too.
     pub async fn unlock(&self, space: LockSpace, owner: LockOwner, range: LockRange) -> Result<()> {
-        self.judge(self.client.unlock(self.ino(), space, owner, range).await)
+        self.judge(self.client.unlock(self.ino(), space, owner, range).await)?;
+        self.check_locks()
     }
 
     /// The same at the end of a descriptor: what is lost is given back already.
@@ -150,6 +171,7 @@ impl File {
         kind: LockKind,
         range: LockRange,
     ) -> Result<Option<(LockKind, LockRange, u32)>> {
+        self.check_locks()?;
         self.judge(self.client.test_lock(self.ino(), owner, kind, range).await)
     }
 
@@ -169,6 +191,14 @@ impl File {
 
     fn check(&self) -> Result<()> {
         self.client.over().map_or(Ok(()), |ended| Err(self.lost(&ended)))
+    }
+
+    fn check_locks(&self) -> Result<()> {
+        if !self.has_lost_lock() {
+            return Ok(());
+        }
+        let message = format!("a lock that was taken through this open file of inode {} is lost", self.ino());
+        Err(Error::new(Errno::EIO, message).hint("close the file and open it again"))
     }
 
     /// What an outcome means for a file whose session may have ended.

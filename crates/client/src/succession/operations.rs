@@ -4,7 +4,7 @@ use super::{File, Succession, tells_of_the_end};
 use crate::{Client, Found, Known, Listing, StatFs};
 use bytes::Bytes;
 use std::sync::Arc;
-use types::{Credentials, Errno, Error, InodeId, Result, SetAttr};
+use types::{Credentials, Errno, Error, FileKind, InodeId, Result, SetAttr};
 use wire::{LockOwner, LockRange, LockSpace, RenameMode, XattrMode};
 
 /// Passes operations on to the session. `look` for those that change nothing, and may be repeated in the next one; `change` for those
@@ -51,9 +51,9 @@ impl Succession {
         self.current().permissions(ino)
     }
 
-    /// [`Client::note_missed`] in the session that there is.
-    pub fn note_missed(&self, credentials: Credentials) {
-        self.current().note_missed(credentials);
+    /// [`Client::errno_of_gone`] in the session that there is.
+    pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
+        self.current().errno_of_gone(credentials, ino)
     }
 
     /// Opens an inode in the session that there is.
@@ -119,8 +119,8 @@ impl Succession {
     }
 
     /// Adds one kernel reference.
-    pub fn remember(&self, ino: InodeId) {
-        self.current.read().remember(ino);
+    pub fn remember(&self, ino: InodeId, kind: FileKind) {
+        self.current.read().remember(ino, kind);
     }
 
     /// Does what may be repeated.

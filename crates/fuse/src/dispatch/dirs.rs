@@ -5,7 +5,7 @@ use crate::reply::{DirWriter, Listed, put};
 use crate::request::Request;
 use crate::transport::Core;
 use client::{Known, Listing};
-use types::{Errno, InodeId, Result, mode};
+use types::{Errno, FileKind, InodeId, Result, mode};
 
 /// Where to go on after `.` and after `..`; the cookies of real entries are larger.
 const AFTER_DOT: u64 = 1;
@@ -32,7 +32,7 @@ pub(super) async fn readdir(core: &Core, rq: &Request, args: ReadIn, plus: bool)
         client.readdir_for(rq.credentials(), rq.ino(), cookie, DirWriter::capacity(size, plus), plus).await?;
     listing.trusted &= keeps;
     let mut writer = DirWriter::new(&rq.out, size, plus);
-    fill(&mut writer, rq.ino(), args.offset, &listing, |ino| client.remember(ino));
+    fill(&mut writer, rq.ino(), args.offset, &listing, |ino, kind| client.remember(ino, kind));
     if writer.len() == 0 && !(listing.end && listing.entries.is_empty()) {
         // An empty reply would mean the end.
         return Err(Errno::EINVAL.into());
@@ -46,7 +46,7 @@ fn fill(
     dir: InodeId,
     offset: u64,
     listing: &Listing,
-    mut remember: impl FnMut(InodeId),
+    mut remember: impl FnMut(InodeId, FileKind),
 ) {
     let dots: [(u64, InodeId, &[u8]); 2] = [(AFTER_DOT, dir, b"."), (AFTER_DOT_DOT, listing.parent, b"..")];
     for (next, ino, name) in dots {
@@ -62,8 +62,8 @@ fn fill(
         if !writer.push(&listed, attr.as_ref()) {
             return;
         }
-        if writer.with_attributes() && attr.is_some() {
-            remember(entry.ino);
+        if let Some(attr) = attr.filter(|_| writer.with_attributes()) {
+            remember(entry.ino, attr.kind());
         }
     }
 }
@@ -135,7 +135,7 @@ mod tests {
         let read = |offset| {
             let out = IoBuf::alloc(4096);
             let mut writer = DirWriter::new(&out, 4096, false);
-            fill(&mut writer, InodeId(5), offset, &listing, |_| {
+            fill(&mut writer, InodeId(5), offset, &listing, |_, _| {
                 panic!("a plain listing makes no references")
             });
             parse(&out, writer.len(), false)
@@ -153,7 +153,7 @@ mod tests {
         let out = IoBuf::alloc(4096);
         let mut writer = DirWriter::new(&out, 1000, true);
         let mut remembered = Vec::new();
-        fill(&mut writer, InodeId(5), 0, &listing, |ino| remembered.push(ino.0));
+        fill(&mut writer, InodeId(5), 0, &listing, |ino, _| remembered.push(ino.0));
         let told = parse(&out, writer.len(), true);
         let files: Vec<u64> = told.iter().skip(2).map(|(_, ino, _)| *ino).collect();
         assert!(!files.is_empty() && files.len() < 20);

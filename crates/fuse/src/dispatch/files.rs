@@ -15,8 +15,6 @@ use wire::{LockOwner, LockSpace};
 
 const O_TRUNC: u32 = libc::O_TRUNC as u32;
 const O_DIRECT: u32 = libc::O_DIRECT as u32;
-const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
-const O_RDONLY: u32 = libc::O_RDONLY as u32;
 
 /// A file that a process has open.
 pub(crate) struct OpenFile {
@@ -24,8 +22,6 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// Owners of byte-range locks taken through this file.
     pub(crate) owners: Mutex<Vec<LockOwner>>,
-    /// Closing a descriptor sends no FLUSH that would drop the locks of the process.
-    pub(crate) closes_quietly: bool,
     /// Where the last direct writes beside other clients that failed would have ended: see [`super::attrs`]. 0: none since it was asked for.
     pub(crate) failed_end: AtomicU64,
 }
@@ -96,10 +92,8 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
     let is_lost = core.shared.client.is_open_from_before(file.ino());
     let caching = || if is_lost { Caching::Direct } else { file.caching() };
     let shared_with = core.shared.is_shared.then(caching);
-    let open_flags = reply_flags(flags, core.shared.holders.ever_used(), shared_with);
-    let closes_quietly = open_flags & fopen::NOFLUSH != 0;
-    let open =
-        Arc::new(OpenFile { file, owners: Mutex::default(), closes_quietly, failed_end: AtomicU64::new(0) });
+    let open_flags = reply_flags(flags, shared_with);
+    let open = Arc::new(OpenFile { file, owners: Mutex::default(), failed_end: AtomicU64::new(0) });
     match core.shared.handles.insert(core.index, open.clone()) {
         Ok(fh) => Ok(OpenOut { fh, open_flags, backing_id: 0 }),
         Err(errno) => {
@@ -115,16 +109,15 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
 /// `shared_with`: where other clients are, and how the file may be cached beside them. There files opened for writing bypass the page
 /// cache, too, so that several clients can write them without handing anything to and fro.
 ///
-/// Closing a file that was opened for reading needs no FLUSH: there is nothing to report. Its byte-range locks would have to be
-/// dropped, though; so once a mount has seen such locks, every close is told.
-fn reply_flags(flags: u32, locks_in_use: bool, shared_with: Option<Caching>) -> u32 {
-    let caching = if flags & O_DIRECT != 0 || shared_with == Some(Caching::Direct) {
+/// Every close sends a FLUSH, of files that are open for reading as well (no `FOPEN_NOFLUSH`): it
+/// drops the byte-range locks of the process on the file. When a file is opened, nobody can know
+/// whether a process will take one.
+fn reply_flags(flags: u32, shared_with: Option<Caching>) -> u32 {
+    if flags & O_DIRECT != 0 || shared_with == Some(Caching::Direct) {
         fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
     } else {
         fopen::KEEP_CACHE
-    };
-    let quiet_close = flags & O_ACCMODE == O_RDONLY && !locks_in_use;
-    caching | if quiet_close { fopen::NOFLUSH } else { 0 }
+    }
 }
 
 pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<usize> {
@@ -149,20 +142,14 @@ pub(super) async fn release(core: &Core, args: ReleaseIn) -> Result<usize> {
     unlocked.map(|()| 0)
 }
 
-/// Drops the byte-range locks that nobody can give back any more: such as belong to the open file itself (`F_OFD_SETLK`), of which the kernel tells no more
-/// than this, and those of processes whose closing it doesn't tell. Other processes have given theirs back by FLUSH, and may have
-/// taken some anew since, through another file.
+/// Drops the byte-range locks that belong to the open file itself (`F_OFD_SETLK`), of whose end the kernel tells no more than this. Processes
+/// have given theirs back by FLUSH, and may have taken some anew since, through another file.
 async fn drop_left(core: &Core, open: &OpenFile) -> Result<()> {
     let (holders, ino) = (&core.shared.holders, open.file.ino());
     let owners = std::mem::take(&mut *open.owners.lock());
     let mut dropped = Ok(());
     for owner in owners {
-        let holds = if open.closes_quietly {
-            holders.take(ino, owner)
-        } else {
-            holders.take_last(ino, owner, open.id())
-        };
-        if holds {
+        if holders.take_last(ino, owner, open.id()) {
             dropped = dropped.and(core.shared.client.drop_locks(ino, owner, WHOLE_FILE).await);
         }
     }
@@ -173,29 +160,23 @@ async fn drop_left(core: &Core, open: &OpenFile) -> Result<()> {
 mod tests {
     use super::*;
 
+    const O_RDONLY: u32 = libc::O_RDONLY as u32;
     const O_RDWR: u32 = libc::O_RDWR as u32;
     const O_WRONLY: u32 = libc::O_WRONLY as u32;
 
     #[test]
     fn direct_files_bypass_the_cache_and_others_keep_it() {
-        let direct = reply_flags(O_RDWR | O_DIRECT, false, None);
+        let direct = reply_flags(O_RDWR | O_DIRECT, None);
         assert_eq!(direct, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES);
-        assert_eq!(reply_flags(O_RDWR, false, None), fopen::KEEP_CACHE);
+        assert_eq!(reply_flags(O_RDWR, None), fopen::KEEP_CACHE);
     }
 
     #[test]
     fn beside_other_clients_only_what_is_under_a_lease_is_cached() {
-        let cached = reply_flags(O_RDONLY, false, Some(Caching::Kept));
+        let cached = reply_flags(O_RDONLY, Some(Caching::Kept));
         assert_eq!(cached & (fopen::DIRECT_IO | fopen::KEEP_CACHE), fopen::KEEP_CACHE);
         for flags in [O_RDONLY, O_RDWR, O_WRONLY] {
-            assert_ne!(reply_flags(flags, false, Some(Caching::Direct)) & fopen::DIRECT_IO, 0);
+            assert_ne!(reply_flags(flags, Some(Caching::Direct)) & fopen::DIRECT_IO, 0);
         }
-    }
-
-    #[test]
-    fn only_readers_close_quietly_and_only_without_locks() {
-        assert_ne!(reply_flags(O_RDONLY, false, None) & fopen::NOFLUSH, 0);
-        assert_eq!(reply_flags(O_RDONLY, true, None) & fopen::NOFLUSH, 0);
-        assert_eq!(reply_flags(O_WRONLY, false, None) & fopen::NOFLUSH, 0);
     }
 }

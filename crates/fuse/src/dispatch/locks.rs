@@ -17,6 +17,8 @@ use wire::{LockKind, LockOwner, LockRange, LockSpace};
 pub(super) const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
 /// How often it is looked whether a signal waits for who waits for a lock.
 const SIGNAL_LOOK: Duration = Duration::from_millis(250);
+/// So many waits of a core are looked at in that time; more are looked at less often.
+const LOOKS: u32 = 256;
 /// Rests before a `flock` is tried again that wouldn't wait. A close gives one back, but the kernel doesn't wait until we have heard of the close
 /// (RELEASE): who has waited for the process that closed would find its lock still held.
 const UNTIL_A_CLOSE_IS_HEARD: [Duration; 3] =
@@ -70,10 +72,10 @@ pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -
     }
     match tried {
         Err(error) if error.errno == Errno::EAGAIN && wait => {
-            let _blocked = core.block_lane()?;
+            let _blocked = core.block_lane_for_lock()?;
             let waiting = core.shared.interrupts.register(rq.header.unique);
             let wait = open.file.lock(space, owner, pid, kind, range, true, &waiting.cancel);
-            until_signalled(rq.header.pid, &waiting.cancel, wait).await?;
+            until_signalled(core, rq.header.pid, &waiting.cancel, wait).await?;
         }
         done => done?,
     }
@@ -89,10 +91,16 @@ pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -
 
 /// Waits for a lock, and looks now and then whether a signal waits for who waits. The kernel tells of most of them (INTERRUPT), but not of one that comes before
 /// its request has been taken from a queue of io_uring (Linux 6.18: `fuse_uring_prepare_send` doesn't look, as `fuse_dev_do_read` does): the caller would be stuck, and couldn't even be killed.
-async fn until_signalled(caller: u32, cancel: &Cancel, wait: impl Future<Output = Result<()>>) -> Result<()> {
+async fn until_signalled(
+    core: &Core,
+    caller: u32,
+    cancel: &Cancel,
+    wait: impl Future<Output = Result<()>>,
+) -> Result<()> {
     let mut wait = pin!(wait);
     loop {
-        match rt::timeout(SIGNAL_LOOK, wait.as_mut()).await {
+        let rest = SIGNAL_LOOK * core.lock_waits().div_ceil(LOOKS).max(1);
+        match rt::timeout(rest, wait.as_mut()).await {
             Some(done) => return done,
             None if standing::has_signal(caller) => cancel.cancel(),
             None => {}

@@ -30,10 +30,29 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
         Err(error) => {
             log_failure(core, request, &error);
             if error.errno == Errno::ESTALE {
-                core.shared.client.note_missed(request.credentials());
+                return Err(core.shared.client.errno_of_gone(request.credentials(), request.ino()));
             }
-            Err(if (1..=MAX_ERRNO).contains(&error.errno.0) { error.errno } else { Errno::EIO })
+            Err(for_application(error.errno))
         }
+    }
+}
+
+/// What an application sees: no numbers that the parts of weft use between themselves, and none that
+/// the kernel refuses.
+fn for_application(errno: Errno) -> Errno {
+    match errno {
+        Errno::EADDRINUSE
+        | Errno::ECANCELED
+        | Errno::EHOSTDOWN
+        | Errno::EKEYEXPIRED
+        | Errno::EKEYREVOKED
+        | Errno::ENOTCONN
+        | Errno::EPROTO
+        | Errno::EREMCHG
+        | Errno::EREMOTE
+        | Errno::ESHUTDOWN => Errno::EIO,
+        Errno(1..=MAX_ERRNO) => errno,
+        _ => Errno::EIO,
     }
 }
 
@@ -43,7 +62,7 @@ fn log_failure(core: &Core, request: &Request, error: &Error) {
     if error.message.is_empty() {
         return;
     }
-    let is_fault = matches!(error.errno, Errno::EIO | Errno::ETIMEDOUT);
+    let is_fault = matches!(for_application(error.errno), Errno::EIO | Errno::ETIMEDOUT);
     // A page that can't be read is a signal to a program that has it mapped, whatever the number.
     let operation = Opcode::from_number(header.opcode);
     if (is_fault || operation == Some(Opcode::Read))
@@ -125,6 +144,16 @@ mod tests {
 
     fn future_bytes<A, F: Future>(_: impl FnOnce(A) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn applications_see_no_number_of_the_protocol() {
+        for internal in [Errno::EKEYEXPIRED, Errno::EKEYREVOKED, Errno::EREMCHG, Errno::EREMOTE, Errno(512)] {
+            assert_eq!(for_application(internal), Errno::EIO);
+        }
+        for known in [Errno::ENOENT, Errno::ENOSPC, Errno::EDQUOT, Errno::ESTALE, Errno::ETIMEDOUT] {
+            assert_eq!(for_application(known), known);
+        }
     }
 
     #[test]

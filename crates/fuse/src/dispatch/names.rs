@@ -10,6 +10,7 @@ use wire::RenameMode;
 
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
 
 pub(super) async fn lookup(core: &Core, rq: &Request, name: &[u8]) -> Result<usize> {
     let keeps = core.shared.hand_out_names(rq.ino());
@@ -67,7 +68,7 @@ fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
         0 => Ok(RenameMode::Replace),
         RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         RENAME_EXCHANGE => Ok(RenameMode::Exchange),
-        // RENAME_WHITEOUT too: it serves union mounts that have this one as their upper layer.
+        RENAME_WHITEOUT => Ok(RenameMode::Whiteout),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -86,7 +87,8 @@ mod tests {
         assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
         assert_eq!(rename_mode(1), Ok(RenameMode::NoReplace));
         assert_eq!(rename_mode(2), Ok(RenameMode::Exchange));
-        for refused in [3, 4, 8] {
+        assert_eq!(rename_mode(4), Ok(RenameMode::Whiteout));
+        for refused in [3, 5, 6, 8] {
             assert_eq!(rename_mode(refused), Err(Errno::EINVAL));
         }
     }

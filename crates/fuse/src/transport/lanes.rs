@@ -12,10 +12,12 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use types::{Errno, Error, Result};
 
-/// Requests of one core that may wait for a lock at a time; beyond it locking fails with `ENOLCK`. Each holds a lane, so this
-/// many spare lanes may have to be made.
-const MAX_LOCK_WAITS: usize = 256;
-/// Lanes that may wait at a time, for locks and for the kernel: more than it sends requests that no program waits for (`MAX_BACKGROUND`).
+/// Requests of one core that may wait for a lock at a time; beyond it locking fails with `ENOLCK`, as it does at the lock
+/// table's limit of 32 Ki waits for one file. Each holds a lane, so this many spare lanes may have to
+/// be made; one takes some KiB until it carries data. Half of what a connection carries
+/// (`net`, `MAX_WAITS_IN_FLIGHT`), so that the mount's own waits find room.
+const MAX_LOCK_WAITS: usize = 16 << 10;
+/// Lanes that may wait at a time beside those that wait for locks: more than the kernel sends requests that no program waits for (`MAX_BACKGROUND`).
 const MAX_WAITS: usize = 512;
 /// When all lanes are taken for so long and no request ends meanwhile, there are more: what waits for one server keeps nobody from the others.
 const STUCK: Duration = Duration::from_millis(100);
@@ -44,7 +46,9 @@ pub(crate) struct Core {
     /// Number of the core among those of the mount.
     pub(crate) index: usize,
     live: Cell<usize>,
+    /// Lanes that wait, and those of them that wait for locks.
     blocked: Cell<usize>,
+    lock_waits: Cell<usize>,
     spare: Cell<usize>,
     /// Lanes that handle a request, and requests that were handled.
     busy: Cell<usize>,
@@ -63,6 +67,7 @@ impl Core {
             index,
             live: Cell::new(0),
             blocked: Cell::new(0),
+            lock_waits: Cell::new(0),
             spare: Cell::new(0),
             busy: Cell::new(0),
             handled: Cell::new(0),
@@ -125,7 +130,7 @@ impl Core {
                 more = 1;
                 continue;
             }
-            let room = MAX_WAITS.saturating_sub(self.spare.get());
+            let room = self.most_spare().saturating_sub(self.spare.get());
             tracing::debug!(lanes = self.live.get(), more, "all requests of a processor wait");
             if room == 0 || (0..more.min(room)).any(|_| self.add_spare().is_err()) {
                 break;
@@ -169,29 +174,46 @@ impl Core {
         }
     }
 
-    /// Announces that the running request may wait for long: the core gets a spare lane, so that other requests don't wait with it.
-    /// Call the end of the wait by dropping the guard.
-    pub(crate) fn block_lane(self: &Rc<Self>) -> Result<Blocked> {
-        self.block(MAX_LOCK_WAITS)
+    /// How many requests wait for locks.
+    pub(crate) fn lock_waits(&self) -> u32 {
+        self.lock_waits.get() as u32
     }
 
-    fn block(self: &Rc<Self>, most: usize) -> Result<Blocked> {
+    /// How many spare lanes there may be now.
+    fn most_spare(&self) -> usize {
+        MAX_WAITS + self.lock_waits.get()
+    }
+
+    /// Announces that the running request waits for a lock, maybe for long: the core gets a spare lane, so that other requests don't wait
+    /// with it. Drop the guard when the wait ends.
+    pub(crate) fn block_lane_for_lock(self: &Rc<Self>) -> Result<Blocked> {
+        if self.lock_waits.get() >= MAX_LOCK_WAITS {
+            let message = format!("{MAX_LOCK_WAITS} requests of one processor wait for locks already");
+            return Err(Error::new(Errno::ENOLCK, message));
+        }
+        // First: it makes the room for its lane.
+        self.lock_waits.set(self.lock_waits.get() + 1);
+        let ends = LockWait(self.clone());
+        self.block().map(|blocked| Blocked { _lock_wait: Some(ends), ..blocked })
+    }
+
+    fn block(self: &Rc<Self>) -> Result<Blocked> {
         if self.blocked.get() >= self.spare.get() {
-            if self.spare.get() >= most {
-                let message = format!("{most} requests of one processor wait already");
+            if self.spare.get() >= self.most_spare() {
+                let message = format!("{} requests of one processor wait already", self.spare.get());
                 return Err(Error::new(Errno::ENOLCK, message));
             }
             self.add_spare()?;
         }
         self.blocked.set(self.blocked.get() + 1);
-        Ok(Blocked { core: self.clone() })
+        Ok(Blocked { _wait: Wait(self.clone()), _lock_wait: None })
     }
 }
 
 /// Announces that something on this thread, mostly a request of the mount, waits for the kernel to let go of pages. The kernel may be waiting for a page that it
 /// wants to have read, and the request for that be behind others, for which all lanes wait in turn.
 pub(crate) fn wait_for_kernel(shared: &Shared) -> Option<Blocked> {
-    let blocked = Core::here(shared)?.block(MAX_WAITS);
+    let blocked = Core::here(shared)?.block();
     blocked
         .inspect_err(|error| tracing::warn!(%error, "the kernel is waited for without a further lane"))
         .ok()
@@ -199,11 +221,24 @@ pub(crate) fn wait_for_kernel(shared: &Shared) -> Option<Blocked> {
 
 /// A lane that waits for long.
 pub(crate) struct Blocked {
-    core: Rc<Core>,
+    _wait: Wait,
+    _lock_wait: Option<LockWait>,
 }
 
-impl Drop for Blocked {
+/// Counts a lane that waits.
+struct Wait(Rc<Core>);
+
+impl Drop for Wait {
     fn drop(&mut self) {
-        self.core.blocked.set(self.core.blocked.get() - 1);
+        self.0.blocked.set(self.0.blocked.get() - 1);
+    }
+}
+
+/// Counts a lane that waits for a lock.
+struct LockWait(Rc<Core>);
+
+impl Drop for LockWait {
+    fn drop(&mut self) {
+        self.0.lock_waits.set(self.0.lock_waits.get() - 1);
     }
 }

@@ -15,6 +15,7 @@ fn grant() -> Grant {
         rights: Rights::READ_WRITE,
         holder: 0x1112_1314_1516_1718,
         epoch: 0,
+        valid_s: 0,
         expires: NOW + 60,
     }
 }
@@ -93,10 +94,22 @@ fn another_key_of_the_same_number_is_another_cluster() {
 
 /// What a signer of ours would never sign, but a genuine code doesn't make right.
 #[test]
+fn how_long_it_is_valid_is_signed() {
+    let grant = Grant { valid_s: 600, ..grant() };
+    let capability = known_key().sign(&grant);
+    assert_eq!(capability.as_bytes()[2..4], 600_u16.to_le_bytes());
+    assert_eq!(known_key().verify(&capability), Ok(grant));
+    let mut altered = *capability.as_bytes();
+    altered[2] ^= 1;
+    let altered = Capability::from_bytes(&altered).unwrap();
+    assert_eq!(known_key().verify(&altered), Err(Refusal::Forged));
+}
+
+#[test]
 fn a_genuine_code_over_nonsense_is_refused() {
     use ring::hmac;
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"0123456789abcdef0123456789abcdef");
-    for (at, value) in [(0, 3), (1, 0), (1, 4), (1, 0xff), (2, 1), (3, 1)] {
+    for (at, value) in [(0, 3), (1, 0), (1, 4), (1, 0xff)] {
         let mut bytes = *known_key().sign(&grant()).as_bytes();
         bytes[at] = value;
         let tag = hmac::sign(&key, &bytes[..40]);

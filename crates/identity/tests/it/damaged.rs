@@ -60,6 +60,7 @@ fn damaged_capabilities_are_never_genuine() {
             rights: Rights::READ_WRITE,
             holder: 11,
             epoch: 0,
+            valid_s: 600,
             expires: NOW as u64,
         };
         let keys = CapabilityKeys::create().unwrap();

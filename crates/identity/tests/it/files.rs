@@ -1,9 +1,12 @@
 //! What is on disk: modes, round trips, damage.
 
 use crate::common::*;
-use identity::{Authority, CapabilityKeys, Credentials, Error, MemberKind, TokenOffer, TokenRecords};
+use identity::{
+    Authority, CapabilityKeys, Credentials, Error, MemberKind, TokenOffer, TokenRecords,
+    require_private_directory,
+};
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
 fn mode(path: &Path) -> u32 {
@@ -106,6 +109,33 @@ fn a_key_that_others_may_read_is_refused() {
     assert!(matches!(error, Error::Exposed { mode: 0o640, .. }), "{error}");
     let error = Credentials::load(dir.path()).unwrap_err();
     assert!(matches!(error, Error::Exposed { mode: 0o604, .. }), "{error}");
+}
+
+#[test]
+fn directories_in_which_others_change_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for (mode, is_private) in [(0o700, true), (0o755, true), (0o775, false), (0o757, false), (0o1777, false)]
+    {
+        fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+        let looked = require_private_directory(dir.path());
+        assert_eq!(looked.is_ok(), is_private, "{mode:o}: {looked:?}");
+    }
+    assert!(require_private_directory(&dir.path().join("absent")).is_ok());
+}
+
+#[test]
+fn what_belongs_to_another_user_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    node(&authority(CLUSTER), 1).store(dir.path()).unwrap();
+    let file = dir.path().join("identity.pem");
+    if [dir.path(), &file].iter().any(|path| chown(path, Some(12_345), None).is_err()) {
+        println!("skipped: only root gives files away");
+        return;
+    }
+    let error = Credentials::load(dir.path()).unwrap_err();
+    assert!(matches!(error, Error::OtherOwner { uid: 12_345, .. }), "{error}");
+    let error = require_private_directory(dir.path()).unwrap_err();
+    assert!(matches!(error, Error::OtherOwner { uid: 12_345, .. }), "{error}");
 }
 
 #[test]

@@ -11,12 +11,12 @@
 //!
 //! Where this errs: a flipped byte in the very batch that content with a sector of zeros is in, at the end of the last journal, is taken for a torn end.
 
-use super::{Examined, corrupt, failed, names, open};
+use super::{Examined, corrupt, failed, names, open, required};
 use crate::KvError;
 use rustix::fs::SeekFrom;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Ending of a journal's name, which is a number.
@@ -49,8 +49,48 @@ const START_BYTES: usize = 13;
 const END_BYTES: usize = 13;
 const CLEAR_BYTES: usize = 9;
 
-/// Checks all journals; the last one may be torn at its end, which is cut.
+/// A journal that is there.
+pub(super) struct Journal {
+    pub(super) number: u64,
+    path: PathBuf,
+    /// Where its batches end.
+    pub(super) end: usize,
+    /// A batch follows that was cut short.
+    is_torn: bool,
+    /// The number of its last batch.
+    pub(super) last: Option<u64>,
+}
+
+/// The file of a journal.
+pub(super) fn file(path: &Path, number: u64) -> PathBuf {
+    path.join(format!("{number}{SUFFIX}"))
+}
+
+/// Checks all journals, and that those are there which have to be; the last one may be torn at its end, which is cut.
 pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvError> {
+    let journals = look(path)?;
+    required::check(path, &journals)?;
+    for Journal { path: journal, end, is_torn, .. } in &journals {
+        examined.journal_bytes += *end as u64;
+        if !is_torn {
+            continue;
+        }
+        tracing::warn!(
+            journal = %journal.display(),
+            end,
+            "the metadata store's journal was torn by a crash; its end, which had not been promised to be on disk, is cut"
+        );
+        cut(journal, *end as u64)?;
+        examined.cut += 1;
+    }
+    Ok(())
+}
+
+/// Reads all journals, and changes nothing.
+///
+/// # Errors
+/// One that isn't what was written, or is missing between others.
+pub(super) fn look(path: &Path) -> Result<Vec<Journal>, KvError> {
     let mut journals = Vec::new();
     for name in names(path)? {
         let Some(number) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)) else { continue };
@@ -59,32 +99,26 @@ pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvErro
         journals.push((number, path.join(&name)));
     }
     journals.sort();
-    let last = journals.len().saturating_sub(1);
+    // They are numbered without gaps, and removed from the oldest on.
+    if let Some(gap) = journals.windows(2).find(|pair| pair[1].0 != pair[0].0 + 1) {
+        return Err(corrupt(&file(path, gap[0].0 + 1), "it is missing, between others"));
+    }
+    let count = journals.len();
     let mut before = None;
-    for (index, (_, journal)) in journals.iter().enumerate() {
-        let bytes = used(journal)?;
-        let found = walk(&bytes, &mut before).map_err(|cause| corrupt(journal, cause))?;
-        let (end, is_torn) = match found {
+    let mut found = Vec::with_capacity(count);
+    for (number, path) in journals {
+        let bytes = used(&path)?;
+        let (end, is_torn) = match walk(&bytes, &mut before).map_err(|cause| corrupt(&path, cause))? {
             End::Clean(end) => (end, false),
             End::Torn(end) => (end, true),
         };
-        examined.journal_bytes += end as u64;
-        if !is_torn {
-            continue;
-        }
-        if index != last {
+        if is_torn && found.len() + 1 < count {
             let cause = format!("a batch at byte {end} is incomplete, and a later journal follows");
-            return Err(corrupt(journal, cause));
+            return Err(corrupt(&path, cause));
         }
-        tracing::warn!(
-            journal = %journal.display(),
-            end,
-            "the metadata store's journal was torn by a crash; its end, which had not been promised to be on disk, is cut"
-        );
-        cut(journal, end as u64)?;
-        examined.cut += 1;
+        found.push(Journal { number, path, end, is_torn, last: before.filter(|_| end > 0) });
     }
-    Ok(())
+    Ok(found)
 }
 
 /// What is in a journal, but for the hole at its end: it was allocated before, and reads as zeros.

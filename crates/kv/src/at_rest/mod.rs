@@ -7,9 +7,11 @@
 //! | list of tables (`v7`) | in `current` | this module |
 //! | batch in a journal | at its end | fjall; but a flipped byte between two sums looks to it like the torn end of a journal, and it cuts what follows |
 //!
-//! So this module tells a torn end from a flipped byte ([`journal`]). What is refused here is named by its file.
+//! So this module tells a torn end from a flipped byte ([`journal`]), and a torn end from a lost one ([`required`]). What is
+//! refused here is named by its file.
 
 pub(crate) mod journal;
+pub(crate) mod required;
 pub(crate) mod tables;
 
 use crate::KvError;
@@ -25,6 +27,9 @@ const VERSION: &[u8] = b"FJL\x03";
 
 /// Where the trees are; each is a directory with a number.
 const TREES: &str = "keyspaces";
+
+/// The tree that holds everything; fjall has one of its own beside it.
+const TREE: &str = "1";
 
 /// Says that damage was met while the engine was in use: the next start reads everything.
 const SUSPICION: &str = "damaged";
@@ -74,9 +79,14 @@ pub fn examine(path: &Path, depth: Depth) -> Result<Examined, KvError> {
         }
     }
     journal::examine(path, &mut examined)?;
+    let tree = trees.join(TREE);
+    if !tree.exists() {
+        unfinished.push(tree);
+    }
+    let holds_something = examined.journal_bytes > 0 || required::is_known_to_hold_something(path);
     match unfinished.first() {
         // fjall would take it for one that was being made when its process died, and remove it.
-        Some(tree) if examined.journal_bytes > 0 => Err(tables::without_list(tree)),
+        Some(tree) if holds_something => Err(tables::without_list(tree)),
         _ => Ok(examined),
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 /// The file that names the list.
-const CURRENT: &str = "current";
+pub(super) const CURRENT: &str = "current";
 
 /// Its length.
 const CURRENT_BYTES: usize = 25;

@@ -45,6 +45,18 @@ fn damaged_lists_of_tables_claim_no_memory() {
 }
 
 #[test]
+fn damaged_records_of_what_has_to_be_there_are_refused() {
+    mutate::confined(|| {
+        let lines = "journal 3 67000123 80011\njournal 4 0 -\ntree 0 5f\ntree 1 00ff\n";
+        let closed = format!("{lines}sum {:08x}\n", types::crc32c(lines.as_bytes()));
+        mutate::damage(closed.as_bytes(), ROUNDS, fuzzing::required);
+        let numbers = "00000000000000000004 00000000000000080011";
+        let synced = format!("{numbers} {:08x}\n", types::crc32c(numbers.as_bytes()));
+        mutate::damage(synced.as_bytes(), ROUNDS, fuzzing::required);
+    });
+}
+
+#[test]
 fn damaged_verifiers_say_nothing() {
     mutate::confined(|| {
         let text = "00000000deadbeef 6f9c3bd2-40a1-4ad9-a0a7-a30d6a1c4f2e\n";

@@ -33,6 +33,7 @@ impl Served {
             name: "store".into(),
             cluster: String::new(),
             security: Security::Plain,
+            map: types::MapHandle::default(),
             sum_payloads: true,
             limits: ServerLimits::default(),
         };

@@ -30,6 +30,7 @@ async fn serve(address: SocketAddr, memory: Arc<Memory>) {
         name: "store".into(),
         cluster: String::new(),
         security: Security::Plain,
+        map: types::MapHandle::default(),
         sum_payloads: true,
         limits: ServerLimits { liveness: LIVENESS, ..ServerLimits::default() },
     };

@@ -35,6 +35,7 @@ fn serve_for_ever(dir: &Path) {
         name: "store".into(),
         cluster: String::new(),
         security: Security::Plain,
+        map: types::MapHandle::default(),
         sum_payloads: true,
         limits: ServerLimits::default(),
     };

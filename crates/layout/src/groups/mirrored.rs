@@ -9,12 +9,13 @@
 
 use super::domains::{Rack, Spread, is_spread, rack};
 use std::collections::{BTreeMap, BTreeSet};
-use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId};
+use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId, TargetState};
 
 /// The lowest number of a mirrored group: above those of `single` groups, which have the numbers of their targets.
 pub const FIRST_MIRRORED: u32 = 100_001;
 
-/// Mirrored groups of a cluster: the map, in which a degraded one takes some 150 bytes, has to fit into a message of a MiB beside its targets.
+/// Mirrored groups of a cluster. Every node and client gets the whole map with each change, so it stays
+/// below a MiB; a degraded group takes some 150 bytes of it, beside the targets.
 pub const MAX_MIRRORED: usize = 1536;
 
 /// How many groups have a target first, on the average, in a pool of many: enough that the loss of one is shared by many others, few enough
@@ -24,7 +25,7 @@ const MAX_PRIMARIES: usize = 8;
 /// Why there are no groups to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shortage {
-    /// The pool has so many targets for new files, which are fewer than a group needs.
+    /// The pool has so many targets for new files that are reachable, on too few nodes for a group.
     Targets(usize),
     /// The cluster would have more than [`MAX_MIRRORED`].
     Groups,
@@ -32,7 +33,9 @@ pub enum Shortage {
 
 /// The groups of a mirrored scheme that a pool lacks, with numbers from `next` on. None where there are enough.
 ///
-/// Targets that are drained get no part in new groups.
+/// Targets that are drained or offline get no part in new groups. Members are as far apart as all
+/// targets of the pool allow, offline ones included: a node that is down doesn't lead to groups with
+/// two members on one node.
 pub fn mirrored_groups(
     map: &ClusterMap,
     pool: PoolId,
@@ -52,11 +55,12 @@ pub fn mirrored_groups_within(
     scheme: Scheme,
     next: GroupId,
 ) -> Result<Vec<Group>, Shortage> {
-    let targets: Vec<&Target> = map.targets.iter().filter(|t| t.pool == pool && !t.drain).collect();
-    if targets.len() < scheme.members() {
+    let takes_members = |t: &&Target| t.pool == pool && !t.drain && t.state != TargetState::Offline;
+    let targets: Vec<&Target> = map.targets.iter().filter(takes_members).collect();
+    let apart = Apart::of(map, pool, scheme);
+    if apart.places(Spread::of(map, targets.iter().copied()), targets.len()) < scheme.members() {
         return Err(Shortage::Targets(targets.len()));
     }
-    let apart = Apart::of(map, pool, scheme);
     let room = most_groups.saturating_sub(map.groups.iter().filter(|g| g.scheme.is_mirrored()).count());
     let has_group: BTreeSet<TargetId> = map
         .groups
@@ -113,6 +117,15 @@ impl Apart {
             members if best.racks == members => Apart::Racks,
             members if best.nodes == members => Apart::Nodes,
             _ => Apart::Targets,
+        }
+    }
+
+    /// How many members targets with this spread have room for.
+    fn places(self, spread: Spread, targets: usize) -> usize {
+        match self {
+            Apart::Racks => spread.racks,
+            Apart::Nodes => spread.nodes,
+            Apart::Targets => targets,
         }
     }
 }

@@ -81,7 +81,7 @@ impl MetaService {
         if let Some(mover) = known {
             return Ok(mover.clone());
         }
-        let mover = self.sessions.register_local(SessionId::drawn(rt::random_u64()))?;
+        let mover = self.sessions.register_local(SessionId::drawn(rt::secret_u64()))?;
         Ok(known.insert(mover).clone())
     }
 

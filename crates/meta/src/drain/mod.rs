@@ -81,7 +81,7 @@ impl MetaService {
                 continue;
             }
             if mover.is_none() {
-                match self.sessions.register_local(SessionId::drawn(rt::random_u64())) {
+                match self.sessions.register_local(SessionId::drawn(rt::secret_u64())) {
                     Ok(registered) => mover = Some(registered),
                     Err(error) => self.drains.hindered(&draining, &error),
                 }

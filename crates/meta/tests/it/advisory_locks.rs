@@ -1,13 +1,15 @@
 //! Waiting for locks across cores.
 
+use crate::support::company::Cluster;
 use crate::support::{Client, Store, errno, on_cores, open};
 use parking_lot::Mutex;
+use rt::sim::Machine;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use types::{Errno, InodeId, SessionId};
-use wire::{LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
+use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
 
 const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
 
@@ -119,4 +121,25 @@ fn a_wait_that_is_dropped_takes_no_lock() {
         one.call(lock(1, false)).await.unwrap();
     })
     .unwrap();
+}
+
+/// As after the death of all services, when the first that is back has yet to adopt what it had.
+#[test]
+fn a_service_that_does_not_know_a_session_on_record_calls_none_of_its_locks_lost() {
+    let run = async {
+        let cluster = Cluster::new(2).await;
+        cluster.settled().await;
+        let register = MetaOp::Register { in_use: vec![], promised: vec![] };
+        Client::new(&cluster.service(1), 1).call(register).await.unwrap();
+        let (ino, space, kind) = (InodeId(7), LockSpace::Posix, LockKind::Exclusive);
+        let held = HeldLock { ino, space, owner: LockOwner(1), pid: 1, kind, range: WHOLE };
+        let says = async |session| {
+            let claim = MetaOp::ReclaimLocks { locks: vec![held] };
+            Client::new(&cluster.service(2), session).call(claim).await
+        };
+        says(1).await.unwrap();
+        assert_eq!(errno(says(3).await), Errno::ENOLCK);
+        cluster.stop();
+    };
+    Machine::new(1).run(run).unwrap();
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use types::{Credentials, Errno, InodeId, Result, SessionId};
 use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, PromisedFile};
 
-const VALID_S: u64 = 60;
+const VALID_S: u16 = 60;
 
 fn caller(holder: u64) -> Caller {
     Caller {
@@ -27,7 +27,8 @@ fn caller(holder: u64) -> Caller {
 
 async fn ask(world: &World, session: u64, holder: u64, op: MetaOp) -> Result<MetaResponse> {
     let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
-    let request = MetaRequest { session: SessionId(session), number: None, credentials, op };
+    let request =
+        MetaRequest { session: SessionId(session), number: None, credentials, privileged: false, op };
     world.meta.handle_from(&caller(holder), request, None).await
 }
 
@@ -40,14 +41,20 @@ struct Verifier(Arc<CapabilityRing>, CoreRing);
 impl Verifier {
     fn of(world: &World) -> Verifier {
         let ring = Arc::new(CapabilityRing::new(VALID_S));
+        ring.set_time(rt::now().secs, rt::monotonic_ns());
         ring.set(CapabilityKeys::create().unwrap());
         world.meta.sign_with(ring.clone());
         Verifier(ring, CoreRing::default())
     }
 
+    fn now_s(&self) -> u64 {
+        self.0.time_s(rt::monotonic_ns())
+    }
+
     fn granted(&mut self, response: &MetaResponse) -> Option<Grant> {
         let capability = identity::Capability::from_bytes(&response.capability?.0).unwrap();
-        Some(self.0.verify(&mut self.1, &capability, rt::now().secs as u64).unwrap())
+        let now_s = self.now_s();
+        Some(self.0.verify(&mut self.1, &capability, now_s).unwrap())
     }
 }
 
@@ -59,9 +66,11 @@ fn who_is_let_at_a_file_gets_a_capability_for_it() {
         let made = ask(&world, 1, 5, create(ROOT, "a")).await.unwrap();
         let MetaReply::Created { attr, .. } = made.reply else { panic!("{made:?}") };
         let ino = attr.ino;
-        let expires = rt::now().secs as u64 + VALID_S;
-        let grant =
-            |rights| Some(Grant { session: SessionId(1), inode: ino, rights, holder: 5, epoch: 0, expires });
+        let expires = verifier.now_s() + u64::from(VALID_S);
+        let grant = |rights| {
+            let (session, valid_s) = (SessionId(1), VALID_S);
+            Some(Grant { session, inode: ino, rights, holder: 5, epoch: 0, valid_s, expires })
+        };
         assert_eq!(verifier.granted(&made), grant(Rights::READ_WRITE));
         let reserved =
             ask(&world, 1, 5, MetaOp::Reserve { dir: ROOT, count: 1, prefix: Bytes::new() }).await.unwrap();

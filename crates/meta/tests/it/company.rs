@@ -346,8 +346,13 @@ fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
         let owner = cluster.service(2);
         let ask = async |sequence, op, deadline| {
             let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
-            let request =
-                MetaRequest { session: SessionId(9), number: support::numbered(sequence), credentials, op };
+            let request = MetaRequest {
+                session: SessionId(9),
+                number: support::numbered(sequence),
+                credentials,
+                privileged: false,
+                op,
+            };
             owner.handle_until(&caller(), deadline, request, None).await
         };
         ask(0, MetaOp::Register { in_use: vec![], promised: vec![] }, net::Deadline::NEVER).await.unwrap();

@@ -24,7 +24,8 @@ async fn shortened(world: &World, writer: &Client) -> (InodeId, TargetId) {
     let begun = file(writer.call(MetaOp::BeginWrite { ino }).await.unwrap());
     writer.call(MetaOp::DropInline { ino, size: WRITTEN, mtime: CHUNK_MTIME }).await.unwrap();
     let (size, blocks, mtime) = (WRITTEN, WRITTEN / 512, Some(CHUNK_MTIME));
-    let end = MetaOp::EndWrite { ino, size, blocks, mtime, done: true, kill_suid_sgid: false };
+    let end =
+        MetaOp::EndWrite { ino, size, blocks, lens: Vec::new(), mtime, done: true, kill_suid_sgid: false };
     writer.call(end).await.unwrap();
     let target = TargetId(begun.layout.unwrap().groups[0].0);
     world.chunks.lens.lock().insert((target, ino), WRITTEN);

@@ -41,9 +41,20 @@ fn caller(from: From) -> Caller {
     }
 }
 
-async fn ask(world: &World, from: From, (uid, pid): (u32, u32), op: MetaOp) -> Result<MetaResponse> {
+async fn ask(world: &World, from: From, who: (u32, u32), op: MetaOp) -> Result<MetaResponse> {
+    ask_with(world, from, who, false, op).await
+}
+
+async fn ask_with(
+    world: &World,
+    from: From,
+    (uid, pid): (u32, u32),
+    privileged: bool,
+    op: MetaOp,
+) -> Result<MetaResponse> {
     let credentials = Credentials { uid, gid: uid, pid };
-    let request = MetaRequest { session: SessionId(from.session), number: None, credentials, op };
+    let session = SessionId(from.session);
+    let request = MetaRequest { session, number: None, credentials, privileged, op };
     world.meta.handle_from(&caller(from), request, None).await
 }
 
@@ -142,12 +153,10 @@ fn squashed_root_is_nobody() {
         ask(&world, SQUASHED, AS_OWNER, read(file)).await.unwrap();
         ask(&world, SQUASHED, ITSELF, open(file, Some(LeaseMode::Write))).await.unwrap();
         // Capabilities of its processes don't make root of anybody.
-        let introduce = MetaOp::Introduce { ino: dir, groups: vec![0], privileged: true };
+        let introduce = MetaOp::Introduce { ino: dir, groups: vec![0] };
         ask(&world, SQUASHED, (OWNER + 1, 9), introduce).await.unwrap();
-        assert_eq!(
-            errno(ask(&world, SQUASHED, (OWNER + 1, 9), create(dir, "by privilege")).await),
-            Errno::EACCES
-        );
+        let by_privilege = ask_with(&world, SQUASHED, (OWNER + 1, 9), true, create(dir, "by privilege"));
+        assert_eq!(errno(by_privilege.await), Errno::EACCES);
         let own = made(&world, SQUASHED, AS_ROOT, create(ROOT, "own")).await;
         assert_eq!((own.uid, own.gid), (NOBODY, NOBODY));
         made(&world, SQUASHED, AS_ROOT, chmod(own.ino, 0o200)).await;
@@ -161,6 +170,7 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
     simulated(|world| async move {
         usual_rules(&world);
         let ring = Arc::new(CapabilityRing::new(60));
+        ring.set_time(rt::now().secs, rt::monotonic_ns());
         ring.set(CapabilityKeys::create().unwrap());
         world.meta.sign_with(ring.clone());
         for from in [FREE, NAMELESS] {
@@ -190,6 +200,7 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
             ino: file,
             size: 0,
             blocks: 0,
+            lens: Vec::new(),
             mtime: Some(CHUNK_MTIME),
             done: true,
             kill_suid_sgid: true,
@@ -217,7 +228,8 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
         for wish in [Some(LeaseMode::Shared), None] {
             let shared = ask(&world, NAMELESS, ITSELF, open(file, wish)).await.unwrap();
             let capability = identity::Capability::from_bytes(&shared.capability.unwrap().0).unwrap();
-            let granted = ring.verify(&mut CoreRing::default(), &capability, rt::now().secs as u64).unwrap();
+            let granted =
+                ring.verify(&mut CoreRing::default(), &capability, ring.time_s(rt::monotonic_ns())).unwrap();
             assert_eq!(granted.rights, Rights::READ, "{wish:?}");
         }
         assert_eq!(
@@ -234,6 +246,7 @@ fn readers_change_nothing() {
             register(&world, from).await.unwrap();
         }
         let ring = Arc::new(CapabilityRing::new(60));
+        ring.set_time(rt::now().secs, rt::monotonic_ns());
         ring.set(CapabilityKeys::create().unwrap());
         world.meta.sign_with(ring.clone());
         let file = made(&world, READER, AS_ROOT, create(ROOT, "file")).await.ino;
@@ -245,6 +258,7 @@ fn readers_change_nothing() {
             ino,
             size: 5,
             blocks: 8,
+            lens: Vec::new(),
             mtime: None,
             done: true,
             kill_suid_sgid: false,
@@ -270,7 +284,8 @@ fn readers_change_nothing() {
         ask(&world, READER, ITSELF, report(begun)).await.unwrap();
         let opened = ask(&world, READER, ITSELF, open(begun, Some(LeaseMode::Read))).await.unwrap();
         let capability = identity::Capability::from_bytes(&opened.capability.unwrap().0).unwrap();
-        let granted = ring.verify(&mut CoreRing::default(), &capability, rt::now().secs as u64).unwrap();
+        let granted =
+            ring.verify(&mut CoreRing::default(), &capability, ring.time_s(rt::monotonic_ns())).unwrap();
         assert_eq!(granted.rights, Rights::READ);
         rules(&world, &[]);
         ask(&world, READER, AS_ROOT, create(ROOT, "new")).await.unwrap();

@@ -31,7 +31,13 @@ fn caller() -> Caller {
 fn ask(world: &World, sequence: u64, op: MetaOp) -> Started<Result<MetaResponse>> {
     let (meta, deadline) = (world.meta.clone(), Deadline::after(rt::monotonic_ns(), WAIT_MS));
     let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
-    let request = MetaRequest { session: SessionId(2), number: support::numbered(sequence), credentials, op };
+    let request = MetaRequest {
+        session: SessionId(2),
+        number: support::numbered(sequence),
+        credentials,
+        privileged: false,
+        op,
+    };
     Started::new(async move { meta.handle_until(&caller(), deadline, request, None).await })
 }
 

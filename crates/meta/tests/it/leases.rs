@@ -140,8 +140,15 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         assert_eq!((entries.len(), entries[0].attr), (1, None));
         let (call, recall) = recalled_by(&one, &two, getattr(ino), 0).await;
         assert_eq!(recall.keep, Some(Shared));
-        let report =
-            MetaOp::EndWrite { ino, size: 77, blocks: 1, mtime: None, done: false, kill_suid_sgid: false };
+        let report = MetaOp::EndWrite {
+            ino,
+            size: 77,
+            blocks: 1,
+            lens: Vec::new(),
+            mtime: None,
+            done: false,
+            kill_suid_sgid: false,
+        };
         one.call(report.clone()).await.unwrap();
         give_up(&one, &recall, true).await;
         let MetaReply::Attr(attr) = call.wait().await.unwrap() else { panic!() };

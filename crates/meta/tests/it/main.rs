@@ -26,6 +26,7 @@ mod retries;
 mod returning_sessions;
 mod searching;
 mod shut_files;
+mod sizes;
 mod standstill;
 mod support;
 mod tidying;

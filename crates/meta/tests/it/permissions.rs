@@ -3,14 +3,18 @@
 use crate::support::world::{ROOT, simulated};
 use crate::support::{Client, create, errno};
 use types::{Credentials, Errno, InodeId, Result, SetAttr};
-use wire::{MetaOp, MetaReply};
+use wire::{MetaOp, MetaReply, PatternChange};
 
 async fn call_as(client: &Client, who: Credentials, op: MetaOp) -> Result<MetaReply> {
     client.respond_to(who, 0, op).await.map(|response| response.reply)
 }
 
-fn introduce(ino: InodeId, groups: Vec<u32>, privileged: bool) -> MetaOp {
-    MetaOp::Introduce { ino, groups, privileged }
+fn introduce(ino: InodeId, groups: Vec<u32>) -> MetaOp {
+    MetaOp::Introduce { ino, groups }
+}
+
+async fn call_privileged(client: &Client, who: Credentials, op: MetaOp) -> Result<MetaReply> {
+    client.respond_privileged(who, op).await.map(|response| response.reply)
 }
 
 #[test]
@@ -22,7 +26,7 @@ fn a_user_may_do_what_its_ids_and_its_groups_allow() {
         client.call(MetaOp::Setattr { ino: dir, set }).await.unwrap();
         let user = Credentials { uid: 1000, gid: 1000, pid: 7 };
         assert_eq!(errno(call_as(&client, user, create(dir, "a")).await), Errno::EACCES);
-        call_as(&client, user, introduce(dir, vec![4, 500], false)).await.unwrap();
+        call_as(&client, user, introduce(dir, vec![4, 500])).await.unwrap();
         call_as(&client, user, create(dir, "a")).await.unwrap();
         // Another process of the same user may have other groups, and so may other sessions.
         let other = Credentials { pid: 8, ..user };
@@ -31,9 +35,11 @@ fn a_user_may_do_what_its_ids_and_its_groups_allow() {
         assert_eq!(errno(call_as(&two, user, create(dir, "b")).await), Errno::EACCES);
         let chown = MetaOp::Setattr { ino: dir, set: SetAttr { uid: Some(1000), ..SetAttr::default() } };
         assert_eq!(errno(call_as(&client, user, chown.clone()).await), Errno::EPERM);
-        call_as(&client, other, introduce(dir, vec![], true)).await.unwrap();
-        call_as(&client, other, chown).await.unwrap();
-        let crowd = introduce(dir, vec![1; 5000], false);
+        call_privileged(&client, other, chown.clone()).await.unwrap();
+        let back = MetaOp::Setattr { ino: dir, set: SetAttr { uid: Some(0), ..SetAttr::default() } };
+        let errno_of_next = errno(call_as(&client, other, back).await);
+        assert_eq!(errno_of_next, Errno::EPERM, "capabilities count for the request that came with them");
+        let crowd = introduce(dir, vec![1; 5000]);
         assert_eq!(errno(call_as(&client, user, crowd).await), Errno::E2BIG);
     });
 }
@@ -43,13 +49,15 @@ fn who_was_introduced_long_ago_is_forgotten_and_may_be_introduced_again() {
     simulated(|world| async move {
         let client = world.client(1).await;
         let dir = client.mkdir(ROOT, "d").await.unwrap().ino;
+        let set = SetAttr { mode: Some(0o770), gid: Some(500), ..SetAttr::default() };
+        client.call(MetaOp::Setattr { ino: dir, set }).await.unwrap();
         let user = |pid| Credentials { uid: 1000, gid: 1000, pid };
         for pid in 0..=1024 {
-            call_as(&client, user(pid), introduce(dir, vec![0], true)).await.unwrap();
+            call_as(&client, user(pid), introduce(dir, vec![500])).await.unwrap();
         }
         assert_eq!(errno(call_as(&client, user(0), create(dir, "a")).await), Errno::EACCES);
         call_as(&client, user(1), create(dir, "a")).await.unwrap();
-        call_as(&client, user(0), introduce(dir, vec![], true)).await.unwrap();
+        call_as(&client, user(0), introduce(dir, vec![500])).await.unwrap();
         call_as(&client, user(0), create(dir, "b")).await.unwrap();
     });
 }
@@ -60,5 +68,13 @@ fn the_session_of_the_services_own_process_is_its_kernels_business() {
         let local = Client::new(&world.meta, 9);
         let user = Credentials { uid: 1000, gid: 1000, pid: 7 };
         call_as(&local, user, create(ROOT, "a")).await.unwrap();
+        let file = local.create(ROOT, "b").await.unwrap().ino;
+        let mut unchecked = vec![MetaOp::Migrate { ino: file, pool: None, scheme: Some("single".into()) }];
+        unchecked.push(MetaOp::SetPattern { dir: ROOT, change: PatternChange::default() });
+        // The kernel takes them for attributes that everybody may set who may write.
+        for op in unchecked {
+            assert_eq!(errno(call_as(&local, user, op.clone()).await), Errno::EPERM);
+            call_privileged(&local, user, op).await.unwrap();
+        }
     });
 }

@@ -191,6 +191,65 @@ fn a_file_without_a_name_survives_a_restart_while_it_is_open() {
     });
 }
 
+/// More than a list in a message may have; the last piece comes with the registration.
+#[test]
+fn a_session_with_very_many_files_open_comes_back_with_all_of_them() {
+    const PIECE: usize = 4096;
+    simulated(|world| async move {
+        let (one, local) = (world.client(1).await, Client::new(&world.meta, 9));
+        let mut real = Vec::new();
+        for name in ["first", "middle", "last", "closed"] {
+            let ino = local.create(ROOT, name).await.unwrap().ino;
+            one.call(MetaOp::Open { ino, wish: None }).await.unwrap();
+            local.unlink(ROOT, name).await.unwrap();
+            real.push(ino);
+        }
+        let world = world.restart().await;
+        let one = Client::new(&world.meta, 1);
+        let closed = real.pop().unwrap();
+        let mut opens: Vec<InodeId> =
+            (1..wire::MAX_LIST_ITEMS as u64 + 5000).map(|n| InodeId(1 << 40 | n)).collect();
+        for (at, &ino) in [0, opens.len() / 2, opens.len() - 1].iter().zip(&real) {
+            opens[*at] = ino;
+        }
+        let pieces: Vec<Vec<InodeId>> = opens.chunks(PIECE).map(<[InodeId]>::to_vec).collect();
+        let (last, before) = pieces.split_last().unwrap();
+        for inodes in before {
+            one.call(MetaOp::ReclaimOpens { inodes: inodes.clone() }).await.unwrap();
+        }
+        assert_eq!(errno(one.getattr(real[0]).await), Errno::ENOTCONN, "it isn't back before it registers");
+        one.call(MetaOp::Register { in_use: last.clone(), promised: vec![] }).await.unwrap();
+        // It repeats itself when it has got no answer.
+        one.call(MetaOp::ReclaimOpens { inodes: before[0].clone() }).await.unwrap();
+        rt::sleep(SECOND).await;
+        for &ino in &real {
+            assert_eq!(one.getattr(ino).await.unwrap().nlink, 0);
+        }
+        assert_eq!(errno(one.getattr(closed).await), Errno::ESTALE);
+        one.call(MetaOp::Release { inodes: real.clone(), seen: 0 }).await.unwrap();
+        rt::sleep(SECOND).await;
+        for &ino in &real {
+            assert_eq!(errno(one.getattr(ino).await), Errno::ESTALE);
+        }
+        world.meta.stop();
+    });
+}
+
+#[test]
+fn a_session_that_the_service_does_not_expect_says_in_vain_what_it_has_open() {
+    simulated(|world| async move {
+        let stranger = Client::new(&world.meta, 7);
+        stranger.call(MetaOp::ReclaimOpens { inodes: vec![FILE] }).await.unwrap();
+        assert_eq!(world.meta.stats().sessions, 0, "nobody is known by that");
+        world.client(8).await.call(MetaOp::EndSession).await.unwrap();
+        let ended = world.client(9).await;
+        world.meta.evict_session(SessionId(9)).unwrap();
+        rt::sleep(SECOND).await;
+        assert_eq!(errno(ended.call(MetaOp::ReclaimOpens { inodes: vec![FILE] }).await), Errno::ESTALE);
+        world.meta.stop();
+    });
+}
+
 #[test]
 fn nobody_is_granted_a_lock_before_those_who_had_one_have_it_again() {
     simulated(|world| async move {

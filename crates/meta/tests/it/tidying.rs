@@ -148,7 +148,8 @@ fn a_store_that_went_back_in_time_moves_nothing_over_what_it_does_not_know() {
 
 fn end(ino: InodeId, blocks: u64) -> MetaOp {
     let mtime = Some(CHUNK_MTIME);
-    MetaOp::EndWrite { ino, size: 3 * MIB, blocks, mtime, done: true, kill_suid_sgid: false }
+    let lens = vec![MIB; 3];
+    MetaOp::EndWrite { ino, size: 3 * MIB, blocks, lens, mtime, done: true, kill_suid_sgid: false }
 }
 
 /// A file of three chunks, whole by its writer's word.
@@ -179,6 +180,10 @@ fn a_file_whose_unsynced_chunks_went_with_the_power_does_not_count_as_whole() {
         for id in 1..=support::TARGETS {
             world.meta.tidy(TargetId(id), &Touched::of([cut, damaged, untouched])).await.unwrap();
         }
+        // What is missing of it reads as zeros: clients know how long its chunk files were.
+        let lens = world.chunks.lens.lock().clone();
+        assert_eq!(lens.get(&(targets[1], cut)), Some(&MIB));
+        assert_eq!(lens.get(&(damaged_on[1], damaged)), None, "that is damage");
         rt::sleep(SECOND).await;
         let after = client.getattr(cut).await.unwrap();
         assert_eq!((after.size, after.blocks, after.mtime), (3 * MIB, 2 * MIB / 512, CHUNK_MTIME));
@@ -206,6 +211,9 @@ fn chunk_files_that_were_new_and_never_came_to_disk_are_looked_for() {
             let touched = Touched { files: Vec::new(), new: new.clone() };
             world.meta.tidy(TargetId(id), &touched).await.unwrap();
         }
+        let len = |target, ino| world.chunks.lens.lock().get(&(target, ino)).copied();
+        assert_eq!(len(targets[0], gone), Some(MIB), "before clients are let in");
+        assert_eq!(len(written_on[1], written), None, "its writer may know better");
         rt::sleep(SECOND).await;
         let after = client.getattr(gone).await.unwrap();
         assert_eq!((after.size, after.blocks), (3 * MIB, 2 * MIB / 512));
@@ -213,6 +221,7 @@ fn chunk_files_that_were_new_and_never_came_to_disk_are_looked_for() {
         client.call(end(written, 3 * MIB / 512)).await.unwrap();
         rt::sleep(10 * SECOND).await;
         assert_eq!(client.getattr(written).await.unwrap().blocks, 2 * MIB / 512, "when it is done");
+        assert_eq!(len(written_on[1], written), Some(MIB));
     });
 }
 

@@ -326,3 +326,45 @@ fn who_is_to_go_stays_when_the_group_goes_on_from_it_and_another_primary_has_not
     stamp(&before, &mut now);
     assert_eq!(now.group(GROUP).unwrap().revived, None);
 }
+
+#[test]
+fn members_whose_disk_is_gone_are_out_while_another_one_is_there() {
+    let gone = |heard: &[u32], missing: &[u32]| Presence {
+        missing: missing.iter().map(|id| TargetId(*id)).collect(),
+        ..there(heard, &[])
+    };
+    let mut two = map(2);
+    replace_missing(&mut two, &gone(&[1, 2], &[1]));
+    assert_eq!(members(&two), [(2, Good), (1, NeedsResync)]);
+    let before = two.clone();
+    replace_missing(&mut two, &there(&[1, 2], &[]));
+    replace_missing(&mut two, &gone(&[1, 2], &[2]));
+    assert_eq!(two, before, "it has missed something, and the last good one stays");
+    let mut three = map(3);
+    replace_missing(&mut three, &gone(&[1, 2, 3], &[2]));
+    assert_eq!(members(&three), [(1, Good), (2, NeedsResync), (3, Good)]);
+    for presence in [gone(&[1, 2], &[1, 2]), gone(&[1], &[1]), gone(&[], &[1])] {
+        let mut two = map(2);
+        let before = two.clone();
+        replace_missing(&mut two, &presence);
+        assert_eq!(two, before, "nobody can tell which one has less");
+    }
+}
+
+#[test]
+fn a_member_that_leaves_stays_while_a_copy_cannot_be_reached() {
+    for (leaving, absent, orderly) in [(1, 3, true), (3, 2, false)] {
+        let mut map = map(3);
+        let group = map.groups.iter_mut().find(|group| group.id == GROUP).unwrap();
+        (group.scheme, group.leaving) = (Scheme::Mirror(2), Some(TargetId(leaving)));
+        let word = Word { group: GROUP, since: Epoch(5), target: TargetId(leaving), state: Bad, orderly };
+        let before = map.clone();
+        let heard: Vec<u32> = (1..=3).filter(|id| *id != absent).collect();
+        set_member(&mut map, None, &word, &there(&heard, &[])).unwrap();
+        let diskless = Presence { missing: [TargetId(absent)].into(), ..there(&[1, 2, 3], &[]) };
+        set_member(&mut map, None, &word, &diskless).unwrap();
+        assert_eq!(map, before);
+        set_member(&mut map, None, &word, &there(&[1, 2, 3], &[])).unwrap();
+        assert_eq!(map.group(GROUP).unwrap().state_of(TargetId(leaving)), Some(Bad));
+    }
+}

@@ -4,7 +4,7 @@ use super::Roster;
 use crate::refusal;
 use layout::Shortage;
 use std::collections::BTreeSet;
-use types::{GroupId, PoolId, Result, Scheme, TargetId};
+use types::{ClusterMap, GroupId, PoolId, Result, Scheme, Target, TargetId, TargetState};
 
 impl Roster {
     /// Makes the groups of a scheme that a pool should have and hasn't.
@@ -26,6 +26,15 @@ impl Roster {
         self.map.groups.extend(new);
         self.map.groups.sort_by_key(|g| g.id);
         self.follow_numbers();
+    }
+
+    /// Targets that are served for the first time since `before` get their part in mirrored groups. While
+    /// nothing serves a target, no group is made on it.
+    pub(crate) fn group_first_served(&mut self, before: &ClusterMap) {
+        let was_served = |id| before.target(id).is_some_and(|known| known.capacity > 0);
+        let is_new = |t: &&Target| t.state != TargetState::Offline && t.capacity > 0 && !was_served(t.id);
+        let pools: BTreeSet<PoolId> = self.map.targets.iter().filter(is_new).map(|t| t.pool).collect();
+        pools.into_iter().for_each(|pool| self.top_up(pool));
     }
 
     /// Targets that came to a pool get their part in groups of the schemes that are in use there.

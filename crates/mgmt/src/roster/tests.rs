@@ -78,6 +78,9 @@ fn with_two_nodes() -> (Roster, Liveness) {
     for (node, address, targets) in [(2, "10.0.0.2:7500", &[1, 2][..]), (3, "10.0.0.3:7500", &[3])] {
         roster.register(&register(node, 10, address, targets), &liveness, &host(), NOW_S).unwrap();
         liveness.registered(NodeId(node), 10, S);
+        for id in targets {
+            roster.target_mut(TargetId(*id)).unwrap().state = TargetState::Online;
+        }
     }
     (roster, liveness)
 }
@@ -312,4 +315,35 @@ fn what_is_no_name_of_a_rack_is_refused() {
         assert_eq!(roster.join(&asked, &host(), NOW_S).unwrap_err().errno, Errno::EINVAL);
         assert_eq!(roster.map, before.map);
     }
+}
+
+#[test]
+fn roles_are_set_where_nothing_relies_on_them() {
+    let (mut roster, _) = with_two_nodes();
+    let refused = |roster: &mut Roster, node: u32, roles: &[Role]| {
+        let error = roster.set_roles(NodeId(node), roles).unwrap_err();
+        assert!(!error.hint.is_empty(), "{error}");
+        error.errno
+    };
+    use Role::{Meta, Mgmt, Storage};
+    for roles in [&[][..], &[Mgmt, Meta, Storage]] {
+        assert_eq!(refused(&mut roster, 2, roles), Errno::EOPNOTSUPP, "{roles:?}");
+    }
+    for roles in [&[Meta, Storage][..], &[Mgmt], &[Mgmt, Storage]] {
+        assert_eq!(refused(&mut roster, 1, roles), Errno::EOPNOTSUPP, "{roles:?}");
+    }
+    roster.set_roles(NodeId(1), &[Storage, Meta, Mgmt, Meta]).unwrap();
+    assert_eq!(roster.map.nodes[0].roles, [Mgmt, Meta, Storage], "sorted, each once");
+
+    // Node 2 has targets and runs.
+    assert_eq!(refused(&mut roster, 2, &[Meta]), Errno::EBUSY);
+    assert_eq!(refused(&mut roster, 2, &[Meta, Storage]), Errno::EBUSY);
+    roster.set_node_state(NodeId(2), NodeState::Offline);
+    assert_eq!(refused(&mut roster, 2, &[Meta]), Errno::EBUSY, "it has targets");
+    roster.set_roles(NodeId(2), &[Meta, Storage]).unwrap();
+    roster.map.partitions = vec![NodeId(2)];
+    assert_eq!(refused(&mut roster, 2, &[Storage]), Errno::EBUSY, "it has partitions");
+    roster.map.partitions = vec![NodeId(1)];
+    roster.set_roles(NodeId(2), &[Storage]).unwrap();
+    assert_eq!(refused(&mut roster, 9, &[Storage]), Errno::ENOENT);
 }

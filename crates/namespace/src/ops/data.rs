@@ -15,10 +15,12 @@ const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 const BLOCK_UNIT: u64 = 512;
 
 /// What a session says of a file whose chunks it changed.
-pub(crate) struct Report {
+pub(crate) struct Report<'a> {
     pub size: u64,
     /// Allocated units of 512 bytes.
     pub blocks: u64,
+    /// Lengths of the chunk files in stripe order, 0 for those that the session couldn't ask; or none.
+    pub lens: &'a [u64],
     pub mtime: Option<Timestamp>,
     /// It has ended what `BeginWrite` began.
     pub done: bool,
@@ -141,13 +143,18 @@ pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Times
 
 /// Takes a session's word on size, allocation and mtime. The file only grows: several sessions may write, and each knows
 /// its own end. By the word of one that has no note on the file it doesn't: what that one wrote has been settled, and others may have cut it since.
-pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report) -> Outcome<MetaReply> {
+pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     let note = own_note(tx, ino)?;
-    let told = if note == Writing::default() { 0 } else { check_size(report.size)? };
+    let is_on_record = note != Writing::default();
+    let told = if is_on_record { check_size(report.size)? } else { 0 };
     let size = inode.size.max(told);
     let grown = size != inode.size;
     inode.size = size;
+    if is_on_record && let Some(layout) = chunk_layout(&inode)? {
+        let known = layout::known::grown(&layout, &inode.known(&layout), report.lens, size);
+        inode.set_known(&layout, known);
+    }
     if !inode.inline {
         inode.blocks = report.blocks;
     }
@@ -188,6 +195,11 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid:
         let truncate_to = Some(note.truncate_to.map_or(size, |earlier| earlier.min(size)));
         put_own_note(tx, ino, Writing { truncate_to, ..note });
     }
+    if let Some(layout) = chunk_layout(&inode)? {
+        // In the commit that changes the size: nobody may miss later what is cut off here.
+        let known = layout::known::cut(&layout, &inode.known(&layout), size);
+        inode.set_known(&layout, known);
+    }
     inode.size = size;
     inode.modify(tx.env.now);
     if kill_suid_sgid {
@@ -211,7 +223,14 @@ fn file_info(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<FileInfo> {
     let layout = inode.layout.as_ref().map(Layout::try_from).transpose()?;
     let inline = if inode.inline { Some(inline_content(tx, ino, inode)?) } else { None };
     let (attr, inline_limit) = (inode.attr(ino), inline_limit(inode));
-    Ok(FileInfo { attr, layout, inline, inline_limit, epoch: 0, uncut: false })
+    let known = layout.as_ref().map_or(Vec::new(), |layout| inode.known(layout));
+    Ok(FileInfo { attr, layout, known, inline, inline_limit, epoch: 0, uncut: false })
+}
+
+/// The layout of a file whose content is in chunks.
+fn chunk_layout(inode: &Inode) -> Outcome<Option<Layout>> {
+    let stored = inode.layout.as_ref().filter(|_| !inode.inline);
+    Ok(stored.map(Layout::try_from).transpose()?)
 }
 
 /// The stripe pattern of a file or directory; other inodes show the default one.

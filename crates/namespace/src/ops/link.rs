@@ -1,7 +1,7 @@
 //! Further names of an inode.
 
 use crate::keys;
-use crate::record::Entry;
+use crate::record::{Entry, Inode};
 use crate::tx::{Outcome, Tx, check_name, is_dot_name};
 use types::{Errno, InodeId};
 use wire::MetaReply;
@@ -17,7 +17,7 @@ pub(crate) fn link(tx: &mut Tx<'_>, ino: InodeId, parent: InodeId, name: &[u8]) 
     if is_dot_name(name) || slot.entry.is_some() {
         return Err(Errno::EEXIST.into());
     }
-    let mut inode = tx.inode(ino)?;
+    let mut inode = tx.get::<Inode>(&keys::inode(ino))?.ok_or(Errno::ENOENT)?;
     if inode.is_directory() {
         return Err(Errno::EPERM.into());
     }

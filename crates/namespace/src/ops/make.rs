@@ -125,6 +125,17 @@ pub(crate) fn symlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], target: &By
     Ok(site.settle(tx, ino, &inode))
 }
 
+/// Makes a whiteout for a name in a directory, and returns the entry for it. A whiteout is a character
+/// device 0:0 without permissions, as the kernel's file systems make it.
+pub(super) fn whiteout(tx: &mut Tx<'_>, dir: InodeId) -> Outcome<Entry> {
+    let directory = tx.directory(dir)?;
+    let ino = tx.allocate(dir.partition())?;
+    let mut inode = newborn(tx, &directory, mode::S_IFCHR);
+    inode.nlink = 1;
+    tx.put_inode(ino, &inode);
+    Ok(Entry::new(ino, inode.mode))
+}
+
 /// Makes a regular file without a name. The directory doesn't change.
 pub(crate) fn tmpfile(tx: &mut Tx<'_>, parent: InodeId, asked: u32, umask: u32) -> Outcome<MetaReply> {
     let directory = tx.live_directory(parent)?;

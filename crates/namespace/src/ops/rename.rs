@@ -1,5 +1,6 @@
 //! Names that move.
 
+use super::make;
 use super::unlink::{check_empty, drop_name};
 use crate::record::{Entry, Inode};
 use crate::tx::{Outcome, Slot, Tx, check_name, is_dot_name};
@@ -35,7 +36,7 @@ impl Side {
     }
 }
 
-/// Moves a name, replaces what is at its new place, or exchanges the two.
+/// Moves a name, replaces what is at its new place, or exchanges the two; a whiteout may stay behind.
 pub(crate) fn rename(
     tx: &mut Tx<'_>,
     from: Place<'_>,
@@ -62,7 +63,7 @@ pub(crate) fn rename(
     check_not_below(tx, &source, to.dir)?;
 
     let Some(replaced) = target.entry else {
-        return move_to_free(tx, source, to.dir, target);
+        return move_to_free(tx, source, to.dir, target, mode);
     };
     if replaced.id() == source.ino {
         // Two names of one inode: POSIX has both stay.
@@ -72,20 +73,39 @@ pub(crate) fn rename(
     let target = Side { dir: to.dir, slot: target, ino: replaced.id(), inode };
     match mode {
         RenameMode::Exchange => exchange(tx, source, target),
-        RenameMode::Replace | RenameMode::NoReplace => replace(tx, source, target),
+        RenameMode::Replace | RenameMode::NoReplace | RenameMode::Whiteout => {
+            replace(tx, source, target, mode)
+        }
     }
 }
 
-fn move_to_free(tx: &mut Tx<'_>, source: Side, to: InodeId, slot: Slot) -> Outcome<MetaReply> {
+fn move_to_free(
+    tx: &mut Tx<'_>,
+    source: Side,
+    to: InodeId,
+    slot: Slot,
+    mode: RenameMode,
+) -> Outcome<MetaReply> {
     let (from, links) = (source.dir, source.links());
     tx.fill(slot, source.entry());
-    tx.clear(source.slot);
+    vacate(tx, from, source.slot, mode)?;
     let moved = settle_moved(tx, source.ino, source.inode, to);
     settle_directories(tx, (from, -links), (to, links))?;
     Ok(MetaReply::Renamed { moved, other: None })
 }
 
-fn replace(tx: &mut Tx<'_>, source: Side, target: Side) -> Outcome<MetaReply> {
+/// Takes the name away from its old place in directory `dir`, or leaves a whiteout there.
+fn vacate(tx: &mut Tx<'_>, dir: InodeId, slot: Slot, mode: RenameMode) -> Outcome<()> {
+    if mode == RenameMode::Whiteout {
+        let whiteout = make::whiteout(tx, dir)?;
+        tx.fill(slot, whiteout);
+    } else {
+        tx.clear(slot);
+    }
+    Ok(())
+}
+
+fn replace(tx: &mut Tx<'_>, source: Side, target: Side, mode: RenameMode) -> Outcome<MetaReply> {
     match (source.inode.is_directory(), target.inode.is_directory()) {
         (true, false) => return Err(Errno::ENOTDIR.into()),
         (false, true) => return Err(Errno::EISDIR.into()),
@@ -95,7 +115,7 @@ fn replace(tx: &mut Tx<'_>, source: Side, target: Side) -> Outcome<MetaReply> {
     let (from, to) = (source.dir, target.dir);
     let (from_links, to_links) = (-source.links(), source.links() - target.links());
     tx.fill(target.slot, source.entry());
-    tx.clear(source.slot);
+    vacate(tx, from, source.slot, mode)?;
     let moved = settle_moved(tx, source.ino, source.inode, to);
     let replaced = drop_name(tx, target.ino, target.inode);
     settle_directories(tx, (from, from_links), (to, to_links))?;

@@ -56,6 +56,7 @@ fn inode() -> record::Inode {
         pattern: Some((&StripePattern::default()).into()),
         layout: Some(layout()),
         xattr_names: 19,
+        known_lens: vec![2 << 20, 0, 4097],
         ..record::Inode::default()
     }
 }

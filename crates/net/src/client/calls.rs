@@ -23,8 +23,6 @@ pub(super) enum Outcome {
 /// What a call holds of its connection, given back when the answer comes.
 pub(super) struct Held {
     pub(super) _credit: Permit,
-    /// For one that may wait for others.
-    pub(super) _waits: Option<Permit>,
     /// Given back as soon as nobody waits any more: what comes then is passed over.
     pub(super) bytes: Option<Permit>,
 }
@@ -51,6 +49,8 @@ pub(super) struct Call {
     pub(super) state: CallState,
     /// The request's bytes, and then the reply's.
     pub(super) body: Vec<u8>,
+    /// The pieces of the reply's body that came before the last one.
+    pub(super) parts: Vec<u8>,
 }
 
 impl Call {
@@ -61,6 +61,7 @@ impl Call {
     pub(super) fn abandon(&mut self) {
         self.state = CallState::Abandoned;
         self.buffer = None;
+        self.parts = Vec::new();
         self.held.bytes = None;
     }
 }

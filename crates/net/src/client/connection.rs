@@ -10,7 +10,7 @@ use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::{Heard, Inbound, matches_or_fault};
 use crate::limits::{
-    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_LIMIT, MAX_BYTES_IN_FLIGHT, WAITS_ARE_ONE_OF,
+    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_LIMIT, MAX_BYTES_IN_FLIGHT, MAX_WAITS_IN_FLIGHT,
     WATCH_INTERVAL,
 };
 use crate::outbox::Outbox;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Epoch, Error};
-use wire::frame::{Header, Kind};
+use wire::frame::{Header, Kind, MAX_ANSWER_BYTES};
 use wire::{Answer, Message, Service};
 
 /// A request as a connection sends it.
@@ -56,8 +56,9 @@ pub(super) struct Connection {
     /// What is shared with a server on this machine.
     arena: Option<Rc<Arena>>,
     calls: RefCell<Calls>,
+    /// Requests in flight, except those that may wait for others.
     requests: Rc<Budget>,
-    /// Those of the requests that may wait for others, see [`Answer::Waits`].
+    /// Requests in flight that may wait for others, see [`Answer::Waits`].
     waits: Rc<Budget>,
     bytes: Rc<Budget>,
     heard: Rc<Heard>,
@@ -96,7 +97,7 @@ impl Connection {
             liveness: options.liveness,
             calls: RefCell::default(),
             requests: Budget::new(credits),
-            waits: Budget::new((credits / WAITS_ARE_ONE_OF).max(1)),
+            waits: Budget::new(MAX_WAITS_IN_FLIGHT),
             bytes: Budget::new(MAX_BYTES_IN_FLIGHT),
             heard: inbound.heard(),
             counters,
@@ -248,6 +249,7 @@ impl Connection {
             held,
             state: CallState::Waiting(None),
             body,
+            parts: Vec::new(),
         });
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         if !self.watched.replace(true) {
@@ -259,20 +261,20 @@ impl Connection {
 
     /// Waits for room on the connection, for a request with so much payload.
     ///
-    /// One that may wait for others leaves room for them: what it waits for may be a request on this very connection, as the unlocking of a file
+    /// One that may wait for others takes none of theirs: what it waits for may be a request on this very connection, as the unlocking of a file
     /// is for those that want to lock it.
     async fn admit(&self, amount: usize, request: &Outgoing) -> Result<Held, Outcome> {
-        let waits = match request.answer {
-            Answer::Waits => Some(self.waits.acquire(1).await.ok_or(Outcome::Lost)?),
-            Answer::Plain | Answer::Fills => None,
+        let requests = match request.answer {
+            Answer::Waits => &self.waits,
+            Answer::Plain | Answer::Fills => &self.requests,
         };
-        let both = async { Some((self.requests.acquire(1).await?, self.bytes.acquire(amount).await?)) };
-        let permits = match self.requests.try_acquire(1).zip(self.bytes.try_acquire(amount)) {
+        let both = async { Some((requests.acquire(1).await?, self.bytes.acquire(amount).await?)) };
+        let permits = match requests.try_acquire(1).zip(self.bytes.try_acquire(amount)) {
             Some(both) => Some(both),
             None => rt::timeout(request.left(), both).await.ok_or(Outcome::TimedOut)?,
         };
         let (credit, bytes) = permits.filter(|_| self.is_usable()).ok_or(Outcome::Lost)?;
-        Ok(Held { _credit: credit, _waits: waits, bytes: Some(bytes) })
+        Ok(Held { _credit: credit, bytes: Some(bytes) })
     }
 
     async fn receive(&self, mut inbound: Inbound) -> Result<(), Fault> {
@@ -281,6 +283,7 @@ impl Connection {
             let Some(header) = inbound.header().await? else { return Ok(()) };
             match header.kind {
                 Kind::Reply => self.receive_reply(&header, &mut inbound).await?,
+                Kind::Part => self.receive_part(&header, &mut inbound).await?,
                 Kind::Error => self.receive_error(&header, &mut inbound).await?,
                 kind => {
                     inbound.body(&header).await?;
@@ -311,18 +314,34 @@ impl Connection {
         Ok(())
     }
 
+    /// A piece of an answer that is longer than a frame.
+    async fn receive_part(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
+        let body = inbound.body(header).await?;
+        {
+            let mut calls = self.calls.borrow_mut();
+            let call = calls.get(header.id).ok_or_else(|| not_asked(header.id))?;
+            if call.parts.len() + body.len() > MAX_ANSWER_BYTES {
+                let message = format!("an answer has more than {MAX_ANSWER_BYTES} bytes");
+                return Err(Fault::unexpected(message));
+            }
+            // What nobody waits for is passed over.
+            if matches!(call.state, CallState::Waiting(_)) {
+                call.parts.extend_from_slice(body.as_slice());
+            }
+        }
+        inbound.skip(header.inline_bytes()).await
+    }
+
     async fn receive_reply(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
         let body = inbound.body(header).await?;
         let payload_bytes = header.payload_bytes as usize;
         let (buffer, compares) = {
             let mut calls = self.calls.borrow_mut();
-            let Some(call) = calls.get(header.id) else {
-                return Err(Fault::unexpected(format!(
-                    "an answer to request {}, which wasn't asked",
-                    header.id
-                )));
-            };
-            call.body.clear();
+            let call = calls.get(header.id).ok_or_else(|| not_asked(header.id))?;
+            match call.parts.is_empty() {
+                true => call.body.clear(),
+                false => call.body = std::mem::take(&mut call.parts),
+            }
             call.body.extend_from_slice(body.as_slice());
             let wanted = matches!(call.state, CallState::Waiting(_));
             call.receiving = wanted && call.buffer.is_some();
@@ -452,6 +471,11 @@ impl Connection {
             calls.finish(id, Outcome::TimedOut);
         }
     }
+}
+
+/// The fault of a server that answers a request that it doesn't have.
+fn not_asked(id: u64) -> Fault {
+    Fault::unexpected(format!("an answer to request {id}, which wasn't asked"))
 }
 
 /// Tells the server, when the future of a call is dropped, that nobody waits any more.

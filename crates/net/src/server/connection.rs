@@ -1,6 +1,7 @@
 //! One connection of a client, on its core.
 
 use super::accept::refuse;
+use super::admission::Verdict;
 use super::core::{Arrival, ClientCore, ServerCore};
 use super::requests::{Requests, Running};
 use super::router::Job;
@@ -8,7 +9,7 @@ use crate::budget::Permit;
 use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::{Heard, Inbound, check_payload};
-use crate::limits::{DIRECT_RECEIVE_BYTES, WELCOME_PING_INTERVAL};
+use crate::limits::{DIRECT_RECEIVE_BYTES, MAX_WAITS_IN_FLIGHT, WELCOME_PING_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
@@ -21,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, Error, Result};
-use wire::frame::{Header, Kind, MAX_BODY_BYTES, SHARED_PAGE_BYTES, VERSION, Welcome};
+use wire::frame::{Header, Kind, MAX_ANSWER_BYTES, MAX_BODY_BYTES, SHARED_PAGE_BYTES, VERSION, Welcome};
 use wire::{Answer, Message, Service};
 
 /// A request on its way to its answer.
@@ -236,16 +237,15 @@ impl Connection {
 
     async fn receive_request(self: &Rc<Self>, header: Header, inbound: &mut Inbound) -> Result<(), Fault> {
         let deadline = Deadline::after(inbound.heard().at_ns.get(), header.deadline_ms);
-        let limits = &self.core.shared.options.limits;
-        if self.requests.running() >= limits.requests_per_connection {
-            return Err(Fault::unexpected("more requests are in flight than were allowed"));
-        }
         self.check_place(&header)?;
         let parts = [header.body_bytes, header.payload_bytes, header.wanted_bytes];
         let amount = parts.iter().map(|bytes| *bytes as usize).sum();
         let Some(permit) = self.admit(amount).await else { return Err(Fault::Closed) };
         let body = inbound.body(&header).await?;
         let job = self.decode(&header, body.as_slice());
+        if job.as_ref().is_ok_and(|job| !self.may_begin(job.answer)) {
+            return Err(Fault::unexpected("more requests are in flight than were allowed"));
+        }
         let payload = match (&job, header.payload_bytes as usize) {
             (_, 0) => None,
             (Err(_), _) => {
@@ -269,6 +269,15 @@ impl Connection {
             Err(error) => self.answer_error(header.id, &error),
         }
         Ok(())
+    }
+
+    /// Whether the client may have one more such request in flight.
+    fn may_begin(&self, answer: Answer) -> bool {
+        let most = self.core.shared.options.limits.requests_per_connection;
+        match answer {
+            Answer::Waits => self.requests.waiting() < MAX_WAITS_IN_FLIGHT,
+            Answer::Plain | Answer::Fills => self.requests.working() < most,
+        }
     }
 
     /// Waits for room for a request; `None` when the connection has ended meanwhile.
@@ -336,7 +345,27 @@ impl Connection {
             let message = format!("{name} has no service {}", header.service);
             return Err(Error::new(Errno::EOPNOTSUPP, message));
         };
-        Ok(route.decode(body)?)
+        let job = route.decode(body)?;
+        let admission = &self.core.shared.admission;
+        match admission.judge(&self.caller, (header.service, &job.rule), header.epoch) {
+            Verdict::Admitted => Ok(job),
+            Verdict::Refused(error) => Err(error),
+            Verdict::MapIsOlder => Ok(self.once_admitted(header, job)),
+        }
+    }
+
+    /// A job that waits for the map that its caller knows before anything else.
+    #[cold]
+    fn once_admitted(&self, header: &Header, job: Job) -> Job {
+        let (shared, service, epoch) = (self.core.shared.clone(), header.service, header.epoch);
+        let Job { answer, rule, run } = job;
+        let run = move |caller: Rc<Caller>, deadline, payload| -> LocalFuture<'static, Result<Vec<u8>>> {
+            Box::pin(async move {
+                shared.admission.await_map(&caller, (service, &rule), epoch).await?;
+                run(caller, deadline, payload).await
+            })
+        };
+        Job { answer, rule, run: Box::new(run) }
     }
 
     fn begin(
@@ -384,17 +413,18 @@ impl Connection {
             },
         };
         match result {
-            Ok(body) if body.len() <= MAX_BODY_BYTES as usize => {
+            Ok(body) if body.len() <= MAX_ANSWER_BYTES => {
+                let body = self.send_parts(id, &body);
                 let filled = payload.filter(|_| answer == Answer::Fills);
                 let header = Header::new(Kind::Reply, id);
                 match (&self.memory, filled) {
                     (Some(memory), Some(filled)) if request.place != 0 => {
                         memory.copy_in(offset_of(&request), &filled);
                         let header = Header { place: request.place, ..header };
-                        self.outbox.push_placed(header, &body, &filled, Some(permit));
+                        self.outbox.push_placed(header, body, &filled, Some(permit));
                     }
                     (_, filled) => {
-                        self.outbox.push(header, &body, filled.as_ref(), Some(permit));
+                        self.outbox.push(header, body, filled.as_ref(), Some(permit));
                     }
                 }
             }
@@ -402,6 +432,18 @@ impl Connection {
             Err(error) => self.answer_error(id, &error),
         }
         drop(running);
+    }
+
+    /// Sends the pieces of an answer's body that come before the last one, which is returned. A body
+    /// that fits into one frame is its own last piece.
+    fn send_parts<'a>(&self, id: u64, mut body: &'a [u8]) -> &'a [u8] {
+        while let Some((part, rest)) = body.split_at_checked(MAX_BODY_BYTES as usize)
+            && !rest.is_empty()
+        {
+            self.outbox.push(Header::new(Kind::Part, id), part, None, None);
+            body = rest;
+        }
+        body
     }
 
     fn answer_error(&self, id: u64, error: &Error) {
@@ -462,5 +504,5 @@ fn offset_of(header: &Header) -> usize {
 }
 
 fn oversized(len: usize) -> Error {
-    Error::new(Errno::E2BIG, format!("an answer has {len} bytes, at most {MAX_BODY_BYTES} are allowed"))
+    Error::new(Errno::E2BIG, format!("an answer has {len} bytes, at most {MAX_ANSWER_BYTES} are allowed"))
 }

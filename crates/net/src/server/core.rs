@@ -1,5 +1,6 @@
 //! One core of a server: the connections that it was handed.
 
+use super::admission::Admission;
 use super::connection::Connection;
 use super::room::Room;
 use super::router::Router;
@@ -26,6 +27,7 @@ use wire::frame::OnHost;
 pub(super) struct Shared {
     pub(super) options: ServerOptions,
     pub(super) router: Router,
+    pub(super) admission: Admission,
     /// The server is to stop.
     pub(super) stop: Event,
     /// One for each core.
@@ -87,7 +89,8 @@ impl Shared {
     pub(super) fn new(options: ServerOptions, router: Router, on_host: Option<OnHost>) -> Shared {
         let inboxes = (0..options.cores.max(1)).map(|_| Inbox::default()).collect();
         let (connections, mapped) = Default::default();
-        Shared { options, router, stop: Event::new(), inboxes, connections, mapped, on_host }
+        let admission = Admission::by(options.map.clone());
+        Shared { options, router, admission, stop: Event::new(), inboxes, connections, mapped, on_host }
     }
 
     pub(super) fn cores(&self) -> usize {

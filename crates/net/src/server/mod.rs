@@ -1,6 +1,7 @@
 //! The answering side: listeners, cores, and the connections on them.
 
 mod accept;
+mod admission;
 mod connection;
 mod core;
 mod requests;
@@ -20,7 +21,7 @@ use rt::{CoreConfig, CoreGroup};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Errno, Error, Result};
+use types::{Errno, Error, MapHandle, Result};
 use wire::frame::OnHost;
 
 /// What a server is made of.
@@ -36,6 +37,9 @@ pub struct ServerOptions {
     pub cluster: String,
     /// How connections are protected.
     pub security: Security,
+    /// The cluster map that says what the nodes do that call. Members whose rights don't depend on
+    /// that are served by an empty one, too.
+    pub map: MapHandle,
     /// Whether payloads are summed when they are sent. What a client has summed is checked in any case.
     pub sum_payloads: bool,
     /// What bounds it.
@@ -45,7 +49,7 @@ pub struct ServerOptions {
 /// What bounds a server.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Requests in flight on one connection.
+    /// Requests in flight on one connection, those that may wait for others not counted.
     pub requests_per_connection: usize,
     /// Connections; more are closed at once.
     pub connections: usize,

@@ -39,6 +39,16 @@ impl Requests {
         self.running.get()
     }
 
+    /// How many of them may wait for others.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
+    /// How many of them do not.
+    pub(super) fn working(&self) -> usize {
+        self.running() - self.waiting()
+    }
+
     /// Begins a request; `deadline` is when its client gives it up.
     pub(super) fn begin(self: &Rc<Self>, id: u64, waits: bool, deadline: Deadline) -> Running {
         self.running.set(self.running.get() + 1);

@@ -5,6 +5,7 @@ use rt::IoBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use types::Result;
+use wire::authorization::Rule;
 use wire::{Answer, Malformed, Message, Request};
 
 /// Numbers of services are below this.
@@ -45,6 +46,8 @@ type Run = dyn FnOnce(Rc<Caller>, Deadline, Option<IoBuf>) -> LocalFuture<'stati
 pub(super) struct Job {
     /// What comes beside its answer.
     pub(super) answer: Answer,
+    /// Who may ask for it.
+    pub(super) rule: Rule,
     /// Runs it.
     pub(super) run: Box<Run>,
 }
@@ -62,7 +65,7 @@ struct HandlerRoute<Req, Rep> {
 impl<Req: Request + 'static, Rep: Message + 'static> Route for HandlerRoute<Req, Rep> {
     fn decode(&self, body: &[u8]) -> Result<Job, Malformed> {
         let request = Req::decode(body)?;
-        let answer = request.answer_payload();
+        let (answer, rule) = (request.answer_payload(), request.rule());
         let handler = self.handler.clone();
         let run = move |caller: Rc<Caller>, deadline, payload| -> LocalFuture<'static, Result<Vec<u8>>> {
             Box::pin(async move {
@@ -72,6 +75,6 @@ impl<Req: Request + 'static, Rep: Message + 'static> Route for HandlerRoute<Req,
                 Ok(body)
             })
         };
-        Ok(Job { answer, run: Box::new(run) })
+        Ok(Job { answer, rule, run: Box::new(run) })
     }
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{Errno, Result, crc32c};
+use wire::authorization::{Callers, Rule};
 use wire::{Answer, Malformed, Message, Request, Service};
 
 const PORT: u16 = 7000;
@@ -61,6 +62,10 @@ impl Request for Step {
 
     fn answer_payload(&self) -> Answer {
         if self.fills { Answer::Fills } else { Answer::Plain }
+    }
+
+    fn rule(&self) -> Rule {
+        Rule { operation: "step", callers: Callers::Members }
     }
 }
 
@@ -167,6 +172,7 @@ async fn serve_by(listen: Vec<SocketAddr>, handler: Arc<dyn Handler<Step, Done>>
         cores: 2,
         cluster: String::new(),
         security: Security::Plain,
+        map: types::MapHandle::default(),
         sum_payloads: true,
         limits: ServerLimits { liveness: LIVENESS, ..ServerLimits::default() },
     };

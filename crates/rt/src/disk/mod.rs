@@ -1,13 +1,19 @@
 //! Files: on the machine's file systems, or on the simulated machine's disk.
 
+mod gaps;
+mod held;
 mod real;
+
+pub use held::HeldPath;
 
 use crate::buf::IoBuf;
 use crate::context::{self, Runtime};
 use crate::sim::{self, SimFile};
+pub use gaps::Gaps;
 use real::RealFile;
 use std::ffi::{CStr, OsString};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use types::Timestamp;
 
@@ -145,6 +151,19 @@ impl File {
         }
     }
 
+    /// The parts of a range that take no space, also beyond the end of the file: all their bytes,
+    /// and the first `most` of them.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` or `ENOTTY` where the local file system does not list extents (XFS and ext4
+    /// do).
+    pub async fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<Gaps> {
+        match &self.inner {
+            Inner::Real(file) => file.gaps(range, most),
+            Inner::Sim(file) => file.gaps(range, most).await,
+        }
+    }
+
     /// Length, space and time of the last change.
     pub async fn stat(&self) -> io::Result<FileStat> {
         match &self.inner {
@@ -269,5 +288,15 @@ pub async fn space(path: &Path) -> io::Result<(u64, u64)> {
     match context::require()? {
         Runtime::Core(_) => real::space(path),
         Runtime::Sim(world) => sim::space(&world).await,
+    }
+}
+
+/// A number of the file system that holds `path`, of all that are mounted on this machine.
+pub fn disk_of(path: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    match context::require()? {
+        Runtime::Core(_) => Ok(std::fs::metadata(path)?.dev()),
+        // A simulated host has one disk.
+        Runtime::Sim(_) => Ok(1),
     }
 }

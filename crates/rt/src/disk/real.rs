@@ -3,7 +3,7 @@
 //! What the ring offers goes through it. Direct system calls remain where the ring has none, or where it would only move a
 //! quick call to a kernel thread and so cost more than the call itself.
 
-use super::{Durability, Fallocate, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions};
+use super::{Durability, Fallocate, FileStat, Gaps, MAX_ATTRIBUTE_BYTES, OpenOptions};
 use crate::blocking;
 use crate::buf::IoBuf;
 use crate::driver::{Keep, OnDrop, checked, large};
@@ -12,6 +12,7 @@ use io_uring::{opcode, types::Fd, types::FsyncFlags};
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -42,6 +43,38 @@ struct CacheCounts {
     writeback: u64,
     evicted: u64,
     recently_evicted: u64,
+}
+
+/// `FS_IOC_FIEMAP` of `linux/fs.h`, the same on all architectures with this encoding of requests
+/// (x86-64, ARM, RISC-V).
+const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+/// Extents that one call lists.
+const EXTENTS: usize = 256;
+/// Calls for one file: of one with more extents than this, the rest counts as having its space.
+const MAX_EXTENT_CALLS: usize = 256;
+
+/// `struct fiemap` of `linux/fiemap.h`, with room for extents.
+#[repr(C)]
+struct ExtentMap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    room: u32,
+    reserved: u32,
+    extents: [Extent; EXTENTS],
+}
+
+/// `struct fiemap_extent` of `linux/fiemap.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
 }
 
 /// An open file.
@@ -181,6 +214,35 @@ impl RealFile {
                 result => return result.map(drop),
             }
         }
+    }
+
+    pub(super) fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<Gaps> {
+        let mut gaps = Gaps::of(range, most);
+        let mut map = Box::new(ExtentMap {
+            start: 0,
+            length: 0,
+            flags: 0,
+            mapped: 0,
+            room: EXTENTS as u32,
+            reserved: 0,
+            extents: [Extent::default(); EXTENTS],
+        });
+        for _ in 0..MAX_EXTENT_CALLS {
+            let rest = gaps.rest();
+            if rest.is_empty() {
+                return Ok(gaps);
+            }
+            (map.start, map.length) = (rest.start, rest.end - rest.start);
+            // SAFETY: the structure is that of the request, and has room for as many extents as it
+            // says.
+            check(unsafe { libc::ioctl(self.fd.as_raw_fd(), FS_IOC_FIEMAP, &raw mut *map) })?;
+            let found = &map.extents[..(map.mapped as usize).min(EXTENTS)];
+            found.iter().for_each(|extent| gaps.skip(extent.logical..extent.logical + extent.length));
+            if found.len() < EXTENTS {
+                return Ok(gaps.finish());
+            }
+        }
+        Ok(gaps)
     }
 
     pub(super) fn stat(&self) -> io::Result<FileStat> {
@@ -397,6 +459,38 @@ fn mount_of(path: &Path) -> io::Result<Mount> {
         found
     };
     Ok(Mount { id: found.stx_mnt_id, directory: (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) })
+}
+
+/// A descriptor of a file or directory, with what tells it from all others while it is open.
+#[derive(Debug)]
+pub(super) struct RealHold {
+    _fd: OwnedFd,
+    place: (libc::dev_t, libc::ino_t),
+}
+
+impl RealHold {
+    pub(super) fn new(path: &Path) -> io::Result<RealHold> {
+        let fd = open_now(path, libc::O_PATH | libc::O_CLOEXEC)?;
+        // SAFETY: an all-zero stat is valid, and the call fills it.
+        let found = unsafe {
+            let mut found: libc::stat = std::mem::zeroed();
+            check(libc::fstat(fd.as_raw_fd(), &mut found))?;
+            found
+        };
+        Ok(RealHold { _fd: fd, place: (found.st_dev, found.st_ino) })
+    }
+
+    pub(super) fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let path = c_path(path)?;
+        // SAFETY: an all-zero stat is valid, the path is a C string, and the call fills the
+        // structure.
+        let found = unsafe {
+            let mut found: libc::stat = std::mem::zeroed();
+            check(libc::stat(path.as_ptr(), &mut found))?;
+            found
+        };
+        Ok((found.st_dev, found.st_ino) == self.place)
+    }
 }
 
 pub(super) fn space(path: &Path) -> io::Result<(u64, u64)> {

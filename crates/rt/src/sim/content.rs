@@ -1,6 +1,6 @@
 //! A sparse file's bytes. Copies share pages, so that keeping a durable and a visible version is cheap.
 
-use crate::disk::Fallocate;
+use crate::disk::{Fallocate, Gaps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -33,6 +33,16 @@ impl Content {
     pub(super) fn missing(&self, range: &Range<u64>) -> u64 {
         pages_of(range).filter(|page| !self.pages.contains_key(page) && !self.reserved.contains(page)).count()
             as u64
+    }
+
+    /// The parts of a range that take no space.
+    pub(super) fn gaps(&self, range: Range<u64>, most: usize) -> Gaps {
+        let pages = pages_of(&range);
+        let mut gaps = Gaps::of(range, most);
+        let with_data = self.pages.range(pages.clone()).map(|(page, _)| *page);
+        let taken: BTreeSet<u64> = with_data.chain(self.reserved.range(pages).copied()).collect();
+        taken.into_iter().for_each(|page| gaps.skip(page * PAGE..(page + 1) * PAGE));
+        gaps.finish()
     }
 
     /// Copies bytes to `into` and returns how many there were.

@@ -77,6 +77,11 @@ impl Disk {
         Ok(ino)
     }
 
+    /// What a path leads to.
+    pub(super) fn node(&self, path: &Path) -> io::Result<Node> {
+        self.names.get(path).ok_or_else(|| errno(libc::ENOENT))
+    }
+
     fn create(&mut self, path: &Path, now_ns: u64) -> io::Result<u64> {
         let ino = self.next_ino;
         let sequence = self.next_sequence();

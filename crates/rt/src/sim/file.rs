@@ -1,13 +1,14 @@
 //! Files and names of the simulated disk, as the functions of this crate offer them.
 
 use super::content::PAGE;
-use super::names::errno;
+use super::names::{Node, errno};
 use super::simulation::{Closed, Simulation, Speed};
 use crate::buf::{IO_ALIGNMENT, IoBuf};
 use crate::context::{self, Runtime};
-use crate::disk::{Durability, Fallocate, FileStat, OpenOptions};
+use crate::disk::{Durability, Fallocate, FileStat, Gaps, OpenOptions};
 use std::ffi::{CStr, OsString};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 use types::Timestamp;
@@ -98,6 +99,13 @@ impl SimFile {
         world.submit(Speed::Quick, move |disk, now_ns| disk.allocate(ino, how, offset..end, now_ns)).await
     }
 
+    pub(crate) async fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<Gaps> {
+        let ino = self.ino;
+        let found =
+            self.world()?.submit(Speed::Quick, move |disk, _| Ok(disk.inode(ino)?.visible.gaps(range, most)));
+        found.await
+    }
+
     pub(crate) async fn stat(&self) -> io::Result<FileStat> {
         let ino = self.ino;
         let stat = self.world()?.submit(Speed::Quick, move |disk, _| {
@@ -179,6 +187,23 @@ impl SimFile {
 impl Drop for SimFile {
     fn drop(&mut self) {
         context::with_sim(|world| world.close(Closed::File { boot: self.boot, ino: self.ino }));
+    }
+}
+
+/// What a path led to once.
+#[derive(Debug)]
+pub(crate) struct SimHold {
+    node: Node,
+}
+
+impl SimHold {
+    pub(crate) fn new(world: &Simulation, path: &Path) -> io::Result<SimHold> {
+        Ok(SimHold { node: world.with_disk(|disk| disk.node(path))? })
+    }
+
+    pub(crate) fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let node = context::with_sim(|world| world.with_disk(|disk| disk.node(path)));
+        Ok(node.unwrap_or_else(|| Err(errno(libc::EBADF)))? == self.node)
     }
 }
 

@@ -42,7 +42,8 @@ pub use network::NetworkOptions;
 pub use world::World;
 
 pub(crate) use file::{
-    SimFile, create_dir_all, memory_of, read_dir, remove_file, rename, space, sync_dir, sync_filesystem,
+    SimFile, SimHold, create_dir_all, memory_of, read_dir, remove_file, rename, space, sync_dir,
+    sync_filesystem,
 };
 pub(crate) use simulation::Simulation;
 pub(crate) use socket::{SimListener, SimSocket};

@@ -35,6 +35,18 @@ async fn content(path: &str) -> Option<Vec<u8>> {
     Some(buf.as_slice().to_vec())
 }
 
+#[test]
+fn secrets_of_a_simulation_are_those_of_its_seed() {
+    let secrets = |seed| {
+        let drawn = async { (rt::secret_bytes::<20>(), rt::secret_u64(), rt::secret_bytes::<20>()) };
+        Machine::new(seed).run(drawn).unwrap()
+    };
+    assert_eq!(secrets(7), secrets(7));
+    assert_ne!(secrets(7), secrets(8));
+    let (first, _, second) = secrets(7);
+    assert_ne!(first, second);
+}
+
 /// Tasks that race for a file and log what they see.
 fn trace(seed: u64) -> (Vec<String>, u64, u64) {
     let mut machine = Machine::new(seed);

@@ -4,7 +4,7 @@
 //! process has the metadata store, too, and the services reach it over the network, as those of real nodes do.
 
 use super::member::{Member, RETRY, VERSION, address_of, out_of_turn};
-use super::process::{Site, new_identity, peer, ring, serve};
+use super::process::{Site, new_identity, peer, serve};
 use crate::cluster::{HASH_KEY, PARTITIONS};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{Company, MetaOptions, MetaService, PartitionsChannel};
@@ -42,7 +42,7 @@ impl Gate for Open {
         Ok(String::new())
     }
 
-    /// Everybody has the cluster's keys from the start ([`ring`]).
+    /// Everybody has the cluster's keys from the start ([`super::process::ring`]).
     fn capability_keys(&self, _now_s: i64) -> Result<String> {
         Ok(String::new())
     }
@@ -175,7 +175,7 @@ impl Site {
                 MetaService::in_company(store, options, map, storage, company)
             }
         };
-        meta.sign_with(ring(true));
+        meta.sign_with(member.ring.clone());
         if self.scheme.is_mirrored() {
             rt::spawn(execute(meta.clone(), member.clone()));
         } else {

@@ -1,7 +1,7 @@
 //! Storage hosts with members of mirrored groups, and whether their copies are the same in the end.
 
 use super::member::{Member, RETRY, current_map, out_of_turn};
-use super::process::{Site, new_identity, ring, serve};
+use super::process::{Site, new_identity, serve};
 use crate::cluster::{LOG_BYTES, identity, store_error};
 use chunkstore::{Options, Store};
 use net::{Handler, Router, WhenOffline};
@@ -29,9 +29,9 @@ impl Site {
         let ip = self.storage_ips[index];
         let lease = Arc::new(ServingLease::ended());
         let service = Arc::new(StorageService::under_lease(lease.clone()));
-        service.demand_capabilities(ring(true));
         let name = format!("storage{index}");
         let member = self.become_member(&own, (&name, ip), Some((service.clone(), lease))).await;
+        service.demand_capabilities(member.ring.clone());
         let map = member.map.handle.clone();
         let here = Some((member.node, &service));
         service.serve_groups(GroupLinks {
@@ -46,6 +46,7 @@ impl Site {
         service.all_added();
         member.enter().await;
         self.has_registered(index);
+        rt::spawn(StorageService::keep_proving(service.clone()));
         rt::spawn(StorageService::keep_groups_in_step(service.clone()));
         let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
         let is_clean = touched.is_empty();

@@ -18,6 +18,11 @@ pub(super) const MAX_LONG_MS: u64 = 30_000;
 const MAX_CUT_OFF_MS: u64 = 20;
 /// How often they are, until something was committed meanwhile.
 const CUT_OFFS: u32 = 20;
+/// All processes die so often in a row, at most, one after the other within this time each, and how
+/// long they run in between: longer than clients need to come back, or not.
+const MAX_DEATHS_OF_ALL: u64 = 4;
+const MAX_DYING_MS: u64 = 20;
+const MAX_BETWEEN_DEATHS_MS: u64 = 8_000;
 /// How soon a process is started again that has ended itself.
 const UNIT_LOOK: Duration = Duration::from_millis(100);
 /// Clocks differ by so much then, and run so much faster or slower, millionths.
@@ -35,7 +40,7 @@ pub(super) fn usual_network() -> NetworkOptions {
 }
 
 impl Run {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.world.random() % limit
     }
 
@@ -88,9 +93,15 @@ impl Run {
     }
 
     /// Time passes in which nothing changes, and programs take theirs.
-    fn let_pass_calmly(&mut self, limit_ms: u64) {
+    pub(super) fn let_pass_calmly(&mut self, limit_ms: u64) {
+        let time = Duration::from_millis(self.below(limit_ms));
+        self.pass(time);
+    }
+
+    /// The same for so long.
+    pub(super) fn pass(&mut self, time: Duration) {
         self.journal.calm.set(true);
-        self.let_pass(limit_ms);
+        self.advance(time);
         self.journal.calm.set(false);
     }
 
@@ -99,7 +110,7 @@ impl Run {
         metas.chain(self.metas.iter().skip(1)).chain(&self.store).copied().collect()
     }
 
-    fn tell(&self, what: &str, host: HostId) {
+    pub(super) fn tell(&self, what: &str, host: HostId) {
         tracing::info!(clock_s = self.clock_s(), host = self.world.name(host), "{what}");
     }
 
@@ -118,6 +129,13 @@ impl Run {
         let (a, b) = (self.one_of(&hosts), self.one_of(&hosts));
         if self.has_racks() && self.below(4) == 0 {
             return self.strike_rack();
+        }
+        if self.options.strike_resyncs && self.below(3) > 0 {
+            return self.strike_resync();
+        }
+        if self.options.kill_all && self.below(3) == 0 {
+            self.kill_all();
+            return Ok(());
         }
         let kinds = match (self.management, self.store) {
             (Some(_), _) if self.options.scheme.is_mirrored() => 18,
@@ -259,7 +277,7 @@ impl Run {
         if is_alone { self.await_step() } else { Ok(()) }
     }
 
-    fn strike(&mut self, index: usize) {
+    pub(super) fn strike(&mut self, index: usize) {
         let host = self.storages[index];
         let has_power = match self.options.power_cuts {
             PowerCuts::Never => true,
@@ -298,7 +316,7 @@ impl Run {
     }
 
     /// Kills the process that has the store, which may be management's.
-    fn kill_store(&mut self) {
+    pub(super) fn kill_store(&mut self) {
         let Some(host) = self.store else { return };
         if self.options.store_power && self.below(2) == 0 {
             return self.cut_power_of_store(host);
@@ -364,6 +382,41 @@ impl Run {
             self.let_pass(MAX_CUT_OFF_MS);
         }
         0
+    }
+
+    /// The processes of all services die, and are started again; several times in a row.
+    fn kill_all(&mut self) {
+        for _ in 0..=self.below(MAX_DEATHS_OF_ALL) {
+            tracing::info!(clock_s = self.clock_s(), "all services are killed");
+            let mut hosts: Vec<HostId> =
+                self.storages.iter().chain(&self.metas).chain(&self.store).copied().collect();
+            self.summary.kills += hosts.len() as u64;
+            while !hosts.is_empty() {
+                let index = self.below(hosts.len() as u64) as usize;
+                self.world.kill(hosts.swap_remove(index));
+                self.let_pass(MAX_DYING_MS);
+            }
+            self.site.engine.kill();
+            self.let_pass(MAX_DEAD_MS);
+            self.start_all();
+            self.let_pass(MAX_BETWEEN_DEATHS_MS);
+        }
+    }
+
+    /// Starts the processes of all services, one after the other.
+    fn start_all(&mut self) {
+        self.start_store();
+        self.start_management();
+        let (storages, metas) = (self.storages.len(), self.metas.len());
+        let mut dead: Vec<usize> = (0..storages + metas).collect();
+        while !dead.is_empty() {
+            let index = self.below(dead.len() as u64) as usize;
+            match dead.swap_remove(index) {
+                storage if storage < storages => self.start_storage(storage),
+                meta => self.start_meta(meta - storages),
+            }
+            self.let_pass(MAX_DEAD_MS / 4);
+        }
     }
 
     /// Much is late from now on, and connections break over it.

@@ -19,12 +19,40 @@ const STRIDE: u64 = 40_000;
 /// Files, and blocks of each.
 const FILES: u64 = 2;
 const BLOCKS: u64 = 4;
-/// Bytes of a record of a log; chunks end between records.
-const RECORD: usize = 512;
-/// Records after which the next log is begun, so that logs outgrow their inode and can still be read whole each time.
-const RECORDS_PER_LOG: u64 = 48;
-/// Bytes that are read of a log: more than it has.
-const LOG_READ: usize = 128 << 10;
+/// Bytes of a record of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Records {
+    /// Chunks end between records.
+    Short,
+    /// Many records lie in two chunks.
+    Long,
+}
+
+impl Records {
+    fn bytes(self) -> usize {
+        match self {
+            Records::Short => 512,
+            Records::Long => 20_000,
+        }
+    }
+
+    /// Records after which the next log is begun, so that logs outgrow their inode and can still be
+    /// read whole each time.
+    fn per_log(self) -> u64 {
+        match self {
+            Records::Short => 48,
+            Records::Long => 12,
+        }
+    }
+
+    /// Bytes that are read of a log: more than it has.
+    fn read_bytes(self) -> usize {
+        match self {
+            Records::Short => 128 << 10,
+            Records::Long => 1 << 20,
+        }
+    }
+}
 /// Names that are made and removed.
 const NAMES: u64 = 3;
 /// Small files that a client makes one after the other, and those that it makes in one directory: enough for it to want that to itself.
@@ -107,6 +135,8 @@ pub(super) struct Program {
     pub(super) dirs: u64,
     /// Whether it appends to logs, too.
     pub(super) logs: bool,
+    /// What it appends; long records more often than it does anything else.
+    pub(super) records: Records,
     /// Whether everything that it writes is on disk when the call returns.
     pub(super) durable: bool,
     /// Whether its client keeps writes for a moment.
@@ -179,6 +209,7 @@ impl Program {
                 replaced = so_far;
             }
             match below(3) {
+                _ if self.records == Records::Long && below(3) > 0 => self.use_log().await,
                 0 => self.use_name(below(NAMES)).await,
                 1 if self.logs && below(2) == 0 => self.use_log().await,
                 2 if below(4) == 0 => self.use_small().await,
@@ -194,7 +225,7 @@ impl Program {
         for name in 0..NAMES {
             self.look(name).await;
         }
-        for log in 0..self.journal.appended.get().div_ceil(RECORDS_PER_LOG) {
+        for log in 0..self.journal.appended.get().div_ceil(self.records.per_log()) {
             if let Some(handle) = self.open_log(log).await {
                 self.read_log(&handle, log).await;
                 handle.release().await;
@@ -353,7 +384,7 @@ impl Program {
     }
 
     async fn use_log(&self) {
-        let log = self.journal.appended.get() / RECORDS_PER_LOG;
+        let log = self.journal.appended.get() / self.records.per_log();
         let Some(handle) = self.open_log(log).await else { return };
         let mut unsure = Vec::new();
         for _ in 0..1 + below(MAX_PER_OPEN) {
@@ -405,7 +436,7 @@ impl Program {
         let record = self.journal.new_value();
         self.journal.appended.set(self.journal.appended.get() + 1);
         let append = async {
-            let buf = IoBuf::from_slice(&record.to_le_bytes().repeat(RECORD / 8));
+            let buf = IoBuf::from_slice(&record.to_le_bytes().repeat(self.records.bytes() / 8));
             let how = WriteHow { append: true, durable: self.durable, ..WriteHow::default() };
             match handle.write(0, buf, how).await {
                 Ok(_) => Some(Event::Append { record }),
@@ -418,9 +449,9 @@ impl Program {
 
     async fn read_log(&self, handle: &File, log: u64) {
         let read = async {
-            let buf = IoBuf::alloc(LOG_READ);
+            let buf = IoBuf::alloc(self.records.read_bytes());
             match handle.read(0, buf.clone(), ReadHow::default()).await {
-                Ok(len) => Some(found_in_log(&buf.as_slice()[..len])),
+                Ok(len) => Some(found_in_log(&buf.as_slice()[..len], self.records.bytes())),
                 Err(error) if is_open(&error) => None,
                 Err(error) => Some(refused("read of a log", &error)),
             }
@@ -606,11 +637,11 @@ fn log_name(log: u64) -> String {
 }
 
 /// What a log says.
-fn found_in_log(bytes: &[u8]) -> Event {
+fn found_in_log(bytes: &[u8], record_bytes: usize) -> Event {
     let mut records = Vec::new();
-    for (at, bytes) in bytes.chunks(RECORD).enumerate() {
+    for (at, bytes) in bytes.chunks(record_bytes).enumerate() {
         match found(bytes) {
-            Event::Read { value } if value > 0 && bytes.len() == RECORD => records.push(value),
+            Event::Read { value } if value > 0 && bytes.len() == record_bytes => records.push(value),
             other => {
                 let rest = format!("at record {at}, {} bytes: {other:?}", bytes.len());
                 return Event::TornLog { records, rest };

@@ -1,8 +1,9 @@
 //! A process that belongs to a cluster with a management: it joins, registers, says that it lives, and follows the map.
 
-use super::process::{Site, new_identity, peer_with};
+use super::process::{Site, new_identity, peer_with, ring};
 use crate::cluster::cluster_map;
 use chunkstore::Store;
+use identity::CapabilityRing;
 use net::{Channel, ClientIdentity, LocalFuture, MetaChannels, StorageChannel, StorageChannels, WhenOffline};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +39,8 @@ pub(super) struct Member {
     /// Of a storage host.
     storage: Option<Arc<StorageService>>,
     has_registered: AtomicBool,
+    /// What it signs capabilities with, or checks them.
+    pub(super) ring: Arc<CapabilityRing>,
 }
 
 /// The map that a process goes by.
@@ -179,6 +182,7 @@ impl Site {
             lease,
             storage,
             has_registered: AtomicBool::new(false),
+            ring: ring(true),
         })
     }
 
@@ -241,12 +245,20 @@ impl Member {
         let Some(storage) = &self.storage else { return Vec::new() };
         let mut reports = Vec::new();
         for store in storage.stores() {
-            reports.push(report(store).await);
+            reports.push(report(store, storage.is_proven(store.target())).await);
         }
         reports
     }
 
     async fn register(&self) -> Result<()> {
+        // As a node does it: what a crash has left on a storage host is judged by management until
+        // it is seen to.
+        let has_registered = self.has_registered.load(Ordering::Relaxed);
+        let is_settled = self.storage.as_ref().map(|storage| storage.is_settled(&self.map.current()));
+        let again = has_registered && is_settled == Some(true);
+        if is_settled.is_some() && !again {
+            self.lease.end();
+        }
         let sent_ns = rt::monotonic_ns();
         let register = Register {
             cluster: new_identity("").cluster,
@@ -257,13 +269,14 @@ impl Member {
             version: VERSION.into(),
             clock_s: rt::now().secs,
             targets: self.reports().await,
-            again: self.storage.is_some() && self.has_registered.load(Ordering::Relaxed),
+            again,
         };
         match self.management.call(MgmtRequest::Register(register), None).await? {
             MgmtReply::Registered(registered) => {
                 self.has_registered.store(true, Ordering::Relaxed);
                 // The map comes first: under a lease that came with it nothing is done by an older one.
                 self.map.take_over(&registered.map);
+                self.ring.set_time(registered.time_s, rt::monotonic_ns());
                 self.renew(sent_ns, registered.lease_ms);
                 Ok(())
             }
@@ -292,6 +305,7 @@ impl Member {
             match self.management.call(MgmtRequest::Heartbeat(beat), None).await {
                 Ok(MgmtReply::Alive(alive)) => {
                     alive.map.iter().for_each(|map| self.map.take_over(map));
+                    self.ring.set_time(alive.time_s, rt::monotonic_ns());
                     self.renew(sent_ns, alive.lease_ms);
                 }
                 Err(error) if error.errno == Errno::ETIMEDOUT => {}
@@ -302,8 +316,8 @@ impl Member {
     }
 }
 
-async fn report(store: &Arc<Store>) -> TargetReport {
-    let space = store.space().await.ok();
+async fn report(store: &Arc<Store>, is_proven: bool) -> TargetReport {
+    let space = store.space().await.ok().filter(|_| is_proven);
     // Each target has a file system of its own.
     let device = u64::from(store.target().0);
     TargetReport {

@@ -15,6 +15,7 @@ mod faults;
 mod load;
 mod member;
 mod process;
+mod resyncs;
 mod run;
 
 pub use run::{HostsOptions, HostsSummary, HostsViolation, PowerCuts, run_hosts_seed};

@@ -1,7 +1,6 @@
 //! The processes of a cluster, each on its host.
 
 use super::company::Office;
-use super::member::NAMES_TIMEOUT;
 use crate::cluster::{
     HASH_KEY, LOG_BYTES, PARTITIONS, PATTERN, StorageChannel, cluster_map, directory, identity, store_error,
     targets,
@@ -29,9 +28,9 @@ use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageR
 
 const PORT: u16 = 7000;
 /// How long a capability is valid, seconds.
-const CAPABILITY_VALIDITY_S: u64 = 8;
+const CAPABILITY_VALIDITY_S: u16 = 8;
 /// The same where clocks differ by some seconds.
-const ASKEW_CAPABILITY_VALIDITY_S: u64 = 30;
+const ASKEW_CAPABILITY_VALIDITY_S: u16 = 30;
 /// Name of the simulated cluster's only cluster.
 const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
 /// How long a call is repeated.
@@ -73,6 +72,8 @@ pub(super) struct Site {
     pub(super) notes: bool,
     /// Whether clients keep writes for a moment.
     pub(super) write_behind: bool,
+    /// How long requests of clients wait.
+    pub(super) patience: Duration,
     /// Metadata hosts whose process goes by what the store's host has lost: it is to begin anew.
     pub(super) outdated: Arc<Mutex<BTreeSet<usize>>>,
     /// Metadata hosts that have opened the store since its host has lost its power.
@@ -322,7 +323,7 @@ impl Site {
             write_behind: self.write_behind,
             alone: false,
         });
-        client.set_patience(if mirrored { NAMES_TIMEOUT } else { CALL_TIMEOUT });
+        client.set_patience(self.patience);
         client.register().await?;
         Ok(client)
     }
@@ -355,6 +356,8 @@ fn map() -> MapHandle {
 pub(super) fn ring(clocks_differ: bool) -> Arc<CapabilityRing> {
     let validity_s = if clocks_differ { ASKEW_CAPABILITY_VALIDITY_S } else { CAPABILITY_VALIDITY_S };
     let ring = CapabilityRing::new(validity_s);
+    // Members hear of the cluster's time from management. Without one all clocks are right.
+    ring.set_time(rt::now().secs, rt::monotonic_ns());
     let text = format!("format = 1\nsigning = 1\n[[key]]\nid = 1\nsecret = \"{}\"\n", "07".repeat(32));
     ring.set(CapabilityKeys::parse(&text).expect("it is well-formed"));
     Arc::new(ring)
@@ -387,6 +390,7 @@ pub(super) fn serve(name: String, ip: Ipv4Addr, router: Router) -> Result<Arc<Se
         name,
         cluster: CLUSTER.into(),
         security: Security::Plain,
+        map: types::MapHandle::default(),
         sum_payloads: true,
         limits: ServerLimits { liveness: LIVENESS, ..ServerLimits::default() },
     };

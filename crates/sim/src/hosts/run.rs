@@ -3,7 +3,7 @@
 use super::company::Office;
 use super::copies::{self, Copies};
 use super::faults::{MAX_DEAD_MS, MAX_LONG_MS, MAX_QUIET_MS, set_askew, usual_network};
-use super::load::{Journal, Program, prepare};
+use super::load::{Journal, Program, Records, prepare};
 use super::member::NAMES_TIMEOUT;
 use super::process::{CALL_TIMEOUT, RESTART_PAUSE, Site, set_pattern};
 use crate::command::{Form, Replay, ShownOnPanic};
@@ -80,6 +80,15 @@ pub struct HostsOptions {
     pub notes: bool,
     /// Whether clients keep small writes for a moment: what they append isn't certain before it is flushed.
     pub write_behind: bool,
+    /// Whether programs append records that lie in several chunks. Those of which nobody was told
+    /// an end may be found in part.
+    pub long_records: bool,
+    /// Whether faults aim at mirrored groups that are being brought in sync: the only member that
+    /// is in sync loses its power then, and more goes wrong.
+    pub strike_resyncs: bool,
+    /// Whether the processes of all services die at once, and again before clients have gone on.
+    /// Requests have more time then.
+    pub kill_all: bool,
 }
 
 /// How storage hosts lose their power.
@@ -145,6 +154,9 @@ impl Default for HostsOptions {
             scheme: Scheme::Single,
             notes: true,
             write_behind: false,
+            long_records: false,
+            strike_resyncs: false,
+            kill_all: false,
         }
     }
 }
@@ -253,6 +265,11 @@ impl Run {
             scheme: options.scheme,
             notes: options.notes,
             write_behind: options.write_behind,
+            patience: if options.scheme.is_mirrored() || options.kill_all {
+                NAMES_TIMEOUT
+            } else {
+                CALL_TIMEOUT
+            },
             outdated: Arc::default(),
             opened: Arc::default(),
             unregistered: Arc::default(),
@@ -391,7 +408,11 @@ impl Run {
 
     /// Whether programs append to logs.
     fn logs(&self) -> bool {
-        self.management.is_some()
+        self.management.is_some() || self.options.long_records
+    }
+
+    fn records(&self) -> Records {
+        if self.options.long_records { Records::Long } else { Records::Short }
     }
 
     /// Whether programs sync what they write.
@@ -414,7 +435,7 @@ impl Run {
         let (site, journal) = (self.site.clone(), self.journal.clone());
         let programs = self.options.programs;
         let writers = if self.options.shared_writes { 1 } else { self.options.clients };
-        let (dirs, logs, durable) = (self.dirs(), self.logs(), self.are_durable());
+        let (dirs, logs, records, durable) = (self.dirs(), self.logs(), self.records(), self.are_durable());
         let behind = self.options.write_behind;
         let (owners, first) = (self.owners(), index as u32 * programs);
         self.world.spawn(self.clients[index], async move {
@@ -437,6 +458,7 @@ impl Run {
                     owns,
                     dirs,
                     logs,
+                    records,
                     durable,
                     behind,
                 }
@@ -465,7 +487,7 @@ impl Run {
     /// A long run leaves many files: what is limited is how long nothing is seen.
     fn look_at_everything(&mut self) -> Result<(), String> {
         let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
-        let (dirs, logs) = (self.dirs(), self.logs());
+        let (dirs, logs, records) = (self.dirs(), self.logs(), self.records());
         let limited = async move {
             let client = match rt::timeout(START_LIMIT, site.client(session)).await? {
                 Ok(client) => Succession::of_one(client),
@@ -482,6 +504,7 @@ impl Run {
                 owns: None,
                 dirs,
                 logs,
+                records,
                 durable,
                 behind,
             };
@@ -500,7 +523,7 @@ impl Run {
     }
 
     /// The map as management has it.
-    fn map_of_management(&mut self) -> Result<Arc<ClusterMap>, String> {
+    pub(super) fn map_of_management(&mut self) -> Result<Arc<ClusterMap>, String> {
         let site = self.site.clone();
         self.run_on(self.clients[0], "asking management", site.map_of_management())
     }
@@ -571,7 +594,7 @@ impl Run {
 
     fn judge(&mut self) -> Result<HostsSummary, String> {
         let mut records = self.journal.records.borrow().clone();
-        if self.are_durable() {
+        if self.are_durable() || self.options.long_records {
             forgive_torn(&mut records);
         }
         let report = judge(&records, Limits::default());
@@ -581,7 +604,7 @@ impl Run {
         let longest = Duration::from_nanos(self.journal.longest_ns.get());
         // A stopped process can't return; it is stopped for as long as other faults take.
         let (call, fault_ms) = match self.management {
-            None => (CALL_TIMEOUT, MAX_QUIET_MS + MAX_DEAD_MS),
+            None if !self.options.kill_all => (CALL_TIMEOUT, MAX_QUIET_MS + MAX_DEAD_MS),
             // A request waits until somebody executes its partition.
             _ => (NAMES_TIMEOUT + SEARCH_TIME, MAX_QUIET_MS + MAX_LONG_MS),
         };
@@ -599,7 +622,8 @@ impl Run {
     }
 }
 
-/// A write that nobody was told the end of may be on disk in part when the power was cut: looks at such a one say nothing.
+/// A write that nobody was told the end of may be on disk in part when the power was cut, or its
+/// client has died: looks at such a one say nothing.
 fn forgive_torn(records: &mut Vec<Record>) {
     let is_open = |record: &Record, value: u64| {
         record.returned_ns.is_none()

@@ -192,6 +192,24 @@ fn what_an_fsync_has_promised_outlives_power_cuts() {
     }
 }
 
+/// All services die, several times in a row, while clients append records that lie in two chunks.
+/// Without the sizes that clients tell when they come back, a record is there twice (10), or a part
+/// of one is in front of it (8, 9).
+#[test]
+fn long_records_are_appended_once_and_as_a_whole_when_all_services_die() {
+    let options = HostsOptions {
+        clients: 2,
+        clients_die: false,
+        faults: 10,
+        long_records: true,
+        kill_all: true,
+        ..HostsOptions::default()
+    };
+    for &seed in first_of(&[10, 8, 9], 2) {
+        run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
+    }
+}
+
 /// The negative control: whoever isn't told what may differ brings nothing in step.
 #[test]
 fn copies_that_differ_are_noticed() {

@@ -74,6 +74,9 @@ fn all_options() -> HostsOptions {
         scheme: Scheme::Mirror(3),
         notes: !usual.notes,
         write_behind: !usual.write_behind,
+        long_records: !usual.long_records,
+        strike_resyncs: !usual.strike_resyncs,
+        kill_all: !usual.kill_all,
     }
 }
 

@@ -102,7 +102,7 @@ impl Mirrors {
 pub(super) async fn sweep(mirrors: &Mirrors, map: &ClusterMap, store: &Arc<Store>, tally: &Tally) {
     let swept = async {
         store.remove_forgotten_groups().await?;
-        for group in Store::groups_on(store.dir()).await? {
+        for group in store.groups().await? {
             if is_over(map, group, store.target()) {
                 mirrors.forget(store, group).await?;
             }
@@ -110,7 +110,7 @@ pub(super) async fn sweep(mirrors: &Mirrors, map: &ClusterMap, store: &Arc<Store
         chunkstore::Result::Ok(())
     };
     if let Err(error) = swept.await {
-        tally.failed(store.target(), &error);
+        tally.failed(store, &error);
     }
 }
 

@@ -6,7 +6,7 @@ use super::ranges::Hold;
 use super::replica::Replica;
 use super::{Mirrors, View, detached, turns};
 use crate::once::Turn as Once;
-use crate::service::{done, is_change, is_sync, perform};
+use crate::service::{done, is_change, is_sync, perform, perform_known};
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
@@ -39,7 +39,7 @@ impl Mirrors {
                 if state == MemberState::Good =>
             {
                 replica.turns.enter(replica.group, asked.since, false).await?;
-                let looked = perform(&replica.store, request.ino, request.op, payload).await;
+                let looked = perform_known(&replica.store, &request, payload).await;
                 looked.map_err(|error| replica.failed(&error))
             }
             _ if state.gets_writes() && (is_change(&request.op) || is_sync(&request.op)) => {

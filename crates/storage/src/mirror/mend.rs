@@ -156,12 +156,13 @@ impl Mender {
         Ok(StorageReply::Regions { regions: lost, next: None })
     }
 
-    /// Makes a hole of a chunk file that nobody has.
+    /// Makes a hole of a chunk file that no member has, or of what is behind its end on all of them.
     async fn make_absent_one(&self, range: ByteRange) -> Result<bool> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
         let members = self.all_members()?;
         for member in &members {
-            if self.len(*member).await? > 0 {
+            let len = self.len(*member).await?;
+            if len > 0 && len > range.start {
                 return Ok(false);
             }
         }

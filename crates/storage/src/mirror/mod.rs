@@ -33,6 +33,7 @@ mod tidy;
 mod turns;
 mod verdict;
 
+pub(crate) use primary::is_look;
 pub(crate) use replica::Replica;
 pub(crate) use resync::keep_in_step;
 
@@ -283,7 +284,7 @@ impl Mirrors {
             return Ok(replica.clone());
         }
         let key = (target.target(), group);
-        let opened = Store::open_group(target, group, true).await.map_err(|e| tally.failed(key.0, &e))?;
+        let opened = Store::open_group(target, group, true).await.map_err(|e| tally.failed(target, &e))?;
         let Some((store, report)) = opened else {
             return Err(Error::new(Errno::EIO, format!("target {}: group {group} can't be made", key.0)));
         };

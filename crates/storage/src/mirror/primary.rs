@@ -7,8 +7,8 @@ use super::sequences::Ticket;
 use super::{MAP_PATIENCE, MAP_POLL, MemberChange, Mirrors, View, detached, turns};
 use crate::convert;
 use crate::once::{Doing, Turn as Once};
-use crate::service::{done, is_change, is_sync, perform};
-use chunkstore::{Kind, StoreError};
+use crate::service::{done, is_change, is_sync, perform_known};
+use chunkstore::{At, Kind, StoreError};
 use net::Deadline;
 use rt::IoBuf;
 use std::future::{Future, poll_fn};
@@ -134,7 +134,11 @@ impl Mirrors {
         }
         replica.turns.enter(replica.group, group.since, false).await?;
         let look = Look { group, request: &request, payload: &payload };
-        let reply = self.look_or_heal(replica, look).await?;
+        let reply = match self.look_or_heal(replica, look).await {
+            Ok(reply) => reply,
+            // What is missing may have been cut off under a later lease.
+            Err(error) => return entered.check().and(Err(error)),
+        };
         // The disk may have taken longer than it has been the primary.
         self.primary_view(replica)?;
         if !self.lease.holds(rt::monotonic_ns()) {
@@ -158,8 +162,12 @@ impl Mirrors {
             let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
             let part = Part::Member { sequence: 0, settled: 0 };
             let in_group = InGroup { group: group.id, since: group.since, part };
-            let asked = (request.ino, request.op.clone());
-            if let Ok(reply) = self.ask_member(target, asked, in_group, buf.clone()).await {
+            let asked = StorageRequest {
+                known: request.known,
+                group: Some(in_group),
+                ..StorageRequest::new(SessionId(0), target, request.ino, request.op.clone())
+            };
+            if let Ok(reply) = self.send(asked, buf.clone()).await {
                 if let (Some(payload), Some(buf)) = (&payload, &buf) {
                     payload.copy_from(0, buf.as_slice());
                 }
@@ -485,8 +493,8 @@ impl Change<'_> {
 }
 
 /// Whether a request changes nothing, and asks for nothing but what a chunk file is like.
-pub(super) fn is_look(op: &StorageOp) -> bool {
-    matches!(op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. })
+pub(crate) fn is_look(op: &StorageOp) -> bool {
+    matches!(op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Room { .. })
 }
 
 /// What of the file is looked at.
@@ -506,7 +514,7 @@ pub(super) fn change_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option<By
         StorageOp::Truncate { len } => Some(ByteRange::new(len, u64::MAX)),
         StorageOp::Rewrite { range, len: None } => Some(range),
         StorageOp::Rewrite { .. } | StorageOp::Expect { .. } => Some(WHOLE),
-        StorageOp::Delete | StorageOp::SetTime { .. } => Some(WHOLE),
+        StorageOp::Delete | StorageOp::SetAside | StorageOp::SetTime { .. } => Some(WHOLE),
         _ => None,
     }
 }
@@ -528,12 +536,13 @@ pub(super) async fn do_on(
 ) -> chunkstore::Result<()> {
     let store = &replica.store;
     let (Some(doing), StorageOp::Write { offset, path, durable }) = (doing, &request.op) else {
-        return perform(store, request.ino, request.op.clone(), payload.clone()).await.map(drop);
+        return perform_known(store, request, payload.clone()).await.map(drop);
     };
     let data = payload.clone().unwrap_or_else(|| IoBuf::alloc(0));
     let (path, durability) = (convert::path(*path), convert::durability(*durable));
     // Large, and only for files that several clients write: kept out of the future of every change.
-    Box::pin(store.write_then(request.ino, *offset, &data, path, durability, doing.note_done())).await?;
+    let at = At { ino: request.ino, offset: *offset, known: request.known };
+    Box::pin(store.write_at(at, &data, path, durability, doing.note_done())).await?;
     // The row, too: what it stands for would be done again after the power was cut.
     if *durable { store.recent().sync().await } else { Ok(()) }
 }

@@ -9,7 +9,7 @@ use super::ranges::Hold;
 use super::repair::has_file;
 use super::replica::Replica;
 use super::{Mirrors, turns};
-use crate::service::perform;
+use crate::service::perform_known;
 use chunkstore::Kind;
 use rt::IoBuf;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Mirrors {
         }
         replica.turns.enter(replica.group, asked.since, false).await?;
         let ino = request.ino;
-        let reply = match perform(&replica.store, ino, request.op, payload).await {
+        let reply = match perform_known(&replica.store, &request, payload).await {
             // The primary knows whether others have one.
             Ok(_) if !has_file(replica, ino).await => return Err(ask_the_primary(replica)),
             Ok(reply) => reply,

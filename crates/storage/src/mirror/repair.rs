@@ -9,7 +9,7 @@ use super::replica::Replica;
 use super::sequences::Ticket;
 use super::verdict::{Copy, Fix, Plan, plan};
 use super::{Mirrors, detached, turns};
-use crate::service::perform;
+use crate::service::{perform, perform_known};
 use chunkstore::{IoPath, Kind, StoreError};
 use rt::IoBuf;
 use std::cell::RefCell;
@@ -58,7 +58,7 @@ impl Mirrors {
         look: Look<'_>,
     ) -> Result<StorageReply> {
         let (request, payload) = (look.request, look.payload);
-        let done = perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await;
+        let done = perform_known(&replica.store, request, payload.clone()).await;
         let refusal = match done {
             Ok(reply) if has_file(replica, request.ino).await => {
                 return match request.session {
@@ -289,7 +289,7 @@ fn source_failed(error: Error) -> Error {
 
 /// Whether another copy may tell what this one doesn't.
 fn is_damage(error: &StoreError) -> bool {
-    matches!(error.kind(), Kind::Io | Kind::Corrupt { .. })
+    matches!(error.kind(), Kind::Io | Kind::Corrupt { .. } | Kind::Vanished)
 }
 
 /// Whether what failed says nothing of the disk that was to be mended.

@@ -189,6 +189,6 @@ impl Replica {
     }
 
     pub(crate) fn failed(&self, error: &StoreError) -> Error {
-        self.tally.failed(self.target, error)
+        self.tally.failed(&self.store, error)
     }
 }

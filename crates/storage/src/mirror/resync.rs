@@ -56,7 +56,9 @@ pub(crate) async fn keep_in_step(mirrors: Arc<Mirrors>, targets: impl Fn() -> Op
             swept_ns = rt::monotonic_ns();
         }
         for group in map.groups.iter().filter(|group| group.since > Epoch(0)) {
-            let primary = group.primary();
+            // Nor is one that management believes to be gone, whatever it looks like from here.
+            let is_there = |id: &TargetId| map.target(*id).is_some_and(|t| t.state != TargetState::Offline);
+            let primary = group.primary().filter(is_there);
             let here = targets.iter().find(|(store, _)| Some(store.target()) == primary);
             if let Some((store, tally)) = here {
                 see_to(&mirrors, &rests, &map, group, (store, tally)).await;
@@ -91,15 +93,20 @@ async fn see_to(
     }
     mirrors.clone().tell_settled(&replica, group);
     let dismissed = group.dismissed();
-    if let Some(leaving) = dismissed.filter(|leaving| group.state_of(*leaving) == Some(MemberState::Good)) {
+    let is_online = |id: TargetId| map.target(id).is_some_and(|target| target.state == TargetState::Online);
+    // Copies that can't be reached aren't counted by management.
+    let may_go = |leaving: &TargetId| {
+        let mut others = group.members.iter().filter(|id| *id != leaving);
+        group.state_of(*leaving) == Some(MemberState::Good) && others.all(|id| is_online(*id))
+    };
+    if let Some(leaving) = dismissed.filter(may_go) {
         leaving::let_go(mirrors, &replica, group.since, leaving);
     }
     if map.settings.resync.paused {
         return;
     }
     for (member, state) in group.with_states().filter(|(member, _)| dismissed != Some(*member)) {
-        let is_online = map.target(member).is_some_and(|target| target.state == TargetState::Online);
-        if state != MemberState::Good && is_online {
+        if state != MemberState::Good && is_online(member) {
             begin(mirrors, rests, &replica, member);
         }
     }

@@ -7,7 +7,7 @@ use super::progress::Tracked;
 use super::ranges::Hold;
 use super::replica::Replica;
 use super::{Mirrors, turns};
-use chunkstore::{IoPath, Kind, Seek, Store};
+use chunkstore::{IoPath, Kind, Seek};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -125,6 +125,7 @@ pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: Targe
 
 impl Step<'_> {
     async fn send_everything(&self, is_rebuilt: bool) -> Result<()> {
+        self.prove_source().await?;
         // Changes that don't go to the member have ended then, and are noted here.
         self.replica.sequences.older_ended(self.since).await;
         let work = self.work(is_rebuilt).await?;
@@ -143,11 +144,19 @@ impl Step<'_> {
         self.ask(InodeId(0), StorageOp::SyncTarget, None).await?;
         let (verifier, instead_of) = (self.replica.store.verifier(), self.verifier.get().unwrap_or_default());
         self.ask(InodeId(0), StorageOp::Adopt { verifier, instead_of }, None).await?;
+        // The member counts from here on, by what was found here until now.
+        self.prove_source().await?;
         tracing::info!(
             group = %self.replica.group, target_id = %self.member, bytes_moved = self.sent.get(),
             "a member of a group is in step"
         );
         Ok(())
+    }
+
+    /// Refuses to go on where what is here isn't the store that was opened: what isn't found there
+    /// would be removed from the member.
+    async fn prove_source(&self) -> Result<()> {
+        self.replica.store.prove_home().await.map_err(|error| self.replica.failed(&error))
     }
 
     /// What may differ, by the notes of both or because nobody has notes.
@@ -241,17 +250,7 @@ impl Step<'_> {
         if self.replica.store.is_open(ino) {
             return Ok(true);
         }
-        let path = Store::chunk_file_path(self.replica.store.dir(), ino);
-        match rt::File::open(&path, rt::OpenOptions { read: true, ..Default::default() }).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => {
-                let message =
-                    format!("target {}: can't open {}: {error}", self.replica.target, path.display());
-                Err(Error::new(Errno::EIO, message)
-                    .hint("look for disk errors in the kernel log of its node"))
-            }
-        }
+        self.replica.store.has_chunk_file(ino).await.map_err(|error| self.replica.failed(&error))
     }
 
     /// Refuses to go on where what isn't here was removed by somebody else and has been closed only now: the next attempt begins by making it again.
@@ -290,20 +289,21 @@ impl Step<'_> {
         let (is_there, anew) = {
             let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
             match self.is_here(ino).await? {
-                true => (true, self.set_len(ino, self.len(ino).await?).await?),
+                true => {
+                    let len = self.len(ino).await?;
+                    let lacking = self.lacking_end(ino, len, &ranges).await?;
+                    (true, lacking.into_iter().chain(self.set_len(ino, len).await?).collect())
+                }
                 false => {
                     self.require_gone(ino).await?;
                     self.ask(ino, StorageOp::Delete, None).await?;
-                    (false, None)
+                    (false, Vec::new())
                 }
             }
         };
         self.give_way(turn).await;
         if is_there {
-            if let Some(block) = anew {
-                self.range(ino, block).await?;
-            }
-            for range in ranges {
+            for range in merged(anew.into_iter().chain(ranges).collect()) {
                 self.range(ino, range).await?;
             }
             self.set_time(ino).await?;
@@ -320,6 +320,22 @@ impl Step<'_> {
             0 => Ok(()),
             _ => self.ask(ino, StorageOp::SetTime { time: stat.mtime }, None).await.map(drop),
         }
+    }
+
+    /// What the member's copy lacks of a file of `len` bytes beyond its end, where the ranges that are sent anyhow don't
+    /// cover all of the file. No note tells of a chunk file that was removed or cut there, with its checksums: what is
+    /// between its end and those ranges would become a hole.
+    async fn lacking_end(&self, ino: InodeId, len: u64, ranges: &[ByteRange]) -> Result<Option<ByteRange>> {
+        let whole = ByteRange::new(0, len);
+        let is_all = |range: &ByteRange| range.intersect(whole) == whole;
+        if len == 0 || merged(ranges.to_vec()).iter().any(is_all) {
+            return Ok(None);
+        }
+        let StorageReply::Stat { len: has, .. } = self.ask(ino, StorageOp::Stat, None).await? else {
+            return Ok(None);
+        };
+        let start = has / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+        Ok((has < len).then(|| ByteRange::new(start, len)))
     }
 
     /// Gives the member's copy its length. Where the block in which it ends is damaged there, that is cut off and has to be sent.

@@ -64,6 +64,7 @@ impl StorageService {
                 let (damaged, mended) = served.tally.healed();
                 progress.damaged += damaged;
                 progress.mended += mended;
+                progress.missing += served.store.lacking_count();
             }
         }
         all
@@ -90,7 +91,8 @@ async fn keep_searching_one(service: std::sync::Weak<StorageService>, map: MapHa
         rt::sleep(LOOK_INTERVAL).await;
         let Some(service) = service.upgrade() else { return };
         let settings = settings(&map);
-        if settings.stopped || !record.is_due(&settings, target, rt::now().secs) {
+        let is_offline = service.find(target).is_some_and(|served| served.is_offline());
+        if settings.stopped || is_offline || !record.is_due(&settings, target, rt::now().secs) {
             continue;
         }
         if !record.is_under_way() || record.asked < settings.asked {
@@ -106,6 +108,6 @@ async fn keep_searching_one(service: std::sync::Weak<StorageService>, map: MapHa
             service.scrubs.tell(record.progress(target, true, Some(error.message.to_string())));
             rt::sleep(10 * LOOK_INTERVAL).await;
         }
-        record.store(&dir, target).await;
+        round.keep(&record).await;
     }
 }

@@ -68,7 +68,9 @@ impl Round<'_> {
 
     async fn search(&self, record: &mut Record) -> Result<(), Pause> {
         let mut groups: Vec<Option<GroupId>> = vec![None];
-        let found = Store::groups_on(self.dir).await.map_err(|e| self.failed(&e))?;
+        let store = self.served()?.store.clone();
+        store.prove_home().await.map_err(|e| self.failed(&e))?;
+        let found = store.groups().await.map_err(|e| self.failed(&e))?;
         groups.extend(found.into_iter().map(Some));
         for group in groups {
             let at = record.position.unwrap_or_default();
@@ -83,7 +85,8 @@ impl Round<'_> {
                 Some(group) => self.of_group(record, group).await?,
             }
         }
-        Ok(())
+        // What was looked at is this target.
+        Ok(store.prove_home().await.map_err(|e| self.failed(&e))?)
     }
 
     fn failed(&self, error: &chunkstore::StoreError) -> Error {
@@ -147,7 +150,14 @@ impl Round<'_> {
     async fn turn_to(&self, record: &mut Record, phase: Phase) {
         let group = record.position.unwrap_or_default().group;
         record.position = Some(Position { group, phase, ino: InodeId(0) });
-        record.store(self.dir, self.target).await;
+        self.keep(record).await;
+    }
+
+    /// Keeps how far it is, in the target's directory: not in what may be in its place.
+    pub(super) async fn keep(&self, record: &Record) {
+        if self.service.is_proven(self.target) {
+            record.store(self.dir, self.target).await;
+        }
     }
 
     /// Reads all files from the position on.
@@ -276,7 +286,7 @@ impl Round<'_> {
         if let Some(position) = &mut record.position {
             position.ino = ino;
         }
-        record.store(self.dir, self.target).await;
+        self.keep(record).await;
     }
 
     /// Waits as long as the rate says, longer while somebody uses the target; ends the search where the settings say so.

@@ -3,9 +3,10 @@
 use identity::{CAPABILITY_BYTES, CapabilityKeys, CapabilityRing, Grant, Rights};
 use net::{Caller, Deadline, Handler, Proof, Transport};
 use rt::IoBuf;
-use rt::sim::Machine;
+use rt::sim::{Machine, World};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageService;
@@ -41,7 +42,15 @@ fn caller(holder: u64) -> Caller {
 
 fn grant() -> Grant {
     let expires = rt::now().secs as u64 + 60;
-    Grant { session: SESSION, inode: INO, rights: Rights::READ_WRITE, holder: HOLDER, epoch: 0, expires }
+    Grant {
+        session: SESSION,
+        inode: INO,
+        rights: Rights::READ_WRITE,
+        holder: HOLDER,
+        epoch: 0,
+        valid_s: 60,
+        expires,
+    }
 }
 
 impl Cluster {
@@ -49,6 +58,7 @@ impl Cluster {
         let place = targets::directory(Path::new(targets::SIMULATED), TARGET);
         let service = StorageService::new([targets::create(&place, TARGET, 0).await]);
         let (ring, keys) = (Arc::new(CapabilityRing::new(60)), CapabilityKeys::create().unwrap());
+        ring.set_time(rt::now().secs, rt::monotonic_ns());
         ring.set(keys.clone());
         service.demand_capabilities(ring.clone());
         Cluster { service, ring, keys }
@@ -145,7 +155,7 @@ fn no_byte_of_one_can_be_changed() {
 #[test]
 fn one_that_has_ended_or_whose_key_is_gone_is_to_be_renewed() {
     with_cluster(async |cluster| {
-        let ended = cluster.sign(Grant { expires: rt::now().secs as u64, ..grant() });
+        let ended = cluster.sign(Grant { expires: rt::now().secs as u64 - 1, ..grant() });
         assert_eq!(cluster.refused(READ, ended).await, Errno::EKEYEXPIRED);
         // Of a cluster whose management was made anew, or a forger's.
         let foreign = Capability(*CapabilityKeys::create().unwrap().sign(&grant()).as_bytes());
@@ -156,6 +166,27 @@ fn one_that_has_ended_or_whose_key_is_gone_is_to_be_renewed() {
         let early = Capability(*keys.sign(&grant()).as_bytes());
         assert_eq!(cluster.refused(READ, Some(early)).await, Errno::EKEYEXPIRED);
     });
+}
+
+/// A capability ends by the cluster's time, whatever a machine's time of day says.
+#[test]
+fn a_clock_that_is_set_ends_no_capability() {
+    const QUARTER_NS: i64 = 15 * 60 * 1_000_000_000;
+    let mut world = World::new(1);
+    let host = world.add_host("storage");
+    let start = async {
+        let cluster = Cluster::start().await;
+        let good = cluster.sign(grant());
+        cluster.ask(WRITE, good).await.unwrap();
+        (cluster, good)
+    };
+    let (cluster, good) = world.run(host, start).unwrap();
+    let cluster = Rc::new(cluster);
+    for ahead_ns in [QUARTER_NS, -QUARTER_NS] {
+        world.set_clock(host, ahead_ns, 0);
+        let cluster = cluster.clone();
+        world.run(host, async move { cluster.ask(READ, good).await.unwrap() }).unwrap();
+    }
 }
 
 /// Its client has been told that it failed, and has gone on.

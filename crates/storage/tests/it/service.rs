@@ -202,5 +202,114 @@ fn a_search_tells_what_is_damaged_and_what_is_gone() {
         assert_eq!(told, [(1, 0, 0), (0, 0, 1)]);
         assert!(service.scrubs()[0].bytes_done >= 20_000 && service.scrubs()[0].ended_s > 0);
         assert!(path.join("1/scrub.json").exists(), "it is kept for the next start");
+        // What a request finds gone that is known to have been there counts from then on.
+        let read = StorageOp::Read { offset: 0, path: Way::Cached };
+        let lost = InodeId(INO.0 + 1);
+        let request =
+            StorageRequest { known: 5000, ..StorageRequest::new(SessionId(5), TargetId(1), lost, read) };
+        let error = service.handle(request, Some(IoBuf::alloc(4096))).await.unwrap_err();
+        assert_eq!(error.errno, Errno::EIO, "{error}");
+        assert_eq!(service.scrubs()[0].missing, 1);
+    });
+}
+
+/// What `umount -l` does: the path shows the empty directory below the mount point.
+fn unmount(dir: &Path) {
+    std::fs::rename(dir, dir.with_extension("away")).unwrap();
+    std::fs::create_dir(dir).unwrap();
+}
+
+/// Mounts it again, where nothing may have been left meanwhile.
+fn mount(dir: &Path) {
+    std::fs::remove_dir(dir).unwrap();
+    std::fs::rename(dir.with_extension("away"), dir).unwrap();
+}
+
+/// Without another copy a file that can't be found must not read as zeros, and must not be changed.
+#[test]
+fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
+    with_service(|service, path| async move {
+        let write = || StorageOp::Write { offset: 0, path: Way::Cached, durable: true };
+        let read = || StorageOp::Read { offset: 0, path: Way::Cached };
+        let one = TargetId(1);
+        for target in [1, 2] {
+            ask(&service, target, write(), Some(IoBuf::from_slice(&[7; 5000]))).await.unwrap();
+        }
+        service.prove(one).await;
+        assert!(service.is_proven(one));
+        let of = |ino: u64, op: StorageOp, payload: Option<IoBuf>| {
+            let handler: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
+            let request = StorageRequest::new(SessionId(0), one, InodeId(ino), op);
+            async move { Channel::in_process(handler).call(request, payload).await }
+        };
+        unmount(&path.join("1"));
+        // The first lookup that ends elsewhere takes all of it offline, what is open included.
+        for (ino, op, payload) in [
+            (50, read(), Some(IoBuf::alloc(100))),
+            (INO.0, read(), Some(IoBuf::alloc(100))),
+            (INO.0, write(), Some(IoBuf::alloc(100))),
+            (INO.0, StorageOp::SyncTarget, None),
+            (50, StorageOp::Stat, None),
+            (50, StorageOp::Delete, None),
+            (0, StorageOp::Regions { from: InodeId(0), which: wire::Regions::All }, None),
+            (0, StorageOp::Space, None),
+        ] {
+            let error = of(ino, op.clone(), payload).await.unwrap_err();
+            assert_eq!(error.errno, Errno::EIO, "{op:?}: {error}");
+            assert!(error.message.contains("target 1 is offline") && error.hint.contains("mount"), "{error}");
+        }
+        of(0, StorageOp::Fence { session: SessionId(77) }, None).await.unwrap();
+        assert!(!service.is_proven(one) && service.is_proven(TargetId(2)));
+        service.prove(one).await;
+        assert!(!service.is_proven(one));
+        ask(&service, 2, StorageOp::Stat, None).await.unwrap();
+        mount(&path.join("1"));
+        service.prove(one).await;
+        assert!(service.is_proven(one));
+        let buf = IoBuf::alloc(5000);
+        of(INO.0, read(), Some(buf.clone())).await.unwrap();
+        assert!(buf.as_slice().iter().all(|byte| *byte == 7));
+    });
+}
+
+/// Nobody has to ask for anything: the proof that comes by itself notices it.
+#[test]
+fn a_disk_that_goes_is_noticed_by_itself() {
+    with_service(|service, path| async move {
+        rt::spawn(StorageService::keep_proving(service.clone()));
+        let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+        ask(&service, 1, write, Some(IoBuf::from_slice(&[7; 5000]))).await.unwrap();
+        unmount(&path.join("1"));
+        // The file is open, so that no request looks for it.
+        while ask(&service, 1, StorageOp::Stat, None).await.is_ok() {
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+        mount(&path.join("1"));
+        while ask(&service, 1, StorageOp::Stat, None).await.is_err() {
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+        ask(&service, 2, StorageOp::Stat, None).await.unwrap();
+    });
+}
+
+#[test]
+fn a_search_finds_nothing_out_about_a_target_whose_disk_is_gone() {
+    with_service(|service, path| async move {
+        let op = StorageOp::Write { offset: 0, path: Way::Cached, durable: true };
+        ask(&service, 1, op, Some(IoBuf::from_slice(&[7; 20_000]))).await.unwrap();
+        unmount(&path.join("1"));
+        let mut map = types::ClusterMap::default();
+        map.settings.scrub.asked = 1;
+        let handle: types::MapHandle = Arc::new(std::sync::RwLock::new(Arc::new(map)));
+        rt::spawn(StorageService::keep_searching(service.clone(), handle));
+        let progress = || service.scrubs().into_iter().find(|p| p.target == TargetId(1)).unwrap_or_default();
+        while progress().hindrance.is_none() {
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+        let told = progress();
+        assert!(told.hindrance.unwrap().contains("target 1 is offline"));
+        assert_eq!((told.ended_s, told.missing, told.files_done), (0, 0, 0));
+        // Nothing was written below the mount point.
+        mount(&path.join("1"));
     });
 }

@@ -18,6 +18,8 @@ pub(super) struct HttpRequest {
     pub method: String,
     /// Without a query.
     pub path: String,
+    /// What follows the question mark.
+    pub query: String,
     pub body: Vec<u8>,
     /// Of `Authorization: Bearer`.
     pub token: Option<String>,
@@ -28,15 +30,21 @@ pub(super) struct Response {
     pub status: u16,
     /// Nothing where the status says all.
     pub body: Option<Value>,
+    /// Methods that there are instead of one that there isn't (RFC 9110, section 15.5.6).
+    pub allow: Option<String>,
 }
 
 impl Response {
     pub fn ok(body: Value) -> Response {
-        Response { status: 200, body: Some(body) }
+        Response { status: 200, body: Some(body), allow: None }
+    }
+
+    pub fn done() -> Response {
+        Response { status: 204, body: None, allow: None }
     }
 
     pub fn refused(status: u16, error: &str, hint: &str) -> Response {
-        Response { status, body: Some(json!({ "error": error, "hint": hint })) }
+        Response { status, body: Some(json!({ "error": error, "hint": hint })), allow: None }
     }
 
     /// What a refusal of management is in HTTP.
@@ -56,11 +64,21 @@ impl Response {
     }
 
     pub fn write(&self, stream: &mut impl Write) -> io::Result<()> {
+        self.write_for(stream, false)
+    }
+
+    /// `is_head`: the head of the answer only, with the length that its body would have.
+    pub fn write_for(&self, stream: &mut impl Write, is_head: bool) -> io::Result<()> {
         let reason = match self.status {
             200 => "OK",
             204 => "No Content",
+            400 => "Bad Request",
             401 => "Unauthorized",
+            403 => "Forbidden",
             404 => "Not Found",
+            405 => "Method Not Allowed",
+            409 => "Conflict",
+            503 => "Service Unavailable",
             _ => "Status",
         };
         let body = self.body.as_ref().map_or_else(String::new, |body| format!("{body}\n"));
@@ -68,12 +86,16 @@ impl Response {
         if self.status == 401 {
             head += "WWW-Authenticate: Bearer\r\n";
         }
+        if let Some(allow) = &self.allow {
+            head += &format!("Allow: {allow}\r\n");
+        }
         if self.body.is_some() {
             head += "Content-Type: application/json\r\n";
         }
         if self.status != 204 {
             head += &format!("Content-Length: {}\r\n", body.len());
         }
+        let body = if is_head { "" } else { body.as_str() };
         stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
         stream.flush()
     }
@@ -114,9 +136,11 @@ pub(super) fn read_request(stream: &mut impl Read) -> io::Result<Result<HttpRequ
         };
         let target = parsed.path.unwrap_or_default();
         let token = header("Authorization").and_then(|value| value.strip_prefix("Bearer "));
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let request = HttpRequest {
             method: parsed.method.unwrap_or_default().to_string(),
-            path: target.split('?').next().unwrap_or_default().to_string(),
+            path: path.to_string(),
+            query: query.to_string(),
             token: token.map(|token| token.trim().to_string()),
             body: Vec::new(),
         };

@@ -21,14 +21,15 @@ pub fn request(bytes: &[u8]) {
     let token =
         request.token.as_ref().map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
     let head = format!(
-        "{} {}? HTTP/1.1\r\n{token}Content-Length: {}\r\n\r\n",
+        "{} {}?{} HTTP/1.1\r\n{token}Content-Length: {}\r\n\r\n",
         request.method,
         request.path,
+        request.query,
         request.body.len()
     );
     let again =
         read_from(&mut &[head.as_bytes(), &request.body].concat()[..]).expect("what was written is read");
-    assert_eq!((again.method, again.path), (request.method, request.path));
+    assert_eq!((again.method, again.path, again.query), (request.method, request.path, request.query));
     assert!((again.body, again.token) == (request.body, request.token));
 }
 

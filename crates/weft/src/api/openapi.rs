@@ -4,7 +4,7 @@ use super::routes::{ROUTES, Route};
 use serde_json::{Map, Value, json};
 
 /// What holds for all answers. docs/reference/json.md says the same for `--json`.
-const DESCRIPTION: &str = "Sizes are bytes. Ids are numbers below 2^53, which readers that keep numbers as doubles (JavaScript, jq) don't round.";
+const DESCRIPTION: &str = "Sizes are bytes. Ids are numbers below 2^53, which readers that keep numbers as doubles (JavaScript, jq) don't round. HEAD answers as GET does, without a body. Fields, queries and bodies that aren't described are refused with 400. Programs trust api.ca.pem in the node's directory.";
 
 /// The whole description, OpenAPI 3.1.
 pub(super) fn document() -> Value {
@@ -20,7 +20,7 @@ pub(super) fn document() -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer",
-                "description": "The content of api.token in the management node's directory; the certificate of a node does as well." } },
+                "description": "The content of api.token in the management node's directory, or for GET and HEAD a line of api.read-tokens. The certificate of the management node does as well, and for GET and HEAD that of any node." } },
             "schemas": schemas(),
         },
     })
@@ -56,6 +56,14 @@ pub(super) fn reference(name: &str) -> Value {
     }
 }
 
+/// The fields that an object by the schema of this name may have.
+pub(super) fn fields(schema: &str) -> Vec<String> {
+    schemas()[schema]["properties"]
+        .as_object()
+        .map(|known| known.keys().cloned().collect())
+        .unwrap_or_default()
+}
+
 /// An object that has these fields and no others; those whose name ends in `?` may be absent.
 fn object(fields: Value) -> Value {
     let Value::Object(fields) = fields else { return Value::Null };
@@ -78,6 +86,7 @@ fn schemas() -> Value {
     let maybe_text = json!({ "type": ["string", "null"] });
     let texts = json!({ "type": "array", "items": text });
     let numbers = json!({ "type": "array", "items": number });
+    let roles = json!({ "type": "array", "items": { "enum": ["mgmt", "meta", "storage"] } });
     let state = json!({ "enum": ["online", "probably-offline", "offline"] });
     let clients = json!({ "type": "string", "description": "ADDRESS/BITS, an address, or local: the cluster's own nodes" });
     let access = json!({ "enum": ["rw", "ro", "none"] });
@@ -99,7 +108,7 @@ fn schemas() -> Value {
     json!({
         "Any": {},
         "Error": object(json!({ "error": text, "hint": text })),
-        "NodeChange": object(json!({ "name?": text, "rack?": maybe_text })),
+        "NodeChange": object(json!({ "name?": text, "rack?": maybe_text, "roles?": roles })),
         "NewTarget": object(json!({ "path": text, "pool?": text, "numa?": number })),
         "AddedTarget": object(json!({ "target": number })),
         "TargetChange": object(json!({ "pool?": text, "drain?": flag })),
@@ -109,7 +118,7 @@ fn schemas() -> Value {
         "Token": object(json!({ "token": text })),
         "Node": object(json!({
             "id": number, "name": text, "addresses": texts, "state": state, "version": text, "targets": numbers,
-            "roles": { "type": "array", "items": { "enum": ["mgmt", "meta", "storage"] } }, "silent_s": maybe_number,
+            "roles": roles, "silent_s": maybe_number,
             "rack?": text,
         })),
         "Target": object(json!({

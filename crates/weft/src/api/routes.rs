@@ -45,7 +45,7 @@ pub(super) const ROUTES: &[Route] = routes! {
     "GET" "/v1/health" "One verdict, and hints" None => Some("Health"), |c| c.manage(MgmtRequest::Health).map(Some);
     "GET" "/v1/nodes" "All nodes" None => Some("[Node]"), |c| c.list(MgmtRequest::ListNodes, "nodes");
     "GET" "/v1/nodes/{node}" "A node, by id or name" None => Some("Node"), |c| c.node().map(Some);
-    "PATCH" "/v1/nodes/{node}" "Another name or rack for a node; null: no rack" Some("NodeChange") => None, |c| {
+    "PATCH" "/v1/nodes/{node}" "Another name, rack or other roles for a node; null: no rack" Some("NodeChange") => None, |c| {
         c.change_node()
     };
     "DELETE" "/v1/nodes/{node}" "Forget a node that is stopped and has no targets" None => None, |c| {
@@ -208,7 +208,9 @@ impl Call<'_> {
         numa.map_or(Ok(()), |zone| numa::find(zone).map(drop))?;
         mgmt::check_name("pool", &pool)?;
         mgmt::require_target_or_vacant(&path)?;
-        let added = self.service.answer(Request::AddTarget { target: TargetConfig { path, pool, numa } })?;
+        let added = self
+            .service
+            .answer(Request::AddTarget { target: TargetConfig { path, pool, numa, new: true } })?;
         Ok(Some(serde_json::json!({ "target": added })))
     }
 
@@ -228,12 +230,19 @@ impl Call<'_> {
             Some(Value::String(rack)) => Some(Some(rack.clone())),
             Some(_) => return Err(wrong("rack", "a text or null")),
         };
+        let roles = match self.body.get("roles") {
+            None => None,
+            Some(roles) => Some(
+                serde_json::from_value(roles.clone())
+                    .map_err(|_| wrong("roles", "a list of mgmt, meta and storage"))?,
+            ),
+        };
         // One of them has to be there.
-        let name = match rack.is_none() || self.body.contains_key("name") {
+        let name = match (rack.is_none() && roles.is_none()) || self.body.contains_key("name") {
             true => Some(self.text("name")?),
             false => None,
         };
-        match MgmtRequest::change_node(node, name, rack) {
+        match MgmtRequest::change_node(node, name, rack, roles) {
             Some(request) => self.change(request),
             None => Ok(None),
         }
@@ -321,40 +330,69 @@ fn wrong(field: &str, kind: &str) -> Error {
 
 /// Answers a request.
 pub(super) fn answer(service: &dyn Service, request: &HttpRequest) -> Response {
-    let mut known = false;
-    for route in ROUTES {
-        let Some(name) = fits(route.path, &request.path) else { continue };
-        known = true;
-        if route.method != request.method {
-            continue;
-        }
-        let body = match route.body {
-            Some(_) => serde_json::from_slice(&request.body).unwrap_or(Value::Null),
-            None => Value::Object(Map::new()),
-        };
-        let Some(body) = body.as_object() else {
-            return Response::refused(
-                400,
-                "the body is no JSON object",
-                "docs/reference/openapi.json says what it holds",
-            );
-        };
-        if request.method != "GET" {
-            tracing::info!(method = route.method, path = request.path, "administrator, by HTTP");
-        }
-        return match (route.run)(&Call { service, name, body }) {
-            Ok(Some(value)) => Response::ok(value),
-            Ok(None) => Response { status: 204, body: None },
-            Err(error) => Response::failed(&error),
-        };
+    // The answer to HEAD is that to GET, of which the body isn't sent.
+    let method = if request.method == "HEAD" { "GET" } else { &request.method };
+    let path = request.path.as_str();
+    let at_path = || ROUTES.iter().filter(move |route| fits(route.path, path).is_some());
+    let Some(route) = at_path().find(|route| route.method == method) else {
+        return not_there(at_path().map(|route| route.method).collect());
+    };
+    let name = fits(route.path, path).unwrap_or_default();
+    let body = match body_of(route, request) {
+        Ok(body) => body,
+        Err(error) => return Response::failed(&error),
+    };
+    if method != "GET" {
+        tracing::info!(method = route.method, path, "administrator, by HTTP");
     }
-    match known {
-        true => Response::refused(405, "this can't be done there", "GET /v1/openapi.json tells what can"),
-        false => Response::refused(
+    match (route.run)(&Call { service, name, body: &body }) {
+        Ok(Some(value)) => Response::ok(value),
+        Ok(None) => Response::done(),
+        Err(error) => Response::failed(&error),
+    }
+}
+
+/// Nothing is at a path, or only what other methods reach.
+fn not_there(methods: Vec<&str>) -> Response {
+    if methods.is_empty() {
+        return Response::refused(
             404,
             "there is nothing at this path",
             "GET /v1/openapi.json tells what there is",
-        ),
+        );
+    }
+    let refused = Response::refused(405, "this can't be done there", "GET /v1/openapi.json tells what can");
+    let mut allow = methods;
+    if allow.contains(&"GET") {
+        allow.push("HEAD");
+    }
+    Response { allow: Some(allow.join(", ")), ..refused }
+}
+
+/// The fields of a request's body. What would be passed over without a word is refused: fields that the
+/// description doesn't have, a body or a query where none belongs.
+fn body_of(route: &Route, request: &HttpRequest) -> Result<Map<String, Value>> {
+    let refused = |message: String| {
+        Error::new(Errno::EINVAL, message).hint("docs/reference/openapi.json says what a request holds")
+    };
+    if !request.query.is_empty() {
+        return Err(refused(format!("{:?} is no query that is known here", request.query)));
+    }
+    let Some(schema) = route.body else {
+        return match request.body.is_empty() {
+            true => Ok(Map::new()),
+            false => Err(refused(format!("{} {} takes no body", route.method, route.path))),
+        };
+    };
+    let body = match serde_json::from_slice(&request.body) {
+        Ok(Value::Object(body)) => body,
+        _ => return Err(refused("the body is no JSON object".into())),
+    };
+    let known = openapi::fields(schema);
+    match body.keys().find(|name| !known.contains(name)) {
+        None => Ok(body),
+        Some(name) => Err(refused(format!("the body has an unknown field {name:?}"))
+            .hint(format!("it may have {}", known.join(", ")))),
     }
 }
 

@@ -4,17 +4,19 @@
 
 use super::openapi::document;
 use super::routes::ROUTES;
-use super::{ApiOptions, start};
+use super::slots::{KEPT_FOR_ADMINISTRATORS, MAX_RUNNING};
+use super::{ApiOptions, Certificate, REQUEST_TIME, Tokens, names, start};
 use crate::control::{Request, Service};
 use kv::{Durability, Memory, Writer};
 use mgmt::{FirstNode, Gate, Management, Metadata, Superblock};
 use net::{Channel, LocalFuture};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 use types::{InodeId, NodeId, PartitionId, Result, Role, SessionId, TargetId};
 use wire::mgmt::{DrainProgress, Join, Register, SessionInfo, TargetReport, TargetSpace};
 use wire::{MgmtReply, MgmtRequest};
@@ -106,8 +108,32 @@ impl Service for Node {
     fn stop(&self, _: UnixStream) {}
 }
 
+#[test]
+fn a_token_has_256_bits_and_is_for_its_owner() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let token_in = |dir: &std::path::Path| Tokens::of(dir).map(|tokens| tokens.administrate);
+    let token = token_in(dir.path()).unwrap();
+    assert_eq!((token.len(), token_in(dir.path()).unwrap()), (64, token.clone()));
+    let path = dir.path().join("api.token");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(token_in(dir.path()).unwrap_err().errno, types::Errno::EACCES);
+    std::fs::remove_file(&path).unwrap();
+    assert_ne!(token_in(dir.path()).unwrap(), token);
+}
+
 /// A cluster with a storage node that has two targets, and where its interface is.
 fn cluster() -> (Arc<Node>, SocketAddr) {
+    cluster_with(REQUEST_TIME)
+}
+
+fn tokens() -> Tokens {
+    Tokens { administrate: "sesame".into(), read: vec!["look".into()] }
+}
+
+/// The same, where a request may take so long to come.
+fn cluster_with(request_time: Duration) -> (Arc<Node>, SocketAddr) {
     let superblock = Superblock::random("test");
     let uuid = superblock.uuid.clone();
     let (roles, version) = (vec![Role::Mgmt, Role::Meta], "0.1.0".to_string());
@@ -161,9 +187,9 @@ fn cluster() -> (Arc<Node>, SocketAddr) {
         space,
         work: None,
     };
-    node.ask(register((1..=3).map(report).collect())).unwrap();
+    node.ask(register((1..=5).map(report).collect())).unwrap();
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
-    let options = ApiOptions { listen, tls: None, token: "sesame".into() };
+    let options = ApiOptions { request_time, ..ApiOptions::new(listen, None, tokens(), node.0.map()) };
     let address = start(options, node.clone()).unwrap()[0];
     (node, address)
 }
@@ -180,7 +206,11 @@ fn send(address: SocketAddr, text: &str) -> (u16, Value) {
 
 fn call(address: SocketAddr, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: weft\r\nAuthorization: Bearer sesame\r\n");
+    call_as("sesame", address, method, path, &body)
+}
+
+fn call_as(token: &str, address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: weft\r\nAuthorization: Bearer {token}\r\n");
     send(address, &format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()))
 }
 
@@ -241,7 +271,7 @@ fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
         ("GET", "/v1/health", "", none.clone()),
         ("GET", "/v1/nodes", "", none.clone()),
         ("GET", "/v1/nodes/{node}", "oss", none.clone()),
-        ("PATCH", "/v1/nodes/{node}", "2", json!({ "name": "oss1", "rack": "r3" })),
+        ("PATCH", "/v1/nodes/{node}", "2", json!({ "name": "oss1", "rack": "r3", "roles": ["storage"] })),
         ("PATCH", "/v1/targets/{target}", "1", json!({ "drain": true, "pool": "default" })),
         ("GET", "/v1/targets", "", none.clone()),
         ("GET", "/v1/targets/{target}", "1", none.clone()),
@@ -347,6 +377,20 @@ fn what_is_refused_has_a_status_and_says_why() {
         (400, "PATCH", "/v1/nodes/2", json!({ "rack": "" })),
         (400, "PATCH", "/v1/nodes/2", json!({ "rack": "none" })),
         (400, "PATCH", "/v1/nodes/2", json!({ "rack": 7 })),
+        (400, "PATCH", "/v1/nodes/2", json!({ "roles": ["gateway"] })),
+        (409, "PATCH", "/v1/nodes/2", json!({ "roles": ["meta"] })),
+        // Fields, queries and bodies that aren't described.
+        (400, "PATCH", "/v1/nodes/2", json!({ "rack": "r1", "bogus": 1 })),
+        (400, "PATCH", "/v1/targets/1", json!({ "drain": true, "bogus": 1 })),
+        (400, "PATCH", "/v1/pools/pair", json!({ "spare": 4, "bogus": 1 })),
+        (400, "PATCH", "/v1/resync", json!({ "bogus": 1 })),
+        (400, "PUT", "/v1/scrubs", json!({ "bogus": 1 })),
+        (400, "PUT", "/v1/exports", json!({ "clients": "10.0.0.0/8", "bogus": 1 })),
+        (400, "POST", "/v1/tokens", json!({ "client": true, "bogus": 1 })),
+        (400, "POST", "/v1/rebalance", json!({ "pool": "pair", "dry_run": true, "bogus": 1 })),
+        (400, "GET", "/v1/targets?pool=pair", json!(null)),
+        (400, "GET", "/v1/targets", json!({ "pool": "pair" })),
+        (400, "DELETE", "/v1/sessions/7", json!({ "force": true })),
         (409, "DELETE", "/v1/targets/1", json!(null)),
         (404, "GET", "/v1/groups/99", json!(null)),
         (400, "POST", "/v1/groups", json!({ "scheme": "raid5" })),
@@ -398,6 +442,185 @@ fn who_has_no_token_and_who_speaks_no_http_gets_nothing() {
     assert_eq!(send(address, &long).0, 400);
     assert_eq!(send(address, "POST /v1/tokens HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n").0, 400);
     assert_eq!(send(address, "POST /v1/tokens HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").0, 400);
+}
+
+#[test]
+fn a_refused_field_changes_nothing() {
+    let (_, address) = cluster();
+    let rack = || call(address, "GET", "/v1/nodes/2", &json!(null)).1["rack"].clone();
+    assert_eq!(rack(), "r2");
+    let (status, answer) = call(address, "PATCH", "/v1/nodes/2", &json!({ "rack": "r1", "bogus": 1 }));
+    assert!(status == 400 && answer["error"].as_str().unwrap().contains("\"bogus\""), "{answer}");
+    assert_eq!(rack(), "r2");
+}
+
+#[test]
+fn readers_read_and_change_nothing() {
+    let (_, address) = cluster();
+    let as_reader = |method, path, body| call_as("look", address, method, path, body);
+    assert_eq!(as_reader("GET", "/v1/nodes", "").0, 200);
+    assert_eq!(as_reader("GET", "/v1/health", "").0, 200);
+    for (method, path, body) in [
+        ("PATCH", "/v1/nodes/2", "{\"name\":\"other\"}"),
+        ("DELETE", "/v1/sessions/7", ""),
+        ("POST", "/v1/tokens", "{}"),
+        ("POST", "/v1/nothing", "{}"),
+    ] {
+        let (status, answer) = as_reader(method, path, body);
+        assert!(status == 403 && !answer["hint"].as_str().unwrap().is_empty(), "{method} {path}: {answer}");
+    }
+    assert_eq!(as_reader("GET", "/v1/nodes/2", "").1["name"], "oss");
+}
+
+fn head_and_body(address: SocketAddr, text: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_string(), body.to_string())
+}
+
+#[test]
+fn head_is_get_without_a_body() {
+    let (_, address) = cluster();
+    let ask = |method: &str, path: &str, token: &str| {
+        let token = format!("Authorization: Bearer {token}\r\n");
+        head_and_body(address, &format!("{method} {path} HTTP/1.1\r\n{token}\r\n"))
+    };
+    for path in ["/v1/openapi.json", "/v1/nodes", "/v1/nodes/2", "/v1/nothing", "/v1/nodes/9", "/v1/tokens"] {
+        for token in ["sesame", "look", "wrong"] {
+            let (get, head) = (ask("GET", path, token), ask("HEAD", path, token));
+            assert!(!get.1.is_empty(), "{path}");
+            assert_eq!(head, (get.0, String::new()), "{path} by {token}");
+        }
+    }
+    let (head, _) = ask("PUT", "/v1/nodes/2", "sesame");
+    assert!(
+        head.contains("405 Method Not Allowed") && head.contains("Allow: GET, PATCH, DELETE, HEAD"),
+        "{head}"
+    );
+}
+
+#[test]
+fn idle_connections_keep_nobody_out() {
+    let (_, address) = cluster();
+    let idle: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    assert_eq!(call(address, "GET", "/v1/nodes", &json!(null)).0, 200);
+    drop(idle);
+}
+
+#[test]
+fn a_request_that_comes_little_by_little_is_given_up() {
+    let (_, address) = cluster_with(Duration::from_millis(300));
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    stream.write_all(b"GET /v1/nodes HTTP/1.1\r\nX: ").unwrap();
+    // Each piece comes in time; all of them together would take some seconds.
+    let is_over = (0..300).any(|_| match stream.write_all(b"x").and_then(|()| stream.read(&mut [0])) {
+        Ok(got) => got == 0,
+        Err(e) => !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+    });
+    assert!(is_over, "the server still waits for the rest of the request");
+    assert_eq!(call(address, "GET", "/v1/nodes", &json!(null)).0, 200);
+}
+
+/// Answers when it is told to.
+#[derive(Default)]
+struct Slow {
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Slow {
+    fn wait_until(&self, is_it: impl Fn(&(usize, bool)) -> bool) {
+        drop(self.changed.wait_while(self.state.lock().unwrap(), |state| !is_it(state)).unwrap());
+    }
+}
+
+impl Service for Slow {
+    fn answer(&self, request: Request) -> Result<Value> {
+        if !matches!(request, Request::Status) {
+            return Ok(json!([]));
+        }
+        self.state.lock().unwrap().0 += 1;
+        self.changed.notify_all();
+        self.wait_until(|(_, is_over)| *is_over);
+        Ok(json!({}))
+    }
+
+    fn stop(&self, _: UnixStream) {}
+}
+
+#[test]
+fn readers_that_wait_for_answers_leave_room_for_an_administrator() {
+    let slow = Arc::new(Slow::default());
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let options = ApiOptions::new(listen, None, tokens(), types::MapHandle::default());
+    let address = start(options, slow.clone()).unwrap()[0];
+    let readers: Vec<_> = (1..=MAX_RUNNING - KEPT_FOR_ADMINISTRATORS)
+        .map(|count| {
+            let reader = std::thread::spawn(move || call_as("look", address, "GET", "/v1/status", "").0);
+            // One after the other: connections that wait are few.
+            slow.wait_until(|(begun, _)| *begun == count);
+            reader
+        })
+        .collect();
+    assert_eq!(call_as("look", address, "GET", "/v1/net", "").0, 503);
+    assert_eq!(call_as("sesame", address, "GET", "/v1/net", "").0, 200);
+    slow.state.lock().unwrap().1 = true;
+    slow.changed.notify_all();
+    for reader in readers {
+        assert_eq!(reader.join().unwrap(), 200);
+    }
+    assert_eq!(call_as("look", address, "GET", "/v1/net", "").0, 200);
+}
+
+/// What a program that trusts `ca` gets from the interface under a name.
+fn by_tls(address: SocketAddr, ca: &identity::CaCertificate, name: &str) -> std::io::Result<String> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(ca.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = rustls::pki_types::ServerName::try_from(name.to_string()).unwrap();
+    let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = rustls::StreamOwned::new(connection, TcpStream::connect(address)?);
+    stream.write_all(b"GET /v1/nodes HTTP/1.1\r\nAuthorization: Bearer look\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn programs_know_the_interface_by_its_names_and_the_authority() {
+    use identity::{Authority, Role as Member, Validity};
+    let authority = || {
+        let now_s = rt::now().secs;
+        Authority::create("01234567-89ab-4def-8123-456789abcdef", "test", now_s).unwrap()
+    };
+    let (ours, theirs) = (authority(), authority());
+    let ca = ours.certificate().clone();
+    let credentials = ours.issue(&Member::Node(NodeId(1)), Validity::of_node(rt::now().secs)).unwrap();
+    assert!(credentials.authority_pem().starts_with("-----BEGIN CERTIFICATE-----\n"));
+    let (node, _) = cluster();
+    let map = node.0.map();
+    let of_node = map.read().unwrap().node(NodeId(1)).cloned().unwrap();
+    let names = names(Some(&of_node), &["weft.example.com".into()]);
+    assert_eq!(names, ["127.0.0.1", "::1", "first", "localhost", "weft.example.com"]);
+    let certify = move |csr: &[u8]| -> Result<String> { Ok(ours.certify_api(csr, &names, rt::now().secs)?) };
+    let certificate = Certificate::new(credentials, Box::new(certify)).unwrap();
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let address = start(ApiOptions::new(listen, Some(certificate), tokens(), map), node).unwrap()[0];
+    for name in ["localhost", "127.0.0.1", "first", "weft.example.com"] {
+        assert!(by_tls(address, &ca, name).unwrap().starts_with("HTTP/1.1 200 OK\r\n"), "{name}");
+    }
+    by_tls(address, &ca, "10.0.0.9").unwrap_err();
+    by_tls(address, &ca, "example.com").unwrap_err();
+    by_tls(address, theirs.certificate(), "localhost").unwrap_err();
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub(super) fn orders_of<'a>(
         repair: orders.repair,
         forget: orders.forget.as_ref().map(|_| note),
         below: orders.path.as_deref(),
+        delete: orders.delete,
+        accept_loss: orders.accept_loss,
     }
 }
 

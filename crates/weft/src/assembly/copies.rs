@@ -103,7 +103,7 @@ impl Copies {
 
     fn write(&self, folder: &Path, file: Option<PathBuf>, base: Option<Chain>) -> Result<CopyMade> {
         let created_s = rt::now().secs;
-        let id = format!("{:016x}{:016x}", rt::random_u64(), rt::random_u64());
+        let id = format!("{:016x}{:016x}", rt::secret_u64(), rt::secret_u64());
         let path = file.unwrap_or_else(|| folder.join(backup::file_name(created_s, &id, base.is_none())));
         let snapshot = self.engine.snapshot().ok_or_else(|| {
             Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is used")

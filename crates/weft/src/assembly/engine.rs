@@ -8,12 +8,16 @@ use mgmt::{StatePaths, Superblock};
 use std::fs;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
-use std::thread::Builder;
-use std::time::Duration;
+use std::thread::{Builder, sleep};
+use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
 /// How often it is looked whether the store has met damage.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long the process that served the store before may take to close it, and how often a start looks.
+const ENDING_PATIENCE: Duration = Duration::from_secs(15);
+const ENDING_LOOK: Duration = Duration::from_millis(20);
 
 /// Opens the store of a state directory, or makes it the first time.
 ///
@@ -25,7 +29,15 @@ pub fn open_engine(paths: &StatePaths, superblock: &Superblock) -> Result<Embedd
         let missing = KvError::Corrupt { path: meta.display().to_string(), cause: "it is missing".into() };
         return Err(refusal(paths, superblock, missing));
     }
-    Embedded::open(&meta).map_err(|error| refusal(paths, superblock, error))
+    let began = Instant::now();
+    loop {
+        match Embedded::open(&meta) {
+            // The caller has the state directory to itself: the process that served it is ending, and its
+            // descriptors are closed one after the other.
+            Err(KvError::Locked { .. }) if began.elapsed() < ENDING_PATIENCE => sleep(ENDING_LOOK),
+            opened => return opened.map_err(|error| refusal(paths, superblock, error)),
+        }
+    }
 }
 
 /// Notes that the store is there, and has been given its first content.

@@ -110,6 +110,14 @@ impl mgmt::Gate for Gate {
         Ok(self.keys.lock().unwrap_or_else(PoisonError::into_inner).at(now_s)?.render())
     }
 
+    fn certify_api(&self, csr: &str, names: &[String], now_s: i64) -> Result<String> {
+        let request = hex_bytes(csr).ok_or_else(|| {
+            Error::new(Errno::EINVAL, "the request for a certificate is not in hexadecimal digits")
+                .hint("use the same version of weft on both machines")
+        })?;
+        Ok(self.authority.certify_api(&request, names, now_s)?)
+    }
+
     fn token(&self, client: bool, now_s: i64) -> Result<String> {
         if client { Ok(self.cluster_file(now_s)?.render()) } else { self.node_token(now_s) }
     }

@@ -12,7 +12,6 @@ mod engine;
 mod follow;
 mod gate;
 mod group_links;
-mod guard;
 mod head;
 mod key_store;
 mod measure;
@@ -108,8 +107,8 @@ impl Cluster {
     /// Lets commands find this process.
     fn announce(&self) -> Result<()> {
         let paths = &self.state.paths;
-        let pid = format!("{}\n", std::process::id());
-        fs::write(paths.pid(), pid).map_err(|e| os_error(paths.pid().display(), &e))?;
+        note_pid(paths);
+        mgmt::keep_start_reserve(paths);
         control::start(&paths.socket(), self.view.clone())?;
         let (name, uuid) = (&self.state.superblock.name, &self.state.superblock.uuid);
         let (mount, transport) = (self.view.mount(), self.view.transport());
@@ -130,6 +129,7 @@ impl Cluster {
             _ => Ok(()),
         };
         let ended = reason.and(self.core.shut_down().and(unmounted));
+        mgmt::keep_start_reserve(&self.state.paths);
         forget(&self.state.paths);
         match &ended {
             Ok(()) => tracing::info!("stopped"),
@@ -139,6 +139,14 @@ impl Cluster {
         // The connection in it ends with the process and not a moment before.
         std::mem::forget(stop);
         ended
+    }
+}
+
+/// Notes who serves, for people and scripts: no command needs it, so a full disk doesn't prevent
+/// the start.
+fn note_pid(paths: &StatePaths) {
+    if let Err(error) = fs::write(paths.pid(), format!("{}\n", std::process::id())) {
+        tracing::warn!(%error, "{} is not written", paths.pid().display());
     }
 }
 

@@ -70,7 +70,7 @@ impl Sessions {
         let storage = StorageChannels::mapped(self.map.clone(), WhenOffline::Try, connect);
         let storage = storage.in_rack(self.own_rack.clone());
         let client = Client::new(ClientOptions {
-            session: SessionId::drawn(rt::random_u64()),
+            session: SessionId::drawn(rt::secret_u64()),
             meta,
             storage,
             map: self.map.clone(),
@@ -211,7 +211,9 @@ impl MountProcess {
     pub fn start(args: &MountArgs, file: ClusterFile) -> Result<MountProcess> {
         prepare_process()?;
         let stops = Stops::listen()?;
-        let source = file.name.clone();
+        // As a line of fstab names it: `mount -a` sees by it that the line is mounted.
+        let source = std::path::absolute(&args.cluster).unwrap_or_else(|_| args.cluster.clone());
+        let source = source.display().to_string();
         let how = MountHow::of(args, &file);
         let plan = MountPlan::new(&how, file)?;
         let own_rack = plan.own_rack.clone();

@@ -77,6 +77,7 @@ fn open_at(socket: &Path, view: Arc<MountView>) -> Result<()> {
     let folder = socket.parent().unwrap_or(Path::new("/"));
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|e| os_error(folder.display(), &e))?;
+    identity::require_private_directory(folder)?;
     control::start(socket, view)
 }
 

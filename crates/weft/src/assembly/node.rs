@@ -6,7 +6,6 @@ use super::core::{BackgroundCore, Served};
 use super::engine;
 use super::follow::current_map;
 use super::group_links;
-use super::guard::Guarded;
 use super::head::{Head, open_management};
 use super::meta_node::{self, MetaParts};
 use super::metadata::AskManagement;
@@ -14,7 +13,7 @@ use super::node_view::NodeView;
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::stop::{Stop, Stops};
 use super::storage_node::{StorageNode, StorageOptions};
-use super::{forget, prepare_process};
+use super::{forget, note_pid, prepare_process};
 use crate::control::{self, CheckOrders, ClusterStatus, Counters};
 use crate::node_config::{NodeConfig, Protection};
 use crate::output::os_error;
@@ -24,8 +23,6 @@ use kvnet::KvService;
 use meta::MetaService;
 use mgmt::{StateDir, StatePaths, Superblock};
 use net::{Channel, Handler, Networks, Router, SameHost, Server, ServerLimits, ServerOptions};
-use rt::sync::Event;
-use std::fs;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -82,7 +79,7 @@ impl NodePlan {
         })
     }
 
-    fn server_options(&self, oneself: &Oneself) -> ServerOptions {
+    fn server_options(&self, oneself: &Oneself, map: MapHandle) -> ServerOptions {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         ServerOptions {
             listen: self.config.listen.clone(),
@@ -90,6 +87,7 @@ impl NodePlan {
             name: oneself.name.clone(),
             cluster: oneself.cluster.clone(),
             security: oneself.security.clone(),
+            map,
             sum_payloads: true,
             limits: ServerLimits::default(),
         }
@@ -127,6 +125,7 @@ impl NodePlan {
             node: self.config.node,
             addresses: self.config.addresses.clone(),
             roles: self.config.roles.clone(),
+            dir: self.paths.root().to_path_buf(),
             targets: self.config.targets.clone(),
             numa: self.config.numa,
         }
@@ -167,9 +166,7 @@ impl Served for NodeServices {
             let known = map.read().unwrap_or_else(PoisonError::into_inner).clone();
             storage.map.take_over(known);
         }
-        let open = Arc::new(Event::new());
-        open.set();
-        let mut router = Router::new().with(Guarded::new(storage.service.clone(), open.clone()));
+        let mut router = Router::new().with(storage.service.clone());
         storage.service.serve_groups(group_links::of_node(
             plan.config.node,
             (map.clone(), storage.map.clone()),
@@ -195,8 +192,7 @@ impl Served for NodeServices {
             let service = meta_node::service(store, parts);
             service.sign_with(storage.ring.clone());
             service.set_group_maker(Arc::new(AskManagement(management.clone())));
-            let clients: Arc<dyn Handler<MetaRequest, MetaResponse>> =
-                Guarded::new(service.clone(), open.clone());
+            let clients: Arc<dyn Handler<MetaRequest, MetaResponse>> = service.clone();
             let services: Arc<dyn Handler<PartitionsRequest, PartitionsReply>> = service.clone();
             router = router.with(clients).with(services);
             meta = Some(service);
@@ -204,7 +200,7 @@ impl Served for NodeServices {
         let head = match opened {
             Some((writer, management)) => {
                 let store = Arc::new(KvService::new(writer.clone()));
-                router = router.with(Guarded::new(store, open)).with(management.clone());
+                router = router.with(store).with(management.clone());
                 let own = (plan.config.node, meta.clone());
                 let kept = plan.config.backups.unwrap_or(DEFAULT_KEPT);
                 let copies = Copies::new(writer.engine().clone(), &plan.superblock, &plan.paths, kept);
@@ -220,7 +216,7 @@ impl Served for NodeServices {
             }
             None => None,
         };
-        let server = Server::start(plan.server_options(&oneself), router)?;
+        let server = Server::start(plan.server_options(&oneself, map.clone()), router)?;
         storage.open().await?;
         Ok(NodeServices { server, head, meta, storage, management, map, peers })
     }
@@ -370,8 +366,8 @@ impl NodeProcess {
 
     fn announce(&self) -> Result<()> {
         let paths = &self.state.paths;
-        let pid = format!("{}\n", std::process::id());
-        fs::write(paths.pid(), pid).map_err(|e| os_error(paths.pid().display(), &e))?;
+        note_pid(paths);
+        mgmt::keep_start_reserve(paths);
         control::start(&paths.socket(), self.view.clone())?;
         self.view.start_api()?;
         let listen: Vec<String> =
@@ -388,6 +384,7 @@ impl NodeProcess {
         };
         self.core.services().stop_serving();
         let ended = self.core.shut_down().and(reason);
+        mgmt::keep_start_reserve(&self.state.paths);
         forget(&self.state.paths);
         match &ended {
             Ok(()) => tracing::info!("stopped"),

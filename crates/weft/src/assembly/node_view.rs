@@ -1,6 +1,8 @@
 //! What a node answers to commands.
 
 use super::commands::CommandCore;
+use super::follow::out_of_turn;
+use super::gate::hex_text;
 use super::measure::while_asked;
 use super::node::NodeServices;
 use super::stop::Stop;
@@ -19,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, PoisonError};
 use types::{ClusterMap, Errno, Error, Result};
-use wire::MgmtRequest;
+use wire::{MgmtReply, MgmtRequest};
 
 /// Answers the commands of the control socket.
 pub struct NodeView {
@@ -56,16 +58,33 @@ impl NodeView {
         if self.config.api.is_empty() {
             return Ok(());
         }
-        let paths = mgmt::StatePaths::new(&self.dir);
         let tls = match self.config.protection {
             Protection::Plain => None,
-            _ => Some(api::tls_config(&identity::Credentials::load(&paths.identity())?)?),
+            _ => Some(self.api_certificate()?),
         };
-        let options =
-            api::ApiOptions { listen: self.config.api.clone(), tls, token: api::token_in(&self.dir)? };
+        let (listen, tokens) = (self.config.api.clone(), api::Tokens::of(&self.dir)?);
+        let options = api::ApiOptions::new(listen, tls, tokens, self.services.map.clone());
         let addresses = api::start(options, self.clone())?;
         tracing::info!(?addresses, "administrators are answered by HTTP");
         Ok(())
+    }
+
+    /// Certified by management, which is asked again whenever it is to be renewed.
+    fn api_certificate(self: &Arc<Self>) -> Result<api::Certificate> {
+        let paths = mgmt::StatePaths::new(&self.dir);
+        let credentials = identity::Credentials::load(&paths.identity())?;
+        api::write_ca(&self.dir, &credentials)?;
+        let view = Arc::downgrade(self);
+        let certify = move |csr: &[u8]| -> Result<String> {
+            let view = view.upgrade().ok_or(Errno::ECANCELED)?;
+            let (node, csr) = (view.config.node, hex_text(csr));
+            let names = api::names(view.map().node(node), &view.config.api_names);
+            match view.ask_management(MgmtRequest::CertifyApi { node, csr, names })? {
+                MgmtReply::Certificate { chain } => Ok(chain),
+                other => Err(out_of_turn(&other)),
+            }
+        };
+        api::Certificate::new(credentials, Box::new(certify))
     }
 
     /// For messages.
@@ -162,9 +181,12 @@ impl NodeView {
 
     /// Asks management, here or elsewhere.
     fn manage(&self, request: MgmtRequest) -> Result<Value> {
+        json(&self.ask_management(request)?)
+    }
+
+    fn ask_management(&self, request: MgmtRequest) -> Result<MgmtReply> {
         let management = self.services.management.clone();
-        let reply = self.commands.run(move || async move { management.call(request, None).await })??;
-        json(&reply)
+        self.commands.run(move || async move { management.call(request, None).await })?
     }
 
     /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that busy for long, and starts nothing that is to
@@ -186,10 +208,10 @@ impl NodeView {
     fn add_target(&self, target: TargetConfig) -> Result<Value> {
         if !self.config.roles.contains(&types::Role::Storage) {
             return Err(Error::new(Errno::EINVAL, format!("{} has not the role storage", self.name()))
-                .hint("add \"storage\" to roles in node.toml and start weft serve again; or add the target on another node"));
+                .hint("weft node set NODE --roles on the management node, then the same roles in node.toml, then weft serve again; or add the target on another node"));
         }
         let id = self.services.storage.add_target(target.clone())?;
-        target.append(&self.dir)?;
+        TargetConfig { new: false, ..target }.append(&self.dir)?;
         json(&id)
     }
 }
@@ -227,7 +249,9 @@ impl Service for NodeView {
     }
 
     fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
+        // Only management may have nodes measured and keep what comes of it.
         let services = self.services.clone();
+        services.head()?;
         let map = self.map();
         let node = order.node(&map)?;
         let channel = match node.id == self.config.node {

@@ -198,8 +198,12 @@ impl Targets for OnlineCheck {
         })
     }
 
-    fn delete(&self, seat: Seat, ino: InodeId) -> fsck::Later<'_, ()> {
-        Box::pin(async move { self.ask_all(seat, ino, StorageOp::Delete).await.map(drop) })
+    fn discard(&self, seat: Seat, ino: InodeId, how: fsck::Discard) -> fsck::Later<'_, ()> {
+        let op = match how {
+            fsck::Discard::SetAside => StorageOp::SetAside,
+            fsck::Discard::Delete => StorageOp::Delete,
+        };
+        Box::pin(async move { self.ask_all(seat, ino, op).await.map(drop) })
     }
 
     fn rest(&self) -> fsck::Later<'_, ()> {

@@ -10,9 +10,10 @@ use net::{
     PeerStatus, SameHost, Security, StorageChannel,
 };
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use types::{ClusterMap, Errno, Error, HashMap, Node, NodeId, Result, Subnet};
+use types::{ClusterMap, Epoch, Errno, Error, HashMap, Node, NodeId, Result, Subnet};
 use wire::{MgmtReply, MgmtRequest};
 
 /// The way to management.
@@ -47,6 +48,8 @@ pub struct Peers {
     /// Networks that this machine is in.
     near: Vec<Subnet>,
     management: Arc<Peer>,
+    /// The latest map that was followed. Services decide on requests by no older one.
+    epoch: AtomicU64,
     /// As many as the map has nodes.
     nodes: Mutex<HashMap<NodeId, Arc<Peer>>>,
 }
@@ -54,7 +57,7 @@ pub struct Peers {
 impl Peers {
     /// Nothing is connected yet. `timeout`: how long requests to metadata and storage services are repeated.
     pub fn new(oneself: Oneself, management: &[String], timeout: Duration) -> Result<Arc<Peers>> {
-        let client = rt::random_u64();
+        let client = rt::secret_u64();
         let identity = ClientIdentity { cluster: oneself.cluster, name: oneself.name, client };
         let options = PeerOptions {
             timeout: MANAGEMENT_TIMEOUT.min(timeout),
@@ -70,6 +73,7 @@ impl Peers {
             timeout,
             near: own_networks(),
             management: Peer::new(options),
+            epoch: AtomicU64::new(0),
             nodes: Mutex::default(),
         }))
     }
@@ -102,6 +106,7 @@ impl Peers {
     /// Takes over where the nodes are, and which map is known.
     pub fn follow(&self, map: &ClusterMap) {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.epoch.store(map.epoch.0, Ordering::Relaxed);
         for (id, peer) in nodes.iter() {
             if let Some(node) = map.node(*id) {
                 peer.set_addresses(addresses(node));
@@ -139,7 +144,9 @@ impl Peers {
                 near: self.near.clone(),
                 ..PeerOptions::new(name, addresses(node), self.identity.clone())
             };
-            Peer::new(options)
+            let peer = Peer::new(options);
+            peer.set_epoch(Epoch(self.epoch.load(Ordering::Relaxed)));
+            peer
         };
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         nodes.entry(node.id).or_insert_with(new).clone()

@@ -197,7 +197,7 @@ impl Served for Services {
             meta.tidy(target, &touched).await?;
             store.crash_is_seen_to();
         }
-        let session = SessionId::drawn(rt::random_u64());
+        let session = SessionId::drawn(rt::secret_u64());
         meta.register_session(session, SessionKind::Local).await?;
         let client = Client::new(ClientOptions {
             session,
@@ -224,6 +224,10 @@ impl Served for Services {
         let usages = Arc::new(Usages::default());
         usages.clone().keep_adding_up(targets_of(Arc::downgrade(&self.storage)));
         self.management.set_own_usage(Arc::new(move |target, space| usages.own(target, space)));
+        let storage = Arc::downgrade(&self.storage);
+        let is_proven = move |id| storage.upgrade().is_none_or(|storage| storage.is_proven(id));
+        self.management.set_proof(Arc::new(is_proven));
+        rt::spawn(StorageService::keep_proving(self.storage.clone()));
         rt::spawn(StorageService::keep_groups_in_step(self.storage.clone()));
         rt::spawn(StorageService::keep_searching(self.storage.clone(), self.management.map()));
         let services = self.clone();

@@ -5,14 +5,14 @@ use super::peers::{MgmtChannel, Peers};
 use super::stores::{make_target, open_target, refusal, work_of};
 use super::usage::{Usages, targets_of};
 use crate::control::Unserved;
-use crate::node_config::TargetConfig;
+use crate::node_config::{TargetConfig, note_made, note_removed};
 use crate::numa;
 use chunkstore::{Identity, Store};
 use identity::{CAPABILITY_VALIDITY_S, CapabilityKeys, CapabilityRing};
 use mgmt::limits::HEARTBEAT_INTERVAL;
 use mgmt::{Space, space_of};
 use rt::sync::Event;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
@@ -40,6 +40,8 @@ pub struct StorageOptions {
     pub addresses: Vec<String>,
     /// Everything that it does.
     pub roles: Vec<Role>,
+    /// Where the node's own file is.
+    pub dir: PathBuf,
     /// Directories that hold data or are to.
     pub targets: Vec<TargetConfig>,
     /// The NUMA zone that this process is bound to.
@@ -88,7 +90,7 @@ impl StorageNode {
         let map = MapInForce::new(map, peers, Some(service.clone()));
         Arc::new(StorageNode {
             options,
-            instance: rt::random_u64(),
+            instance: rt::secret_u64(),
             management,
             service,
             lease,
@@ -110,12 +112,20 @@ impl StorageNode {
             self.service.all_added();
             return self.register().await;
         }
+        let mut made = Vec::new();
         for target in &self.options.targets {
-            if let Err(error) = self.open_one(target).await {
+            match self.open_one(target).await {
+                Ok(_) if target.new => made.push(target.path.clone()),
+                Ok(_) => {}
                 // The others serve.
-                tracing::error!(hint = &*error.hint, "a target is not served: {}", error.message);
-                self.lock_unserved().insert(target.path.clone(), error);
+                Err(error) => {
+                    tracing::error!(hint = &*error.hint, "a target is not served: {}", error.message);
+                    self.lock_unserved().insert(target.path.clone(), error);
+                }
             }
+        }
+        if !made.is_empty() {
+            note_made(&self.options.dir, &made)?;
         }
         self.service.all_added();
         self.register().await
@@ -135,7 +145,8 @@ impl StorageNode {
         self.lock_unserved().iter().map(told).collect()
     }
 
-    /// Opens a target; makes it if the directory is empty and nothing is known of it.
+    /// Opens a target; makes it if an administrator has just added it. Else an empty directory is where a disk isn't mounted, or one of
+    /// another machine whose node was restored here.
     async fn open_one(&self, target: &TargetConfig) -> Result<TargetId> {
         numa::require_same(self.options.numa, target)?;
         let path = target.path.to_string_lossy().into_owned();
@@ -145,7 +156,8 @@ impl StorageNode {
                 mgmt::require_known(&self.map.current(), identity.target, &path)?;
                 identity
             }
-            None => self.make(target, &path).await?,
+            None if target.new => self.make(target, &path).await?,
+            None => return Err(vanished(target)),
         };
         let count = self.options.targets.len().max(self.service.stores().count() + 1);
         let store = open_target(&target.path, &identity, count).await?;
@@ -225,6 +237,7 @@ impl StorageNode {
         match self.management.call(register, None).await? {
             MgmtReply::Registered(registered) => {
                 self.has_registered.store(true, Ordering::Relaxed);
+                self.ring.set_time(registered.time_s, rt::monotonic_ns());
                 self.go_on(sent_ns, registered.lease_ms, Some(registered.map), &registered.keys)
             }
             other => Err(out_of_turn(&other)),
@@ -261,7 +274,13 @@ impl StorageNode {
                 target,
                 cluster: self.options.cluster.clone(),
                 path: store.dir().to_string_lossy().into_owned(),
-                space: space_of(store.dir()).ok().map(space),
+                // What isn't the target that was opened isn't here, whatever can be measured in its
+                // place.
+                space: self
+                    .service
+                    .is_proven(target)
+                    .then(|| space_of(store.dir()).ok().map(space))
+                    .flatten(),
                 work: Some(work_of(store)),
             }
         };
@@ -273,6 +292,7 @@ impl StorageNode {
         rt::spawn(self.clone().keep_in_touch());
         rt::spawn(self.clone().make_wanted());
         self.usages.clone().keep_adding_up(targets_of(Arc::downgrade(&self.service)));
+        rt::spawn(StorageService::keep_proving(self.service.clone()));
         rt::spawn(StorageService::keep_groups_in_step(self.service.clone()));
         rt::spawn(StorageService::keep_searching(self.service.clone(), self.map.handle()));
         for store in self.service.stores() {
@@ -301,10 +321,12 @@ impl StorageNode {
     /// Heartbeats for ever. Without answers the lease runs out, and the service takes no changes until there is one again.
     async fn keep_in_touch(self: Arc<Self>) {
         let (mut silent, mut epoch) = (false, self.map.epoch());
+        let mut known = self.own_targets(&self.map.current());
         loop {
             self.until_next_heartbeat(epoch).await;
             epoch = self.map.epoch();
             let told = self.heartbeat().await;
+            known = self.forget_removed(known);
             match told {
                 Ok(()) if silent => tracing::info!("management answers again"),
                 Ok(()) => {}
@@ -320,6 +342,37 @@ impl StorageNode {
             }
             silent = !self.lease.holds(rt::monotonic_ns());
         }
+    }
+
+    /// A map's epoch, and the targets here that it has.
+    fn own_targets(&self, map: &ClusterMap) -> (Epoch, BTreeSet<TargetId>) {
+        let targets = self.service.stores().map(|store| store.target());
+        (map.epoch, targets.filter(|id| map.target(*id).is_some()).collect())
+    }
+
+    /// Takes targets out of the node's file that an earlier map had and this one hasn't. Those that a restored map lacks stay: their data may
+    /// be wanted. Returns what the map has now.
+    fn forget_removed(&self, (epoch, known): (Epoch, BTreeSet<TargetId>)) -> (Epoch, BTreeSet<TargetId>) {
+        let now = self.own_targets(&self.map.current());
+        if now.1.is_superset(&known) || mgmt::is_rewound(epoch, now.0) {
+            return now;
+        }
+        let is_removed =
+            |store: &&Arc<Store>| known.contains(&store.target()) && !now.1.contains(&store.target());
+        let mut removed: Vec<PathBuf> =
+            self.service.stores().filter(is_removed).map(|store| store.dir().to_path_buf()).collect();
+        // The directory may have become another target meanwhile.
+        for store in self.service.stores().filter(|store| !is_removed(store)) {
+            removed.retain(|dir| dir != store.dir());
+        }
+        match note_removed(&self.options.dir, &removed) {
+            Ok(()) => tracing::info!(?removed, "removed targets were taken out of node.toml"),
+            Err(error) => {
+                let hint = "take their paths out of node.toml yourself";
+                tracing::warn!(?removed, hint, "removed targets are still in node.toml: {}", error.message);
+            }
+        }
+        now
     }
 
     /// Waits for the next heartbeat. It is sooner where management waits for this node's word that it knows that a target of its doesn't count in a group:
@@ -355,7 +408,10 @@ impl StorageNode {
             scrubs: self.service.scrubs(),
         });
         match self.management.call(beat, None).await {
-            Ok(MgmtReply::Alive(alive)) => self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys),
+            Ok(MgmtReply::Alive(alive)) => {
+                self.ring.set_time(alive.time_s, rt::monotonic_ns());
+                self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys)
+            }
             Ok(other) => Err(out_of_turn(&other)),
             // Management has started anew.
             Err(error) if error.errno == Errno::ENOTCONN => self.register().await,
@@ -389,6 +445,9 @@ impl StorageNode {
         let map = self.map.current();
         for store in self.service.stores().filter(|store| store.dir() == target.path) {
             if map.target(store.target()).is_some() {
+                // One that was only unmounted is served again by itself; one that has failed takes
+                // a restart.
+                store.check_home().map_err(refusal)?;
                 return Ok(store.target());
             }
             // It was removed, and gives its directory back.
@@ -438,6 +497,13 @@ impl StorageNode {
     }
 }
 
+fn vanished(target: &TargetConfig) -> Error {
+    let path = target.path.display();
+    Error::new(Errno::ENOENT, format!("{path} should hold a target and holds nothing")).hint(format!(
+        "mount its disk, and start the node again; weft target add {path} makes an empty target there"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -479,6 +545,7 @@ mod tests {
             threads: None,
             numa: None,
             api: vec![],
+            api_names: vec![],
             durability: crate::cli::Durability::Relaxed,
             targets: vec![],
             backups: None,
@@ -509,6 +576,7 @@ mod tests {
             node: FIRST_NODE,
             addresses,
             roles,
+            dir: paths.root().to_path_buf(),
             targets: vec![],
             numa: None,
         };

@@ -96,7 +96,8 @@ impl Usages {
 pub fn targets_of(service: Weak<StorageService>) -> impl Fn() -> Option<Vec<(TargetId, PathBuf)>> {
     move || {
         let service = service.upgrade()?;
-        Some(service.stores().map(|store| (store.target(), store.dir().to_path_buf())).collect())
+        let there = service.stores().filter(|store| store.check_home().is_ok());
+        Some(there.map(|store| (store.target(), store.dir().to_path_buf())).collect())
     }
 }
 

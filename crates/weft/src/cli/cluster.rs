@@ -183,6 +183,9 @@ pub struct NodeChange {
     /// Rack that it is in, or none; groups follow with weft group rebalance
     #[arg(long, value_name = "RACK")]
     pub rack: Option<String>,
+    /// What it does; its node.toml has to say the same
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLES")]
+    pub roles: Vec<Role>,
 }
 
 /// `weft serve`.

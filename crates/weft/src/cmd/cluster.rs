@@ -75,6 +75,7 @@ fn init(args: &InitArgs) -> Result<()> {
         threads: None,
         numa: None,
         api: vec![],
+        api_names: vec![],
         durability: args.durability,
         backups: None,
         targets: vec![],
@@ -190,6 +191,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         threads: None,
         numa: None,
         api: vec![],
+        api_names: vec![],
         durability: Default::default(),
         backups: None,
         targets: vec![],
@@ -250,7 +252,8 @@ fn token_text(token: &str) -> Result<String> {
     std::fs::read_to_string(token).map_err(|e| os_error(token, &e))
 }
 
-fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
+/// Sorted, each once.
+pub fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
     let mut roles: Vec<Role> = asked.iter().map(|role| Role::from(*role)).collect();
     roles.sort_unstable();
     roles.dedup();

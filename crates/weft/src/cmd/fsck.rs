@@ -1,12 +1,13 @@
 //! `weft fsck`: the check of a cluster, stopped or running.
 
+use super::orphans;
 use crate::assembly::{check, check_names, prepare_process};
 use crate::cli::FsckArgs;
 use crate::control::{CheckOrders, CheckProgress, Control, Request};
 use crate::node_config::{self, NodeConfig};
 use crate::output::{complain, os_error, print, print_json};
 use crate::size::format_size;
-use ::fsck::{Finding, Report, Verdict};
+use ::fsck::{Finding, Kind, Report, Verdict};
 use mgmt::{StateDir, StatePaths, Superblock};
 use serde::Serialize;
 use std::fs::File;
@@ -39,6 +40,10 @@ struct Answer<'a> {
 
 /// Checks, and says by its exit status what was found: this returns only when everything is in order.
 pub fn run(args: &FsckArgs) -> Result<()> {
+    if let Some(what) = args.orphans {
+        require_cluster(&args.dir)?;
+        return orphans::run(&args.dir, what, args.json);
+    }
     let report = match open_and_check(args) {
         Ok(report) => report,
         Err(error) => {
@@ -66,7 +71,13 @@ fn open_and_check(args: &FsckArgs) -> Result<Report> {
             .hint("leave out where it is mounted"));
     }
     let forget = args.forget.as_ref().map(|file| make_list(file)).transpose()?;
-    let orders = CheckOrders { repair: args.repair, forget: forget.clone(), path: args.path.clone() };
+    let orders = CheckOrders {
+        repair: args.repair,
+        forget: forget.clone(),
+        path: args.path.clone(),
+        delete: args.delete,
+        accept_loss: args.accept_loss,
+    };
     let report = match Control::connect(&dir)? {
         Some(control) => ask(control, &dir, orders),
         None => check_here(&dir, orders),
@@ -186,14 +197,15 @@ fn line(finding: &Finding) -> String {
         (false, false) => "",
     };
     let node = finding.node.as_ref().map_or(String::new(), |node| format!(" (node {node})"));
-    let hint = if finding.repaired { String::new() } else { format!("  hint: {}\n", finding.remedy) };
+    // Of what is repaired only what was moved aside has something left to be done.
+    let is_done = finding.repaired && (finding.kind != Kind::StrayChunkFile || finding.remedy.is_empty());
+    let hint = if is_done { String::new() } else { format!("  hint: {}\n", finding.remedy) };
     format!("{state}{}{place}: {}{node}\n{hint}", finding.object, finding.cause)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::fsck::Kind;
     use types::ByteRange;
 
     fn finding(repaired: bool) -> Finding {

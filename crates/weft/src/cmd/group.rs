@@ -2,7 +2,7 @@
 
 use super::manage::{ask, unexpected};
 use crate::cli::{GroupArgs, GroupCommand, GroupRebalanceArgs, GroupRecoverArgs, QueryArgs};
-use crate::output::{Align, list, show, table};
+use crate::output::{Align, list, note, show, table};
 use crate::size::format_size;
 use types::{ClusterMap, Epoch, Errno, Error, GroupId, MemberState, Result, TargetId};
 use wire::mgmt::{GroupInfo, MembershipMove, ResyncProgress};
@@ -38,12 +38,12 @@ fn rebalance(args: &GroupRebalanceArgs) -> Result<()> {
     };
     if !crowded.is_empty() {
         let ids: Vec<String> = crowded.iter().map(GroupId::to_string).collect();
-        eprintln!(
+        note(&format!(
             "note: members of {} groups stay on one node or in one rack, since no target further away has room for them now: {}; what has begun to be moved makes \
-             room, or add a target there (weft target add), and call this again",
+             room, or add a target there (weft target add), and call this again\n",
             crowded.len(),
             ids.join(", ")
-        );
+        ));
     }
     show(args.query.json, &moves, || {
         if moves.is_empty() {
@@ -87,9 +87,9 @@ fn warn_of_crowds(query: &QueryArgs, groups: &[GroupInfo]) -> Result<()> {
     };
     let crowded = crowded(&map, groups);
     if crowded > 0 {
-        eprintln!(
-            "note: {crowded} of these groups have several members on one node: they survive the loss of a disk, not of that node"
-        );
+        note(&format!(
+            "note: {crowded} of these groups have several members on one node: they survive the loss of a disk, not of that node\n"
+        ));
     }
     Ok(())
 }

@@ -59,7 +59,8 @@ pub fn node(command: NodeCommand) -> Result<()> {
 fn set_node(args: NodeSetArgs) -> Result<()> {
     let node = find_node(&args.query, &args.node)?.node.id;
     let rack = args.change.rack.map(|rack| Some(rack).filter(|rack| !rack.is_empty() && rack != "none"));
-    match MgmtRequest::change_node(node, args.change.name, rack) {
+    let roles = (!args.change.roles.is_empty()).then(|| super::cluster::roles(&args.change.roles));
+    match MgmtRequest::change_node(node, args.change.name, rack, roles) {
         Some(request) => change(&args.query, request),
         None => Ok(()),
     }

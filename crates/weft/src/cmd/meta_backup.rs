@@ -53,7 +53,6 @@ fn ask(mut control: Control, dir: &Path, place: Option<PathBuf>, changes_only: b
 }
 
 fn make(dir: &Path, place: Option<&Path>, changes_only: bool) -> Result<CopyMade> {
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let state = StateDir::open(dir)?;
     let engine = Arc::new(open_engine(&state.paths, &state.superblock)?);
     Copies::new(engine, &state.superblock, &state.paths, DEFAULT_KEPT).make(place, changes_only)

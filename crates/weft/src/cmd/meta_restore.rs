@@ -2,7 +2,7 @@
 
 use super::meta_backup::tell;
 use crate::cli::RestoreArgs;
-use crate::output::{age, os_error, show};
+use crate::output::{age, note, os_error, show};
 use backup::{Chain, Progress, Reader, Rewrite};
 use bytes::Bytes;
 use kv::{Embedded, Engine, KvError, at_rest};
@@ -39,9 +39,9 @@ struct Outcome {
 
 /// Restores, or with `--check` only reads.
 pub fn run(args: &RestoreArgs) -> Result<()> {
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let dir = std::path::absolute(&args.dir).map_err(|e| os_error(args.dir.display(), &e))?;
     let chain = Chain::find(&args.file)?;
+    warn_if_exposed(&args.file);
     let now_s = rt::now().secs;
     let mut outcome = Outcome {
         file: chain.path().display().to_string(),
@@ -122,6 +122,14 @@ fn write_file(path: &Path, mode: u32, content: &[u8]) -> Result<()> {
         fs::File::open(folder)?.sync_all()
     };
     write().map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
+}
+
+/// A restore goes on: it is for when all else is lost.
+fn warn_if_exposed(copy: &Path) {
+    let looked = fs::metadata(copy).map(|meta| identity::require_private_file(copy, &meta));
+    if let Ok(Err(error)) = looked {
+        note(&format!("note: {error}; the copy has the keys of the cluster\n"));
+    }
 }
 
 /// The map as it was last, if the store of before can still be read: nodes, targets and what is known of them don't go back in time.

@@ -19,6 +19,7 @@ mod migrate;
 mod mount;
 mod mount_helper;
 mod net;
+mod orphans;
 mod plan;
 mod pool_list;
 mod resync;
@@ -34,7 +35,22 @@ mod up;
 
 pub use self::exposure::parse_domain;
 use crate::cli::{Command, EntryCommand};
+use rustix::fs::Mode;
+use rustix::process::umask;
 use types::Result;
+
+/// Takes rights on new files from other users, whatever umask the caller has: nobody but their
+/// owner
+/// changes them. What is in state directories and targets is everybody's data, and only mounts
+/// decide who may see it; pages and results of measurements are for their reader.
+pub fn restrict_new_files(command: &Command) {
+    let taken = match command {
+        Command::Bench(_) | Command::Plan(_) | Command::InstallHelper(_) => 0o022,
+        _ => 0o077,
+    };
+    let of_caller = umask(Mode::from_raw_mode(0o077));
+    umask(of_caller | Mode::from_raw_mode(taken));
+}
 
 /// Carries out a command.
 pub fn run(command: Command) -> Result<()> {

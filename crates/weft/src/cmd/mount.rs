@@ -5,19 +5,16 @@ use crate::cli::MountArgs;
 use crate::node_config::ClusterFile;
 use crate::output::os_error;
 use crate::{detach, logging, mountpoint};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use types::Result;
-
-/// Where logs of mounts go when they can.
-const LOG_DIR: &str = "/var/log/weft";
 
 /// Mounts, and returns when that is done unless `--foreground`.
 pub fn run(args: &MountArgs) -> Result<()> {
     let args = absolute(args)?;
     if args.foreground && !args.detached {
-        return start(&args, |_| Ok(()))?.serve();
+        return start(&args, || ())?.serve();
     }
-    let log = log_of(&args);
+    let log = args.log.clone().unwrap_or_else(|| logging::of_mount(&args.mountpoint));
     if args.detached {
         return in_background(&args, &log);
     }
@@ -28,7 +25,7 @@ pub fn run(args: &MountArgs) -> Result<()> {
 
 fn in_background(args: &MountArgs, log: &Path) -> Result<()> {
     let starter = detach::leave_terminal()?;
-    match start(args, |_| logging::redirect(log)) {
+    match start(args, || logging::redirect(log)) {
         Ok(mount) => {
             starter.report_done()?;
             mount.serve()
@@ -42,11 +39,11 @@ fn in_background(args: &MountArgs, log: &Path) -> Result<()> {
     }
 }
 
-fn start(args: &MountArgs, ready: impl FnOnce(&Path) -> Result<()>) -> Result<MountProcess> {
+fn start(args: &MountArgs, ready: impl FnOnce()) -> Result<MountProcess> {
     logging::init();
     let file = ClusterFile::read(&args.cluster)?;
     mountpoint::prepare(&args.mountpoint)?;
-    ready(&args.mountpoint)?;
+    ready();
     MountProcess::start(args, file.clone()).map_err(|error| unreachable(&file, error))
 }
 
@@ -60,16 +57,4 @@ fn absolute(args: &MountArgs) -> Result<MountArgs> {
     let log = args.log.as_ref().map(std::path::absolute).transpose();
     let log = log.map_err(|e| os_error("the log file", &e))?;
     Ok(MountArgs { cluster, mountpoint, log, ..args.clone() })
-}
-
-/// Where the background process logs to.
-fn log_of(args: &MountArgs) -> PathBuf {
-    if let Some(log) = &args.log {
-        return log.clone();
-    }
-    let name = args.mountpoint.to_string_lossy().trim_matches('/').replace('/', "-");
-    match std::fs::create_dir_all(LOG_DIR) {
-        Ok(()) => Path::new(LOG_DIR).join(format!("{name}.log")),
-        Err(_) => std::env::temp_dir().join(format!("weft-{name}.log")),
-    }
 }

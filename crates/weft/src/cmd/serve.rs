@@ -6,7 +6,7 @@ use crate::cli::ServeArgs;
 use crate::node_config::{NodeConfig, no_node};
 use crate::output::{os_error, print};
 use crate::{detach, logging, numa};
-use mgmt::{StateDir, StatePaths};
+use mgmt::StateDir;
 use types::Result;
 
 /// Serves, here or in the background.
@@ -20,20 +20,20 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         return in_background(&args);
     }
     if args.detach {
-        let log = StatePaths::new(&args.dir).log();
+        let log = logging::of_service(&args.dir);
         let half = ServeArgs { detach: false, detached: true, ..args };
         let status = detach::spawn(&half.to_arguments(), &log)?;
         print(&screen(&status));
         return Ok(());
     }
-    let node = start(&args, |_| Ok(()))?;
+    let node = start(&args, |_| ())?;
     print(&screen(&node.status()));
     node.serve()
 }
 
 fn in_background(args: &ServeArgs) -> Result<()> {
     let starter = detach::leave_terminal()?;
-    match start(args, |state| logging::redirect(&state.paths.log())) {
+    match start(args, |state| logging::redirect_service(state.paths.root())) {
         Ok(node) => {
             starter.report(Ok(node.status()))?;
             node.serve()
@@ -47,15 +47,13 @@ fn in_background(args: &ServeArgs) -> Result<()> {
     }
 }
 
-fn start(args: &ServeArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Result<NodeProcess> {
+fn start(args: &ServeArgs, opened: impl FnOnce(&StateDir)) -> Result<NodeProcess> {
     logging::init();
-    // What is stored is everybody's data: only mounts decide who may see what.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let mut config = NodeConfig::read(&args.dir)?;
     config.numa = args.numa.or(config.numa);
     // Before there are threads: those that are started stay where their starter was.
     config.numa.map_or(Ok(()), numa::bind)?;
     let state = StateDir::open(&args.dir)?;
-    opened(&state)?;
+    opened(&state);
     NodeProcess::start(state, config)
 }

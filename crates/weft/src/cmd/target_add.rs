@@ -24,7 +24,7 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
     let config = NodeConfig::read(&dir)?;
     if !config.roles.contains(&Role::Storage) {
         return Err(Error::new(Errno::EINVAL, format!("node {} has not the role storage", config.node))
-            .hint("add \"storage\" to its roles in node.toml, or add the target on another node"));
+            .hint("weft node set NODE --roles on the management node, then the same roles in node.toml; or add the target on another node"));
     }
     let path = match args.path.canonicalize() {
         Ok(path) => path,
@@ -32,7 +32,7 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
     };
     check_name("pool", &args.pool)?;
     require_target_or_vacant(&path)?;
-    let target = TargetConfig { path: path.clone(), pool: args.pool.clone(), numa: args.numa };
+    let target = TargetConfig { path: path.clone(), pool: args.pool.clone(), numa: args.numa, new: true };
     args.numa.map_or(Ok(()), |zone| numa::find(zone).map(drop))?;
     let added = match Control::connect(&dir)? {
         Some(mut control) => Some(control.exchange(Request::AddTarget { target })?),

@@ -2,7 +2,7 @@
 
 use super::manage::{ask, find_target};
 use crate::cli::TargetDrainArgs;
-use crate::output::{print, print_json};
+use crate::output::{note, print, print_json};
 use crate::size::format_size;
 use std::time::Duration;
 use types::{Errno, Error, Result, TargetId};
@@ -28,7 +28,7 @@ pub fn run(args: &TargetDrainArgs) -> Result<()> {
         }
         let line = sentence(progress);
         if line != told {
-            eprintln!("target {target}: {line}");
+            note(&format!("target {target}: {line}\n"));
             told = line;
         }
         std::thread::sleep(POLL);

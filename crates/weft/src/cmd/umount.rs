@@ -7,9 +7,11 @@
 use crate::cli::UmountArgs;
 use crate::control::{Control, PeerInfo, Request};
 use crate::mountpoint;
-use crate::output::os_error;
+use crate::output::{note, os_error};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{UnmountFlags, unmount};
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
@@ -26,7 +28,14 @@ const ASK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it is looked whether the unmount has ended: a small part of what one takes.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Unmounts. Without force it is an ordinary umount; with force nothing can hold it up.
+/// How long the process of the mount is waited for after the unmount, until its session has ended at the
+/// servers: longer than servers take that answer.
+const SESSION_PATIENCE: Duration = Duration::from_secs(20);
+
+/// When the user is told that this takes time.
+const SESSION_NOTICE: Duration = Duration::from_secs(3);
+
+/// Unmounts, and waits until the session has ended: servers may be stopped after that. Without force it is an ordinary umount; with force nothing can hold it up.
 pub fn run(args: &UmountArgs) -> Result<()> {
     if args.bare {
         let ended = unmount(&args.mountpoint, UnmountFlags::empty());
@@ -63,6 +72,8 @@ fn by_force(path: &Path) -> Result<()> {
 fn in_order(path: &Path) -> Result<()> {
     // Without a control socket nobody can be asked.
     let watched = client_answers(path)?;
+    let process = Control::of_mount(path).ok().flatten().and_then(|control| control.process().ok());
+    let connection = mountpoint::abort_file(path)?;
     let ask = || if watched { client_answers(path).map(drop) } else { Ok(()) };
     let program = std::env::current_exe().map_err(|e| os_error("this program", &e))?;
     let mut half = Command::new(program);
@@ -70,7 +81,14 @@ fn in_order(path: &Path) -> Result<()> {
     let half = half.spawn().map_err(|e| os_error("can't start a process", &e))?;
     let ended = wait(half, ASK_INTERVAL, ask)?;
     let cause = match ended.code() {
-        Some(0) => return Ok(()),
+        Some(0) if connection.is_some_and(|file| file.exists()) => {
+            note(&format!(
+                "{} is still mounted in another mount namespace: its session goes on\n",
+                path.display()
+            ));
+            return Ok(());
+        }
+        Some(0) => return process.map_or(Ok(()), |process| wait_for_end(&process, path)),
         Some(errno) => std::io::Error::from_raw_os_error(errno),
         None => std::io::Error::from_raw_os_error(Errno::EINTR.0),
     };
@@ -80,6 +98,38 @@ fn in_order(path: &Path) -> Result<()> {
         _ => "weft umount --force",
     };
     Err(os_error(format_args!("can't unmount {}", path.display()), &cause).hint(hint))
+}
+
+/// Waits until the process that served the mount has ended. If servers don't answer it takes longer than
+/// anybody waits here; then the user is told.
+fn wait_for_end(process: &OwnedFd, path: &Path) -> Result<()> {
+    let shown = path.display();
+    if has_ended(process, SESSION_NOTICE)? {
+        return Ok(());
+    }
+    note(&format!("{shown} is unmounted; waiting until its session has ended at the servers\n"));
+    if has_ended(process, SESSION_PATIENCE - SESSION_NOTICE)? {
+        return Ok(());
+    }
+    note(&format!(
+        "{shown} is unmounted, but its session has not ended, since servers don't answer; they end it by themselves\n\
+         hint: weft health shows which servers\n"
+    ));
+    Ok(())
+}
+
+/// Whether a process ends within a time.
+fn has_ended(process: &OwnedFd, patience: Duration) -> Result<bool> {
+    let until = Instant::now() + patience;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&left)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(os_error("the process of the mount", &e.into())),
+        }
+    }
 }
 
 /// Waits for the end of the process that unmounts, or until the client, which is asked now and then, doesn't answer.

@@ -26,7 +26,7 @@ pub fn run(args: &UpArgs) -> Result<()> {
         print(&screen(&start(args)?));
         return Ok(());
     }
-    let cluster = assemble(&absolute(args)?, |_| Ok(()))?;
+    let cluster = assemble(&absolute(args)?, |_| ())?;
     print(&screen(&cluster.status()));
     cluster.serve()
 }
@@ -34,14 +34,13 @@ pub fn run(args: &UpArgs) -> Result<()> {
 /// Starts the cluster in the background; returns when it is mounted.
 pub fn start(args: &UpArgs) -> Result<ClusterStatus> {
     let args = UpArgs { detach: false, detached: true, ..absolute(args)? };
-    let log = mgmt::StatePaths::new(&args.dir).log();
-    detach::spawn(&args.to_arguments(), &log)
+    detach::spawn(&args.to_arguments(), &logging::of_service(&args.dir))
 }
 
 /// The background half of [`start`].
 fn in_background(args: &UpArgs) -> Result<()> {
     let starter = detach::leave_terminal()?;
-    match assemble(&absolute(args)?, |state| logging::redirect(&state.paths.log())) {
+    match assemble(&absolute(args)?, |state| logging::redirect_service(state.paths.root())) {
         Ok(cluster) => {
             starter.report(Ok(cluster.status()))?;
             cluster.serve()
@@ -55,10 +54,8 @@ fn in_background(args: &UpArgs) -> Result<()> {
     }
 }
 
-fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Result<Cluster> {
+fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir)) -> Result<Cluster> {
     logging::init();
-    // What is stored is everybody's data: only the mount decides who may see what.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     crate::mountpoint::require_apart(&args.dir, &args.mount)?;
     for target in &args.target_dir {
         crate::mountpoint::require_apart(target, &args.mount)?;
@@ -67,7 +64,7 @@ fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Resu
     crate::mountpoint::prepare(&args.mount)?;
     crate::node_config::require_no_node(&args.dir)?;
     let state = open(&args.dir)?;
-    opened(&state)?;
+    opened(&state);
     Cluster::assemble(state, args)
 }
 

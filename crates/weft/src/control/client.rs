@@ -1,11 +1,13 @@
 //! The asking end of the control socket.
 
-use super::{Answer, LINE_TIMEOUT, MAX_LINE_BYTES, Request, Stopping, mount_sockets, short_path};
+use super::{Answer, LINE_TIMEOUT, MAX_ANSWER_BYTES, Request, Stopping, mount_sockets, short_path};
 use crate::output::os_error;
 use mgmt::{StatePaths, Superblock};
+use rustix::process::{PidfdFlags, pidfd_open};
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -39,6 +41,15 @@ impl Control {
             }
         }
         Ok(None)
+    }
+
+    /// The process at the other end. Its descriptor becomes readable when the process ends.
+    ///
+    /// # Errors
+    /// The system's; `ESRCH` when the process has ended.
+    pub fn process(&self) -> io::Result<OwnedFd> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.stream)?;
+        Ok(pidfd_open(peer.pid, PidfdFlags::empty())?)
     }
 
     /// Asks the cluster in `dir`, which must be running.
@@ -94,7 +105,7 @@ impl Control {
         line.push('\n');
         self.stream.write_all(line.as_bytes())?;
         let mut answer = String::new();
-        BufReader::new((&self.stream).take(MAX_LINE_BYTES)).read_line(&mut answer)?;
+        BufReader::new((&self.stream).take(MAX_ANSWER_BYTES)).read_line(&mut answer)?;
         Ok(serde_json::from_str(&answer)?)
     }
 

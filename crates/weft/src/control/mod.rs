@@ -22,9 +22,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest line either side accepts, bytes: the status of [`crate::cli`]'s most targets with long paths fits
-/// many times.
-const MAX_LINE_BYTES: u64 = 1 << 20;
+/// Longest request, bytes: those that hold a list have some thousand items at most.
+const MAX_REQUEST_BYTES: u64 = 1 << 20;
+
+/// Longest answer, bytes: it may hold the longest answer of a service, as text.
+const MAX_ANSWER_BYTES: u64 = 2 * wire::frame::MAX_ANSWER_BYTES as u64;
 
 /// Where the control sockets of root's mounts are.
 const RUN_DIR: &str = "/run/weft";

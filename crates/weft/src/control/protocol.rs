@@ -286,6 +286,10 @@ pub struct CheckOrders {
     pub forget: Option<PathBuf>,
     /// Only what is at or below this path of the file system.
     pub path: Option<String>,
+    /// Delete chunk files of no file, instead of moving them aside.
+    pub delete: bool,
+    /// Mend although the metadata looks older than the chunk files.
+    pub accept_loss: bool,
 }
 
 /// How far a check is.

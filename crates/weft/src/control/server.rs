@@ -1,6 +1,6 @@
 //! The serving end of the control socket.
 
-use super::{Answer, LINE_TIMEOUT, MAX_LINE_BYTES, MeasureOrder, Request, Stopping, short_path};
+use super::{Answer, LINE_TIMEOUT, MAX_REQUEST_BYTES, MeasureOrder, Request, Stopping, short_path};
 use crate::output::os_error;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -98,7 +98,7 @@ fn serve_one(mut stream: UnixStream, service: &dyn Service) -> io::Result<()> {
     stream.set_read_timeout(Some(LINE_TIMEOUT))?;
     stream.set_write_timeout(Some(LINE_TIMEOUT))?;
     let mut line = String::new();
-    BufReader::new((&stream).take(MAX_LINE_BYTES)).read_line(&mut line)?;
+    BufReader::new((&stream).take(MAX_REQUEST_BYTES)).read_line(&mut line)?;
     let request = match serde_json::from_str(&line) {
         Ok(request) => request,
         Err(e) => {

@@ -5,3 +5,4 @@
 mod fixtures;
 mod idle_sessions;
 mod numa;
+mod private_files;

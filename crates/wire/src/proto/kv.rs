@@ -3,6 +3,7 @@
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, need, numbered};
 use super::fields;
+use crate::authorization::{self, Rule};
 use crate::kv::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest, MAX_KV_BATCHES};
 use crate::{Answer, Malformed, Message, Request, Service};
 use bytes::Bytes;
@@ -209,6 +210,10 @@ impl Request for KvRequest {
 
     fn answer_payload(&self) -> Answer {
         Answer::Plain
+    }
+
+    fn rule(&self) -> Rule {
+        authorization::key_value(self)
     }
 }
 

@@ -5,6 +5,7 @@ use super::fields;
 use super::meta_op::OpFields;
 use super::meta_reply::ReplyFields;
 use super::storage::CapabilityFields;
+use crate::authorization::{self, Rule};
 use crate::{Answer, Capability, DirectoryState, Grant, LeaseMode, Malformed, Message, Request, Service};
 use crate::{MetaOp, MetaRequest, MetaResponse};
 use bytes::Bytes;
@@ -24,9 +25,11 @@ struct RequestFields {
     number: u64,
     #[prost(message, optional, tag = "3")]
     credentials: Option<CredentialsFields>,
+    #[prost(bool, tag = "4")]
+    privileged: bool,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 48, 50, 51, 52, 53, 54, 55, 56, 57, 58"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 48, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60"
     )]
     op: Option<OpFields>,
 }
@@ -74,22 +77,24 @@ struct DirectoryFields {
 
 impl Message for MetaRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        let MetaRequest { session, number, credentials, op } = self;
+        let MetaRequest { session, number, credentials, privileged, op } = self;
         RequestFields {
             session: session.0,
             number: number.map_or(0, packed),
             credentials: Some((*credentials).into()),
+            privileged: *privileged,
             op: Some(op.into()),
         }
         .encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<MetaRequest, Malformed> {
-        let RequestFields { session, number, credentials, op } = fields(bytes)?;
+        let RequestFields { session, number, credentials, privileged, op } = fields(bytes)?;
         Ok(MetaRequest {
             session: SessionId(session),
             number: unpacked(number),
             credentials: need(credentials, "credentials")?.into(),
+            privileged,
             op: need(op, "metadata operation that is known here")?.try_into()?,
         })
     }
@@ -103,6 +108,10 @@ impl Request for MetaRequest {
             MetaOp::Lock { wait: true, .. } | MetaOp::NextRecalls { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
+    }
+
+    fn rule(&self) -> Rule {
+        authorization::metadata(self)
     }
 }
 

@@ -1,7 +1,9 @@
 //! With what fields a metadata service is asked. Numbers are fixed for ever.
 
 use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, TimeFields, name, need, time};
-use crate::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, Malformed, MetaOp, PatternChange, Yield};
+use crate::{
+    HeldLock, KnownSize, LockKind, LockOwner, LockRange, LockSpace, Malformed, MetaOp, PatternChange, Yield,
+};
 use crate::{Promise, PromisedFile};
 use bytes::Bytes;
 use types::{Chooser, InodeId, SetAttr, SetTime};
@@ -238,6 +240,8 @@ pub(crate) struct EndWriteFields {
     pub done: bool,
     #[prost(bool, tag = "6")]
     pub kill_suid_sgid: bool,
+    #[prost(uint64, repeated, tag = "7")]
+    pub lens: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -328,8 +332,6 @@ pub(crate) struct IntroduceFields {
     pub ino: u64,
     #[prost(uint32, repeated, tag = "2")]
     pub groups: Vec<u32>,
-    #[prost(bool, tag = "3")]
-    pub privileged: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -338,6 +340,12 @@ pub(crate) struct ReleaseFields {
     pub inodes: Vec<u64>,
     #[prost(uint64, tag = "2")]
     pub seen: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct InodesFields {
+    #[prost(uint64, repeated, tag = "1")]
+    pub inodes: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -392,6 +400,14 @@ pub(crate) struct FollowFields {
     pub in_use: Vec<u64>,
     #[prost(message, optional, tag = "3")]
     pub promised: Option<List<PromiseFields, MAX_LIST_ITEMS>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SizeFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -522,6 +538,18 @@ impl TryFrom<LockFields> for HeldLock {
             kind: LockKind::take(f.kind)?,
             range: need(f.range, "range of a lock")?.try_into()?,
         })
+    }
+}
+
+impl From<&KnownSize> for SizeFields {
+    fn from(&KnownSize { ino, size }: &KnownSize) -> SizeFields {
+        SizeFields { ino: ino.0, size }
+    }
+}
+
+impl From<SizeFields> for KnownSize {
+    fn from(SizeFields { ino, size }: SizeFields) -> KnownSize {
+        KnownSize { ino: InodeId(ino), size }
     }
 }
 

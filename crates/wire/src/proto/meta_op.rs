@@ -104,6 +104,10 @@ pub(crate) enum OpFields {
     Reserve(ReserveFields),
     #[prost(message, tag = "58")]
     Deliver(PromisedFields),
+    #[prost(message, tag = "59")]
+    ReclaimOpens(InodesFields),
+    #[prost(message, tag = "60")]
+    ReclaimSizes(List<SizeFields, MAX_LIST_ITEMS>),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -160,9 +164,9 @@ impl From<&MetaOp> for OpFields {
             &MetaOp::DropInline { ino, size, mtime } => {
                 OpFields::DropInline(DropInlineFields { ino: ino.0, size, mtime: Some(mtime.into()) })
             }
-            &MetaOp::EndWrite { ino, size, blocks, mtime, done, kill_suid_sgid } => {
-                let (ino, mtime) = (ino.0, mtime.map(TimeFields::from));
-                OpFields::EndWrite(EndWriteFields { ino, size, blocks, mtime, done, kill_suid_sgid })
+            &MetaOp::EndWrite { ino, size, blocks, ref lens, mtime, done, kill_suid_sgid } => {
+                let (ino, lens, mtime) = (ino.0, lens.clone(), mtime.map(TimeFields::from));
+                OpFields::EndWrite(EndWriteFields { ino, size, blocks, mtime, done, kill_suid_sgid, lens })
             }
             &MetaOp::Truncate { ino, size, kill_suid_sgid } => {
                 OpFields::Truncate(TruncateFields { ino: ino.0, size, kill_suid_sgid })
@@ -211,8 +215,8 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::MigrationOf { ino } => OpFields::MigrationOf(InodeFields::of(ino)),
             &MetaOp::MayOpen { ino, wanted } => OpFields::MayOpen(MayOpenFields { ino: ino.0, wanted }),
-            &MetaOp::Introduce { ino, ref groups, privileged } => {
-                OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone(), privileged })
+            &MetaOp::Introduce { ino, ref groups } => {
+                OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone() })
             }
             &MetaOp::StillYielding { seen } => OpFields::StillYielding(StillYieldingFields { seen }),
             MetaOp::Follow { partitions, in_use, promised } => OpFields::Follow(FollowFields {
@@ -224,6 +228,12 @@ impl From<&MetaOp> for OpFields {
                 OpFields::Reserve(ReserveFields { dir: dir.0, count, prefix: prefix.clone() })
             }
             MetaOp::Deliver { file } => OpFields::Deliver((&**file).into()),
+            MetaOp::ReclaimOpens { inodes } => {
+                OpFields::ReclaimOpens(InodesFields { inodes: inodes.iter().map(|ino| ino.0).collect() })
+            }
+            MetaOp::ReclaimSizes { sizes } => {
+                OpFields::ReclaimSizes(List::of(sizes, SizeFields::from).unwrap_or_default())
+            }
         }
     }
 }
@@ -299,6 +309,7 @@ impl TryFrom<OpFields> for MetaOp {
                 ino: InodeId(f.ino),
                 size: f.size,
                 blocks: f.blocks,
+                lens: f.lens,
                 mtime: f.mtime.map(TryInto::try_into).transpose()?,
                 done: f.done,
                 kill_suid_sgid: f.kill_suid_sgid,
@@ -355,8 +366,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::MigrationOf(f) => MetaOp::MigrationOf { ino: InodeId(f.ino) },
             OpFields::MayOpen(f) => MetaOp::MayOpen { ino: InodeId(f.ino), wanted: f.wanted },
             OpFields::Introduce(f) => {
-                let (groups, privileged) = (bounded(f.groups, "groups")?, f.privileged);
-                MetaOp::Introduce { ino: InodeId(f.ino), groups, privileged }
+                MetaOp::Introduce { ino: InodeId(f.ino), groups: bounded(f.groups, "groups")? }
             }
             OpFields::StillYielding(f) => MetaOp::StillYielding { seen: f.seen },
             OpFields::Follow(f) => MetaOp::Follow {
@@ -368,6 +378,13 @@ impl TryFrom<OpFields> for MetaOp {
                 MetaOp::Reserve { dir: InodeId(f.dir), count: f.count, prefix: name(f.prefix)? }
             }
             OpFields::Deliver(f) => MetaOp::Deliver { file: Box::new(f.try_into()?) },
+            OpFields::ReclaimOpens(f) => {
+                let inodes = bounded(f.inodes, "inodes")?.into_iter().map(InodeId).collect();
+                MetaOp::ReclaimOpens { inodes }
+            }
+            OpFields::ReclaimSizes(list) => {
+                MetaOp::ReclaimSizes { sizes: List::take(Some(list), |f| Ok(f.into()))? }
+            }
         })
     }
 }

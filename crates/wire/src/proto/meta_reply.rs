@@ -116,6 +116,8 @@ pub(crate) struct FileFields {
     epoch: u64,
     #[prost(bool, tag = "6")]
     uncut: bool,
+    #[prost(uint64, repeated, tag = "7")]
+    known: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -358,6 +360,7 @@ impl From<&FileInfo> for FileFields {
             inline_limit: file.inline_limit,
             epoch: file.epoch,
             uncut: file.uncut,
+            known: file.known.clone(),
         }
     }
 }
@@ -368,8 +371,8 @@ impl TryFrom<FileFields> for FileInfo {
     fn try_from(f: FileFields) -> Result<FileInfo, Malformed> {
         let layout = f.layout.map(TryInto::try_into).transpose()?;
         let attr = need(f.attr, "attributes")?.try_into()?;
-        let FileFields { inline, inline_limit, epoch, uncut, .. } = f;
-        Ok(FileInfo { attr, layout, inline, inline_limit, epoch, uncut })
+        let FileFields { inline, inline_limit, epoch, uncut, known, .. } = f;
+        Ok(FileInfo { attr, layout, known, inline, inline_limit, epoch, uncut })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, name, numbered};
 use super::{common::need, fields};
+use crate::authorization::{self, Rule};
 use crate::mgmt::Touched;
 use crate::partitions::{Access, PartitionsReply, PartitionsRequest};
 use crate::{Answer, Malformed, Message, Request, Service};
@@ -304,6 +305,10 @@ impl Request for PartitionsRequest {
             | PartitionsRequest::NamesPool { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
+    }
+
+    fn rule(&self) -> Rule {
+        authorization::partitions(self)
     }
 }
 

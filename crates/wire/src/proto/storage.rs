@@ -2,9 +2,11 @@
 
 use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, packed, time, unpacked};
 use super::fields;
+use crate::authorization::{self, Rule};
 use crate::{
-    Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_LIST_ITEMS, MAX_RATES, MAX_SURVEYED,
-    Malformed, Measure, Message, Part, Path, Rate, RateOf, Regions, Request, Seek, Service, Survey,
+    Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_GAPS, MAX_LIST_ITEMS, MAX_RATES,
+    MAX_SURVEYED, Malformed, Measure, Message, Part, Path, Rate, RateOf, Regions, Request, Room, Seek,
+    Service, Survey,
 };
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
@@ -36,9 +38,11 @@ struct RequestFields {
     epoch: u64,
     #[prost(message, optional, tag = "7")]
     group: Option<GroupFields>,
+    #[prost(uint64, tag = "8")]
+    known: u64,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41"
     )]
     op: Option<OpFields>,
 }
@@ -101,6 +105,16 @@ enum OpFields {
     Rewrite(RewriteFields),
     #[prost(message, tag = "39")]
     Expect(ExpectFields),
+    #[prost(message, tag = "40")]
+    SetAside(()),
+    #[prost(message, tag = "41")]
+    Room(WantedFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct WantedFields {
+    #[prost(message, optional, tag = "1")]
+    range: Option<RangeFields>,
 }
 
 /// The kinds are told apart by numbers of their own, since one of them has no fields.
@@ -310,7 +324,7 @@ struct ReplyFields {
     /// Beside `Unit`, for those who know it.
     #[prost(fixed64, tag = "1")]
     verifier: u64,
-    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15, 16, 17")]
+    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18")]
     answer: Option<AnswerFields>,
 }
 
@@ -332,6 +346,20 @@ enum AnswerFields {
     Healed(HealedFields),
     #[prost(message, tag = "17")]
     Rates(RatesFields),
+    #[prost(message, tag = "18")]
+    Room(RoomFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RoomFields {
+    #[prost(uint64, tag = "1")]
+    disk: u64,
+    #[prost(uint64, tag = "2")]
+    free: u64,
+    #[prost(uint64, tag = "3")]
+    wanted: u64,
+    #[prost(message, optional, tag = "4")]
+    gaps: Option<List<RangeFields, MAX_GAPS>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -487,6 +515,7 @@ impl From<&StorageOp> for OpFields {
             StorageOp::Stat => OpFields::Stat(()),
             StorageOp::Seek { from, what } => OpFields::Seek(SeekFields { from, what: what.number() }),
             StorageOp::Space => OpFields::Space(()),
+            StorageOp::Room { range } => OpFields::Room(WantedFields { range: Some(range.into()) }),
             StorageOp::Fence { session } => OpFields::Fence(FenceFields { session: session.0 }),
             StorageOp::Watch { token, round } => OpFields::Watch(WatchFields { token, round }),
             StorageOp::Changed { token, round, from } => {
@@ -519,6 +548,7 @@ impl From<&StorageOp> for OpFields {
                 OpFields::Rewrite(RewriteFields { range: Some(range.into()), len })
             }
             StorageOp::Expect { first, len } => OpFields::Expect(ExpectFields { first, len }),
+            StorageOp::SetAside => OpFields::SetAside(()),
         }
     }
 }
@@ -543,6 +573,7 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Stat(()) => StorageOp::Stat,
             OpFields::Seek(f) => StorageOp::Seek { from: f.from, what: Seek::take(f.what)? },
             OpFields::Space(()) => StorageOp::Space,
+            OpFields::Room(f) => StorageOp::Room { range: need(f.range, "range to reserve")?.try_into()? },
             OpFields::Fence(f) => StorageOp::Fence { session: SessionId(f.session) },
             OpFields::Watch(f) => StorageOp::Watch { token: f.token, round: f.round },
             OpFields::Changed(f) => StorageOp::Changed { token: f.token, round: f.round, from: f.from },
@@ -571,6 +602,7 @@ impl TryFrom<OpFields> for StorageOp {
                 StorageOp::Rewrite { range: need(f.range, "range to rewrite")?.try_into()?, len: f.len }
             }
             OpFields::Expect(f) => StorageOp::Expect { first: f.first, len: f.len },
+            OpFields::SetAside(()) => StorageOp::SetAside,
             OpFields::SetTime(f) => StorageOp::SetTime { time: time(f.time, "time of a copy")? },
             OpFields::Digests(f) => {
                 StorageOp::Digests { range: need(f.range, "range of digests")?.try_into()? }
@@ -607,16 +639,17 @@ impl TryFrom<GroupFields> for InGroup {
 
 impl Message for StorageRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        let StorageRequest { session, target, ino, number, capability, epoch, group, op } = self;
+        let StorageRequest { session, target, ino, number, capability, epoch, group, known, op } = self;
         let (number, op) = (number.map_or(0, packed), Some(op.into()));
         let group = group.map(GroupFields::from);
         let capability = capability.as_ref().map(CapabilityFields::from);
-        let (session, target, ino, epoch) = (session.0, target.0, ino.0, *epoch);
-        RequestFields { session, target, ino, number, capability, epoch, group, op }.encode_raw(out);
+        let (session, target, ino, epoch, known) = (session.0, target.0, ino.0, *epoch, *known);
+        RequestFields { session, target, ino, number, capability, epoch, group, known, op }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<StorageRequest, Malformed> {
-        let RequestFields { session, target, ino, number, capability, epoch, group, op } = fields(bytes)?;
+        let RequestFields { session, target, ino, number, capability, epoch, group, known, op } =
+            fields(bytes)?;
         Ok(StorageRequest {
             session: SessionId(session),
             target: TargetId(target),
@@ -625,6 +658,7 @@ impl Message for StorageRequest {
             capability: capability.as_ref().map(Capability::from),
             epoch,
             group: group.map(InGroup::try_from).transpose()?,
+            known,
             op: need(op, "storage operation that is known here")?.try_into()?,
         })
     }
@@ -639,6 +673,10 @@ impl Request for StorageRequest {
             StorageOp::Measure { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
+    }
+
+    fn rule(&self) -> Rule {
+        authorization::storage(self)
     }
 }
 
@@ -697,6 +735,12 @@ impl Message for StorageReply {
             &StorageReply::Healed(Healed { damaged, mended, unclear }) => {
                 AnswerFields::Healed(HealedFields { damaged, mended, unclear })
             }
+            StorageReply::Room(Room { disk, free, wanted, gaps }) => AnswerFields::Room(RoomFields {
+                disk: *disk,
+                free: *free,
+                wanted: *wanted,
+                gaps: List::of(gaps, |range| (*range).into()),
+            }),
             StorageReply::Rates(rates) => {
                 AnswerFields::Rates(RatesFields { rates: List::of(rates, RateFields::from) })
             }
@@ -725,6 +769,10 @@ impl Message for StorageReply {
             AnswerFields::Survey(f) => StorageReply::Survey(f.try_into()?),
             AnswerFields::Healed(HealedFields { damaged, mended, unclear }) => {
                 StorageReply::Healed(Healed { damaged, mended, unclear })
+            }
+            AnswerFields::Room(RoomFields { disk, free, wanted, gaps }) => {
+                let gaps = List::take(gaps, |range: RangeFields| range.try_into())?;
+                StorageReply::Room(Room { disk, free, wanted, gaps })
             }
             AnswerFields::Rates(f) => {
                 let rate =

@@ -67,7 +67,7 @@ fn wrong_frames_are_refused_with_their_cause() {
     assert_eq!(with(0, b"HTTP"), "the frame starts with [48, 54, 54, 50], not WEFT");
     assert_eq!(with(4, &[2]), "frame of version 2, 1 is known");
     assert_eq!(with(5, &[0]), "frame of unknown kind 0");
-    assert_eq!(with(5, &[10]), "frame of unknown kind 10");
+    assert_eq!(with(5, &[11]), "frame of unknown kind 11");
     let beyond = (MAX_BODY_BYTES + 1).to_le_bytes();
     assert_eq!(with(16, &beyond), "body of 1048577 bytes, at most 1048576 are allowed");
     let beyond = (MAX_PAYLOAD_BYTES + 1).to_le_bytes();
@@ -114,7 +114,7 @@ fn body_and_payload_are_checked_against_the_header() {
 #[test]
 fn every_kind_has_its_number() {
     let kinds: Vec<Kind> = (0..=255).filter_map(Kind::from_number).collect();
-    assert_eq!(kinds.iter().map(|kind| *kind as u8).collect::<Vec<_>>(), (1..=9).collect::<Vec<_>>());
+    assert_eq!(kinds.iter().map(|kind| *kind as u8).collect::<Vec<_>>(), (1..=10).collect::<Vec<_>>());
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn names_of_peers_are_bounded() {
 
 prop_compose! {
     fn headers()(
-        kind in 1u8..=9, service: u8, id: u64, body_bytes in 0..=MAX_BODY_BYTES, payload_bytes in 0..=MAX_PAYLOAD_BYTES,
+        kind in 1u8..=10, service: u8, id: u64, body_bytes in 0..=MAX_BODY_BYTES, payload_bytes in 0..=MAX_PAYLOAD_BYTES,
         wanted_bytes in 0..=MAX_PAYLOAD_BYTES, deadline_ms: u32, body_sum: u32, payload_sum: Option<u32>, unchecked: bool, epoch: u64,
         place: u32,
     ) -> Header {

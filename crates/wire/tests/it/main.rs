@@ -1,4 +1,5 @@
 //! Frames and messages as bytes.
 
+mod authorization;
 mod frame;
 mod messages;

@@ -171,16 +171,19 @@ impl Cluster {
         if moved { Ok(()) } else { Err(format!("members move still: {last:?}\n    {}", self.log()).into()) }
     }
 
-    /// Where each target's files are.
+    /// Where each target's files are, as far as its disk is there. A node has one target, and may have been given a spare one.
     fn target_folders(&self) -> TestResult<BTreeMap<u64, PathBuf>> {
         let mut found = BTreeMap::new();
         for index in 0..self.storage.len() {
-            let folder = self.folder(self.node(Part::Storage(index)))?.join("target");
-            let superblock = folder.join("target.toml");
-            let text = fs::read_to_string(&superblock).at(superblock.display())?;
-            let number = text.lines().find_map(|line| line.strip_prefix("target = ")?.parse().ok());
-            let number = number.ok_or_else(|| format!("{}: no number of a target", superblock.display()))?;
-            found.insert(number, folder);
+            let node = self.folder(self.node(Part::Storage(index)))?;
+            for folder in ["target", "spare"].map(|name| node.join(name)) {
+                let superblock = folder.join("target.toml");
+                let Ok(text) = fs::read_to_string(&superblock) else { continue };
+                let number = text.lines().find_map(|line| line.strip_prefix("target = ")?.parse().ok());
+                let number =
+                    number.ok_or_else(|| format!("{}: no number of a target", superblock.display()))?;
+                found.insert(number, folder);
+            }
         }
         Ok(found)
     }

@@ -23,6 +23,7 @@ mod tests;
 mod through;
 mod together;
 mod twice;
+mod unmounted;
 
 use super::cleanup::{self, Resource};
 use super::disk::Disk;
@@ -35,6 +36,8 @@ use commands::Commands;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -58,6 +61,7 @@ pub(super) use tests::TESTS;
 pub(super) use through::TESTS as THROUGH_TESTS;
 pub(super) use together::TESTS as TOGETHER_TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
+pub(super) use unmounted::TESTS as UNMOUNT_TESTS;
 
 /// How long a service may take until it serves.
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -232,7 +236,10 @@ impl Cluster {
         fs::create_dir_all(&mount).at(mount.display())?;
         let cluster_file = self.folder(node)?.join("cluster");
         let content = self.ask_management(|management| self.commands.cluster_file(management))?;
-        fs::write(&cluster_file, content).at(cluster_file.display())?;
+        // It has a private key, and is refused where others may read it.
+        let mut file = fs::OpenOptions::new();
+        let file = file.write(true).create(true).truncate(true).mode(0o600).open(&cluster_file);
+        file.and_then(|mut file| file.write_all(content.as_bytes())).at(cluster_file.display())?;
         let arguments = self.commands.mount(&cluster_file, &mount, self.timeout, self.mount_options);
         let recipe = self.recipe(node, arguments)?;
         cleanup::hold(Resource::Mount(mount.clone()));

@@ -173,6 +173,8 @@ fn other_file(place: &Place<'_>) -> TestResult {
     let uuid = text.lines().find(is_uuid).ok_or_else(|| "a cluster file without the cluster".to_string())?;
     let other = own.with_extension("other");
     let another = "cluster = \"00000000-0000-0000-0000-000000000000\"";
+    // As private as the original.
+    fs::copy(&own, &other).at(other.display())?;
     fs::write(&other, text.replace(uuid, another)).at(other.display())?;
     let name = other.to_string_lossy().into_owned();
     refused(place.command("meta", &[&words[..], &[&name]].concat()), "00000000-0000")?;

@@ -1,12 +1,14 @@
 //! A cluster on a simulated machine, its client behind taps.
 
 use super::tap::Tap;
+use chunkstore::Store;
 use client::{Client, ClientOptions, Handle, Known, ReadHow, WriteHow};
 use meta::LocalMount;
 use net::{Channel, Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sim::Machine;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use testkit::channel::{MetaHandler, Pace, StorageHandler, to_storage};
 use testkit::clients;
@@ -109,6 +111,21 @@ impl Cluster {
         self.services.chunk_files(target).await.len()
     }
 
+    /// Where a target has the chunk file of a file.
+    pub(crate) fn chunk_file(&self, target: TargetId, ino: InodeId) -> PathBuf {
+        Store::chunk_file_path(self.services.store(target).dir(), ino)
+    }
+
+    /// What was counted as damage on all targets.
+    pub(crate) fn damage_counted(&self) -> u64 {
+        self.services.stores.iter().map(|store| store.statistics().corrupt_ranges.get()).sum()
+    }
+
+    /// Chunk files of a target that requests have found to lack something.
+    pub(crate) fn lacking(&self, target: TargetId) -> u64 {
+        self.services.store(target).lacking_count()
+    }
+
     /// Another client, which knows only what the services know.
     pub(crate) fn stranger(&self) -> Arc<Client> {
         let meta = self.services.metadata.service();
@@ -118,7 +135,7 @@ impl Cluster {
     /// A request of the client that it has given up comes to the service now.
     pub(crate) async fn ask_late(&self, op: MetaOp) {
         let (session, credentials) = (SESSION, Credentials::default());
-        let request = MetaRequest { session, number: Some(LATE), credentials, op };
+        let request = MetaRequest { session, number: Some(LATE), credentials, privileged: false, op };
         self.services.metadata.service().handle(request, None).await.unwrap();
     }
 

@@ -8,6 +8,7 @@ mod cluster;
 mod copies;
 mod cuts;
 mod fsync;
+mod gone;
 mod mode_bits;
 mod new_files;
 mod reports;

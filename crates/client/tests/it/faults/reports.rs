@@ -87,8 +87,15 @@ fn a_report_that_comes_after_its_writing_was_ended_is_made_again() {
         let (ino, file) = cluster.create("f").await;
         cluster.fill(&file, 0, CHUNK, b'a').await.unwrap();
         // As if an older report of this session, which it doesn't wait for any more, had been late.
-        let late =
-            MetaOp::EndWrite { ino, size: 0, blocks: 0, mtime: None, done: true, kill_suid_sgid: false };
+        let late = MetaOp::EndWrite {
+            ino,
+            size: 0,
+            blocks: 0,
+            lens: Vec::new(),
+            mtime: None,
+            done: true,
+            kill_suid_sgid: false,
+        };
         cluster.ask_late(late).await;
         cluster.client.release(file).await;
         assert_eq!(size_on_record(&cluster, ino).await, CHUNK);

@@ -2,6 +2,7 @@
 
 use super::late::Holding;
 use client::{Client, ClientOptions, Succession};
+use kv::{Batch, Engine};
 use net::Channel;
 use rt::sim::Machine;
 use std::future::Future;
@@ -40,6 +41,20 @@ impl Deref for Cluster {
 /// Runs a test on a new machine with a new cluster.
 pub(crate) fn with_cluster<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<Cluster>) -> F + 'static) {
     with_cluster_of_seed(1, test);
+}
+
+/// The same, with a disk of so many bytes, which all targets share.
+pub(crate) fn with_cluster_on_disk<F: Future<Output = ()> + 'static>(
+    bytes: u64,
+    test: impl FnOnce(Rc<Cluster>) -> F + 'static,
+) {
+    let mut machine = Machine::new(1);
+    machine.set_capacity(Some(bytes));
+    let run = async move {
+        let cluster = Cluster::start().await;
+        test(Rc::new(cluster)).await;
+    };
+    machine.run(run).unwrap();
 }
 
 /// The same with another order of events.
@@ -131,12 +146,33 @@ impl Cluster {
         (clients::start(self.options_over(way.clone(), self.slow_storage())).await, way)
     }
 
+    /// A client whose requests to the metadata service go through a handler.
+    pub(crate) async fn client_through(&self, meta: MetaHandler) -> Arc<Client> {
+        clients::start(self.options_over(meta, self.slow_storage())).await
+    }
+
     /// A client whose way to the storage services can be cut.
     pub(crate) async fn client_to_cut_from_storage(
         &self,
     ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
         let way = Cuttable::new(self.slow_storage());
         (clients::start(self.options_over(self.metadata.handler(), way.clone())).await, way)
+    }
+
+    /// A client with a way of its own to the storage services.
+    pub(crate) async fn client_over(&self, storage: StorageHandler) -> Arc<Client> {
+        clients::start(self.options_over(self.metadata.handler(), storage)).await
+    }
+
+    /// The same that keeps small writes for a moment.
+    pub(crate) async fn client_over_that_keeps(&self, storage: StorageHandler) -> Arc<Client> {
+        let options = self.options_over(self.metadata.handler(), storage);
+        clients::start(ClientOptions { write_behind: true, ..options }).await
+    }
+
+    /// A client with a way of its own to the metadata service.
+    pub(crate) async fn client_to_names_over(&self, names: MetaHandler) -> Arc<Client> {
+        clients::start(self.options_over(names, self.slow_storage())).await
     }
 
     /// One that keeps small writes for a moment.
@@ -191,6 +227,20 @@ impl Cluster {
         while mount.lineage().replacements == before.replacements {
             rt::sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// The metadata service ends without warning, its store loses the record of a mount's session, and another service starts.
+    pub(crate) async fn restart_names_without(&self, mount: &Succession) {
+        let (engine, session) = (self.metadata.engine(), mount.lineage().session);
+        let pairs = engine.scan(&[], &[0xff; 16], usize::MAX).unwrap();
+        let keys = pairs.into_iter().map(|(key, _)| key.to_vec());
+        // Notes of what the session writes end so, too, and name a file besides.
+        let is_record = |key: &Vec<u8>| key.len() < 16 && key.ends_with(&session.0.to_be_bytes());
+        let records: Vec<_> = keys.filter(is_record).collect();
+        assert_eq!(records.len(), 1, "the record of the session");
+        let writes = records.into_iter().map(|key| (key, None)).collect();
+        engine.apply(&[Batch { guards: vec![], writes }]).unwrap();
+        self.restart_names().await;
     }
 
     /// Ends the session of a mount, as an administrator does.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{ByteRange, Errno, InodeId, Result, SetAttr};
+use types::{ByteRange, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
 
 const O_EXCL: u32 = 0o200;
@@ -104,6 +104,64 @@ fn an_evicted_mount_goes_on_and_files_of_before_fail() {
         again.release().await;
         made.release().await;
         mount.shutdown().await.unwrap();
+    });
+}
+
+/// As after a power cut that took the last half second of a store that doesn't sync what it should.
+#[test]
+fn a_lost_lock_makes_the_file_fail_through_which_it_was_taken_until_it_is_closed() {
+    with_cluster(|cluster| async move {
+        let (mount, other) = (cluster.mount().await.0, cluster.client().await);
+        let locker = make(&mount, "f").await;
+        put(&locker, 0, CHUNK, b'x').await.unwrap();
+        let ino = locker.ino();
+        let [flocker, beside] =
+            [open(&mount, "f", RDWR).await.unwrap(), open(&mount, "f", RDWR).await.unwrap()];
+        let flock = async |file: &File, owner, wait| {
+            let (space, kind) = (LockSpace::Flock, LockKind::Exclusive);
+            file.lock(space, LockOwner(owner), 1, kind, WHOLE, wait, &Cancel::default()).await
+        };
+        lock(&locker, LockKind::Exclusive, false).await.unwrap();
+        flock(&flocker, 8, false).await.unwrap();
+        cluster.restart_names().await;
+        lock(&locker, LockKind::Exclusive, false).await.unwrap();
+        cluster.restart_names_without(&mount).await;
+        let cancel = Cancel::default();
+        for space in [LockSpace::Posix, LockSpace::Flock] {
+            let (owner, kind) = (LockOwner(9), LockKind::Exclusive);
+            other.lock(ino, space, owner, 2, kind, WHOLE, true, &cancel).await.unwrap();
+        }
+        while !locker.has_lost_lock() || !flocker.has_lost_lock() {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        for file in [&locker, &flocker] {
+            fails(bytes(file).await);
+            fails(put(file, 0, 1, b'y').await);
+            fails(file.fsync(false).await);
+            fails(file.fallocate(ROOT, 0, ByteRange::at(0, 10)).await);
+            fails(file.setattr(ROOT, SetAttr::default(), Some(0)).await);
+            fails(file.copy_file_range(ROOT, 0, (&beside, 0), 10).await);
+            fails(beside.copy_file_range(ROOT, 0, (file, 0), 10).await);
+            fails(lock(file, LockKind::Exclusive, false).await);
+            fails(file.unlock(LockSpace::Posix, LockOwner(7), WHOLE).await);
+        }
+        assert_eq!(mount.lineage().replacements, 0);
+        // What another open file of the same mount does goes on, and what was written is there.
+        assert_eq!(runs(&bytes(&beside).await.unwrap()), [(b'x', CHUNK)]);
+        put(&beside, 0, 1, b'z').await.unwrap();
+        for file in [&locker, &flocker] {
+            file.flush().await.unwrap();
+            mount.drop_locks(ino, LockOwner(7), WHOLE).await.unwrap();
+            file.drop_locks(LockSpace::Flock, LockOwner(8), WHOLE).await.unwrap();
+            file.release().await;
+        }
+        let again = open(&mount, "f", RDWR).await.unwrap();
+        assert_eq!(lock(&again, LockKind::Exclusive, false).await.unwrap_err().errno, Errno::EAGAIN);
+        other.unlock(ino, LockSpace::Posix, LockOwner(9), WHOLE).await.unwrap();
+        lock(&again, LockKind::Exclusive, false).await.unwrap();
+        put(&again, 0, 1, b'a').await.unwrap();
+        again.release().await;
+        beside.release().await;
     });
 }
 
@@ -240,7 +298,7 @@ fn what_the_kernel_refers_to_stays_known_and_can_be_forgotten() {
         file.release().await;
         let again = mount.open(ROOT, ino, RDWR).await.unwrap();
         // A reference that an answer of the old session brings, late, counts as well.
-        old.remember(ino);
+        old.remember(ino, FileKind::Regular);
         other.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
         put(&again, 0, CHUNK, b'x').await.unwrap();
         again.release().await;

@@ -21,6 +21,8 @@ mod privileges;
 mod promised;
 mod ranges;
 mod recalls;
+mod repeated;
+mod reserved;
 mod sessions;
 mod shortened;
 mod silence;

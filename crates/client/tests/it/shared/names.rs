@@ -1,13 +1,14 @@
 //! Names that one client makes, moves and removes.
 
 use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
-use client::{Client, Found};
+use client::{Client, Found, Invalidate, Standing};
 use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Credentials, Errno, InodeId, SetAttr};
-use wire::RenameMode;
+use types::{ByteRange, Credentials, Errno, InodeId, SetAttr};
+use wire::{RenameMode, XattrMode};
 
 #[test]
 fn names_made_moved_and_removed_by_one_are_so_for_the_other() {
@@ -47,6 +48,51 @@ fn who_loses_the_race_to_make_a_file_may_open_it_only_as_its_mode_says() {
         // What it has made itself, on another machine or once before without hearing the answer, is its own.
         own(&one, b"i", 0o400, RDWR).await.unwrap();
         own(&two, b"i", 0o400, RDWR).await.unwrap();
+    });
+}
+
+/// A kernel that says so of every user.
+struct Vouching(Standing);
+
+impl Invalidate for Vouching {
+    fn forget(&self, _: InodeId, _: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(async {})
+    }
+
+    fn standing(&self, _: Credentials) -> Option<Standing> {
+        Some(self.0.clone())
+    }
+}
+
+/// What the kernel leaves to the service: a file that was found instead of made, and moving a file.
+#[test]
+fn who_needs_a_capability_has_it_for_each_request_alone() {
+    const CAP_DAC_OVERRIDE: u64 = 1 << 1;
+    const CAP_FOWNER: u64 = 1 << 3;
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let mode = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        one.setattr(ROOT, InodeId::ROOT, mode, None).await.unwrap();
+        let (made, _) = one.create(ROOT, InodeId::ROOT, b"f", 0o100_640, 0, RDWR).await.unwrap();
+        let group = SetAttr { gid: Some(500), ..SetAttr::default() };
+        one.setattr(ROOT, made.ino, group, None).await.unwrap();
+        let stranger = Credentials { uid: 2000, gid: 2000, pid: 7 };
+        let tries = async |groups: &[u32], capabilities: u64| {
+            let standing = Standing { groups: groups.to_vec(), capabilities };
+            let face: Arc<dyn Invalidate> = Arc::new(Vouching(standing));
+            two.set_face(Arc::downgrade(&face));
+            let opened = two.create(stranger, InodeId::ROOT, b"f", 0o100_644, 0, RDONLY).await;
+            let wish = br#"{"scheme":"single"}"#;
+            let moved = two.setxattr(stranger, made.ino, b"weft.migrate", wish, XattrMode::Any, false).await;
+            [opened.map(drop), moved].map(|done| done.map_err(|error| error.errno))
+        };
+        let (closed, refused) = (Err(Errno::EACCES), Err(Errno::EPERM));
+        assert_eq!(tries(&[], 0).await, [closed, refused]);
+        assert_eq!(tries(&[], CAP_DAC_OVERRIDE).await, [Ok(()), refused]);
+        assert_eq!(tries(&[], CAP_FOWNER).await, [closed, Ok(())]);
+        assert_eq!(tries(&[500], 0).await, [Ok(()), refused]);
+        // Another process has the number by now.
+        assert_eq!(tries(&[], 0).await, [closed, refused]);
     });
 }
 
@@ -116,7 +162,7 @@ fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
         let missed = two.open(ROOT, first, RDONLY).await.err().expect("the file is gone");
         assert_eq!(missed.errno, Errno::ESTALE);
         // The kernel is told so, and comes again.
-        two.note_missed(ROOT);
+        assert_eq!(two.errno_of_gone(ROOT, first), Errno::ESTALE);
         let second = two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino;
         replace(&one, b'c').await;
         rt::sleep(Duration::from_millis(500)).await;

@@ -1,8 +1,31 @@
 //! Sessions that end, in good order or not.
 
 use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
+use net::{Handler, LocalFuture};
+use rt::IoBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use types::{Errno, InodeId};
+use testkit::channel::MetaHandler;
+use types::{Errno, InodeId, Result};
+use wire::{MetaOp, MetaRequest, MetaResponse};
+
+/// Counts the open inodes that a client tells a service of when it comes back.
+struct Told {
+    service: MetaHandler,
+    all: AtomicUsize,
+    most_at_once: AtomicUsize,
+}
+
+impl Handler<MetaRequest, MetaResponse> for Told {
+    fn handle(&self, request: MetaRequest, payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
+        if let MetaOp::Register { in_use: told, .. } | MetaOp::ReclaimOpens { inodes: told } = &request.op {
+            self.all.fetch_add(told.len(), Relaxed);
+            self.most_at_once.fetch_max(told.len(), Relaxed);
+        }
+        self.service.handle(request, payload)
+    }
+}
 
 #[test]
 fn a_session_that_is_not_heard_of_stands_in_nobodys_way_for_long_and_fails_for_good() {
@@ -81,5 +104,36 @@ fn sessions_go_on_after_the_metadata_service_was_started_anew() {
         one.release(file).await;
         two.release(writer.clone()).await;
         assert_eq!(two.size(writer.ino()).await, 2 * CHUNK as u64 + 10);
+    });
+}
+
+/// A list in a message is bounded, what a session has open isn't.
+#[test]
+fn a_session_with_many_open_files_tells_of_them_in_pieces_and_keeps_them_over_a_restart() {
+    const OPEN: usize = 4500;
+    const PIECE: usize = 4096;
+    with_cluster(|cluster| async move {
+        let told = Arc::new(Told {
+            service: cluster.metadata.handler(),
+            all: AtomicUsize::new(0),
+            most_at_once: AtomicUsize::new(0),
+        });
+        let one = cluster.client_through(told.clone()).await;
+        let two = cluster.client().await;
+        let mut files = Vec::new();
+        for n in 0..OPEN {
+            files.push(one.make(&format!("f{n}")).await);
+        }
+        let deleted: Vec<InodeId> = files.iter().step_by(90).map(|file| file.ino()).collect();
+        for n in (0..OPEN).step_by(90) {
+            two.unlink(ROOT, InodeId::ROOT, format!("f{n}").as_bytes()).await.unwrap();
+        }
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_secs(5)).await;
+        assert_eq!(told.all.load(Relaxed), OPEN);
+        assert!(told.most_at_once.load(Relaxed) <= PIECE);
+        for &ino in &deleted {
+            assert_eq!(one.getattr(ino).await.unwrap().nlink, 0, "{ino} is open, and gone");
+        }
     });
 }

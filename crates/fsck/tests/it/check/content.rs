@@ -1,7 +1,7 @@
 //! Faults of chunk files.
 
-use super::support::on_a_core;
-use chunkstore::{Durability, IoPath};
+use super::support::{GIVEN_OUT, on_a_core};
+use chunkstore::{Durability, IoPath, Orphan, Store};
 use fsck::{Kind, Loss, Orders, Verdict};
 use rt::IoBuf;
 use std::cell::RefCell;
@@ -45,7 +45,8 @@ fn what_no_copy_has_is_given_up_only_when_it_is_said_and_is_on_record_first() {
         assert!(left.findings[0].remedy.contains("--forget"), "{}", left.findings[0].remedy);
 
         let refuse = |_: &Loss| Err(types::Error::new(types::Errno::ENOSPC, "the list can't be written"));
-        let refused = fs.check_with(&Orders { repair: true, forget: Some(&refuse), below: None }).await;
+        let refused =
+            fs.check_with(&Orders { repair: true, forget: Some(&refuse), ..Orders::default() }).await;
         assert!(refused.findings.iter().all(|finding| !finding.repaired), "{:?}", refused.findings);
 
         let told = RefCell::new(Vec::new());
@@ -53,7 +54,8 @@ fn what_no_copy_has_is_given_up_only_when_it_is_said_and_is_on_record_first() {
             told.borrow_mut().push((loss.path.clone(), loss.range));
             Ok(())
         };
-        let forgotten = fs.check_with(&Orders { repair: true, forget: Some(&note), below: None }).await;
+        let forgotten =
+            fs.check_with(&Orders { repair: true, forget: Some(&note), ..Orders::default() }).await;
         assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
         assert!(forgotten.findings.iter().all(|finding| finding.lost));
         let mut told = told.into_inner();
@@ -82,7 +84,8 @@ fn a_chunk_file_that_was_cut_from_outside_is_given_up_from_there_on() {
         cut(ino, 500_000);
         cut(empty, 0);
         let note = |_: &Loss| Ok(());
-        let forgotten = fs.check_with(&Orders { repair: true, forget: Some(&note), below: None }).await;
+        let forgotten =
+            fs.check_with(&Orders { repair: true, forget: Some(&note), ..Orders::default() }).await;
         assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
         assert_eq!(fs.check(false).await.findings, []);
         let found = fs.contents(ino, 0, CHUNK as usize).await.remove(0);
@@ -115,19 +118,91 @@ fn only_what_is_below_a_path_is_looked_at() {
     });
 }
 
+async fn put(store: &Store, ino: InodeId, content: &[u8]) {
+    store.write(ino, 0, &IoBuf::from_slice(content), IoPath::Cached, Durability::Later).await.unwrap();
+}
+
 #[test]
-fn a_chunk_file_of_nobody_is_deleted() {
+fn a_chunk_file_of_nobody_is_moved_aside_and_can_be_put_back() {
     on_a_core(async |fs| {
-        let store = fs.stores.values().next().unwrap();
         let stray = InodeId(4242);
-        store.write(stray, 0, &IoBuf::from_slice(b"who?"), IoPath::Cached, Durability::Later).await.unwrap();
-        assert_eq!(fs.finds_and_repairs(Kind::StrayChunkFile).await.len(), 1);
-        assert_eq!(store.stat(stray).await.unwrap().len, 0);
+        let content = vec![7; 20_000];
+        let group = fs.copies.values().next().unwrap();
+        for store in [fs.stores.values().next().unwrap(), group] {
+            put(store, stray, &content).await;
+        }
+        let target_dir = fs.stores.values().next().unwrap().dir();
+        let repaired = fs.check(true).await;
+        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        assert!(repaired.findings.iter().all(|found| found.remedy.contains("--orphans")), "{repaired:?}");
+        assert_eq!(fs.check(false).await.findings, []);
+        let kept = Orphan::list(target_dir).await.unwrap();
+        let told: Vec<_> = kept.iter().map(|orphan| (orphan.group, orphan.ino, orphan.bytes)).collect();
+        assert_eq!(told, [(None, stray, 20_000), (group.group(), stray, 20_000)]);
+        for (orphan, store) in kept.iter().zip([fs.stores.values().next().unwrap(), group]) {
+            assert_eq!(store.stat(stray).await.unwrap().len, 0);
+            assert!(orphan.put_back(target_dir).await.unwrap());
+            assert_eq!(store.verify(stray).await.unwrap(), []);
+            let buf = IoBuf::alloc(content.len());
+            store.read(stray, 0, &buf, IoPath::Cached).await.unwrap();
+            assert!(buf.as_slice() == content);
+        }
+        assert_eq!(Orphan::list(target_dir).await.unwrap(), []);
+        assert_eq!(fs.check(false).await.findings.len(), 2, "they are back");
     });
 }
 
 #[test]
-fn a_chunk_file_on_a_target_that_is_not_the_files_is_deleted() {
+fn a_chunk_file_that_was_moved_aside_is_deleted_or_stays_as_is_ordered() {
+    on_a_core(async |fs| {
+        let store = fs.stores.values().next().unwrap();
+        let stray = InodeId(4242);
+        put(store, stray, b"who?").await;
+        fs.finds_and_repairs(Kind::StrayChunkFile).await;
+        // Another one of the same name doesn't take its place.
+        put(store, stray, b"another").await;
+        let left = fs.finds_and_leaves(Kind::StrayChunkFile).await;
+        assert!(left.remedy.contains("is there already"), "{left:?}");
+        let orphan = Orphan::list(store.dir()).await.unwrap()[0];
+        assert_eq!(orphan.bytes, 4);
+        assert!(!orphan.put_back(store.dir()).await.unwrap(), "its place is taken");
+        orphan.delete(store.dir()).await.unwrap();
+        assert_eq!(Orphan::list(store.dir()).await.unwrap(), []);
+        let delete = Orders { repair: true, delete: true, ..Orders::default() };
+        assert_eq!(fs.check_with(&delete).await.verdict(), Verdict::Repaired);
+        assert_eq!(Orphan::list(store.dir()).await.unwrap(), []);
+        assert_eq!(store.stat(stray).await.unwrap().len, 0);
+    });
+}
+
+/// As with a store that has lost the end of its journal, or was put back from an old copy.
+#[test]
+fn metadata_that_is_older_than_the_chunk_files_is_not_repaired_unless_the_loss_is_accepted() {
+    on_a_core(async |fs| {
+        let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
+        fs.edit_inode(ino, |inode| inode.size = 60_000);
+        let store = fs.stores.values().next().unwrap();
+        let newer = InodeId(GIVEN_OUT + 500);
+        put(store, newer, b"of a file that the metadata has lost").await;
+        let found = fs.check(false).await;
+        let kinds: Vec<Kind> = found.findings.iter().map(|finding| finding.kind).collect();
+        assert!(kinds.contains(&Kind::StrayChunkFile) && kinds.contains(&Kind::LongChunkFile), "{kinds:?}");
+        let subject = fs.subject();
+        for delete in [false, true] {
+            let orders = Orders { repair: true, delete, ..Orders::default() };
+            let refused = fsck::check(&subject, &orders, &|_, _, _| ()).await.unwrap_err();
+            assert!(refused.message.contains("looks older"), "{refused}");
+            assert!(refused.hint.contains("weft meta restore"), "{}", refused.hint);
+        }
+        assert_eq!(fs.check(false).await.findings, found.findings, "nothing was changed");
+        let accepting = Orders { repair: true, accept_loss: true, ..Orders::default() };
+        assert_eq!(fs.check_with(&accepting).await.verdict(), Verdict::Repaired);
+        assert_eq!(Orphan::list(store.dir()).await.unwrap()[0].ino, newer);
+    });
+}
+
+#[test]
+fn a_chunk_file_on_a_target_that_is_not_the_files_is_moved_aside() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
         fs.edit_inode(ino, |inode| inode.layout.as_mut().unwrap().groups.truncate(1));
@@ -160,6 +235,38 @@ fn a_missing_chunk_file_is_found_and_left() {
         fs.store_of(&fs.layout(ino), 1).delete(ino).await.unwrap();
         let finding = fs.finds_and_leaves(Kind::MissingChunkFile).await;
         assert_eq!(finding.object, "/big");
+    });
+}
+
+/// Of a file with holes only what is known of the lengths of its chunk files tells.
+#[test]
+fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
+    on_a_core(async |fs| {
+        let ino = fs.chunked(InodeId::ROOT, "sparse", 2 * CHUNK as usize).await;
+        fs.edit_inode(ino, |inode| {
+            (inode.size, inode.blocks, inode.known_end) = (9 * CHUNK, 8, 2 * CHUNK);
+        });
+        assert_eq!(fs.check(false).await.findings, []);
+        let store = fs.store_of(&fs.layout(ino), 1);
+        // Through the store, so that its checksums go, too.
+        store.truncate(ino, CHUNK / 2).await.unwrap();
+        assert_eq!(fs.finds_and_leaves(Kind::ShortChunkFile).await.object, "/sparse");
+        let told = RefCell::new(Vec::new());
+        let note = |loss: &Loss| {
+            told.borrow_mut().push(loss.range);
+            Ok(())
+        };
+        let forget = || Orders { repair: true, forget: Some(&note), ..Orders::default() };
+        assert_eq!(fs.check_with(&forget()).await.verdict(), Verdict::Repaired);
+        assert_eq!(told.take(), [ByteRange::new(CHUNK + CHUNK / 2, 2 * CHUNK)]);
+        assert_eq!(fs.check(false).await.findings, []);
+        assert_eq!(store.stat(ino).await.unwrap().len, CHUNK);
+
+        store.delete(ino).await.unwrap();
+        assert_eq!(fs.finds_and_leaves(Kind::MissingChunkFile).await.object, "/sparse");
+        assert_eq!(fs.check_with(&forget()).await.verdict(), Verdict::Repaired);
+        assert_eq!(told.take(), [ByteRange::new(CHUNK, 2 * CHUNK)]);
+        assert_eq!(fs.check(false).await.findings, []);
     });
 }
 

@@ -1,8 +1,8 @@
 //! Files in mirrored groups.
 
-use super::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
+use super::support::{Fs, GIVEN_OUT, HASH_KEY, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IoPath, Store};
-use fsck::{Kind, Later, Local, Loss, Online, Orders, Report, Seat, Subject, Targets, Verdict};
+use fsck::{Discard, Kind, Later, Local, Loss, Online, Orders, Report, Seat, Subject, Targets, Verdict};
 use rt::IoBuf;
 use std::cell::Cell;
 use std::fs::OpenOptions;
@@ -110,8 +110,8 @@ impl Targets for Served<'_> {
         Box::pin(async move { Targets::forget(&self.local(seat)?, seat, ino, range).await })
     }
 
-    fn delete(&self, seat: Seat, ino: InodeId) -> Later<'_, ()> {
-        Box::pin(async move { Targets::delete(&self.local(seat)?, seat, ino).await })
+    fn discard(&self, seat: Seat, ino: InodeId, how: Discard) -> Later<'_, ()> {
+        Box::pin(async move { Targets::discard(&self.local(seat)?, seat, ino, how).await })
     }
 
     fn rest(&self) -> Later<'_, ()> {
@@ -244,7 +244,7 @@ fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
             OpenOptions::new().write(true).open(file).unwrap().write_all_at(b"flipped", 8192).unwrap();
         }
         let note = |_: &Loss| Ok(());
-        let forget = Orders { repair: true, forget: Some(&note), below: Some("/d") };
+        let forget = Orders { repair: true, forget: Some(&note), below: Some("/d"), ..Orders::default() };
         let group = fs.map.groups.iter_mut().find(|group| group.id == GroupId(5)).unwrap();
         group.states = vec![MemberState::Good, MemberState::NeedsResync];
         let other = fs.map.groups.iter_mut().find(|group| group.id == GroupId(6)).unwrap();
@@ -278,12 +278,20 @@ fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
             told.set(told.get() + 1);
             Ok(())
         };
-        let forget = Orders { repair: true, forget: Some(&note), below: None };
+        let forget = Orders { repair: true, forget: Some(&note), ..Orders::default() };
         let begins = || drop(fs.run(wire::MetaOp::BeginWrite { ino }));
         let report = Served::check_while(&fs, forget, &begins).await;
         assert_eq!((report.pending, report.findings), (1, vec![]), "somebody writes it");
         let (size, blocks) = (2 * CHUNK as u64, 2 * CHUNK as u64 / 512);
-        fs.run(wire::MetaOp::EndWrite { ino, size, blocks, mtime: None, done: true, kill_suid_sgid: false });
+        fs.run(wire::MetaOp::EndWrite {
+            ino,
+            size,
+            blocks,
+            lens: Vec::new(),
+            mtime: None,
+            done: true,
+            kill_suid_sgid: false,
+        });
         let grows = || fs.edit_inode(ino, |inode| inode.size = size + 1);
         let report = Served::check_while(&fs, forget, &grows).await;
         assert_eq!((report.pending, report.findings, told.get()), (1, vec![], 0), "it is another one");
@@ -300,6 +308,26 @@ fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
         fs.edit_inode(ino, |inode| inode.size = size);
         let lost = fs.check(false).await.findings.into_iter().filter_map(|finding| finding.range);
         assert!(lost.into_iter().all(|range| range.start == 40_960));
+    });
+}
+
+#[test]
+fn while_the_metadata_is_older_than_the_chunk_files_a_running_cluster_keeps_those_of_nobody() {
+    on_a_core(async |fs| {
+        let target = TargetId(1);
+        put(&fs.stores[&target], InodeId(GIVEN_OUT + 500), 0, 1).await;
+        put(&fs.stores[&target], InodeId(4242), 0, 1).await;
+        let repair = Orders { repair: true, ..Orders::default() };
+        let report = Served::check_with(&fs, None, repair).await;
+        assert_eq!((report.findings.len(), report.verdict()), (2, Verdict::Damaged), "{report:?}");
+        let is_told =
+            |found: &fsck::Finding| found.cause.contains("older") && found.remedy.contains("restore");
+        assert!(report.findings.iter().all(is_told), "{report:?}");
+        assert_eq!(fs.stores[&target].list().await.unwrap().len(), 2);
+        let accepting = Orders { accept_loss: true, ..repair };
+        let report = Served::check_with(&fs, None, accepting).await;
+        assert_eq!(report.verdict(), Verdict::Repaired, "{report:?}");
+        assert_eq!(chunkstore::Orphan::list(fs.stores[&target].dir()).await.unwrap().len(), 2);
     });
 }
 

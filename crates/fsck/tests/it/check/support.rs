@@ -4,7 +4,7 @@ use bytes::Bytes;
 use chunkstore::{Durability, IoPath, Store};
 use fsck::{Copies, Finding, Kind, Orders, Report, Subject, Verdict};
 use kv::{Batch, Embedded, Engine, Outcome};
-use namespace::record::Inode;
+use namespace::record::{Inode, Next};
 use namespace::{Env, ReadError, Reader, Writes, keys};
 use prost::Message;
 use rt::IoBuf;
@@ -14,11 +14,13 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use testkit::map::MapBuilder;
 use testkit::targets;
-use types::{ClusterMap, Credentials, GroupId, InodeId, Layout, SessionId, TargetId, Timestamp};
+use types::{ClusterMap, Credentials, GroupId, InodeId, Layout, PartitionId, SessionId, TargetId, Timestamp};
 use wire::{MetaOp, MetaReply};
 
 pub const HASH_KEY: (u64, u64) = (3, 5);
 pub const PARTITIONS: u16 = 4;
+/// Inode numbers of the first partition up to this one have been given out.
+pub const GIVEN_OUT: u64 = 10_000;
 
 /// A file system with nobody to serve it.
 pub struct Fs {
@@ -72,6 +74,8 @@ impl Fs {
         let copies = fsck::open_copies(&stores).await.unwrap();
         let fs = Fs { engine, stores, copies, map, dir };
         fs.put_all(namespace::format(&fs.env()));
+        // Files were there before, and are gone: their numbers may be those of chunk files that nobody has any more.
+        fs.put(&keys::next(PartitionId(0)), &Next { sequence: GIVEN_OUT });
         fs
     }
 
@@ -173,7 +177,15 @@ impl Fs {
         }
         let blocks = len.div_ceil(512) as u64;
         let size = len as u64;
-        self.run(MetaOp::EndWrite { ino, size, blocks, mtime: None, done: true, kill_suid_sgid: false });
+        self.run(MetaOp::EndWrite {
+            ino,
+            size,
+            blocks,
+            lens: Vec::new(),
+            mtime: None,
+            done: true,
+            kill_suid_sgid: false,
+        });
         ino
     }
 

@@ -13,7 +13,7 @@ const RECORD_LEN: usize = 16;
 const NAME: usize = 19;
 
 /// The names in a directory from where the descriptor is.
-fn names(dir: &File) -> io::Result<BTreeSet<String>> {
+pub(crate) fn names(dir: &File) -> io::Result<BTreeSet<String>> {
     let (mut names, mut buffer) = (BTreeSet::new(), vec![0u8; 32 << 10]);
     loop {
         // SAFETY: the buffer is live and as long as it is said to be.

@@ -6,6 +6,9 @@ mod aio;
 mod busy;
 mod hanging;
 mod listing;
+mod locks;
+mod removed;
+mod sparse;
 
 use client::{Client, ClientOptions};
 use fuse::{MountOptions, Opcode, Session, Transport};
@@ -153,18 +156,25 @@ fn check_all(name: &str, transport: Transport) {
     // While there are no further lanes yet.
     hanging::who_waits_for_a_disk_keeps_nobody_waiting(&cluster);
     names_are_the_same(&cluster);
+    locks::a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened(&cluster);
+    locks::root_of_a_user_namespace_moves_no_file_of_others(&cluster);
     contents_are_the_same(&cluster);
+    sparse::a_file_with_a_hole_has_few_blocks_while_it_is_written(&cluster);
     a_reader_sees_every_round_of_a_writer(&cluster);
     appends_of_both_are_whole(&cluster);
     one_directory_is_filled_from_both(&cluster);
     listing::listings_show_what_others_have_made(&cluster);
     who_fills_a_directory_asks_for_no_permissions(&cluster);
     what_others_do_to_a_directory_is_seen_at_once(&cluster);
+    removed::nothing_is_found_in_a_directory_that_another_mount_has_removed(&cluster);
+    removed::two_mounts_remove_a_tree_together(&cluster);
     a_change_of_permissions_counts_at_once(&cluster);
     a_deleted_file_stays_while_it_is_open(&cluster);
     a_failed_write_takes_nothing_away_from_others(&cluster);
     writes_that_wait_for_the_kernel_let_its_reads_pass(&cluster);
     busy::who_reads_page_after_page_keeps_nobody_from_writing(&cluster);
+    // There are lanes for all from then on.
+    locks::hundreds_of_programs_wait_for_one_lock(&cluster);
 }
 
 #[test]

@@ -110,6 +110,25 @@ fn too_few_targets_and_too_many_groups_are_said() {
     assert_eq!(make(&full, TWO).map(|groups| groups.len()), Ok(2), "fewer than there would be");
 }
 
+#[test]
+fn no_group_is_made_on_a_target_that_is_offline() {
+    let make = |map: &ClusterMap| mirrored_groups(map, PoolId(1), TWO, GroupId(FIRST_MIRRORED));
+    let mut three = map(&[1, 1, 1]);
+    three.targets[0].state = TargetState::Offline;
+    let groups = make(&three).unwrap();
+    assert!(!groups.is_empty());
+    assert!(groups.iter().all(|group| !group.members.contains(&TargetId(1))), "{groups:?}");
+    // Groups of two members on one node would outlive the moment in which the other node is down.
+    let mut two = map(&[2, 2]);
+    two.targets[..2].iter_mut().for_each(|target| target.state = TargetState::Offline);
+    assert_eq!(make(&two), Err(Shortage::Targets(2)));
+    // What is missing is made when it has come back.
+    three.groups = groups;
+    three.targets[0].state = TargetState::Online;
+    assert!(top_up(&mut three, TWO) > 0);
+    assert!(memberships(&three).into_iter().all(|count| count > 0));
+}
+
 trait WithId {
     fn with_id(self, id: u32) -> Group;
 }

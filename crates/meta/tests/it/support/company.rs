@@ -206,7 +206,16 @@ impl Roaming {
         let service = alive(&self.cluster.living, node)?;
         let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
         let reply = service
-            .handle(MetaRequest { session: self.session, number: numbered(sequence), credentials, op }, None)
+            .handle(
+                MetaRequest {
+                    session: self.session,
+                    number: numbered(sequence),
+                    credentials,
+                    privileged: false,
+                    op,
+                },
+                None,
+            )
             .await;
         travel().await;
         alive(&self.cluster.living, node)?;
@@ -219,8 +228,19 @@ impl Roaming {
     }
 
     async fn register(&self, node: NodeId) -> Result<()> {
-        let in_use = self.in_use.lock().clone();
+        let in_use = self.tell_opens(node).await?;
         self.send(node, 0, MetaOp::Register { in_use, promised: vec![] }).await.map(|_| ())
+    }
+
+    /// Tells a service a half of what is open, as a session with many open files does before it registers or
+    /// follows; gives the rest.
+    async fn tell_opens(&self, node: NodeId) -> Result<Vec<InodeId>> {
+        let mut in_use = self.in_use.lock().clone();
+        let inodes = in_use.split_off(in_use.len().div_ceil(2));
+        if !inodes.is_empty() {
+            self.send(node, 0, MetaOp::ReclaimOpens { inodes }).await?;
+        }
+        Ok(in_use)
     }
 
     /// Asks until there is an answer.
@@ -276,7 +296,7 @@ impl Roaming {
                         self.give_up(node, recalls).await;
                     }
                     MetaReply::Adopted { partitions } => {
-                        let in_use = self.in_use.lock().clone();
+                        let Ok(in_use) = self.tell_opens(node).await else { continue };
                         let _ =
                             self.send(node, 0, MetaOp::Follow { partitions, in_use, promised: vec![] }).await;
                     }

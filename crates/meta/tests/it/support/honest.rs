@@ -223,7 +223,15 @@ impl Honest {
             if let Err(error) = self.send(MetaOp::BeginWrite { ino }).await {
                 assert_eq!(error.errno, Errno::ESTALE, "a file can only be gone");
             }
-            let op = MetaOp::EndWrite { ino, size, blocks, mtime, done: false, kill_suid_sgid: false };
+            let op = MetaOp::EndWrite {
+                ino,
+                size,
+                blocks,
+                lens: Vec::new(),
+                mtime,
+                done: false,
+                kill_suid_sgid: false,
+            };
             match self.send(op).await {
                 Ok(_) => {}
                 Err(error) => assert_eq!(error.errno, Errno::ESTALE, "a file can only be gone"),

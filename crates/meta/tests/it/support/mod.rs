@@ -21,8 +21,8 @@ use types::{
     TargetId, Timestamp,
 };
 use wire::{
-    LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Number, RenameMode, StorageOp, StorageReply,
-    StorageRequest,
+    Allocate, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Number, RenameMode, StorageOp,
+    StorageReply, StorageRequest,
 };
 
 pub const PARTITIONS: u16 = 8;
@@ -104,7 +104,7 @@ impl Client {
     pub async fn call_in_lane(&self, lane: u32, sequence: u32, op: MetaOp) -> Result<MetaReply> {
         let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
         let number = Some(Number { lane, sequence });
-        let request = MetaRequest { session: self.session, number, credentials, op };
+        let request = MetaRequest { session: self.session, number, credentials, privileged: false, op };
         self.meta.handle(request, None).await.map(|response| response.reply)
     }
 
@@ -128,7 +128,20 @@ impl Client {
         sequence: u64,
         op: MetaOp,
     ) -> Result<MetaResponse> {
-        let request = MetaRequest { session: self.session, number: numbered(sequence), credentials, op };
+        let request = MetaRequest {
+            session: self.session,
+            number: numbered(sequence),
+            credentials,
+            privileged: false,
+            op,
+        };
+        self.meta.handle(request, None).await
+    }
+
+    /// The same to one for whose capabilities the client vouches.
+    pub async fn respond_privileged(&self, credentials: Credentials, op: MetaOp) -> Result<MetaResponse> {
+        let session = self.session;
+        let request = MetaRequest { session, number: None, credentials, privileged: true, op };
         self.meta.handle(request, None).await
     }
 
@@ -294,6 +307,10 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
                 StorageOp::Sync | StorageOp::SyncTarget => {}
                 StorageOp::Delete => {
                     lens.remove(&key);
+                }
+                StorageOp::Allocate { range, how: Allocate::Zero } => {
+                    let len = lens.entry(key).or_default();
+                    *len = range.end.max(*len);
                 }
                 StorageOp::Truncate { len } => {
                     lens.entry(key).and_modify(|old| *old = len.min(*old));

@@ -190,3 +190,56 @@ fn a_drain_that_no_target_can_help_gives_no_time_that_it_will_take() {
         }
     });
 }
+
+/// The node of the drained target is heard of, and has another directory where the target was.
+#[test]
+fn a_target_whose_disk_is_gone_leaves_its_groups_and_counts_in_none() {
+    simulated(3, TWO, async |site, nodes| {
+        let gone = nodes[0].target;
+        let group = site.group_of(&nodes[0]);
+        let other = *group.members.iter().find(|id| **id != gone).unwrap();
+        nodes[0].is_diskless.set(true);
+        let is_out = || site.groups_with(gone).iter().all(|group| group.state_of(gone) != Some(Good));
+        let mut waited = 0;
+        while !is_out() {
+            rt::sleep(seconds(1)).await;
+            waited += 1;
+            assert!(waited < 20, "it still counts: {:?}", site.groups_with(gone));
+        }
+        assert_eq!(site.members(group.id), [(other, Good), (gone, NeedsResync)]);
+        let report = site.ask(MgmtRequest::Health).await.unwrap();
+        assert!(format!("{report:?}").contains("is offline though its node is up"), "{report:?}");
+        site.ask(MgmtRequest::SetDrain { target: gone, drain: true }).await.unwrap();
+        let mut rounds = 0;
+        while !site.groups_with(gone).is_empty() {
+            rt::sleep(seconds(5)).await;
+            site.serve_but(gone).await;
+            for group in site.groups_with(gone) {
+                assert!(group.primary() != Some(gone) && group.state_of(gone) != Some(Good), "{group:?}");
+            }
+            rounds += 1;
+            assert!(rounds < 100, "{:?}", site.groups_with(gone));
+        }
+        require_whole(&site);
+    });
+}
+
+#[test]
+fn a_disk_that_is_back_is_brought_in_step_and_counts_again() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes[0].is_diskless.set(true);
+        while site.group(group.id).state_of(nodes[0].target) == Some(Good) {
+            rt::sleep(seconds(1)).await;
+        }
+        // Both disks: of two that are gone nobody can tell which one has less.
+        nodes[1].is_diskless.set(true);
+        rt::sleep(seconds(30)).await;
+        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        nodes.iter().for_each(|node| node.is_diskless.set(false));
+        rt::sleep(seconds(5)).await;
+        site.serve().await;
+        site.serve().await;
+        require_whole(&site);
+    });
+}

@@ -37,6 +37,8 @@ struct Process {
     is_deaf: Cell<bool>,
     /// It has copies that count and may be without what a crash has cost them.
     is_unclean: Cell<bool>,
+    /// Its disk isn't what is at the target's path.
+    is_diskless: Cell<bool>,
     answered_ns: Cell<u64>,
 }
 
@@ -85,6 +87,7 @@ impl Site {
             epoch: Cell::new(Epoch(0)),
             is_deaf: Cell::new(false),
             is_unclean: Cell::new(false),
+            is_diskless: Cell::new(false),
             answered_ns: Cell::new(0),
         });
         self.register(&process).await;
@@ -120,7 +123,10 @@ impl Site {
             else {
                 panic!("a heartbeat")
             };
-            let beat = Heartbeat { epoch: process.epoch.get(), ..beat };
+            let mut beat = Heartbeat { epoch: process.epoch.get(), ..beat };
+            if process.is_diskless.get() {
+                beat.targets.iter_mut().for_each(|report| report.space = None);
+            }
             match self.ask(MgmtRequest::Heartbeat(beat)).await {
                 Ok(MgmtReply::Alive(alive)) => alive.map.iter().for_each(|map| process.hear(map.epoch)),
                 Err(error) if error.errno == Errno::ENOTCONN => self.register(&process).await,
@@ -186,6 +192,11 @@ impl Site {
 
     /// What the primaries do once: they copy, and let members go that others have taken the place of.
     async fn serve(&self) {
+        self.serve_but(TargetId(0)).await;
+    }
+
+    /// The same, where one target can't be reached.
+    async fn serve_but(&self, absent: TargetId) {
         let groups: Vec<Group> = self.cluster.borrow().map().groups.to_vec();
         for group in groups.iter().filter(|group| group.scheme.is_mirrored()) {
             match group.dismissed().filter(|id| group.state_of(*id) == Some(Good)) {
@@ -193,7 +204,9 @@ impl Site {
                 Some(leaving) => drop(self.say_until_heard(group, leaving, Bad).await),
                 None => {}
             }
-            for (member, state) in group.with_states().filter(|(id, _)| group.leaving != Some(*id)) {
+            for (member, state) in
+                group.with_states().filter(|(id, _)| group.leaving != Some(*id) && *id != absent)
+            {
                 let group = self.group(group.id);
                 match state {
                     Bad => drop(self.say_until_heard(&group, member, Rebuilding).await),
@@ -592,6 +605,13 @@ fn groups_are_made_added_to_and_shown() {
         // Another target gets its part, and what there was stays.
         let node = site.cluster().join("n9", 7600).await;
         let target = site.cluster().add(node, "/t9").await;
+        assert_eq!(
+            groups().await.len(),
+            before.len() + 1,
+            "no group is made on a target that nothing serves"
+        );
+        let registration = site.cluster().registration(node, 9, 7600, &[target]);
+        site.ask(MgmtRequest::Register(registration)).await.unwrap();
         let after = groups().await;
         assert_eq!(mirrored(&after), 12);
         assert!(before.iter().all(|known| after.contains(known)));

@@ -15,8 +15,26 @@ fn chunked_file(world: &mut World) -> InodeId {
 }
 
 fn end_write(world: &mut World, ino: InodeId, size: u64) {
-    let op = MetaOp::EndWrite { ino, size, blocks: 8, mtime: None, done: true, kill_suid_sgid: false };
+    let op = MetaOp::EndWrite {
+        ino,
+        size,
+        blocks: 8,
+        lens: Vec::new(),
+        mtime: None,
+        done: true,
+        kill_suid_sgid: false,
+    };
     world.run(op).unwrap();
+}
+
+fn report(world: &mut World, ino: InodeId, size: u64, lens: &[u64]) {
+    let lens = lens.to_vec();
+    let op = MetaOp::EndWrite { ino, size, blocks: 8, lens, mtime: None, done: false, kill_suid_sgid: false };
+    world.run(op).unwrap();
+}
+
+fn known(world: &mut World, ino: InodeId) -> Vec<u64> {
+    world.file(MetaOp::Open { ino, wish: None }).unwrap().known
 }
 
 fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
@@ -27,6 +45,48 @@ fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
 fn notes(world: &World, ino: InodeId) -> Vec<(SessionId, Option<u64>)> {
     let page = unsettled(&world.state, ino.partition(), InodeId(0), 100).unwrap();
     page.into_iter().map(|found| (found.record.session, found.record.truncate_to)).collect()
+}
+
+#[test]
+fn lengths_of_chunk_files_are_known_once_they_are_reported_and_until_they_are_cut() {
+    const MIB: u64 = 1 << 20;
+    let mut world = World::new(Holding::All);
+    let file = chunked_file(&mut world);
+    assert!(known(&mut world, file).is_empty());
+    report(&mut world, file, 100, &[100, 0, 0, 0]);
+    assert!(known(&mut world, file).is_empty(), "a session without a note has nothing to say");
+    world.run(MetaOp::BeginWrite { ino: file }).unwrap();
+    report(&mut world, file, 100, &[100, 0, 0, 0]);
+    assert_eq!(known(&mut world, file), [100, 0, 0, 0]);
+    // With a hole in the second chunk; of the fourth the target doesn't tell.
+    report(&mut world, file, 4 * MIB, &[MIB, 0, MIB, 0]);
+    report(&mut world, file, 4 * MIB, &[5, 0, 0, 0]);
+    assert_eq!(known(&mut world, file), [MIB, 0, MIB, 0]);
+    report(&mut world, file, 4 * MIB, &[0, 0, 0, 2 * MIB]);
+    assert_eq!(known(&mut world, file), [MIB, 0, MIB, MIB], "no more than the file has");
+    report(&mut world, file, 4 * MIB, &[0, MIB, 0, 0]);
+    assert_eq!(known(&mut world, file), [MIB; 4]);
+    end_write(&mut world, file, 4 * MIB);
+    // A longer file has nothing more on disk.
+    truncate(&mut world, file, 9 * MIB);
+    assert_eq!(known(&mut world, file), [MIB; 4]);
+    let cut = truncate(&mut world, file, 2 * MIB + 7);
+    assert_eq!(cut.known, [MIB, MIB, 7, 0]);
+    truncate(&mut world, file, 9 * MIB);
+    assert_eq!(known(&mut world, file), [MIB, MIB, 7, 0]);
+    assert!(truncate(&mut world, file, 0).known.is_empty());
+}
+
+#[test]
+fn chunk_files_of_a_file_that_is_inline_are_of_no_account() {
+    let mut world = World::new(Holding::All);
+    let file = world.create(ROOT, "file");
+    let data = bytes("head");
+    let write = MetaOp::WriteInline { ino: file, offset: 0, data, kill_suid_sgid: false, at_end: false };
+    world.run(write).unwrap();
+    world.run(MetaOp::BeginWrite { ino: file }).unwrap();
+    report(&mut world, file, 4, &[4, 0, 0, 0]);
+    assert!(known(&mut world, file).is_empty());
 }
 
 #[test]
@@ -110,6 +170,7 @@ fn a_note_stays_until_its_writer_is_done() {
         ino: file,
         size: 200,
         blocks: 16,
+        lens: Vec::new(),
         mtime: Some(Timestamp::new(60, 0)),
         done: false,
         kill_suid_sgid: false,

@@ -40,6 +40,7 @@ fn written(world: &mut World) -> (InodeId, Layout) {
             ino,
             size: 1 << 22,
             blocks: 8,
+            lens: Vec::new(),
             mtime: None,
             done: true,
             kill_suid_sgid: false,
@@ -94,7 +95,15 @@ fn a_file_that_changed_meanwhile_is_left_alone() {
     world.run(MetaOp::BeginWrite { ino }).unwrap();
     assert_eq!(finish_move(&world.state, &moved).unwrap(), Step::Unsettled);
     world
-        .run(MetaOp::EndWrite { ino, size: 0, blocks: 8, mtime: None, done: true, kill_suid_sgid: false })
+        .run(MetaOp::EndWrite {
+            ino,
+            size: 0,
+            blocks: 8,
+            lens: Vec::new(),
+            mtime: None,
+            done: true,
+            kill_suid_sgid: false,
+        })
         .unwrap();
     assert!(matches!(finish_move(&world.state, &moved).unwrap(), Step::Writes(_)));
     let other = Move { from: moved.after(), ..moved.clone() };

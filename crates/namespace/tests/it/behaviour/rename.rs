@@ -1,6 +1,6 @@
 use crate::support::{Holding, World};
 use types::{Errno, InodeId};
-use wire::RenameMode::{Exchange, NoReplace, Replace};
+use wire::RenameMode::{Exchange, NoReplace, Replace, Whiteout};
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -69,6 +69,28 @@ fn everything_can_be_exchanged_with_everything() {
             let (moved, other) = world.rename((left, from), (right, to), Exchange).unwrap();
             assert_eq!((moved.ino, other.unwrap().ino), before);
             assert_eq!((world.lookup(right, to), world.lookup(left, from)), (Ok(before.0), Ok(before.1)));
+            world.check_invariants();
+        }
+    }
+}
+
+#[test]
+fn a_whiteout_takes_the_place_of_what_moves() {
+    for from in ["file", "empty", "full"] {
+        for to in ["free", from] {
+            let Matrix { mut world, left, right } = Matrix::new();
+            let moving = world.lookup(left, from).unwrap();
+            let moved = world.rename((left, from), (right, to), Whiteout);
+            if (from, to) == ("full", "full") {
+                assert_eq!(moved, Err(Errno::ENOTEMPTY));
+                assert_eq!(world.lookup(left, from), Ok(moving), "what is refused leaves no whiteout");
+                continue;
+            }
+            assert_eq!(moved.unwrap().0.ino, moving);
+            assert_eq!(world.lookup(right, to), Ok(moving));
+            let whiteout = world.lookup(left, from).unwrap();
+            let attr = world.getattr(whiteout).unwrap();
+            assert_eq!((attr.mode, attr.rdev, attr.nlink), (types::mode::S_IFCHR, 0, 1));
             world.check_invariants();
         }
     }

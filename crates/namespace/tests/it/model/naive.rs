@@ -286,7 +286,7 @@ impl Model {
 
     fn entries(&self, dir: usize) -> Result<&BTreeMap<&'static str, usize>, Errno> {
         match &self.nodes[dir] {
-            Node { reclaimed: true, .. } => Err(Errno::ESTALE),
+            Node { reclaimed: true, .. } => Err(Errno::ENOENT),
             Node { content: Content::Directory { entries, .. }, .. } => Ok(entries),
             _ => Err(Errno::ENOTDIR),
         }
@@ -350,7 +350,7 @@ impl Model {
         let links = self.links(of);
         let node = &mut self.nodes[of];
         if node.reclaimed {
-            return Err(Errno::ESTALE);
+            return Err(Errno::ENOENT);
         }
         if matches!(node.content, Content::Directory { .. }) {
             return Err(Errno::EPERM);

@@ -6,7 +6,9 @@
 mod addresses;
 mod calls;
 mod cancel;
+mod endless_answers;
 mod hostile;
+mod long_answers;
 mod lost_connections;
 mod others_numbers;
 mod proxy;
@@ -61,6 +63,8 @@ macro_rules! tests_of_every_way {
             cancel:
                 a_dropped_wait_ends_at_the_server_and_frees_its_place,
                 work_that_does_not_wait_runs_to_its_end;
+            long_answers:
+                an_answer_may_be_longer_than_a_frame;
             restarts:
                 calls_survive_a_server_that_dies_and_comes_back;
             stop:
@@ -120,6 +124,13 @@ macro_rules! tests_of_networks {
 mod tcp {
     tests_of_every_way!(Tcp);
     tests_of_networks!(Tcp);
+    // The tests that move much and concern no way in particular.
+    tests_over! {
+        Tcp;
+        endless_answers:
+            a_server_whose_answer_does_not_end_is_left,
+            an_answer_above_the_limit_is_refused_by_the_server;
+    }
 }
 
 mod tls {

@@ -12,7 +12,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, HashMap, Result};
+use types::{Errno, Error, HashMap, MapHandle, Result};
+use wire::authorization::{Callers, Rule};
 use wire::{Answer, Malformed, Message, Request, Service};
 
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
@@ -76,6 +77,10 @@ impl Request for Ask {
             Ask::Wait(_) => Answer::Waits,
             _ => Answer::Plain,
         }
+    }
+
+    fn rule(&self) -> Rule {
+        Rule { operation: "ask", callers: Callers::Members }
     }
 }
 
@@ -240,6 +245,7 @@ pub fn server_options(way: Way, listen: SocketAddr) -> ServerOptions {
         name: "storage node 3".into(),
         cluster: CLUSTER.into(),
         security: way.security_of_server(),
+        map: MapHandle::default(),
         sum_payloads: true,
         limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..ServerLimits::default() },
     }

@@ -78,27 +78,28 @@ pub fn requests_beyond_the_credits_wait_and_time_out(way: Way) {
     .unwrap();
 }
 
+/// All wait at the service, more than it takes of others.
 pub fn calls_that_wait_leave_room_for_others(way: Way) {
+    const WAITS: usize = 1000;
     let service = Service1::open();
     let server = serve(way, &service);
     let peer = peer_of(way, server.addresses().to_vec(), SHORT);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         {
-            let waits = (0..300).map(|number| channel.call(Ask::Wait(number), None)).collect();
+            let waits = (0..WAITS as u64).map(|number| channel.call(Ask::Wait(number), None)).collect();
             let (mut all, waiting) = (pin!(rt::join_all(waits)), &service.waiting);
-            let mut begun = pin!(until(|| waiting.load(Ordering::SeqCst) == 128));
+            let mut begun = pin!(until(|| waiting.load(Ordering::SeqCst) == WAITS));
             poll_fn(|cx| {
                 assert!(all.as_mut().poll(cx).is_pending());
                 begun.as_mut().poll(cx)
             })
             .await;
             assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
-            assert_eq!(waiting.load(Ordering::SeqCst), 128);
+            assert_eq!(waiting.load(Ordering::SeqCst), WAITS);
         }
-        // Those that had to wait here are gone as well.
         until(|| service.waiting.load(Ordering::SeqCst) == 0).await;
-        assert_eq!(peer.status().links[0].requests, 129);
+        assert_eq!(peer.status().links[0].requests, WAITS as u64 + 1);
     })
     .unwrap();
 }

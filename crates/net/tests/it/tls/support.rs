@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use types::{NodeId, Result};
+use wire::authorization::{Callers, Rule};
 use wire::{Answer, Malformed, Message, Request, Service};
 
 /// Time-out of calls whose time isn't what is tried: both ends of a test may share a core with much else.
@@ -47,6 +48,11 @@ impl<const SERVICE: u8> Request for Ask<SERVICE> {
 
     fn answer_payload(&self) -> Answer {
         if self.fill { Answer::Fills } else { Answer::Plain }
+    }
+
+    fn rule(&self) -> Rule {
+        let callers = if SERVICE == 1 { Callers::Anyone } else { Callers::Members };
+        Rule { operation: "ask", callers }
     }
 }
 
@@ -127,6 +133,7 @@ pub fn serve_at(address: SocketAddr, security: Security) -> Arc<Server> {
         name: "node 1".into(),
         cluster: CLUSTER.into(),
         security,
+        map: types::MapHandle::default(),
         sum_payloads: true,
         limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..ServerLimits::default() },
     };

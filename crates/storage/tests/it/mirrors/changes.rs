@@ -37,6 +37,10 @@ fn what_is_answered_is_on_all_copies() {
         ask(StorageOp::Delete).await;
         cluster.require_equal().await;
         assert_eq!(cluster.on_disk(2).await.len(), 1);
+        // Every member keeps its copy of what is moved aside.
+        cluster.ask_file(InodeId(12), (0, None), StorageOp::SetAside, None).await.unwrap();
+        cluster.require_equal().await;
+        assert!(cluster.on_disk(1).await.is_empty() && cluster.on_disk(2).await.is_empty());
         assert!(cluster.management.changes.lock().unwrap().is_empty());
     });
 }

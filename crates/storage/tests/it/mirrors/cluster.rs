@@ -488,6 +488,28 @@ impl Cluster {
         self.ask_file(ino, (session, None), op, Some(data)).await.unwrap();
     }
 
+    /// What a client is told who knows how long a chunk file is at least.
+    pub async fn ask_known(
+        &self,
+        (ino, known): (InodeId, u64),
+        op: StorageOp,
+        payload: IoBuf,
+    ) -> Result<StorageReply> {
+        loop {
+            let group = self.management.group();
+            let in_group = InGroup { group: GROUP, since: group.since, part: Part::Primary };
+            let request = StorageRequest {
+                group: Some(in_group),
+                known,
+                ..StorageRequest::new(SessionId(3), group.primary().unwrap(), ino, op.clone())
+            };
+            match self.ways.call(request, Some(payload.clone())).await {
+                Err(error) if error.errno == Errno::EREMCHG => rt::sleep(Duration::from_millis(5)).await,
+                answer => return answer,
+            }
+        }
+    }
+
     /// What a member says to a client that has chosen it.
     pub async fn read_at(&self, target: u32, since: u64, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let buf = IoBuf::alloc(len);

@@ -2,6 +2,7 @@
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members_on_disk};
 use chunkstore::Store;
+use rt::IoBuf;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use types::{ByteRange, InodeId};
-use wire::{Healed, Part, Seek, StorageOp, StorageReply};
+use wire::{Healed, Part, Path as Way, Seek, StorageOp, StorageReply};
 
 fn chunk_file(dir: &Path, target: u32, ino: InodeId) -> PathBuf {
     Store::chunk_file_path(&Store::group_dir(&dir.join(target.to_string()), GROUP), ino)
@@ -222,6 +223,75 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_
         cluster.management.set_online(2, true);
         cluster.set_road(2, Road::Open);
         assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(data));
+    });
+}
+
+async fn read_known(cluster: &Cluster, known: u64, len: usize) -> types::Result<Vec<u8>> {
+    let buf = IoBuf::alloc(len);
+    let op = StorageOp::Read { offset: 0, path: Way::Cached };
+    cluster.ask_known((INO, known), op, buf.clone()).await.map(|_| buf.as_slice().to_vec())
+}
+
+/// Removes a chunk file, or cuts it to whole blocks, with its checksums.
+fn spoil(path: &Path, left: u64) {
+    if left == 0 {
+        fs::remove_file(path).unwrap();
+        return fs::remove_file(sum_file(path)).unwrap();
+    }
+    File::options().write(true).open(path).unwrap().set_len(left).unwrap();
+    File::options().write(true).open(sum_file(path)).unwrap().set_len(left / 1024).unwrap();
+}
+
+#[test]
+fn what_one_member_lacks_of_a_known_length_is_read_from_another_and_made_again() {
+    with_members_on_disk(3, |cluster| async move {
+        let data = content(5, 100_000);
+        for (target, left) in [(1, 0), (1, 8192), (2, 0), (2, 8192)] {
+            cluster.write(INO, 3, 0, &data).await;
+            meanwhile(&cluster, |dir| spoil(&chunk_file(dir, target, INO), left)).await;
+            for _ in 0..3 {
+                assert!(read_known(&cluster, 100_000, data.len()).await.unwrap() == data, "{target} {left}");
+            }
+            heal(&cluster, INO).await;
+            healed_soon(&cluster).await;
+        }
+    });
+}
+
+#[test]
+fn what_no_member_has_of_a_known_length_is_refused() {
+    with_members_on_disk(2, |cluster| async move {
+        for left in [0, 8192] {
+            cluster.write(INO, 3, 0, &content(5, 100_000)).await;
+            meanwhile(&cluster, |dir| [1, 2].iter().for_each(|t| spoil(&chunk_file(dir, *t, INO), left)))
+                .await;
+            let error = read_known(&cluster, 100_000, 100_000).await.unwrap_err();
+            assert_eq!(error.errno, types::Errno::EIO, "{error}");
+            assert_eq!(read_known(&cluster, left, 100_000).await.unwrap().len(), 100_000, "a hole");
+            let op = StorageOp::Truncate { len: 0 };
+            cluster.ask_file(INO, (3, None), op, None).await.unwrap();
+        }
+    });
+}
+
+/// A write to a copy of which nothing else is there would make holes of the rest.
+#[test]
+fn a_member_that_is_written_to_while_it_lacks_the_file_gets_all_of_it() {
+    with_members_on_disk(2, |cluster| async move {
+        let mut data = content(5, 5 * MIB as usize);
+        for target in [2, 1] {
+            cluster.write(INO, 3, 0, &data).await;
+            meanwhile(&cluster, |dir| spoil(&chunk_file(dir, target, INO), 0)).await;
+            cluster.drive();
+            let at = 3 * MIB as usize;
+            data[at..at + 4096].fill(target as u8);
+            let op = StorageOp::Write { offset: at as u64, path: Way::Cached, durable: false };
+            let known = (INO, data.len() as u64);
+            cluster.ask_known(known, op, IoBuf::from_slice(&[target as u8; 4096])).await.unwrap();
+            cluster.in_step().await;
+            healed_soon(&cluster).await;
+            assert!(cluster.on_disk(target).await[&INO] == data, "target {target}");
+        }
     });
 }
 

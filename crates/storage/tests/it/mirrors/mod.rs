@@ -12,5 +12,6 @@ mod readers;
 mod resync;
 mod revived;
 mod salvage;
+mod vanished;
 mod verifiers;
 mod watches;

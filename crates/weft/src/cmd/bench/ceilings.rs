@@ -17,6 +17,9 @@ use wire::{MgmtReply, MgmtRequest};
 /// What a measurement may take beyond its own time, in the eyes of who waits; the services end it before.
 const MARGIN: Duration = Duration::from_secs(300);
 
+/// Ceilings that one request takes to management: some 200 KiB of a MiB.
+const CEILINGS_PER_REQUEST: usize = 1000;
+
 /// Measures targets, one after the other.
 pub fn storage(args: &BenchStorageArgs) -> Result<()> {
     let of_drives = |limit| {
@@ -135,11 +138,14 @@ pub(super) fn measured(
 
 /// Where something was measured several times, with several numbers of streams, the services have kept the last: the best takes its place.
 fn keep(dir: &Path, best: &[Ceiling]) -> Result<()> {
-    let ceilings = best.iter().filter_map(info).collect();
-    match ask(dir, MgmtRequest::NoteCeilings { ceilings })? {
-        MgmtReply::Done => Ok(()),
-        other => Err(unexpected(&other)),
+    let ceilings: Vec<CeilingInfo> = best.iter().filter_map(info).collect();
+    for some in ceilings.chunks(CEILINGS_PER_REQUEST) {
+        match ask(dir, MgmtRequest::NoteCeilings { ceilings: some.to_vec() })? {
+            MgmtReply::Done => {}
+            other => return Err(unexpected(&other)),
+        }
     }
+    Ok(())
 }
 
 fn best_of_each(found: Vec<Ceiling>) -> Vec<Ceiling> {

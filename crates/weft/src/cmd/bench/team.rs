@@ -104,7 +104,7 @@ impl Team {
         let clients = self.clients.len() as u32;
         load::check_for(experiment, place, clients)?;
         let place = std::path::absolute(place).map_err(|e| os_error(place.display(), &e))?;
-        let number = rt::random_u64();
+        let number = rt::secret_u64();
         let folder = Shared::make(Seat { client: 0, clients, load: number }.folder(&place))?;
         for (client, one) in (0..).zip(&mut self.clients) {
             let seat = Seat { client, clients, load: number };

@@ -5,7 +5,7 @@ use bench::characterize::Generator;
 use bench::load::{self, Progress, Watch};
 use bench::{Experiment, FORMAT, Machine, Measured, Results, host, rfc3339};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,9 +77,7 @@ impl Generator for Onlooker<'_> {
 
 /// Says something beside the results.
 pub(super) fn tell(text: &str) {
-    let mut err = std::io::stderr().lock();
-    // Nobody may be there to read it.
-    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+    crate::output::note(text);
 }
 
 /// Results that begin now, without any measurement and ceiling.

@@ -6,7 +6,7 @@ mod file;
 mod walk;
 
 use crate::cli::MigrateArgs;
-use crate::output::{complain, print, print_json};
+use crate::output::{complain, note, print, print_json};
 use crate::size::format_size;
 use file::{File, Progress, Wish};
 use rustix::fs::XattrFlags;
@@ -121,7 +121,7 @@ impl<'a> Run<'a> {
             }
         }
         if self.shown {
-            eprint!("\r\x1b[K");
+            note("\r\x1b[K");
         }
     }
 
@@ -183,7 +183,7 @@ impl<'a> Run<'a> {
         }
         if !self.args.json {
             if self.shown {
-                eprint!("\r\x1b[K");
+                note("\r\x1b[K");
             }
             complain(error);
         }

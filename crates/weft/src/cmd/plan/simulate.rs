@@ -1,7 +1,7 @@
 //! A plan that is run: groups, placement and striping as they would be, on drives, links and cores that are numbers.
 
 use super::rows::number;
-use crate::output::{Align, table};
+use crate::output::{Align, note, table};
 use layout::plan::{Description, Parts, PlannedScheme, parts, plan};
 use report::{Axis, Block, Figure, Point, Scale, Series, Table};
 use scale::{Farm, Hardware, Load, Outcome, Rebuild, Rebuilt, Resource};
@@ -111,7 +111,7 @@ pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
     let shown = std::io::stderr().is_terminal();
     for count in sizes.chain([most]) {
         if shown {
-            eprint!("\r\x1b[Ksimulating {count} servers");
+            note(&format!("\r\x1b[Ksimulating {count} servers"));
         }
         match site.at(count) {
             Ok((found, note)) => {
@@ -122,7 +122,7 @@ pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
         }
     }
     if shown {
-        eprint!("\r\x1b[K");
+        note("\r\x1b[K");
     }
     Ok(Simulated { clients, servers, notes })
 }

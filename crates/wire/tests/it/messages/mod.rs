@@ -4,6 +4,6 @@ mod frozen;
 mod mutated;
 mod refused;
 mod round_trip;
-mod samples;
+pub mod samples;
 mod strategies;
 mod walk;

@@ -4,7 +4,7 @@ use super::round_trip::encoded;
 use super::samples::samples;
 use super::strategies;
 use proptest::prelude::*;
-use types::NodeId;
+use types::{NodeId, Role};
 use wire::MgmtRequest;
 use wire::fuzzing::messages as feed;
 
@@ -47,7 +47,8 @@ fn damaged_messages_of_management_are_decoded_or_refused() {
         let requests = [
             MgmtRequest::Attach { cluster: "c".into(), version: "0.1.0".into(), clock_s: -7 },
             MgmtRequest::AddTarget { node: NodeId(3), path: "/srv/t \"1\"".into(), pool: "default".into() },
-            MgmtRequest::change_node(NodeId(3), Some("n".into()), Some(None)).expect("a change"),
+            MgmtRequest::change_node(NodeId(3), Some("n".into()), Some(None), Some(vec![Role::Meta]))
+                .expect("a change"),
         ];
         for request in requests {
             mutate::damage(&encoded(&request), 1000, feed);

@@ -77,7 +77,13 @@ fn union<T: Debug + 'static>(kinds: Vec<BoxedStrategy<T>>) -> impl Strategy<Valu
 }
 
 fn meta_request(op: MetaOp) -> MetaRequest {
-    MetaRequest { session: SessionId(1), number: None, credentials: Credentials::default(), op }
+    MetaRequest {
+        session: SessionId(1),
+        number: None,
+        credentials: Credentials::default(),
+        privileged: false,
+        op,
+    }
 }
 
 fn storage_request(op: StorageOp) -> StorageRequest {

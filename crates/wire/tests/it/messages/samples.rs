@@ -25,7 +25,7 @@ pub fn samples() -> Vec<Sample> {
         let name = format!("meta_request-{}", kind(&op));
         let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
         let number = Some(Number { lane: 0, sequence: 300 });
-        sample(name, MetaRequest { session: SessionId(7), number, credentials, op })
+        sample(name, MetaRequest { session: SessionId(7), number, credentials, privileged: false, op })
     }));
     samples.extend(meta_replies().into_iter().map(|reply| {
         let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Shared), grant(3, LeaseMode::Write)];
@@ -39,13 +39,21 @@ pub fn samples() -> Vec<Sample> {
     let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
     let op = MetaOp::SetPattern { dir: DIR, change };
     let number = Some(Number { lane: 0, sequence: 300 });
-    let mirrored = MetaRequest { session: SessionId(7), number, credentials, op };
+    let mirrored = MetaRequest { session: SessionId(7), number, credentials, privileged: false, op };
     samples.push(sample("meta_request-set_scheme".to_string(), mirrored));
     let promised = vec![Promise { credentials, file: promised() }];
     let op = MetaOp::Register { in_use: vec![INO], promised };
-    let returns =
-        MetaRequest { session: SessionId(7), number: None, credentials: Credentials::default(), op };
+    let returns = MetaRequest {
+        session: SessionId(7),
+        number: None,
+        credentials: Credentials::default(),
+        privileged: false,
+        op,
+    };
     samples.push(sample("meta_request-register".to_string(), returns));
+    let op = MetaOp::MayOpen { ino: INO, wanted: 6 };
+    let vouched = MetaRequest { session: SessionId(7), number: None, credentials, privileged: true, op };
+    samples.push(sample("meta_request-privileged".to_string(), vouched));
     samples.extend(ranges());
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
@@ -79,7 +87,32 @@ pub fn samples() -> Vec<Sample> {
             StorageRequest { group, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone()) };
         samples.push(sample(format!("storage_request-in_group-{name}"), request));
     }
-    let file = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 0, uncut: true };
+    let op = StorageOp::Read { offset: 1 << 40, path: Path::Cached };
+    let known = StorageRequest { known: 1 << 33, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op) };
+    samples.push(sample("storage_request-known".to_string(), known));
+    let op = MetaOp::EndWrite {
+        ino: INO,
+        size: 1 << 33,
+        blocks: 24,
+        lens: vec![300, 0, 1 << 32],
+        mtime: Some(TIME),
+        done: false,
+        kill_suid_sgid: false,
+    };
+    let credentials = Credentials::default();
+    let measured = MetaRequest { session: SessionId(7), number: None, credentials, privileged: false, op };
+    samples.push(sample("meta_request-measured".to_string(), measured));
+    let file = FileInfo {
+        attr: attr(),
+        layout: None,
+        known: Vec::new(),
+        inline: None,
+        inline_limit: 0,
+        epoch: 0,
+        uncut: true,
+    };
+    let known = FileInfo { known: vec![300, 0, 1 << 32], uncut: false, ..file.clone() };
+    samples.push(sample("meta_response-known".to_string(), MetaResponse::from(MetaReply::File(known))));
     let fenced = FileInfo { epoch: 3 << 44 | 258, uncut: false, ..file.clone() };
     samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
     samples.push(sample("meta_response-uncut".to_string(), MetaResponse::from(MetaReply::File(file))));
@@ -166,8 +199,13 @@ fn grant(ino: u64, mode: LeaseMode) -> Grant {
 /// What is about names with a prefix.
 fn ranges() -> Vec<Sample> {
     let prefix = Bytes::from_static(b"rank3.");
-    let request =
-        |op| MetaRequest { session: SessionId(7), number: None, credentials: Credentials::default(), op };
+    let request = |op| MetaRequest {
+        session: SessionId(7),
+        number: None,
+        credentials: Credentials::default(),
+        privileged: false,
+        op,
+    };
     let list =
         MetaOp::Readdir { dir: DIR, cookie: 7, limit: 2048, attributes: false, prefix: prefix.clone() };
     let reserve = MetaOp::Reserve { dir: DIR, count: 63, prefix };
@@ -201,7 +239,7 @@ fn set() -> SetAttr {
     }
 }
 
-fn meta_ops() -> Vec<MetaOp> {
+pub fn meta_ops() -> Vec<MetaOp> {
     let (ino, parent, dir, name) = (INO, DIR, DIR, name());
     let to = Bytes::from_static(b"target");
     let value = Bytes::from_static(b"value");
@@ -262,6 +300,7 @@ fn meta_ops() -> Vec<MetaOp> {
             ino,
             size: 1 << 33,
             blocks: 24,
+            lens: Vec::new(),
             mtime: Some(TIME),
             done: true,
             kill_suid_sgid: true,
@@ -288,11 +327,15 @@ fn meta_ops() -> Vec<MetaOp> {
         },
         MetaOp::MayOpen { ino, wanted: 6 },
         MetaOp::Reopen { ino, past: 3 << 44 | 257 },
-        MetaOp::Introduce { ino, groups: vec![100, 27], privileged: true },
+        MetaOp::Introduce { ino, groups: vec![100, 27] },
         MetaOp::Migrate { ino, pool: Some("nvme".into()), scheme: Some("mirror:2".into()) },
         MetaOp::MigrationOf { ino },
         MetaOp::Reserve { dir, count: 1024, prefix: Bytes::new() },
         MetaOp::Deliver { file: Box::new(promised()) },
+        MetaOp::ReclaimOpens { inodes: vec![ino, InodeId(9)] },
+        MetaOp::ReclaimSizes {
+            sizes: vec![KnownSize { ino, size: 5_000_000_000 }, KnownSize { ino: InodeId(9), size: 0 }],
+        },
     ]
 }
 
@@ -351,6 +394,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::File(FileInfo {
             attr: attr(),
             layout: Some(layout),
+            known: Vec::new(),
             inline: Some(Bytes::new()),
             inline_limit: 4096,
             epoch: 0,
@@ -366,13 +410,14 @@ fn meta_replies() -> Vec<MetaReply> {
     ]
 }
 
-fn storage_ops() -> Vec<StorageOp> {
+pub fn storage_ops() -> Vec<StorageOp> {
     vec![
         StorageOp::Read { offset: 1 << 40, path: Path::Cached },
         StorageOp::Write { offset: 4096, path: Path::Direct, durable: true },
         StorageOp::Truncate { len: 5 },
         StorageOp::Allocate { range: ByteRange::new(1, 1 << 20), how: Allocate::Zero },
         StorageOp::Delete,
+        StorageOp::SetAside,
         StorageOp::Sync,
         StorageOp::SyncTarget,
         StorageOp::Stat,
@@ -396,10 +441,11 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Traffic,
         StorageOp::Rewrite { range: ByteRange::new(4096, 12_288), len: Some(10_000) },
         StorageOp::Expect { first: 4096, len: 1 << 25 },
+        StorageOp::Room { range: ByteRange::new(4096, 1 << 30) },
     ]
 }
 
-fn kv_requests() -> Vec<KvRequest> {
+pub fn kv_requests() -> Vec<KvRequest> {
     let bytes = Bytes::from_static;
     let first = KvBatch {
         guards: vec![(bytes(b"owner"), Some(bytes(b"me"))), (bytes(b"gone"), None)],
@@ -444,6 +490,12 @@ fn storage_replies() -> Vec<StorageReply> {
             damaged: vec![ByteRange::new(4096, 8192)],
         }),
         StorageReply::Healed(wire::Healed { damaged: 3, mended: 2, unclear: 1 }),
+        StorageReply::Room(wire::Room {
+            disk: 0x801,
+            free: 1 << 39,
+            wanted: 8192,
+            gaps: vec![ByteRange::new(4096, 8192), ByteRange::new(1 << 20, (1 << 20) + 4096)],
+        }),
         StorageReply::Rates(vec![
             wire::Rate { of: wire::RateOf::Write, rate: 1 << 33, streams: 16 },
             wire::Rate { of: wire::RateOf::Checksum, rate: 1, streams: 1 },
@@ -452,7 +504,7 @@ fn storage_replies() -> Vec<StorageReply> {
     ]
 }
 
-fn partitions_requests() -> Vec<PartitionsRequest> {
+pub fn partitions_requests() -> Vec<PartitionsRequest> {
     let (partition, token, session) = (PartitionId(3), 0x0102_0304_0506_0708, SessionId(7));
     let target = TargetId(12);
     vec![

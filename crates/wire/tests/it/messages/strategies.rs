@@ -9,11 +9,13 @@ use wire::mgmt::{DrainProgress, Touched};
 use wire::*;
 
 pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
-    let head = (any::<u64>(), of(numbers()), any::<[u32; 3]>());
-    (head, select(meta_ops()).prop_flat_map(|op| op)).prop_map(|((session, number, [uid, gid, pid]), op)| {
-        let credentials = Credentials { uid, gid, pid };
-        MetaRequest { session: SessionId(session), number, credentials, op }
-    })
+    let head = (any::<u64>(), of(numbers()), any::<[u32; 3]>(), any::<bool>());
+    (head, select(meta_ops()).prop_flat_map(|op| op)).prop_map(
+        |((session, number, [uid, gid, pid], privileged), op)| {
+            let credentials = Credentials { uid, gid, pid };
+            MetaRequest { session: SessionId(session), number, credentials, privileged, op }
+        },
+    )
 }
 
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
@@ -36,12 +38,12 @@ pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
 }
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
-    let head =
-        (any::<u64>(), any::<u32>(), ino(), of(numbers()), of(capability()), any::<u64>(), of(in_group()));
+    let whose = (any::<u64>(), any::<u32>(), ino(), of(numbers()), of(capability()));
+    let head = (whose, any::<u64>(), of(in_group()), any::<u64>());
     (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
-        |((session, target, ino, number, capability, epoch, group), op)| {
+        |(((session, target, ino, number, capability), epoch, group, known), op)| {
             let (session, target) = (SessionId(session), TargetId(target));
-            StorageRequest { session, target, ino, number, capability, epoch, group, op }
+            StorageRequest { session, target, ino, number, capability, epoch, group, known, op }
         },
     )
 }
@@ -92,6 +94,9 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
             StorageReply::Healed(wire::Healed { damaged, mended, unclear })
         }),
         prop::collection::vec(rate(), 0..5).prop_map(StorageReply::Rates),
+        (any::<(u64, u64, u64)>(), vec_of(range())).prop_map(|((disk, free, wanted), gaps)| {
+            StorageReply::Room(wire::Room { disk, free, wanted, gaps })
+        }),
     ]
 }
 
@@ -162,7 +167,8 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         BeginWrite { ino: ino() },
         DropInline { ino: ino(), size: u64s(), mtime: time() },
         EndWrite {
-            ino: ino(), size: u64s(), blocks: u64s(), mtime: of(time()), done: flag(), kill_suid_sgid: flag(),
+            ino: ino(), size: u64s(), blocks: u64s(), lens: vec_of(u64s()), mtime: of(time()), done: flag(),
+            kill_suid_sgid: flag(),
         },
         Truncate { ino: ino(), size: u64s(), kill_suid_sgid: flag() },
         TruncateDone { ino: ino() },
@@ -182,10 +188,12 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
         ReclaimLocks { locks: vec_of(held_lock()) },
+        ReclaimOpens { inodes: vec_of(ino()) },
+        ReclaimSizes { sizes: vec_of((ino(), u64s()).prop_map(|(ino, size)| KnownSize { ino, size })) },
         StillYielding { seen: u64s() },
         MayOpen { ino: ino(), wanted: u32s() },
         Reopen { ino: ino(), past: u64s() },
-        Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
+        Introduce { ino: ino(), groups: vec_of(u32s()) },
         Migrate { ino: ino(), pool: of(".{0,20}"), scheme: of(".{0,20}") },
         MigrationOf { ino: ino() },
         Reserve { dir: ino(), count: u32s(), prefix: name() },
@@ -256,6 +264,7 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
             how: select(vec![Allocate::Reserve, Allocate::Punch, Allocate::Zero]),
         },
         Delete,
+        SetAside,
         Sync,
         SyncTarget,
         Stat,
@@ -283,6 +292,7 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Traffic,
         Rewrite { range: range(), len: of(any::<u64>()) },
         Expect { first: any::<u64>(), len: any::<u64>() },
+        Room { range: range() },
     ]
 }
 
@@ -412,7 +422,7 @@ fn mode() -> impl Strategy<Value = LeaseMode> {
 }
 
 fn rename_mode() -> impl Strategy<Value = RenameMode> {
-    select(vec![RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange])
+    select(vec![RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange, RenameMode::Whiteout])
 }
 
 fn xattr_mode() -> impl Strategy<Value = XattrMode> {
@@ -526,10 +536,12 @@ fn dir_entry() -> impl Strategy<Value = DirEntry> {
 }
 
 fn file() -> impl Strategy<Value = FileInfo> {
-    (attr(), of(layout()), of(name()), any::<u32>(), any::<u64>(), any::<bool>()).prop_map(
-        |(attr, layout, inline, inline_limit, epoch, uncut)| FileInfo {
+    let known = vec_of(any::<u64>());
+    (attr(), of(layout()), known, of(name()), any::<u32>(), any::<u64>(), any::<bool>()).prop_map(
+        |(attr, layout, known, inline, inline_limit, epoch, uncut)| FileInfo {
             attr,
             layout,
+            known,
             inline,
             inline_limit,
             epoch,

@@ -1,0 +1,116 @@
+//! Whether a store is still where it was opened: the proof behind every "there is no such file".
+//!
+//! Chunk files are found by path. If the target's file system is unmounted under the store, or
+//! another disk is mounted in its place, the same paths lead elsewhere: to the empty directory
+//! below the mount point, or to files of another store. An `ENOENT` from there says nothing about
+//! this store. So a lookup is believed only if the path of the chunk folder still leads to the
+//! folder that the store has held open since it was opened ([`Home::confirm`]). The check comes
+//! after the lookup, so that it covers everything that happened before the lookup ended.
+
+use crate::error::{Kind, Result, StoreError};
+use crate::identity::{self, Owner};
+use crate::place::CHUNKS;
+use rt::HeldPath;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The directory of an open store, held with its superblock and its chunk folder.
+pub(crate) struct Home {
+    dir: PathBuf,
+    owner: Owner,
+    superblock: HeldPath,
+    chunks: HeldPath,
+}
+
+/// Why the directory isn't the store's any more; travels inside an [`io::Error`] until
+/// [`StoreError::io`] unpacks it.
+#[derive(Debug)]
+pub(crate) struct Vanished(pub(crate) String);
+
+impl fmt::Display for Vanished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Vanished {}
+
+impl Home {
+    /// Holds the directory of a store whose superblock was just checked.
+    ///
+    /// # Errors
+    /// [`Kind::Damaged`] when the chunk folder is missing, which every store has from the
+    /// beginning.
+    pub(crate) fn hold(dir: &Path, owner: Owner) -> Result<Home> {
+        let target = owner.identity.target;
+        let hold = |path: PathBuf| HeldPath::new(&path).map_err(|e| (path, e));
+        let superblock = hold(dir.join(owner.superblock()))
+            .map_err(|(path, e)| StoreError::io(target, "open", &path, e))?;
+        let chunks = hold(dir.join(CHUNKS)).map_err(|(path, e)| match e.kind() {
+            io::ErrorKind::NotFound => StoreError::new(
+                Kind::Damaged,
+                format!("target {target}: the chunk folder {} is missing", path.display()),
+                "look for it in lost+found and put it back; if it is lost for good, so are the files in it",
+            ),
+            _ => StoreError::io(target, "open", &path, e),
+        })?;
+        Ok(Home { dir: dir.to_path_buf(), owner, superblock, chunks })
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Passes on what a lookup below the directory said, if that was the store's own directory.
+    /// Only "found" and "not found" need the proof: any other error is one already.
+    pub(crate) fn confirm<T>(&self, looked_up: io::Result<T>) -> io::Result<T> {
+        match looked_up {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            found_or_not => self.check().and(found_or_not),
+        }
+    }
+
+    /// Whether paths of chunk files lead into this store: one `stat(2)`.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        self.check_one(&self.chunks)
+    }
+
+    /// The same of everything that is held.
+    pub(crate) fn check_all(&self) -> io::Result<()> {
+        self.check_one(&self.superblock)?;
+        self.check_one(&self.chunks)
+    }
+
+    fn check_one(&self, held: &HeldPath) -> io::Result<()> {
+        let cause = match held.is_in_place() {
+            Ok(true) => return Ok(()),
+            Ok(false) => "another one is in its place".to_string(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => "it is gone".to_string(),
+            Err(e) => format!("it can't be examined: {e}"),
+        };
+        Err(io::Error::other(Vanished(format!(
+            "{} isn't the directory that was opened: {}: {cause}",
+            self.dir.display(),
+            held.path().display(),
+        ))))
+    }
+
+    /// Proves that this is the store: everything held is in its place, and the superblock, read
+    /// again, says whose store it is.
+    pub(crate) async fn prove(&self) -> Result<()> {
+        let target = self.owner.identity.target;
+        let vanished = |e| StoreError::io(target, "examine", &self.dir, e);
+        self.check_all().map_err(vanished)?;
+        let is_there = identity::is_there(&self.dir, &self.owner).await;
+        // Afterwards again: what was read came from the held superblock then.
+        self.check_all().map_err(vanished)?;
+        match is_there {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(StoreError::vanished(target, &format!("{} is no store", self.dir.display()))),
+            // The file is there and can't be read now: that says nothing of whose it is.
+            Err(e) if e.kind() == Kind::Io => Err(e),
+            Err(e) => Err(StoreError::vanished(target, e.message())),
+        }
+    }
+}

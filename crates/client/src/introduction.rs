@@ -1,0 +1,112 @@
+//! What the metadata service has to know of a user beyond the ids of the request: its groups, and
+//! whether capabilities override what its ids allow.
+//!
+//! The client says it when the service has refused a request. The kernel has checked most requests
+//! before it sent them, with more knowledge. What it has not checked
+//! ([`MetaOp::is_unchecked_by_kernel`]) needs the capability that Linux asks for.
+
+use crate::lease::Answer;
+use crate::{Client, Standing};
+use types::{Credentials, Errno, Result};
+use wire::{MetaOp, Number};
+
+// Linux `include/uapi/linux/capability.h`.
+const CAP_CHOWN: u64 = 1;
+const CAP_DAC_OVERRIDE: u64 = 1 << 1;
+const CAP_FOWNER: u64 = 1 << 3;
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+const CAP_MKNOD: u64 = 1 << 27;
+const CAP_SETFCAP: u64 = 1 << 31;
+
+/// For whom the client asks; by default on its own account.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct User {
+    pub(crate) credentials: Credentials,
+    /// Capabilities let it do what its ids don't allow.
+    pub(crate) privileged: bool,
+}
+
+impl From<Credentials> for User {
+    fn from(credentials: Credentials) -> User {
+        User { credentials, privileged: false }
+    }
+}
+
+impl Client {
+    pub(crate) async fn change_numbered(
+        &self,
+        number: Number,
+        credentials: Credentials,
+        op: MetaOp,
+    ) -> Result<Answer> {
+        let number = Some(number);
+        // Root needs no introduction, and a single kernel's check is all that counts.
+        let is_checked = self.leases.is_alone() && !op.is_unchecked_by_kernel();
+        match credentials.uid == 0 || is_checked {
+            true => self.send(number, credentials.into(), op).await,
+            false => self.ask_introduced(number, credentials, op).await,
+        }
+    }
+
+    /// Asks for a user, and once more with all that is known of the user if the service refuses.
+    pub(crate) async fn ask_introduced(
+        &self,
+        number: Option<Number>,
+        credentials: Credentials,
+        op: MetaOp,
+    ) -> Result<Answer> {
+        match self.send(number, credentials.into(), op.clone()).await {
+            Err(error) if matches!(error.errno, Errno::EACCES | Errno::EPERM) => {
+                match self.introduce(credentials, &op).await {
+                    Some(user) => self.send(number, user, op).await,
+                    None => Err(error),
+                }
+            }
+            answer => answer,
+        }
+    }
+
+    /// Tells the service the groups of a user who asks for `op`. `None` when nothing is known of it.
+    pub(crate) async fn introduce(&self, credentials: Credentials, op: &MetaOp) -> Option<User> {
+        let standing = self.face().and_then(|face| face.standing(credentials))?;
+        let privileged = overrides(&standing, op);
+        let introduction = MetaOp::Introduce { ino: crate::subject(op), groups: standing.groups };
+        self.send(None, credentials.into(), introduction).await.ok()?;
+        Some(User { credentials, privileged })
+    }
+}
+
+/// Whether capabilities of the user can be why its kernel allows what its ids don't.
+fn overrides(standing: &Standing, op: &MetaOp) -> bool {
+    let needed = match op {
+        MetaOp::MayOpen { .. } => CAP_DAC_OVERRIDE,
+        MetaOp::SetPattern { .. } | MetaOp::Migrate { .. } => CAP_FOWNER | CAP_SYS_ADMIN,
+        // The kernel has checked which of them the change needs.
+        _ => CAP_CHOWN | CAP_DAC_OVERRIDE | CAP_FOWNER | CAP_SYS_ADMIN | CAP_MKNOD | CAP_SETFCAP,
+    };
+    standing.capabilities & needed != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::InodeId;
+
+    #[test]
+    fn what_the_kernel_has_not_checked_needs_the_capability_for_it() {
+        let ino = InodeId(9);
+        let unlink = MetaOp::Unlink { parent: ino, name: "f".into() };
+        let (open, move_it) =
+            (MetaOp::MayOpen { ino, wanted: 4 }, MetaOp::Migrate { ino, pool: None, scheme: None });
+        let may = |capabilities: u64| {
+            let standing = Standing { groups: vec![], capabilities };
+            [&unlink, &open, &move_it].map(|op| overrides(&standing, op))
+        };
+        assert_eq!(may(0), [false; 3]);
+        assert_eq!(may(CAP_MKNOD), [true, false, false]);
+        assert_eq!(may(CAP_DAC_OVERRIDE), [true, true, false]);
+        assert_eq!(may(CAP_FOWNER), [true, false, true]);
+        // Binding low ports says nothing of files.
+        assert_eq!(may(1 << 10), [false; 3]);
+    }
+}

@@ -1,0 +1,275 @@
+//! What has to be there when the engine is opened.
+//!
+//! A journal that is cut, zeroed or missing looks like one whose end a crash has torn, and what it held would be gone
+//! without a word. So two records say what was there:
+//!
+//! - `closed` is written when everything is on disk and the engine is about to be closed: every journal with its length and
+//!   the number of its last batch, and the sum of every tree's list of tables. It is removed by the next open.
+//! - `synced` holds for an engine that wasn't closed: a journal, and the number of a batch in it that is on disk. It is
+//!   written after syncs, and not synced itself: an older record says less, and nothing wrong. So it costs no commit
+//!   anything, and the end of a journal behind that batch may still be torn.
+//!
+//! fjall removes a journal when all that is in it is in tables, the oldest one first, and never the newest; it may do so
+//! until the process ends. So a journal that is missing was removed in good order only if there is a newer one, and if
+//! another list of tables has come since it was noted.
+
+use super::journal::{self, Journal};
+use super::{TREES, corrupt, failed, names, read, tables};
+use crate::KvError;
+use parking_lot::Mutex;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use types::crc32c;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// What was there when an engine was closed in good order.
+const CLOSED: &str = "closed";
+
+/// A batch that is on disk.
+const SYNCED: &str = "synced";
+
+/// What an engine consists of.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Closed {
+    journals: Vec<Left>,
+    /// Each tree's name with the XXH3-128 of the file that names its list of tables.
+    trees: Vec<(String, u128)>,
+}
+
+/// A journal as it was left.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Left {
+    number: u64,
+    /// Bytes of its batches.
+    bytes: u64,
+    /// Number of its last batch; `None` for one without batches.
+    last: Option<u64>,
+}
+
+/// A batch in a journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Batch {
+    pub(crate) journal: u64,
+    pub(crate) number: u64,
+}
+
+/// Checks the journals that there are against both records.
+pub(super) fn check(path: &Path, journals: &[Journal]) -> Result<(), KvError> {
+    if let Some(closed) = read_closed(path)? {
+        check_closed(path, &closed, journals)?;
+    }
+    match read_synced(path) {
+        Some(batch) => check_synced(path, batch, journals),
+        None => Ok(()),
+    }
+}
+
+fn check_closed(path: &Path, closed: &Closed, journals: &[Journal]) -> Result<(), KvError> {
+    let mut is_flushed = false;
+    for (tree, sum) in &closed.trees {
+        let current = path.join(TREES).join(tree).join(tables::CURRENT);
+        is_flushed |= xxh3_128(&read(&current)?) != *sum;
+    }
+    for left in &closed.journals {
+        let file = journal::file(path, left.number);
+        let Some(found) = journals.iter().find(|journal| journal.number == left.number) else {
+            let has_newer = journals.iter().any(|journal| journal.number > left.number);
+            if is_flushed && has_newer {
+                continue;
+            }
+            return Err(corrupt(&file, "it is missing, and was there when the store was closed"));
+        };
+        if (found.end as u64) < left.bytes || found.last < left.last {
+            let batch = |last: Option<u64>| last.map_or("no batch".into(), |last| format!("batch {last}"));
+            let (end, found) = (found.end, batch(found.last));
+            let (bytes, last) = (left.bytes, batch(left.last));
+            let cause = format!(
+                "it has {end} bytes up to {found}; when the store was closed it had {bytes} up to {last}"
+            );
+            return Err(corrupt(&file, cause));
+        }
+    }
+    Ok(())
+}
+
+fn check_synced(path: &Path, batch: Batch, journals: &[Journal]) -> Result<(), KvError> {
+    let Batch { journal, number } = batch;
+    let file = journal::file(path, journal);
+    match journals.iter().find(|found| found.number == journal) {
+        Some(found) if found.last.is_some_and(|last| last >= number) => Ok(()),
+        Some(found) => {
+            let end = found.end;
+            Err(corrupt(
+                &file,
+                format!("its batches end at byte {end}, before batch {number}, which was synced"),
+            ))
+        }
+        None if journals.iter().any(|found| found.number > journal) => Ok(()),
+        None => Err(corrupt(&file, format!("it is missing, with batch {number}, which was synced"))),
+    }
+}
+
+/// Whether anything says that the engine held something.
+pub(super) fn is_known_to_hold_something(path: &Path) -> bool {
+    read_synced(path).is_some()
+}
+
+/// Notes all of an engine that is on disk as it is, while nothing is committed.
+pub(crate) fn note_closed(path: &Path) -> Result<(), KvError> {
+    let mut closed = Closed::default();
+    for Journal { number, end, last, .. } in journal::look(path)? {
+        closed.journals.push(Left { number, bytes: end as u64, last });
+    }
+    for name in names(&path.join(TREES))? {
+        let current = path.join(TREES).join(&name).join(tables::CURRENT);
+        if let (Some(name), true) = (name.to_str(), current.exists()) {
+            closed.trees.push((name.to_owned(), xxh3_128(&read(&current)?)));
+        }
+    }
+    let write = || -> io::Result<()> {
+        let draft = path.join(format!("{CLOSED}.new"));
+        let mut file = File::create(&draft)?;
+        file.write_all(render_closed(&closed).as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, path.join(CLOSED))?;
+        File::open(path)?.sync_all()
+    };
+    write().map_err(|error| failed(&path.join(CLOSED), &error))
+}
+
+/// The engine is about to be opened: what was left of it may change from now on.
+pub(crate) fn forget_closed(path: &Path) -> Result<(), KvError> {
+    let removed = match fs::remove_file(path.join(CLOSED)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        removed => removed,
+    };
+    let on_disk = removed.and_then(|()| File::open(path)?.sync_all());
+    on_disk.map_err(|error| failed(&path.join(CLOSED), &error))
+}
+
+fn read_closed(path: &Path) -> Result<Option<Closed>, KvError> {
+    let file = path.join(CLOSED);
+    let bytes = match fs::read(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|error| failed(&file, &error))?,
+    };
+    let closed = std::str::from_utf8(&bytes).ok().and_then(parse_closed);
+    closed.map(Some).ok_or_else(|| corrupt(&file, "it is not what was written"))
+}
+
+/// A record that can't be understood says nothing: it is not synced, and a crash may have left anything of it.
+fn read_synced(path: &Path) -> Option<Batch> {
+    parse_synced(&fs::read_to_string(path.join(SYNCED)).ok()?)
+}
+
+pub(crate) fn render_closed(closed: &Closed) -> String {
+    let mut text = String::new();
+    for Left { number, bytes, last } in &closed.journals {
+        let last = last.map_or("-".into(), |last| last.to_string());
+        text += &format!("journal {number} {bytes} {last}\n");
+    }
+    for (name, sum) in &closed.trees {
+        text += &format!("tree {name} {sum:032x}\n");
+    }
+    let sum = crc32c(text.as_bytes());
+    text + &format!("sum {sum:08x}\n")
+}
+
+pub(crate) fn parse_closed(text: &str) -> Option<Closed> {
+    let (lines, sum) = text.strip_suffix('\n')?.rsplit_once('\n')?;
+    let lines = &text[..lines.len() + 1];
+    if sum != format!("sum {:08x}", crc32c(lines.as_bytes())) {
+        return None;
+    }
+    let mut closed = Closed::default();
+    for line in lines.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["journal", number, bytes, last] => closed.journals.push(Left {
+                number: number.parse().ok()?,
+                bytes: bytes.parse().ok()?,
+                last: if last == "-" { None } else { Some(last.parse().ok()?) },
+            }),
+            ["tree", name, sum] => closed.trees.push((name.into(), u128::from_str_radix(sum, 16).ok()?)),
+            _ => return None,
+        }
+    }
+    Some(closed)
+}
+
+/// Always as long, so that each record covers the one before.
+pub(crate) fn render_synced(batch: Batch) -> String {
+    let text = format!("{:020} {:020}", batch.journal, batch.number);
+    let sum = crc32c(text.as_bytes());
+    format!("{text} {sum:08x}\n")
+}
+
+pub(crate) fn parse_synced(text: &str) -> Option<Batch> {
+    let (numbers, sum) = text.strip_suffix('\n')?.rsplit_once(' ')?;
+    if sum != format!("{:08x}", crc32c(numbers.as_bytes())) {
+        return None;
+    }
+    let (journal, number) = numbers.split_once(' ')?;
+    Some(Batch { journal: journal.parse().ok()?, number: number.parse().ok()? })
+}
+
+/// What is known of syncs of an open engine, and the record of it.
+pub(crate) struct Synced {
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` when the record can't be written.
+    file: Option<File>,
+    /// The newest journal when the last sync began, and the number that the next batch was to get some time after that.
+    seen: Option<Batch>,
+    /// The number in the record.
+    noted: u64,
+}
+
+impl Synced {
+    /// That of an engine that is being opened.
+    pub(crate) fn open(path: &Path) -> Synced {
+        let file = File::options().create(true).truncate(false).write(true).open(path.join(SYNCED));
+        let file = file.map_err(|error| warn(path, &error)).ok();
+        Synced { state: Mutex::new(State { file, seen: None, noted: 0 }) }
+    }
+
+    /// A sync has ended. When it began, `journal` was the newest one, and a batch with this number or a higher one was
+    /// committed; `next` is the number that the next batch is to get, looked at after the journal was.
+    ///
+    /// A batch that got its number between two syncs which met the same journal is in that journal: it is noted.
+    pub(crate) fn note(&self, path: &Path, journal: u64, committed: u64, next: u64) {
+        let mut state = self.state.lock();
+        let is_here = state.seen.is_some_and(|seen| seen.journal == journal && seen.number <= committed);
+        if is_here && committed > state.noted {
+            state.write(path, Batch { journal, number: committed });
+        }
+        state.seen = Some(Batch { journal, number: next });
+    }
+}
+
+impl State {
+    fn write(&mut self, path: &Path, batch: Batch) {
+        let Some(file) = &self.file else { return };
+        match file.write_all_at(render_synced(batch).as_bytes(), 0) {
+            Ok(()) => self.noted = batch.number,
+            Err(error) => {
+                warn(path, &error);
+                self.file = None;
+            }
+        }
+    }
+}
+
+fn warn(path: &Path, error: &io::Error) {
+    tracing::warn!(
+        store = %path.display(), %error,
+        "can't note what is on disk: a loss of the end of a journal may go unnoticed"
+    );
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::*;
+use crate::{Batch, Embedded, Engine};
+use bytes::Bytes;
+use std::path::PathBuf;
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number:08}").into_bytes()
+}
+
+/// No zeros, and nothing that can be compressed.
+fn value(number: u32, length: usize) -> Bytes {
+    let mut state = number as u64 + 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8 | 1
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+fn put(engine: &Embedded, numbers: std::ops::Range<u32>, length: usize) {
+    for number in numbers {
+        let writes = vec![(key(number), Some(value(number, length)))];
+        engine.apply(&[Batch { writes, ..Batch::default() }]).unwrap();
+    }
+}
+
+fn has(dir: &Path, mut numbers: std::ops::Range<u32>) -> bool {
+    let engine = Embedded::open(dir).unwrap();
+    numbers.all(|number| engine.get(&key(number)).unwrap().is_some())
+}
+
+/// An engine with 21 pairs that was closed in good order, and its journal.
+fn closed() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Embedded::open(dir.path()).unwrap();
+    put(&engine, 0..21, 100);
+    engine.settle().unwrap();
+    drop(engine);
+    assert!(dir.path().join(CLOSED).exists());
+    let journal = dir.path().join("0.jnl");
+    assert!(journal.exists());
+    (dir, journal)
+}
+
+/// Bytes of the only journal that are in use.
+fn used(journal: &Path) -> u64 {
+    journal::look(journal.parent().unwrap()).unwrap()[0].end as u64
+}
+
+fn set_len(file: &Path, len: u64) {
+    File::options().write(true).open(file).unwrap().set_len(len).unwrap();
+}
+
+fn zero(file: &Path, from: u64) {
+    let zeros = vec![0; (used(file) - from) as usize];
+    File::options().write(true).open(file).unwrap().write_all_at(&zeros, from).unwrap();
+}
+
+/// The store is refused by the name of a file, every time.
+fn is_refused(dir: &Path, file: &Path) {
+    for _ in 0..2 {
+        match Embedded::open(dir).err() {
+            Some(KvError::Corrupt { path, .. }) => assert_eq!(Path::new(&path), file),
+            other => panic!("{}: {other:?}", file.display()),
+        }
+    }
+}
+
+/// Each does something to a journal.
+fn damages() -> [(&'static str, fn(&Path)); 6] {
+    [
+        ("emptied", |journal| set_len(journal, 0)),
+        ("cut in the middle", |journal| set_len(journal, used(journal) / 2)),
+        ("without its last byte", |journal| set_len(journal, used(journal) - 1)),
+        ("zeroed", |journal| zero(journal, 0)),
+        ("its second half zeroed", |journal| zero(journal, used(journal) / 2)),
+        ("removed", |journal| fs::remove_file(journal).unwrap()),
+    ]
+}
+
+#[test]
+fn an_engine_that_was_closed_has_all_of_its_journal_or_is_refused() {
+    for (name, damage) in damages() {
+        let (dir, journal) = closed();
+        let mut before = vec![0; used(&journal) as usize];
+        File::open(&journal).unwrap().read_exact_at(&mut before, 0).unwrap();
+        damage(&journal);
+        println!("{name}");
+        is_refused(dir.path(), &journal);
+        fs::write(&journal, before).unwrap();
+        assert!(has(dir.path(), 0..21), "{name}: it is put back, and nothing was changed");
+    }
+}
+
+#[test]
+fn an_engine_that_was_closed_has_its_tree_or_is_refused() {
+    let (dir, _) = closed();
+    let (tree, away) = (dir.path().join("keyspaces/1"), dir.path().join("away"));
+    fs::rename(&tree, &away).unwrap();
+    is_refused(dir.path(), &tree.join("current"));
+    fs::rename(&away, &tree).unwrap();
+    assert!(has(dir.path(), 0..21));
+}
+
+/// Nothing but a flush of what is in it is a reason to remove it.
+#[test]
+fn a_journal_with_a_newer_one_is_missed_unless_there_is_another_list_of_tables() {
+    let (dir, journal) = closed();
+    fs::remove_file(&journal).unwrap();
+    let newer = dir.path().join("1.jnl");
+    fs::write(&newer, "").unwrap();
+    is_refused(dir.path(), &journal);
+    let check = || check(dir.path(), &journal::look(dir.path()).unwrap());
+    assert!(check().is_err());
+    let record = dir.path().join(CLOSED);
+    let text = fs::read_to_string(&record).unwrap();
+    let sum = xxh3_128(&fs::read(dir.path().join("keyspaces/1/current")).unwrap());
+    let other = text.replace(&format!("{sum:032x}"), &format!("{:032x}", 7));
+    assert_ne!(other, text);
+    let lines = &other[..other.trim_end().rfind('\n').unwrap() + 1];
+    fs::write(&record, format!("{lines}sum {:08x}\n", crc32c(lines.as_bytes()))).unwrap();
+    check().unwrap();
+    fs::remove_file(newer).unwrap();
+    assert!(check().is_err());
+}
+
+#[test]
+fn a_damaged_record_of_a_closed_engine_is_refused() {
+    let (dir, _) = closed();
+    let record = dir.path().join(CLOSED);
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.replacen("journal", "journey", 1)).unwrap();
+    is_refused(dir.path(), &record);
+}
+
+#[test]
+fn what_a_crash_has_torn_is_cut_down_to_what_was_synced_and_no_further() {
+    let crashed = || {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Embedded::open(dir.path()).unwrap();
+        let journal = dir.path().join("0.jnl");
+        let mut synced = 0;
+        for round in 0..3 {
+            put(&engine, round * 10..round * 10 + 10, 700);
+            engine.persist().unwrap();
+            synced = used(&journal);
+        }
+        put(&engine, 30..40, 700);
+        (dir, journal, synced)
+    };
+    let (dir, journal, synced) = crashed();
+    set_len(&journal, synced + 300);
+    assert!(has(dir.path(), 0..30) && !has(dir.path(), 30..31));
+    let (dir, journal, synced) = crashed();
+    zero(&journal, synced);
+    assert!(has(dir.path(), 0..30) && !has(dir.path(), 30..31));
+    for (name, damage) in damages() {
+        let (dir, journal, synced) = crashed();
+        set_len(&journal, synced);
+        damage(&journal);
+        println!("{name}");
+        is_refused(dir.path(), &journal);
+    }
+}
+
+#[test]
+fn who_only_looked_and_was_killed_leaves_an_engine_that_opens() {
+    let (dir, _) = closed();
+    assert!(has(dir.path(), 0..21));
+    assert!(!dir.path().join(CLOSED).exists(), "it may have changed");
+    assert!(has(dir.path(), 0..21));
+    let engine = Embedded::open(dir.path()).unwrap();
+    engine.settle().unwrap();
+    put(&engine, 21..22, 100);
+    drop(engine);
+    // What was committed after that is not in the record.
+    assert!(has(dir.path(), 0..22));
+}
+
+/// fjall begins another journal at 64 MB, and removes the old one when all of it is in tables.
+#[test]
+fn a_journal_that_was_removed_in_good_order_is_not_missed() {
+    for settles in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Embedded::open(dir.path()).unwrap();
+        let mut count = 0;
+        while dir.path().join("0.jnl").exists() {
+            assert!(count < 20_000, "the first journal stays");
+            put(&engine, count..count + 20, 60_000);
+            engine.persist().unwrap();
+            count += 20;
+        }
+        if settles {
+            engine.settle().unwrap();
+        }
+        drop(engine);
+        assert!(has(dir.path(), 0..count));
+    }
+}

@@ -1,0 +1,128 @@
+//! Whether a caller may send a request, by the table of `wire::authorization`, its certificate, and what the
+//! cluster map says of its node.
+//!
+//! Invariant: no service sees a request before this has admitted it.
+
+use crate::Caller;
+use crate::limits::{MAP_PATIENCE, MAP_POLL, REFUSAL_LOG_INTERVAL};
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role};
+use wire::Service;
+use wire::authorization::{Callers, Principal, Roles, Rule};
+
+/// What became of a request at the door.
+pub(super) enum Verdict {
+    Admitted,
+    Refused(Error),
+    /// Not by the map that is here, but the caller knows a later one.
+    MapIsOlder,
+}
+
+/// Decides for all cores of a server.
+pub(super) struct Admission {
+    map: MapHandle,
+    /// When a refusal was logged last, by the monotonic clock.
+    logged_ns: AtomicU64,
+}
+
+/// The number of the service that is asked, and the row of the request in its table.
+type Asked<'a> = (u8, &'a Rule);
+
+impl Admission {
+    /// By this map, as it is at any time.
+    pub(super) fn by(map: MapHandle) -> Admission {
+        Admission { map, logged_ns: AtomicU64::new(0) }
+    }
+
+    /// Decides on a request of a caller that knows the map `epoch`.
+    pub(super) fn judge(&self, caller: &Caller, asked: Asked<'_>, epoch: Epoch) -> Verdict {
+        let (principal, callers) = (caller.proof.principal(), &asked.1.callers);
+        // Requests of clients, the most by far, don't depend on the map.
+        match callers.by_certificate(principal) {
+            Some(true) => return Verdict::Admitted,
+            Some(false) => return Verdict::Refused(self.refusal(caller, asked, None)),
+            None => {}
+        }
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        if callers.include(principal, &map) {
+            return Verdict::Admitted;
+        }
+        if map.epoch < epoch.max(callers.decided_by()) {
+            return Verdict::MapIsOlder;
+        }
+        Verdict::Refused(self.refusal(caller, asked, Some(&map)))
+    }
+
+    /// Decides by the map that the caller knows, as soon as it is here.
+    pub(super) async fn await_map(&self, caller: &Caller, asked: Asked<'_>, epoch: Epoch) -> Result<()> {
+        let began_ns = rt::monotonic_ns();
+        loop {
+            rt::sleep(MAP_POLL).await;
+            let is_over = rt::monotonic_ns() - began_ns > MAP_PATIENCE.as_nanos() as u64;
+            match self.judge(caller, asked, if is_over { Epoch(0) } else { epoch }) {
+                Verdict::Admitted => return Ok(()),
+                Verdict::Refused(error) => return Err(error),
+                Verdict::MapIsOlder if is_over => {
+                    let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+                    return Err(self.refusal(caller, asked, Some(&map)));
+                }
+                Verdict::MapIsOlder => {}
+            }
+        }
+    }
+
+    /// `map`: what decided, beside the certificate.
+    #[cold]
+    fn refusal(&self, caller: &Caller, (service, rule): Asked<'_>, map: Option<&ClusterMap>) -> Error {
+        let Rule { operation, callers } = rule;
+        if let Some(map) = map.filter(|map| callers.know_another_version(map)) {
+            return Error::new(Errno::EREMCHG, format!("the group has another version in map {}", map.epoch));
+        }
+        let (name, principal) = (&caller.name, caller.proof.principal());
+        let service = Service::from_number(service).map_or("an unknown service", Service::name);
+        let standing = match (principal, map) {
+            (Principal::Node(node), Some(map)) => standing(map, node),
+            _ => String::new(),
+        };
+        let message = format!(
+            "{name} may not ask for {operation} ({service} service): that is for {callers}{standing}"
+        );
+        let (now_ns, last_ns) = (rt::monotonic_ns(), self.logged_ns.load(Ordering::Relaxed));
+        if last_ns == 0 || now_ns.saturating_sub(last_ns) > REFUSAL_LOG_INTERVAL.as_nanos() as u64 {
+            self.logged_ns.store(now_ns.max(1), Ordering::Relaxed);
+            tracing::warn!(address = %caller.address, "a request is refused: {message}");
+        }
+        Error::new(Errno::EACCES, message).hint(remedy(principal, callers))
+    }
+}
+
+/// What the map says of a node.
+fn standing(map: &ClusterMap, node: NodeId) -> String {
+    match map.node(node) {
+        None => format!(", and node {node} is not in cluster map {}", map.epoch),
+        Some(known) => {
+            let roles: Vec<&str> = known.roles.iter().map(|role: &Role| role.name()).collect();
+            let roles = if roles.is_empty() { "no role".to_string() } else { roles.join(",") };
+            format!(", and cluster map {} gives node {node} {roles}", map.epoch)
+        }
+    }
+}
+
+fn remedy(principal: Principal, callers: &Callers) -> &'static str {
+    match (principal, callers) {
+        (Principal::Stranger, _) => "let it join: weft node join TOKEN",
+        (_, Callers::Console) => "run the command on the management node",
+        (Principal::Node(_), Callers::Clients) => {
+            "mount with a client's cluster file: weft cluster token --client prints one"
+        }
+        (Principal::Node(_), Callers::Nodes(roles)) if *roles == Roles::MGMT => {
+            "run the command on the management node"
+        }
+        (Principal::Node(_), Callers::Nodes(_) | Callers::Itself(..)) => {
+            "weft node list shows the roles of nodes, weft node set NODE --roles changes them"
+        }
+        (Principal::Client, _) => "use weft mount; run commands of administrators on the management node",
+        _ => "install the same version of weft on all machines",
+    }
+}

@@ -1,0 +1,130 @@
+//! The disk of a member goes while its node serves on: `umount -l` leaves the empty directory below
+//! the mount point at its path.
+
+use super::cluster::{Cluster, INO, MIB, with_members_on_disk, with_others_on_disk};
+use std::fs;
+use std::path::{Path, PathBuf};
+use types::{InodeId, MemberState, TargetId};
+use wire::{Part, StorageOp, StorageRequest};
+
+fn places(dir: &Path, target: u32) -> [PathBuf; 2] {
+    ["", "-away"].map(|suffix| dir.join(format!("{target}{suffix}")))
+}
+
+fn unmount(dir: &Path, target: u32) {
+    let [here, away] = places(dir, target);
+    fs::rename(&here, away).unwrap();
+    fs::create_dir(here).unwrap();
+}
+
+/// Mounts it again, where nothing may have been left meanwhile.
+async fn mount(cluster: &Cluster, target: u32) {
+    let [here, away] = places(&cluster.dir, target);
+    fs::remove_dir(&here).unwrap();
+    fs::rename(away, here).unwrap();
+    let service = cluster.link(target).service.lock().unwrap().clone().unwrap();
+    service.prove(TargetId(target)).await;
+    assert!(service.is_proven(TargetId(target)));
+}
+
+/// Nothing is open in a node that was just started.
+async fn restart(cluster: &Cluster, target: u32) {
+    // All copies are known to be equal; else the start has to bring others in step.
+    let part = Part::Member { sequence: 0, settled: u64::MAX };
+    let since = cluster.management.group().since.0;
+    cluster.ask_one(target, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
+    cluster.stop(target).await;
+    cluster.start_again(target).await;
+}
+
+async fn fill(cluster: &Cluster) {
+    for ino in 20..28 {
+        cluster.write(InodeId(ino), 3, 0, &vec![ino as u8; MIB as usize + ino as usize]).await;
+    }
+}
+
+#[test]
+fn a_member_whose_disk_is_gone_is_no_source_for_the_one_that_takes_its_place() {
+    with_others_on_disk(2, 1, |cluster| async move {
+        fill(&cluster).await;
+        restart(&cluster, 1).await;
+        // It goes when the member has just been asked for the first time.
+        let (dir, mut is_gone) = (cluster.dir.clone(), false);
+        let unmount_once = move |asked: &StorageRequest| {
+            if !is_gone && asked.group.is_some_and(|group| group.part == Part::Resync) {
+                is_gone = true;
+                unmount(&dir, 1);
+            }
+        };
+        *cluster.link(3).after.lock().unwrap() = Some(Box::new(unmount_once));
+        cluster.management.bring(3, (1, true));
+        cluster.drive();
+        let has_failed = || {
+            let changes = cluster.management.changes.lock().unwrap();
+            let is_it = |change: &storage::MemberChange| {
+                change.target == TargetId(3)
+                    && change.state == MemberState::Bad
+                    && change.reason.contains("target 1 is offline")
+            };
+            changes.iter().any(is_it)
+        };
+        cluster.until("the attempt has failed", has_failed).await;
+        let group = cluster.management.group();
+        assert_eq!(group.members.len(), 3, "somebody has left: {group:?}");
+        assert_eq!(cluster.management.state(3), MemberState::Bad);
+        mount(&cluster, 1).await;
+        cluster.until("another one has its place", || cluster.management.group().members.len() == 2).await;
+        cluster.in_step().await;
+        assert_eq!(cluster.on_disk(3).await.len(), 8);
+    });
+}
+
+#[test]
+fn a_target_that_management_believes_to_be_gone_is_no_source() {
+    with_others_on_disk(2, 1, |cluster| async move {
+        fill(&cluster).await;
+        cluster.management.set_online(1, false);
+        cluster.management.bring(3, (1, true));
+        cluster.drive();
+        // As long as several looks at the map.
+        rt::sleep(std::time::Duration::from_secs(2)).await;
+        let changes = cluster.management.changes.lock().unwrap().clone();
+        assert!(changes.iter().all(|change| change.target != TargetId(3)), "{changes:?}");
+        cluster.management.set_online(1, true);
+        cluster.until("another one has its place", || cluster.management.group().members.len() == 2).await;
+        cluster.in_step().await;
+    });
+}
+
+#[test]
+fn a_primary_whose_disk_is_gone_lets_others_answer_and_gives_way() {
+    with_members_on_disk(2, |cluster| async move {
+        let data = vec![7; 3 * MIB as usize + 5];
+        cluster.write(INO, 3, 0, &data).await;
+        restart(&cluster, 1).await;
+        unmount(&cluster.dir, 1);
+        assert_eq!(cluster.read(INO, data.len()).await, data, "the other one has it");
+        cluster.write(INO, 3, MIB, &[9; 100]).await;
+        cluster.write(InodeId(40), 3, 0, &[1; 100]).await;
+        assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
+        assert_eq!(cluster.read(InodeId(40), 100).await, [1; 100]);
+        mount(&cluster, 1).await;
+        cluster.drive();
+        cluster.in_step().await;
+    });
+}
+
+#[test]
+fn a_member_whose_disk_is_gone_is_taken_out_by_the_next_change() {
+    with_members_on_disk(2, |cluster| async move {
+        fill(&cluster).await;
+        unmount(&cluster.dir, 2);
+        cluster.write(InodeId(40), 3, 0, &[1; 100]).await;
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
+        // Also what it has open is not changed there any more.
+        cluster.write(InodeId(20), 3, 0, &[9; 100]).await;
+        mount(&cluster, 2).await;
+        cluster.drive();
+        cluster.in_step().await;
+    });
+}

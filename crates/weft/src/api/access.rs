@@ -1,0 +1,174 @@
+//! Who asks, and what they may: by certificate, or by a token from a file of the node's directory.
+
+use super::http::HttpRequest;
+use crate::node_config::write_whole;
+use crate::output::os_error;
+use std::io::Read;
+use std::path::Path;
+use types::{ClusterMap, NodeId, Result, Role};
+
+/// The token of administrators, in a node's directory.
+const TOKEN_FILE: &str = "api.token";
+
+/// Tokens of programs that only look, one a line.
+const READ_TOKENS_FILE: &str = "api.read-tokens";
+
+/// Randomness of a new token, bytes.
+const TOKEN_BYTES: usize = 32;
+
+/// What a caller may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rights {
+    /// `GET` and `HEAD`.
+    Read,
+    /// Everything.
+    Administrate,
+}
+
+impl Rights {
+    /// Whether a request with this method is among what the caller may do.
+    pub(super) fn allow(self, method: &str) -> bool {
+        self == Rights::Administrate || matches!(method, "GET" | "HEAD")
+    }
+}
+
+/// The tokens of a node.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Tokens {
+    /// Of administrators.
+    pub administrate: String,
+    /// Of programs that only look.
+    pub read: Vec<String>,
+}
+
+impl Tokens {
+    /// Those of a node's directory; where there are none, one of each kind is made.
+    pub fn of(dir: &Path) -> Result<Tokens> {
+        let mut administrate = lines_of(&dir.join(TOKEN_FILE))?;
+        let read = lines_of(&dir.join(READ_TOKENS_FILE))?;
+        Ok(Tokens { administrate: administrate.swap_remove(0), read })
+    }
+
+    fn rights(&self, token: &str) -> Option<Rights> {
+        // Every token is compared, whichever fits.
+        let is_reader = self.read.iter().fold(false, |found, known| found | is_same(known, token));
+        match is_same(&self.administrate, token) {
+            true => Some(Rights::Administrate),
+            false => is_reader.then_some(Rights::Read),
+        }
+    }
+}
+
+/// The tokens in a file, without comments; the file is made with a random one if need be.
+///
+/// # Errors
+/// `EACCES` where another user may read it: such a token proves nothing.
+fn lines_of(path: &Path) -> Result<Vec<String>> {
+    let failed = |e: std::io::Error| os_error(path.display(), &e);
+    let mut text = String::new();
+    match std::fs::File::open(path) {
+        Ok(mut file) => {
+            identity::require_private_file(path, &file.metadata().map_err(failed)?)?;
+            file.read_to_string(&mut text).map_err(failed)?;
+        }
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+        Err(_) => {}
+    }
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let tokens: Vec<String> = lines.map(String::from).collect();
+    if !tokens.is_empty() {
+        return Ok(tokens);
+    }
+    let token: String = rt::secret_bytes::<TOKEN_BYTES>().iter().map(|byte| format!("{byte:02x}")).collect();
+    write_whole(path, &format!("{token}\n"), 0o600)?;
+    Ok(vec![token])
+}
+
+/// Takes as long for every wrong token of its length.
+fn is_same(token: &str, given: &str) -> bool {
+    let (given, token) = (given.as_bytes(), token.as_bytes());
+    given.len() == token.len() && given.iter().zip(token).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+/// What a caller may do; `None`: nothing. A node's certificate counts for what the cluster map says of the
+/// node: management administrates, the others look, as over their own connections.
+pub(super) fn rights_of(
+    tokens: &Tokens,
+    node: Option<NodeId>,
+    map: &ClusterMap,
+    request: &HttpRequest,
+) -> Option<Rights> {
+    let by_certificate =
+        node.and_then(|node| map.node(node)).map(|node| match node.roles.contains(&Role::Mgmt) {
+            true => Rights::Administrate,
+            false => Rights::Read,
+        });
+    let by_token = request.token.as_deref().and_then(|token| tokens.rights(token));
+    match (by_certificate, by_token) {
+        (Some(Rights::Administrate), _) | (_, Some(Rights::Administrate)) => Some(Rights::Administrate),
+        (certificate, token) => certificate.or(token),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{Node, NodeState};
+
+    #[test]
+    fn tokens_are_made_once_and_kept_in_files_of_their_owner() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let made = Tokens::of(dir.path()).unwrap();
+        assert!(made.read.len() == 1 && made.read[0] != made.administrate);
+        assert!(Tokens::of(dir.path()).unwrap() == made);
+        for name in [TOKEN_FILE, READ_TOKENS_FILE] {
+            let mode = std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+        std::fs::write(dir.path().join(READ_TOKENS_FILE), "# monitoring\none\n\n two \n").unwrap();
+        assert_eq!(Tokens::of(dir.path()).unwrap().read, ["one", "two"]);
+    }
+
+    #[test]
+    fn a_certificate_counts_for_the_roles_of_its_node_and_a_token_for_its_file() {
+        let node = |id, roles: &[Role]| Node {
+            id: NodeId(id),
+            name: format!("n{id}"),
+            addresses: vec![],
+            roles: roles.to_vec(),
+            state: NodeState::Online,
+            version: String::new(),
+            rack: None,
+        };
+        let nodes = vec![node(1, &[Role::Mgmt, Role::Meta]), node(2, &[Role::Storage])];
+        let map = ClusterMap { nodes, ..ClusterMap::default() };
+        let tokens = Tokens { administrate: "sesame".into(), read: vec!["one".into(), "two".into()] };
+        let (read, administrate) = (Some(Rights::Read), Some(Rights::Administrate));
+        for (node, token, expected) in [
+            (None, None, None),
+            (None, Some("sesame"), administrate),
+            (None, Some("sesamo"), None),
+            (None, Some(""), None),
+            (None, Some("two"), read),
+            (Some(1), None, administrate),
+            (Some(2), None, read),
+            (Some(2), Some("sesame"), administrate),
+            (Some(2), Some("wrong"), read),
+            // Not in the map: it was removed.
+            (Some(3), None, None),
+        ] {
+            let request = HttpRequest {
+                method: "GET".into(),
+                path: "/".into(),
+                query: String::new(),
+                body: vec![],
+                token: token.map(String::from),
+            };
+            let rights = rights_of(&tokens, node.map(NodeId), &map, &request);
+            assert_eq!(rights, expected, "node {node:?}, token {token:?}");
+        }
+        assert!(Rights::Read.allow("GET") && Rights::Read.allow("HEAD") && !Rights::Read.allow("DELETE"));
+        assert!(Rights::Administrate.allow("DELETE"));
+    }
+}

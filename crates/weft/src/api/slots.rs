@@ -1,0 +1,167 @@
+//! Who may hold a connection, and who may have a request carried out.
+//!
+//! A connection waits until its request is there and its caller has proved something. Waiting connections
+//! can't keep others out: where there are too many, of one network or in all, the oldest one is closed. Then
+//! it takes a slot, of which some are kept for administrators.
+
+use super::access::Rights;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Connections whose callers have proved nothing yet. Each has a thread.
+pub(super) const MAX_WAITING: usize = 32;
+
+/// Of those, the most from one network. More than a browser or a program opens at a time.
+pub(super) const MAX_WAITING_OF_ONE: usize = 8;
+
+/// Requests that are carried out at a time. Each has a thread.
+pub(super) const MAX_RUNNING: usize = 16;
+
+/// Of those, kept for administrators: readers, of which many may poll, don't keep them out.
+pub(super) const KEPT_FOR_ADMINISTRATORS: usize = 4;
+
+/// What counts as one caller: an IPv4 address, or the 64 bits of an IPv6 address that name a network, within
+/// which a machine chooses its addresses freely.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Network(IpAddr);
+
+impl Network {
+    pub(super) fn of(address: IpAddr) -> Network {
+        match address.to_canonical() {
+            IpAddr::V6(address) => Network(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into()),
+            address => Network(address),
+        }
+    }
+}
+
+/// Connections that wait, oldest first, each with what closes it.
+pub(super) struct Waiting<C> {
+    all: Vec<(u64, Network, C)>,
+    next: u64,
+}
+
+impl<C> Default for Waiting<C> {
+    fn default() -> Waiting<C> {
+        Waiting { all: Vec::new(), next: 0 }
+    }
+}
+
+impl<C> Waiting<C> {
+    /// Takes a connection in; gives its number, and one that has to go for it.
+    pub(super) fn enter(&mut self, network: Network, connection: C) -> (u64, Option<C>) {
+        let gone = self.superfluous(network).map(|at| self.all.remove(at).2);
+        let number = self.next;
+        self.next += 1;
+        self.all.push((number, network, connection));
+        (number, gone)
+    }
+
+    /// A connection doesn't wait any more. Says whether it still was there.
+    pub(super) fn leave(&mut self, number: u64) -> bool {
+        let before = self.all.len();
+        self.all.retain(|(known, ..)| *known != number);
+        self.all.len() < before
+    }
+
+    /// The one that goes before another of this network comes: its oldest where it has its share, else the
+    /// oldest of the network that has the most.
+    fn superfluous(&self, network: Network) -> Option<usize> {
+        let count = |of: Network| self.all.iter().filter(|(_, other, _)| *other == of).count();
+        let oldest = |of: Network| self.all.iter().position(|(_, other, _)| *other == of);
+        if count(network) >= MAX_WAITING_OF_ONE {
+            return oldest(network);
+        }
+        if self.all.len() < MAX_WAITING {
+            return None;
+        }
+        let most = self.all.iter().map(|(_, other, _)| *other).max_by_key(|other| count(*other))?;
+        oldest(most)
+    }
+}
+
+/// Counts requests that are carried out.
+#[derive(Default)]
+pub(super) struct Running {
+    all: AtomicUsize,
+}
+
+/// A request's place among them, until this is dropped.
+pub(super) struct Slot<'a>(&'a Running);
+
+impl Running {
+    /// A slot, if one is free for a caller with these rights.
+    pub(super) fn take(&self, rights: Rights) -> Option<Slot<'_>> {
+        let limit = match rights {
+            Rights::Read => MAX_RUNNING - KEPT_FOR_ADMINISTRATORS,
+            Rights::Administrate => MAX_RUNNING,
+        };
+        let slot = Slot(self);
+        (self.all.fetch_add(1, Ordering::Relaxed) < limit).then_some(slot)
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.0.all.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(address: &str) -> Network {
+        Network::of(address.parse().unwrap())
+    }
+
+    #[test]
+    fn a_caller_with_many_connections_loses_its_own() {
+        let mut waiting = Waiting::default();
+        let (loud, quiet) = (network("10.0.0.1"), network("10.0.0.2"));
+        let (first, gone) = waiting.enter(quiet, 1000);
+        assert_eq!(gone, None);
+        let gone: Vec<u32> = (0..20).filter_map(|at| waiting.enter(loud, at).1).collect();
+        assert_eq!(gone, (0..12).collect::<Vec<u32>>(), "its oldest, and nobody else's");
+        assert!(waiting.leave(first), "the quiet one is still there");
+        assert!(!waiting.leave(first));
+    }
+
+    #[test]
+    fn many_callers_lose_the_oldest_of_who_has_most() {
+        let mut waiting = Waiting::default();
+        let of = |at: usize| network(&format!("10.0.{at}.1"));
+        // Two with all that they may have, and many with one each.
+        for at in 0..MAX_WAITING_OF_ONE {
+            assert_eq!((waiting.enter(of(0), at).1, waiting.enter(of(1), 100 + at).1), (None, None));
+        }
+        for at in 2..2 + MAX_WAITING - 2 * MAX_WAITING_OF_ONE {
+            assert_eq!(waiting.enter(of(at), 1000 + at).1, None);
+        }
+        let gone: Vec<usize> = (0..4).filter_map(|at| waiting.enter(of(200 + at), 2000).1).collect();
+        assert_eq!(gone.len(), 4);
+        assert!(gone.iter().all(|gone| *gone < 200), "{gone:?}");
+        assert!(waiting.all.len() <= MAX_WAITING);
+    }
+
+    #[test]
+    fn a_network_is_an_address_or_64_bits() {
+        assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
+        assert_eq!(network("fd00::1:2:3:4"), network("fd00::ffff"));
+        assert_ne!(network("fd00::1"), network("fd00:0:0:1::1"));
+        assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
+    }
+
+    #[test]
+    fn readers_leave_slots_for_administrators() {
+        let running = Running::default();
+        let mut slots: Vec<Slot<'_>> = std::iter::from_fn(|| running.take(Rights::Read)).collect();
+        assert_eq!(slots.len(), MAX_RUNNING - KEPT_FOR_ADMINISTRATORS);
+        slots.extend(std::iter::from_fn(|| running.take(Rights::Administrate)));
+        assert_eq!(slots.len(), MAX_RUNNING);
+        slots.pop();
+        assert!(running.take(Rights::Read).is_none());
+        assert!(running.take(Rights::Administrate).is_some());
+        drop(slots);
+        assert!(running.take(Rights::Read).is_some());
+    }
+}

@@ -1,0 +1,164 @@
+//! Where log lines go: standard error, which a detached process points at its log file.
+//!
+//! A log line never fails the process, and never holds more than its share of a disk: what cannot
+//! be written is counted ([`sink`]), a place in the code that logs too much is suppressed
+//! ([`quota`]), and a log file is rotated while the process runs.
+
+mod place;
+mod quota;
+mod sink;
+
+pub use self::place::{of_mount, of_service};
+
+use self::quota::Quotas;
+use self::sink::Sink;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+use tracing::callsite::Identifier;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::prelude::*;
+
+/// Names the variable that says which lines are written: a level, or `TARGET=LEVEL` for parts of
+/// the program, separated by commas (`info,meta=debug`). Without it, or where it can't be
+/// understood, the level is `info`.
+const FILTER_VARIABLE: &str = "WEFT_LOG";
+
+/// The log of this process.
+static LOG: Mutex<Log> = Mutex::new(Log { sink: Sink::stderr(), quotas: Quotas::new() });
+
+/// Starts logging to standard error.
+pub fn init() {
+    let asked = std::env::var(FILTER_VARIABLE).ok().and_then(|text| text.parse::<Targets>().ok());
+    let filter = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let lines = tracing_subscriber::fmt::layer().with_writer(Writers).with_ansi(false).with_target(false);
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
+}
+
+/// Points the log, and standard error with it, at the end of a file. While the file cannot be
+/// opened, the process runs without a log and tries again.
+pub fn redirect(log: &Path) {
+    with_log(|state| state.sink.redirect(log, attach));
+}
+
+/// The same for the process that serves a state directory, where [`of_service`] says.
+pub fn redirect_service(dir: &Path) {
+    let log = of_service(dir);
+    redirect(&log);
+    place::link_from(dir, &log);
+}
+
+/// Makes a file standard error: messages of a panic and of libraries go there.
+fn attach(file: &File) {
+    // Cannot fail with two open descriptors; and there would be no place to report it to.
+    let _ = rustix::stdio::dup2_stderr(file);
+}
+
+/// What the lines of all threads pass, one at a time.
+struct Log {
+    sink: Sink,
+    quotas: Quotas<Identifier>,
+}
+
+impl Log {
+    /// `source`: the place in the code whose quota the line counts against, if any.
+    fn put(&mut self, source: Option<&Identifier>, line: &[u8], now: Instant) {
+        for summary in self.quotas.due(now) {
+            self.sink.put(&summary, now);
+        }
+        if source.is_none_or(|source| self.quotas.admit(source, line, now)) {
+            self.sink.put(line, now);
+        }
+    }
+}
+
+fn with_log(work: impl FnOnce(&mut Log)) {
+    work(&mut LOG.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// Makes a [`Writer`] for each event.
+struct Writers;
+
+impl MakeWriter<'_> for Writers {
+    type Writer = Writer;
+
+    fn make_writer(&self) -> Writer {
+        Writer { source: None }
+    }
+
+    fn make_writer_for(&self, event: &Metadata<'_>) -> Writer {
+        // An administrator who asks for debug lines wants all of them.
+        let has_quota = *event.level() <= Level::INFO;
+        Writer { source: has_quota.then(|| event.callsite()) }
+    }
+}
+
+/// Takes the line of one event, as a whole, and never fails.
+struct Writer {
+    source: Option<Identifier>,
+}
+
+impl Write for Writer {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        with_log(|log| log.put(self.source.as_ref(), line, Instant::now()));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    /// Set in the process that a test starts, which is itself.
+    const CHILD: &str = "WEFT_TEST_LOGS";
+
+    fn child(name: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let name = format!("logging::tests::{name}");
+        command.args([&name, "--exact", "--nocapture"]).env(CHILD, "1").stdout(Stdio::null());
+        command
+    }
+
+    #[test]
+    fn a_process_outlives_a_full_disk_below_its_standard_error() {
+        if std::env::var_os(CHILD).is_some() {
+            init();
+            tracing::error!("a line");
+            crate::output::note("a note\n");
+            return;
+        }
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let name = "a_process_outlives_a_full_disk_below_its_standard_error";
+        let ended = child(name).stderr(full).status().unwrap();
+        assert!(ended.success(), "{ended}");
+    }
+
+    #[test]
+    fn a_flood_of_lines_becomes_a_few_and_a_count() {
+        const FLOOD: u64 = 1000;
+        if std::env::var_os(CHILD).is_some() {
+            init();
+            for number in 0..FLOOD {
+                tracing::warn!(number, "a connection was refused");
+            }
+            tracing::warn!("a line of another place");
+            return;
+        }
+        let name = "a_flood_of_lines_becomes_a_few_and_a_count";
+        let ended = child(name).stderr(Stdio::piped()).output().unwrap();
+        let log = String::from_utf8_lossy(&ended.stderr);
+        let written = log.lines().filter(|line| line.contains("a connection was refused")).count() as u64;
+        // A slow machine may refill a part of the quota meanwhile.
+        assert!((1..FLOOD / 2).contains(&written), "{written} lines");
+        assert!(log.contains("a line of another place"), "{log}");
+    }
+}

@@ -1,0 +1,159 @@
+//! How many lines each place in the code may log.
+//!
+//! A dead disk, or a stranger who opens connections, makes one place log the same again and again.
+//! Each place has a token bucket of lines. Of the lines without a token only the newest is kept; it
+//! is written with the number of those before it when there is a token again, with whichever line
+//! of the process comes next.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Lines that one place logs in a row: all targets of a large node, each with a failure of its own.
+const BURST: u32 = 64;
+
+/// How long a place waits for another line after its burst: lines of 200 bytes that never end take
+/// 1.7 MB a day.
+const REFILL: Duration = Duration::from_secs(10);
+
+/// How much of a suppressed line is kept, bytes.
+const MAX_KEPT_BYTES: usize = 2048;
+
+/// The quotas of all places that have logged. There are as many as the program has log statements,
+/// some hundreds, so that a list serves.
+pub struct Quotas<K> {
+    list: Vec<(K, Quota)>,
+}
+
+struct Quota {
+    tokens: u32,
+    /// When the bucket got its latest token; while it is full, when it was used last.
+    refilled: Instant,
+    /// Lines without a token since the last that was written.
+    suppressed: u64,
+    /// The newest of them.
+    newest: Vec<u8>,
+}
+
+impl<K: Clone + PartialEq> Quotas<K> {
+    /// No place has logged yet.
+    pub const fn new() -> Quotas<K> {
+        Quotas { list: Vec::new() }
+    }
+
+    /// Whether a line of this place is written now; it is counted if not.
+    pub fn admit(&mut self, source: &K, line: &[u8], now: Instant) -> bool {
+        let at = self.list.iter().position(|(key, _)| key == source).unwrap_or_else(|| {
+            self.list.push((source.clone(), Quota::full(now)));
+            self.list.len() - 1
+        });
+        let quota = &mut self.list[at].1;
+        let admitted = quota.take(now);
+        if !admitted {
+            quota.suppressed += 1;
+            quota.newest.clear();
+            quota.newest.extend_from_slice(&line[..line.len().min(MAX_KEPT_BYTES)]);
+        }
+        admitted
+    }
+
+    /// The newest suppressed lines of places that may log again, each with how many were suppressed
+    /// before it.
+    pub fn due(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        let due = |quota: &mut Quota| {
+            let is_due = quota.suppressed > 0 && quota.take(now);
+            is_due.then(|| quota.summary())
+        };
+        self.list.iter_mut().filter_map(|(_, quota)| due(quota)).collect()
+    }
+}
+
+impl Quota {
+    fn full(now: Instant) -> Quota {
+        Quota { tokens: BURST, refilled: now, suppressed: 0, newest: Vec::new() }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.refilled);
+        let gained = (passed.as_secs() / REFILL.as_secs()).min(u64::from(BURST)) as u32;
+        if self.tokens + gained >= BURST {
+            (self.tokens, self.refilled) = (BURST, now);
+        } else {
+            self.tokens += gained;
+            self.refilled += REFILL * gained;
+        }
+        let admitted = self.tokens > 0;
+        self.tokens -= u32::from(admitted);
+        admitted
+    }
+
+    fn summary(&mut self) -> Vec<u8> {
+        let mut line = std::mem::take(&mut self.newest);
+        let before = std::mem::take(&mut self.suppressed) - 1;
+        line.truncate(line.trim_ascii_end().len());
+        if before > 0 {
+            // A vector takes all.
+            let _ = write!(line, " suppressed_lines={before}");
+        }
+        line.push(b'\n');
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_floods_the_log_writes_its_burst_and_later_a_count() {
+        let mut quotas = Quotas::new();
+        let begin = Instant::now();
+        let line = |number: u32| format!("line {number}\n").into_bytes();
+        let written = (0..BURST + 100).filter(|n| quotas.admit(&"flood", &line(*n), begin)).count();
+        assert_eq!(written, BURST as usize);
+        assert!(quotas.due(begin).is_empty(), "no token yet");
+        assert!(quotas.admit(&"calm", b"another\n", begin), "a place waits for itself alone");
+
+        let told = quotas.due(begin + REFILL);
+        let newest = format!("line {} suppressed_lines=99\n", BURST + 99);
+        assert_eq!(told, [newest.into_bytes()]);
+        assert!(quotas.due(begin + REFILL * 2).is_empty(), "it was told once");
+    }
+
+    #[test]
+    fn a_flood_that_goes_on_costs_one_line_a_refill() {
+        let mut quotas = Quotas::new();
+        let begin = Instant::now();
+        let mut written = 0;
+        for second in 0..1000 {
+            let now = begin + Duration::from_secs(second);
+            for _ in 0..10 {
+                written += quotas.due(now).len();
+                written += usize::from(quotas.admit(&"flood", b"line\n", now));
+            }
+        }
+        let refills = 1000 / REFILL.as_secs() as usize;
+        assert!((refills..=refills + BURST as usize).contains(&written), "{written} lines");
+    }
+
+    #[test]
+    fn a_place_that_was_quiet_has_its_whole_burst_again() {
+        let mut quotas = Quotas::new();
+        let begin = Instant::now();
+        let burst = |quotas: &mut Quotas<&str>, now| {
+            (0..2 * BURST).filter(|_| quotas.admit(&"place", b"line\n", now)).count()
+        };
+        assert_eq!(burst(&mut quotas, begin), BURST as usize);
+        assert_eq!(burst(&mut quotas, begin + REFILL * BURST), BURST as usize);
+    }
+
+    #[test]
+    fn a_long_line_is_kept_in_part() {
+        let mut quotas = Quotas::new();
+        let begin = Instant::now();
+        let long = vec![b'x'; 1 << 20];
+        for _ in 0..=BURST {
+            quotas.admit(&"place", &long, begin);
+        }
+        assert_eq!(quotas.due(begin + REFILL)[0].len(), MAX_KEPT_BYTES + 1);
+    }
+}

@@ -1,0 +1,419 @@
+//! The table of who may ask for what: each operation, asked by each kind of caller.
+
+use super::messages::samples::{kv_requests, meta_ops, partitions_requests, storage_ops};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use types::*;
+use wire::authorization::{Callers, Principal, Rule};
+use wire::mgmt::{Heartbeat, Join, Register, Touched};
+use wire::*;
+
+/// In the map: the management node, a metadata node, and two storage nodes with a target each. The
+/// group has a member on the second one and on a third.
+const MANAGEMENT: NodeId = NodeId(1);
+const METADATA: NodeId = NodeId(2);
+const OTHER_STORAGE: NodeId = NodeId(3);
+const STORAGE: NodeId = NodeId(4);
+const REMOVED: NodeId = NodeId(9);
+const TARGET: TargetId = TargetId(4);
+const GROUP: GroupId = GroupId(7);
+const SINCE: Epoch = Epoch(40);
+
+fn map() -> ClusterMap {
+    let node = |(id, roles): (NodeId, &[Role])| Node {
+        id,
+        name: format!("n{id}"),
+        addresses: vec![],
+        roles: roles.to_vec(),
+        state: NodeState::Online,
+        version: String::new(),
+        rack: None,
+    };
+    let target = |node: NodeId| Target {
+        id: TargetId(node.0),
+        node,
+        pool: PoolId(1),
+        path: String::new(),
+        state: TargetState::Online,
+        capacity: 0,
+        free: 0,
+        class: CapacityClass::Normal,
+        drain: false,
+        used: None,
+    };
+    let roles: [(NodeId, &[Role]); 5] = [
+        (MANAGEMENT, &[Role::Mgmt, Role::Meta]),
+        (METADATA, &[Role::Meta]),
+        (OTHER_STORAGE, &[Role::Storage]),
+        (STORAGE, &[Role::Storage]),
+        (NodeId(5), &[Role::Storage]),
+    ];
+    let group = Group {
+        scheme: Scheme::Mirror(2),
+        members: vec![TARGET, TargetId(5)],
+        since: SINCE,
+        ..Group::single(GROUP, PoolId(1), TARGET)
+    };
+    ClusterMap {
+        epoch: Epoch(50),
+        nodes: roles.into_iter().map(node).collect(),
+        targets: [OTHER_STORAGE, STORAGE, NodeId(5)].into_iter().map(target).collect(),
+        groups: vec![group],
+        ..ClusterMap::default()
+    }
+}
+
+/// One request of each kind. Nodes speak for [`STORAGE`], and of its target.
+fn management_requests() -> Vec<MgmtRequest> {
+    let (node, target, group, pool) = (STORAGE, TARGET, GROUP, || "default".to_string());
+    let rule = ExportRule { clients: ExportClients::Local, export: Export::default() };
+    let (join, register, heartbeat) = (join(), register(), heartbeat());
+    vec![
+        MgmtRequest::Join(join),
+        MgmtRequest::Register(register),
+        MgmtRequest::Heartbeat(heartbeat),
+        MgmtRequest::Goodbye { node, instance: 1 },
+        MgmtRequest::Attach { cluster: String::new(), version: String::new(), clock_s: 0 },
+        MgmtRequest::WatchMap { after: Epoch(0) },
+        MgmtRequest::AddTarget { node, path: "/t".into(), pool: pool() },
+        MgmtRequest::Tidy { target, touched: Touched::default() },
+        MgmtRequest::TidyGroup { group, touched: Touched::default() },
+        MgmtRequest::ListNodes,
+        MgmtRequest::RenameNode { node, name: "n".into() },
+        MgmtRequest::SetRack { node, rack: None },
+        MgmtRequest::SetNode { node, changes: vec![] },
+        MgmtRequest::RemoveNode { node },
+        MgmtRequest::ListTargets,
+        MgmtRequest::SetPool { target, pool: pool() },
+        MgmtRequest::SetDrain { target, drain: true },
+        MgmtRequest::RemoveTarget { target },
+        MgmtRequest::ListPools,
+        MgmtRequest::RenamePool { pool: pool(), name: "p".into() },
+        MgmtRequest::RemovePool { pool: pool() },
+        MgmtRequest::ListSessions,
+        MgmtRequest::EvictSession { session: SessionId(7) },
+        MgmtRequest::ListMetas,
+        MgmtRequest::RebalanceMetas,
+        MgmtRequest::ListExports,
+        MgmtRequest::SetExport { rule },
+        MgmtRequest::RemoveExport { clients: ExportClients::Local },
+        MgmtRequest::Health,
+        MgmtRequest::ListGroups,
+        MgmtRequest::MakeGroups { pool: pool(), scheme: Scheme::Mirror(2) },
+        MgmtRequest::SetMember {
+            group,
+            since: SINCE,
+            target,
+            state: MemberState::Bad,
+            reason: String::new(),
+            orderly: false,
+        },
+        MgmtRequest::SetResync { settings: ResyncSettings::default() },
+        MgmtRequest::SetScrub { settings: ScrubSettings::default() },
+        MgmtRequest::SetChecksums { on: false },
+        MgmtRequest::SetSpare { pool: pool(), percent: 1 },
+        MgmtRequest::ListResyncs,
+        MgmtRequest::RebalanceGroups { pool: pool(), dry_run: true },
+        MgmtRequest::RecoverGroup { group, from: target, accept_loss: false },
+        MgmtRequest::ListScrubs,
+        MgmtRequest::NoteCeilings { ceilings: vec![] },
+        MgmtRequest::ListCeilings,
+        MgmtRequest::NewToken { client: true },
+        MgmtRequest::CertifyApi { node, csr: String::new(), names: vec![] },
+    ]
+}
+
+fn join() -> Join {
+    Join {
+        secret: String::new(),
+        name: String::new(),
+        roles: vec![],
+        addresses: vec![],
+        csr: String::new(),
+        version: String::new(),
+        clock_s: 0,
+        rack: None,
+    }
+}
+
+fn register() -> Register {
+    Register {
+        cluster: String::new(),
+        node: STORAGE,
+        instance: 1,
+        addresses: vec![],
+        roles: vec![],
+        version: String::new(),
+        clock_s: 0,
+        targets: vec![],
+        again: false,
+    }
+}
+
+fn heartbeat() -> Heartbeat {
+    Heartbeat {
+        node: STORAGE,
+        instance: 1,
+        epoch: Epoch(0),
+        clock_s: 0,
+        targets: vec![],
+        resyncs: vec![],
+        scrubs: vec![],
+    }
+}
+
+fn in_session(op: MetaOp, session: SessionId) -> MetaRequest {
+    MetaRequest { session, number: None, credentials: Credentials::default(), privileged: false, op }
+}
+
+fn of_storage(op: StorageOp, session: SessionId, part: Option<Part>) -> StorageRequest {
+    let group = part.map(|part| InGroup { group: GROUP, since: SINCE, part });
+    StorageRequest { group, ..StorageRequest::new(session, TARGET, InodeId(9), op) }
+}
+
+/// Every request, by service and by how it is asked.
+fn tables() -> Vec<(&'static str, Vec<Rule>)> {
+    let client = SessionId(7);
+    let register = MetaOp::Register { in_use: vec![], promised: vec![] };
+    let metadata = |session| {
+        let ops = meta_ops().into_iter().chain([register.clone()]);
+        ops.map(|op| in_session(op, session).rule()).collect()
+    };
+    let storage = |session, part: Option<Part>| {
+        storage_ops().into_iter().map(|op| of_storage(op, session, part).rule()).collect()
+    };
+    let member = Some(Part::Member { sequence: 1, settled: 0 });
+    vec![
+        ("management", management_requests().iter().map(Request::rule).collect()),
+        ("metadata, in a client's session", metadata(client)),
+        ("metadata, in session 0", metadata(SessionId(0))),
+        ("storage, in a client's session", storage(client, None)),
+        ("storage, in session 0", storage(SessionId(0), None)),
+        ("storage, in session 0, of a group's primary", storage(SessionId(0), Some(Part::Primary))),
+        ("storage, of a member of a group", storage(client, member)),
+        ("key-value store", kv_requests().iter().map(Request::rule).collect()),
+        ("partitions", partitions_requests().iter().map(Request::rule).collect()),
+    ]
+}
+
+/// The columns: callers, of which the last storage node is the one that requests speak of.
+const CALLERS: [(&str, Principal); 6] = [
+    ("no certificate", Principal::Stranger),
+    ("client", Principal::Client),
+    ("storage node", Principal::Node(OTHER_STORAGE)),
+    ("storage node concerned", Principal::Node(STORAGE)),
+    ("metadata node", Principal::Node(METADATA)),
+    ("management node", Principal::Node(MANAGEMENT)),
+];
+
+fn document() -> String {
+    let map = map();
+    let mut page = String::from(
+        "# Who may ask for what\n\n\
+         Written by a test of `wire` from `crates/wire/src/authorization.rs`; don't edit by hand. A server\n\
+         compares each request with this table, the certificate of the connection, and the cluster map. It\n\
+         refuses what isn't listed. The *storage node concerned* is the one that the request speaks of: it\n\
+         speaks for itself, serves the target, or has a member of the group. The metadata node has the\n\
+         role `meta` only, the management node `mgmt` and `meta`.\n",
+    );
+    for (service, rules) in tables() {
+        let names: Vec<&str> = CALLERS.iter().map(|(name, _)| *name).collect();
+        write!(page, "\n## {service}\n\n| operation | {} | who |\n", names.join(" | ")).unwrap();
+        writeln!(page, "|---|{}---|", "---|".repeat(CALLERS.len())).unwrap();
+        for Rule { operation, callers } in rules {
+            let marks = CALLERS.map(|(_, principal)| match callers.include(principal, &map) {
+                true => "yes",
+                false => "",
+            });
+            writeln!(page, "| `{operation}` | {} | {callers} |", marks.join(" | ")).unwrap();
+        }
+    }
+    page
+}
+
+#[test]
+fn the_page_says_what_the_table_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/authorization.md");
+    if std::env::var_os("WEFT_NEW_AUTHORIZATION").is_some() {
+        std::fs::write(path, document()).unwrap();
+    }
+    let file = std::fs::read_to_string(path).unwrap();
+    assert_eq!(file, document(), "WEFT_NEW_AUTHORIZATION=1 cargo test -p wire writes it anew");
+}
+
+/// The kinds of requests to management that its decoder knows, by asking it for one that there isn't.
+fn known_to_management() -> BTreeSet<String> {
+    let refusal = MgmtRequest::decode(br#"{"ask":"nothing"}"#).unwrap_err().cause;
+    let (_, names) = refusal.split_once("expected one of ").unwrap();
+    names.split('`').skip(1).step_by(2).map(String::from).collect()
+}
+
+#[test]
+fn every_operation_has_a_row() {
+    let rows = |service: &str| {
+        let found = tables().into_iter().find(|(name, _)| *name == service).unwrap();
+        let names: BTreeSet<String> = found.1.iter().map(|rule| rule.operation.to_string()).collect();
+        assert_eq!(names.len(), found.1.len(), "two rows of {service} have one name");
+        names
+    };
+    // Those of the other services are decoded by number: `every_kind_is_tested` finds a new one, and
+    // the samples of these tests name each kind of the enum once.
+    assert_eq!(rows("management"), known_to_management());
+    assert_eq!(rows("metadata, in a client's session").len(), 48);
+    assert_eq!(rows("storage, in session 0").len(), 30);
+    assert_eq!(rows("key-value store").len(), 4);
+    assert_eq!(rows("partitions").len(), 12);
+}
+
+fn admitted(principal: Principal) -> BTreeSet<(&'static str, &'static str)> {
+    let map = map();
+    let of = |(service, rules): (&'static str, Vec<Rule>)| {
+        let allowed = rules.into_iter().filter(|rule| rule.callers.include(principal, &map));
+        allowed.map(|rule| (service, rule.operation)).collect::<Vec<_>>()
+    };
+    tables().into_iter().flat_map(of).collect()
+}
+
+/// Operations that anybody who sees the cluster map may ask management for.
+const SEEN_BY_MEMBERS: [&str; 10] = [
+    "attach",
+    "watch-map",
+    "list-nodes",
+    "list-targets",
+    "list-pools",
+    "list-groups",
+    "list-resyncs",
+    "list-metas",
+    "list-ceilings",
+    "health",
+];
+
+#[test]
+fn a_storage_node_reaches_nothing_but_what_it_serves() {
+    let of_management =
+        |names: &[&'static str]| names.iter().map(|name| ("management", *name)).collect::<Vec<_>>();
+    let mut expected: BTreeSet<_> = of_management(&SEEN_BY_MEMBERS).into_iter().collect();
+    expected.extend(of_management(&["join", "list-sessions", "list-exports", "list-scrubs"]));
+    expected.insert(("storage, in session 0", "traffic"));
+    expected.insert(("storage, in session 0, of a group's primary", "traffic"));
+    assert_eq!(
+        admitted(Principal::Node(OTHER_STORAGE)),
+        expected,
+        "of a node that the requests don't concern"
+    );
+
+    expected.extend(of_management(&[
+        "register",
+        "heartbeat",
+        "goodbye",
+        "add-target",
+        "tidy",
+        "tidy-group",
+        "set-member",
+        "certify-api",
+    ]));
+    expected.insert(("storage, in session 0, of a group's primary", "heal"));
+    let members = [
+        "read",
+        "write",
+        "truncate",
+        "allocate",
+        "delete",
+        "sync",
+        "sync-target",
+        "stat",
+        "seek",
+        "space",
+        "settled",
+        "regions",
+        "survey",
+        "forget",
+        "set-aside",
+        "room",
+        "mark-lost",
+        "set-time",
+        "digests",
+        "adopt",
+        "rewrite",
+        "expect",
+    ];
+    expected.extend(members.map(|name| ("storage, of a member of a group", name)));
+    assert_eq!(admitted(Principal::Node(STORAGE)), expected);
+}
+
+#[test]
+fn clients_and_strangers_reach_what_is_theirs() {
+    assert_eq!(admitted(Principal::Stranger), BTreeSet::from([("management", "join")]));
+    let client = admitted(Principal::Client);
+    let of_management: BTreeSet<_> =
+        client.iter().filter(|(service, _)| *service == "management").map(|(_, name)| *name).collect();
+    assert_eq!(of_management, SEEN_BY_MEMBERS.into_iter().chain(["join"]).collect());
+    let elsewhere: BTreeSet<_> = client.iter().map(|(service, _)| *service).collect();
+    let sessions = ["metadata, in a client's session", "storage, in a client's session"];
+    assert_eq!(elsewhere, BTreeSet::from(["management", sessions[0], sessions[1]]));
+}
+
+#[test]
+fn metadata_is_for_metadata_nodes_and_changes_of_the_cluster_for_management() {
+    let metadata = admitted(Principal::Node(METADATA));
+    for name in ["get", "scan", "apply", "persist"] {
+        assert!(metadata.contains(&("key-value store", name)), "{name}");
+    }
+    for name in ["set-checksums", "set-node", "remove-target", "evict-session", "set-export", "new-token"] {
+        assert!(!metadata.contains(&("management", name)), "{name}");
+    }
+    let management = admitted(Principal::Node(MANAGEMENT));
+    assert!(management.contains(&("management", "set-checksums")));
+    // Tokens are made by commands on the management node, which need no connection.
+    assert!(!management.contains(&("management", "new-token")));
+}
+
+#[test]
+fn what_a_node_may_do_changes_with_the_map() {
+    let persist = KvRequest::Persist.rule().callers;
+    let write = StorageOp::Write { offset: 0, path: Path::Cached, durable: false };
+    let part = Some(Part::Member { sequence: 1, settled: 0 });
+    let write = of_storage(write, SessionId(7), part).rule().callers;
+    let (other, mut map) = (Principal::Node(OTHER_STORAGE), map());
+    assert!(!persist.include(other, &map) && !write.include(other, &map));
+    assert_eq!((persist.by_certificate(other), write.by_certificate(other)), (None, None));
+    assert_eq!(write.decided_by(), SINCE);
+
+    map.nodes[2].roles = vec![Role::Meta, Role::Storage];
+    assert!(persist.include(other, &map));
+    map.groups[0].members[1] = TargetId(3);
+    assert!(write.include(other, &map));
+    assert!(!write.know_another_version(&map));
+    map.groups[0].since = Epoch(51);
+    assert!(write.know_another_version(&map));
+
+    // A disk that has moved to another node takes its right along.
+    let tidy = MgmtRequest::Tidy { target: TARGET, touched: Touched::default() }.rule().callers;
+    assert!(tidy.include(Principal::Node(STORAGE), &map) && !tidy.include(other, &map));
+    map.targets[1].node = OTHER_STORAGE;
+    assert!(!tidy.include(Principal::Node(STORAGE), &map) && tidy.include(other, &map));
+}
+
+#[test]
+fn a_removed_node_has_nothing_but_its_certificate() {
+    let (removed, map) = (Principal::Node(REMOVED), map());
+    for (service, rules) in tables() {
+        for Rule { operation, callers } in rules {
+            let by_certificate = matches!(callers, Callers::Anyone | Callers::Members);
+            assert_eq!(callers.include(removed, &map), by_certificate, "{service}: {operation}");
+        }
+    }
+    // Management itself tells it that it was removed.
+    let beat = MgmtRequest::Heartbeat(Heartbeat { node: REMOVED, ..heartbeat() });
+    assert!(beat.rule().callers.include(removed, &map));
+}
+
+#[test]
+fn without_proof_everything_is_served_but_what_nobody_may_ask_for() {
+    for (service, rules) in tables() {
+        for Rule { operation, callers } in rules {
+            let refused = matches!(callers, Callers::Console | Callers::Nobody);
+            assert_eq!(callers.include(Principal::Unproved, &map()), !refused, "{service}: {operation}");
+        }
+    }
+}

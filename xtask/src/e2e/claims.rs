@@ -1,0 +1,143 @@
+//! Which process serves a target: one at a time, and none where its disk is missing or it was removed.
+
+use super::cluster::{ClusterRig, NOTICE_DEADLINE, check_files, write_files};
+use super::outcome::{At, TestResult, ensure, ensure_eq};
+use super::rig::{COMMAND_DEADLINE, last_lines};
+use super::stage::Stage;
+use super::{Scope, TestCase};
+use crate::process;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+pub(super) const TESTS: &[TestCase] = &[TestCase {
+    name: "cluster_target_of_two_nodes",
+    scope: Scope::Own,
+    minutes: 5,
+    run: target_of_two_nodes,
+}];
+
+/// One target is never open in two processes, however the second one is told of it. When its node has stopped, another one takes it over at its start.
+fn target_of_two_nodes(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start(stage, "cluster-claims", "plain")?;
+    rig.add_node("a")?;
+    rig.join("b", "storage")?;
+    let (m, a, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")), rig.text(&rig.dir("b")));
+    let (target, copy) = (rig.text(&rig.base.join("target-a")), rig.text(&rig.base.join("target-copy")));
+    let owner = |rig: &ClusterRig| -> TestResult<String> {
+        Ok(rig.json(&["target", "show", "1", "--dir", &m])?["node"].to_string())
+    };
+    let mount = rig.mount("mnt")?;
+    write_files(&mount, 1)?;
+    process::run_ok(Command::new("sync").arg("-f").arg(&mount), COMMAND_DEADLINE)?;
+    let (config, before) = (rig.dir("b").join("node.toml"), owner(&rig)?);
+    let empty = fs::read_to_string(&config).at("node.toml")?;
+
+    rig.refused(&["target", "add", &target, "--dir", &b], "is served by node")?;
+    process::run_ok(Command::new("cp").args(["-a", &target, &copy]), COMMAND_DEADLINE)?;
+    rig.refused(&["target", "add", &copy, "--dir", &b], "is served by node")?;
+    rig.refused(&["target", "add", &copy, "--dir", &a], "is served already")?;
+    rig.stop("b")?;
+    rig.refused(&["target", "add", &target, "--dir", &b], "is already served by process")?;
+    ensure_eq!(fs::read_to_string(&config).at("node.toml")?, empty, "what was refused has changed node.toml");
+
+    // By hand, so that nothing but the process itself is in the way.
+    fs::write(&config, format!("{empty}\n[[target]]\npath = {target:?}\npool = \"default\"\n"))
+        .at("node.toml")?;
+    rig.serve("b")?;
+    let log = rig.log("b");
+    ensure!(log.contains("is already served by process"), "b doesn't say why:\n    {}", last_lines(&log));
+    let status = rig.json(&["status", "--dir", &b])?;
+    ensure!(status["unserved"][0]["path"] == *target, "b doesn't tell that it isn't served: {status}");
+    ensure_eq!(owner(&rig)?, before, "the node of target 1");
+    check_files(&mount, 1)?;
+    rig.stop("b")?;
+    fs::write(&config, &empty).at("node.toml")?;
+
+    // The disk moves, at a start of its new node.
+    rig.serve("b")?;
+    rig.stop("a")?;
+    rig.wait_for_node("a", "offline")?;
+    rig.refused(&["target", "add", &target, "--dir", &b], "comes from node")?;
+    rig.stop("b")?;
+    rig.ok(&["target", "add", &target, "--dir", &b])?;
+    rig.serve("b")?;
+    ensure!(owner(&rig)? != before, "target 1 is still counted as of node {before}");
+    check_files(&mount, 1)?;
+    write_files(&mount, 2)?;
+    // Who had it finds it taken.
+    rig.serve("a")?;
+    ensure!(owner(&rig)? != before, "target 1 has gone back to node {before}");
+    check_files(&mount, 2)?;
+
+    missing_disk(&mut rig)?;
+    removed_target(&mut rig, &target, &mount)?;
+    rig.unmount(&mount)?;
+    // A stopped node has nothing to check by itself.
+    rig.stop("a")?;
+    rig.refused(&["fsck", "--dir", &a], "the node is not running")
+}
+
+/// An empty directory that `node.toml` of node `b` lists, as after a restore on another machine, doesn't become a target.
+fn missing_disk(rig: &mut ClusterRig) -> TestResult {
+    let (m, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("b")));
+    let (config, empty) = (rig.dir("b").join("node.toml"), rig.base.join("target-missing"));
+    let (before, known) =
+        (fs::read_to_string(&config).at("node.toml")?, rig.json(&["target", "list", "--dir", &m])?);
+    let count = |targets: &serde_json::Value| targets.as_array().map(Vec::len);
+    fs::create_dir(&empty).at("the directory")?;
+    rig.stop("b")?;
+    fs::write(&config, format!("{before}\n[[target]]\npath = {empty:?}\npool = \"default\"\n"))
+        .at("node.toml")?;
+    rig.serve("b")?;
+    let status = rig.json(&["status", "--dir", &b])?;
+    let cause = status["unserved"][0]["cause"].to_string();
+    ensure!(cause.contains("holds nothing"), "b doesn't say that the disk is missing: {status}");
+    ensure_eq!(count(&rig.json(&["target", "list", "--dir", &m])?), count(&known), "targets");
+    ensure!(fs::read_dir(&empty).at("the directory")?.next().is_none(), "a target was made in {empty:?}");
+    rig.stop("b")?;
+    fs::write(&config, &before).at("node.toml")?;
+    rig.serve("b")
+}
+
+/// One that was removed keeps its node, which is `b`, from nothing: neither when management is started anew nor when the node is.
+fn removed_target(rig: &mut ClusterRig, target: &str, mount: &Path) -> TestResult {
+    let (m, a, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")), rig.text(&rig.dir("b")));
+    let other = rig.text(&rig.base.join("target-b"));
+    rig.ok(&["target", "add", &other, "--dir", &b])?;
+    rig.ok(&["target", "drain", "1", "--wait", "--dir", &m])?;
+    rig.ok(&["target", "remove", "1", "--dir", &m])?;
+    let config = rig.dir("b").join("node.toml");
+    let is_listed = || fs::read_to_string(&config).is_ok_and(|text| text.contains(target));
+    ensure!(process::eventually(NOTICE_DEADLINE, || !is_listed()), "b keeps the removed target in node.toml");
+    let text = fs::read_to_string(&config).at("node.toml")?;
+    ensure!(text.contains(&*other), "the other target of b is no longer in node.toml:\n{text}");
+    for node in ["m", "b"] {
+        rig.stop(node)?;
+        rig.serve(node)?;
+        rig.wait_for_node("b", "online")?;
+        check_files(mount, 2)?;
+        // Longer than a heartbeat, by which it would be told to go.
+        thread::sleep(Duration::from_secs(3));
+        rig.wait_for_node("b", "online")?;
+    }
+    rig.refused(&["target", "add", target, "--dir", &a], "is not in the cluster")?;
+
+    // The directory of one that was removed a moment ago becomes another one when it is empty, on the node that has it open.
+    let third = rig.text(&rig.base.join("target-third"));
+    let added = rig.json(&["target", "add", &third, "--dir", &a])?["target"].to_string();
+    rig.ok(&["target", "drain", &added, "--wait", "--dir", &m])?;
+    rig.ok(&["target", "remove", &added, "--dir", &m])?;
+    rig.refused(&["target", "add", &third, "--dir", &a], "is not in the cluster")?;
+    for entry in fs::read_dir(&third).at("the target")? {
+        let path = entry.at("the target")?.path();
+        if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.at(path.display())?;
+    }
+    let again = rig.json(&["target", "add", &third, "--dir", &a])?["target"].to_string();
+    ensure!(again != added, "the removed target {added} is there again");
+    write_files(mount, 3)?;
+    ["b", "a"].iter().try_for_each(|node| rig.stop(node).and_then(|()| rig.serve(node)))?;
+    (1..=3).try_for_each(|seed| check_files(mount, seed))
+}
