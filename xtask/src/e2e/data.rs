@@ -93,7 +93,7 @@ fn holes_of_a_file_that_is_written(path: &Path) -> TestResult {
             ensure!((1..FEW).contains(&meta.blocks()), "one byte takes {} blocks {when}", meta.blocks());
         }
         let data = sys::seek(&file, 0, libc::SEEK_DATA).at("SEEK_DATA")?;
-        ensure!(data >= LENGTH - MIB && data < LENGTH, "first data at {data} {when}");
+        ensure!((LENGTH - MIB..LENGTH).contains(&data), "first data at {data} {when}");
         ensure_eq!(sys::seek(&file, 0, libc::SEEK_HOLE).at("SEEK_HOLE")?, 0, "first hole {when}");
         Ok(())
     };

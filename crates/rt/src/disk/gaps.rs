@@ -51,6 +51,7 @@ impl Gaps {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // One gap is a list of one range.
 mod tests {
     use super::*;
 

@@ -163,7 +163,7 @@ fn open(path: &Path) -> io::Result<(PathBuf, File, Option<u64>)> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let path = path.canonicalize()?;
     let meta = file.metadata()?;
-    Ok((path, file, meta.is_file().then(|| meta.len())))
+    Ok((path, file, meta.is_file().then_some(meta.len())))
 }
 
 /// Where the log before this one is.

@@ -218,14 +218,16 @@ fn document() -> String {
     );
     for (service, rules) in tables() {
         let names: Vec<&str> = CALLERS.iter().map(|(name, _)| *name).collect();
-        write!(page, "\n## {service}\n\n| operation | {} | who |\n", names.join(" | ")).unwrap();
-        writeln!(page, "|---|{}---|", "---|".repeat(CALLERS.len())).unwrap();
+        write!(page, "\n## {service}\n\n| operation | {} | who |\n", names.join(" | "))
+            .expect("a string takes it");
+        writeln!(page, "|---|{}---|", "---|".repeat(CALLERS.len())).expect("a string takes it");
         for Rule { operation, callers } in rules {
             let marks = CALLERS.map(|(_, principal)| match callers.include(principal, &map) {
                 true => "yes",
                 false => "",
             });
-            writeln!(page, "| `{operation}` | {} | {callers} |", marks.join(" | ")).unwrap();
+            writeln!(page, "| `{operation}` | {} | {callers} |", marks.join(" | "))
+                .expect("a string takes it");
         }
     }
     page
@@ -243,8 +245,8 @@ fn the_page_says_what_the_table_says() {
 
 /// The kinds of requests to management that its decoder knows, by asking it for one that there isn't.
 fn known_to_management() -> BTreeSet<String> {
-    let refusal = MgmtRequest::decode(br#"{"ask":"nothing"}"#).unwrap_err().cause;
-    let (_, names) = refusal.split_once("expected one of ").unwrap();
+    let refusal = MgmtRequest::decode(br#"{"ask":"nothing"}"#).expect_err("there is no such request").cause;
+    let (_, names) = refusal.split_once("expected one of ").expect("the refusal lists the kinds");
     names.split('`').skip(1).step_by(2).map(String::from).collect()
 }
 

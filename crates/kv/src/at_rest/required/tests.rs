@@ -69,7 +69,10 @@ fn is_refused(dir: &Path, file: &Path) {
 }
 
 /// Each does something to a journal.
-fn damages() -> [(&'static str, fn(&Path)); 6] {
+/// What is done to a store, and its name.
+type Damage = (&'static str, fn(&Path));
+
+fn damages() -> [Damage; 6] {
     [
         ("emptied", |journal| set_len(journal, 0)),
         ("cut in the middle", |journal| set_len(journal, used(journal) / 2)),
