@@ -5,7 +5,7 @@ use crate::sessions::Session;
 use identity::{CapabilityRing, Grant, Rights};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use types::{Errno, Error, InodeId, Result};
+use types::{Errno, Error, InodeId, Result, SessionId};
 use wire::{Capability, LeaseMode, MetaOp, MetaReply};
 
 impl MetaService {
@@ -42,6 +42,12 @@ impl MetaService {
         }
         let error = Error::new(Errno::EACCES, format!("session {} belongs to somebody else", session.id));
         Err(error.hint("each client registers a session of its own: mount again"))
+    }
+
+    /// The same before a session comes back: only one that is registered already has a holder.
+    pub(crate) fn check_holder_if_known(&self, id: SessionId, holder: Option<u64>) -> Result<()> {
+        let known = self.sessions.find(id);
+        known.iter().zip(holder).try_for_each(|(session, holder)| self.check_holder(session, holder))
     }
 }
 

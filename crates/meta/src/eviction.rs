@@ -129,8 +129,6 @@ impl MetaService {
         (in_use, promised): (&[InodeId], &[Promise]),
         holder: Option<u64>,
     ) -> Result<()> {
-        let known = self.sessions.find(id).zip(holder);
-        known.map_or(Ok(()), |(session, holder)| self.check_holder(&session, holder))?;
         let began = self.sessions.next_moment();
         let _arriving = self.grace.arrives(id);
         let _turn = match self.grace.awaits_registration(id) {
@@ -168,11 +166,10 @@ impl MetaService {
     /// expected to do so, since it has done it already and repeats itself, has it noted at once.
     ///
     /// # Errors
-    /// `ESTALE` for a session that was ended; those of [`MetaService::check_holder`].
-    pub(crate) fn reclaim_opens(&self, id: SessionId, inodes: &[InodeId], holder: Option<u64>) -> Result<()> {
+    /// `ESTALE` for a session that was ended.
+    pub(crate) fn reclaim_opens(&self, id: SessionId, inodes: &[InodeId]) -> Result<()> {
         self.sessions.check_id(id)?;
         let known = self.sessions.find(id).filter(|session| session.is_remote());
-        known.iter().zip(holder).try_for_each(|(session, holder)| self.check_holder(session, holder))?;
         match (self.grace.note_opens(id, inodes), known) {
             (Some(left_out), _) => warn_of_opens(id, left_out),
             (None, Some(session)) => self.mark_opens(session.asker(), inodes.iter()),

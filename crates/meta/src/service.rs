@@ -199,6 +199,23 @@ impl MetaService {
         answer
     }
 
+    /// A session that comes back to this service, or comes to it for the first time, says what it has.
+    async fn reclaim_state(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
+        let id = request.session;
+        self.check_holder_if_known(id, holder)?;
+        match &request.op {
+            MetaOp::Register { in_use, promised } => {
+                self.register(id, (in_use, promised), holder).await?;
+                return Ok(self.vouched());
+            }
+            MetaOp::ReclaimLocks { locks } => self.reclaim_locks(id, locks).await?,
+            MetaOp::ReclaimOpens { inodes } => self.reclaim_opens(id, inodes)?,
+            MetaOp::ReclaimSizes { sizes } => self.reclaim_sizes(id, sizes)?,
+            _ => {}
+        }
+        Ok(MetaReply::Unit.into())
+    }
+
     async fn dispatch(
         &self,
         request: MetaRequest,
@@ -207,20 +224,8 @@ impl MetaService {
     ) -> Result<MetaResponse> {
         self.require_service()?;
         // What is rare, or takes long, is kept out of the future of every request.
-        if let MetaOp::Register { in_use, promised } = &request.op {
-            let registered = self.register(request.session, (in_use, promised), holder);
-            return Box::pin(registered).await.map(|()| self.vouched());
-        }
-        if let MetaOp::ReclaimLocks { locks } = &request.op {
-            return Box::pin(self.reclaim_locks(request.session, locks))
-                .await
-                .map(|()| MetaReply::Unit.into());
-        }
-        if let MetaOp::ReclaimOpens { inodes } = &request.op {
-            return self.reclaim_opens(request.session, inodes, holder).map(|()| MetaReply::Unit.into());
-        }
-        if let MetaOp::ReclaimSizes { sizes } = &request.op {
-            return self.reclaim_sizes(request.session, sizes).map(|()| MetaReply::Unit.into());
+        if comes_back(&request.op) {
+            return Box::pin(self.reclaim_state(request, holder)).await;
         }
         let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
         if self.is_farewell_of_unknown(&request)? {
@@ -551,6 +556,12 @@ pub(crate) fn env<'a>(
         seed: rt::random_u64(),
         map,
     }
+}
+
+/// Whether a session says with this what it has, before it may ask for anything.
+fn comes_back(op: &MetaOp) -> bool {
+    use MetaOp::{ReclaimLocks, ReclaimOpens, ReclaimSizes, Register};
+    matches!(op, Register { .. } | ReclaimLocks { .. } | ReclaimOpens { .. } | ReclaimSizes { .. })
 }
 
 fn is_cut_off() -> Error {

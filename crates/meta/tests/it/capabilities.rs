@@ -8,7 +8,8 @@ use net::{Caller, Handler, Proof, Transport};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use types::{Credentials, Errno, InodeId, Result, SessionId};
-use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, PromisedFile};
+use wire::{HeldLock, KnownSize, LeaseMode, LockKind, LockOwner, LockRange, LockSpace};
+use wire::{MetaOp, MetaReply, MetaRequest, MetaResponse, PromisedFile};
 
 const VALID_S: u16 = 60;
 
@@ -127,5 +128,26 @@ fn nobody_speaks_for_the_session_of_another() {
         }
         ask(&world, 1, 5, getattr(InodeId::ROOT)).await.unwrap();
         ask(&world, 1, 5, register()).await.unwrap();
+    });
+}
+
+#[test]
+fn nobody_comes_back_for_a_session_of_somebody_else() {
+    simulated(|world| async move {
+        ask(&world, 1, 5, register()).await.unwrap();
+        let made = ask(&world, 1, 5, create(ROOT, "a")).await.unwrap();
+        let MetaReply::Created { attr, .. } = made.reply else { panic!("{made:?}") };
+        let (ino, space, owner) = (attr.ino, LockSpace::Posix, LockOwner(1));
+        let range = LockRange { start: 0, last: u64::MAX };
+        let lock = HeldLock { ino, space, owner, pid: 4, kind: LockKind::Exclusive, range };
+        for op in [
+            register(),
+            MetaOp::ReclaimLocks { locks: vec![lock] },
+            MetaOp::ReclaimOpens { inodes: vec![ino] },
+            MetaOp::ReclaimSizes { sizes: vec![KnownSize { ino, size: 1 }] },
+        ] {
+            ask(&world, 1, 5, op.clone()).await.unwrap();
+            assert_eq!(ask(&world, 1, 6, op.clone()).await.unwrap_err().errno, Errno::EACCES, "{op:?}");
+        }
     });
 }
