@@ -102,13 +102,16 @@ async fn best_of(depths: [u32; 3], limit: Limit, file: &Rc<File>, work: Work) ->
 }
 
 /// Transfers a second, or bytes a second of sequential ones; what was written is on disk at the end of the time.
+/// However short the time is, each lane makes one transfer.
 async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::Result<f64> {
+    // Before the clock starts: it takes as long as some transfers.
+    let buffers: Vec<_> = (0..depth).map(|_| noise(work.record as usize)).collect();
     let (began_ns, next, done) = (rt::monotonic_ns(), Cell::new(0), Cell::new(0));
     let broken = Cell::new(false);
     let writes = matches!(limit, Limit::StorageWrite | Limit::StorageRandomWrite);
-    let lane = async || -> io::Result<()> {
-        let buffer = noise(work.record as usize);
-        while rt::monotonic_ns() - began_ns < work.nanoseconds && !broken.get() {
+    let lane = async |buffer: IoBuf| -> io::Result<()> {
+        let mut is_time = true;
+        while is_time && !broken.get() {
             let records = work.size / work.record;
             let record = match work.record {
                 LARGE => next.replace(next.get() + 1) % records,
@@ -125,10 +128,11 @@ async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::
                 return Err(io::Error::other(format!("{moved} bytes were moved instead of {}", work.record)));
             }
             done.set(done.get() + 1);
+            is_time = rt::monotonic_ns() - began_ns < work.nanoseconds;
         }
         Ok(())
     };
-    let lanes: Vec<_> = (0..depth).map(|_| Box::pin(lane())).collect();
+    let lanes: Vec<_> = buffers.into_iter().map(|buffer| Box::pin(lane(buffer))).collect();
     rt::join_all(lanes).await.into_iter().collect::<io::Result<()>>()?;
     if writes {
         file.sync_data().await?;
@@ -183,6 +187,15 @@ mod tests {
         assert_eq!(kinds, expected);
         assert!(found.iter().all(|best| best.rate > 0.0 && best.streams > 0), "{found:?}");
         assert!(is_empty(dir.path()));
+    }
+
+    #[test]
+    fn there_are_figures_also_when_there_is_no_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_path_buf();
+        let plan = DrivePlan { each: Duration::ZERO, ..PLAN };
+        let found = rt::block_on(async move { measure(&path, plan).await }).unwrap().unwrap();
+        assert!(found.iter().all(|best| best.rate > 0.0), "{found:?}");
     }
 
     #[test]
