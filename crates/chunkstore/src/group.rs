@@ -2,11 +2,15 @@
 //!
 //! So each group has its own notes, rows and recovery, and what is said of one copy is said of nothing else. Memory for checksums, the count
 //! of what was done, and the room on the disk are shared with the target.
+//!
+//! Beside the store there is a mark that it was made (`made/ID`). A store that is gone although it is marked was lost: an
+//! empty one in its place would be a copy that lacks everything, or worse, the one from which others are made. It is made
+//! again only for who sends it everything ([`IfAbsent::MakeAnew`]).
 
 use crate::error::{Kind, Result, StoreError};
 use crate::identity::{self, Owner};
 use crate::intent::IntentLog;
-use crate::place::{CHUNKS, GROUPS, OVERFLOW};
+use crate::place::{CHUNKS, GROUPS, MADE, OVERFLOW};
 use crate::recover::RecoveryReport;
 use crate::store::{Options, Shared, Store};
 use rt::{File, OpenOptions};
@@ -24,6 +28,18 @@ const OPEN_FILES_DIVISOR: usize = 8;
 
 /// What the folder of a group that is being removed ends with.
 const FORGOTTEN: &str = "gone";
+
+/// What is done where a target has nothing of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IfAbsent {
+    /// Nothing.
+    Leave,
+    /// A store is made.
+    Make,
+    /// A store is made also where there was one that is lost. Everything counts as noted there
+    /// ([`Store::notes_overflowed`]), so that the copy is compared with another one as a whole.
+    MakeAnew,
+}
 
 /// Removes a folder with everything in it.
 async fn remove_all(dir: PathBuf) -> io::Result<()> {
@@ -45,6 +61,23 @@ async fn remove_all(dir: PathBuf) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes an empty file whose being there says something, durably.
+async fn make_mark(dir: &Path, name: &str) -> io::Result<()> {
+    let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+    File::open(&dir.join(name), options).await?.sync_data().await?;
+    rt::sync_dir(dir).await
+}
+
+/// The groups that a folder has entries of.
+async fn numbered_in(dir: &Path) -> Result<Vec<GroupId>> {
+    let names = match rt::read_dir(dir).await {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed.map_err(|e| StoreError::io(TargetId(0), "list", dir, e))?,
+    };
+    let number = |name: &str| name.parse().ok().filter(|n: &u32| n.to_string() == name);
+    Ok(names.iter().filter_map(|name| number(name.to_str()?)).map(GroupId).collect())
+}
+
 /// Whether a mark is there.
 pub(crate) async fn has_mark(target: TargetId, path: &Path) -> Result<bool> {
     match File::open(path, OpenOptions { read: true, ..OpenOptions::default() }).await {
@@ -54,23 +87,27 @@ pub(crate) async fn has_mark(target: TargetId, path: &Path) -> Result<bool> {
     }
 }
 
+/// Whether a folder is there.
+async fn has_folder(target: TargetId, path: &Path) -> Result<bool> {
+    match rt::read_dir(path).await {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(StoreError::io(target, "list", path, e)),
+    }
+}
+
 impl Store {
     /// Where a target in `target_dir` keeps what it has of a group.
     pub fn group_dir(target_dir: &Path, group: GroupId) -> PathBuf {
         target_dir.join(GROUPS).join(group.to_string())
     }
 
-    /// The groups that a target in `target_dir` has something of, in order.
+    /// The groups that a target in `target_dir` has something of, or has lost what it had, in order.
     pub async fn groups_on(target_dir: &Path) -> Result<Vec<GroupId>> {
-        let dir = target_dir.join(GROUPS);
-        let names = match rt::read_dir(&dir).await {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            listed => listed.map_err(|e| StoreError::io(TargetId(0), "list", &dir, e))?,
-        };
-        let number = |name: &str| name.parse().ok().filter(|n: &u32| n.to_string() == name);
-        let mut groups: Vec<GroupId> =
-            names.iter().filter_map(|name| number(name.to_str()?)).map(GroupId).collect();
+        let mut groups = numbered_in(&target_dir.join(GROUPS)).await?;
+        groups.extend(numbered_in(&target_dir.join(MADE)).await?);
         groups.sort_unstable();
+        groups.dedup();
         Ok(groups)
     }
 
@@ -85,29 +122,40 @@ impl Store {
         Ok(groups)
     }
 
-    /// Opens what a target has of a group, with the recovery that a target has; `None` when there is nothing, unless it is to be made.
+    /// Opens what a target has of a group, with the recovery that a target has; `None` when there is nothing and nothing was to be made.
     ///
     /// Whoever opens makes sure that nobody else has it open, and runs [`Store::background`]. It is closed before the target is.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// As [`Store::open`]; [`Kind::Damaged`] when the target has lost what it had of the group.
     pub async fn open_group(
         target: &Arc<Store>,
         group: GroupId,
-        create: bool,
+        if_absent: IfAbsent,
     ) -> Result<Option<(Arc<Store>, RecoveryReport)>> {
         let dir = Store::group_dir(target.dir(), group);
         let owner = Owner { identity: target.identity.clone(), group: Some(group) };
         let is_there = identity::is_there(&dir, &owner).await;
+        let was_made = has_mark(target.target(), &target.dir.join(MADE).join(group.to_string())).await;
+        let has_chunks = has_folder(target.target(), &dir.join(CHUNKS)).await;
         target.check_home()?;
-        if !is_there? {
-            if !create {
+        let (is_there, was_made, has_chunks) = (is_there?, was_made?, has_chunks?);
+        let is_lost = was_made && !(is_there && has_chunks);
+        if is_lost && if_absent != IfAbsent::MakeAnew {
+            return Err(target.report_lost_group(group, &dir));
+        }
+        if !is_there {
+            if if_absent == IfAbsent::Leave {
                 return Ok(None);
             }
-            target.make_group(&dir, &owner).await?;
+            target.make_group(&dir, &owner, is_lost).await?;
+        } else if !has_chunks {
+            // Where the power went while it was made, everything is there but this.
+            target.make_chunk_folder(&dir, is_lost).await?;
         }
-        // Where the power went while it was made, everything is there but this.
-        rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(|e| target.failed("make", &dir, e))?;
+        if !was_made {
+            target.mark_made(group).await?;
+        }
         let options = Options {
             max_open_files: target.options.max_open_files.div_ceil(OPEN_FILES_DIVISOR),
             lock: None,
@@ -137,10 +185,12 @@ impl Store {
             remove_all(gone.clone()).await.map_err(failed)?;
         }
         match self.home.confirm(rt::rename(&dir, &gone).await) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // It has been lost, or has never been.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return self.unmark_made(group).await,
             renamed => renamed.map_err(failed)?,
         }
         rt::sync_dir(&self.dir.join(GROUPS)).await.map_err(failed)?;
+        self.unmark_made(group).await?;
         remove_all(gone).await.map_err(failed)
     }
 
@@ -154,6 +204,13 @@ impl Store {
         let Ok(names) = rt::read_dir(&dir).await else { return Ok(()) };
         for path in names.iter().map(|name| dir.join(name)) {
             if path.extension().is_some_and(|extension| extension == FORGOTTEN) {
+                let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).map(GroupId);
+                // It was renamed, and the mark was to go next.
+                if let Some(group) = number
+                    && !has_folder(self.target(), &path.with_extension("")).await?
+                {
+                    self.unmark_made(group).await?;
+                }
                 remove_all(path.clone()).await.map_err(|e| self.failed("remove", &path, e))?;
             }
         }
@@ -165,8 +222,9 @@ impl Store {
         self.group
     }
 
-    /// Makes an empty store of a group. One that a crash kept from being finished is made anew.
-    async fn make_group(&self, dir: &Path, owner: &Owner) -> Result<()> {
+    /// Makes an empty store of a group. One that a crash kept from being finished is made anew. Where one `was_lost`,
+    /// everything counts as noted.
+    async fn make_group(&self, dir: &Path, owner: &Owner, was_lost: bool) -> Result<()> {
         let failed = |e| self.failed("make", dir, e);
         rt::create_dir_all(dir).await.map_err(failed)?;
         // Chunks come last, so where there are some there was a superblock.
@@ -182,8 +240,51 @@ impl Store {
         rt::sync_dir(&self.dir.join(GROUPS)).await.map_err(failed)?;
         rt::sync_dir(&self.dir).await.map_err(failed)?;
         identity::write(dir, owner).await?;
+        self.make_chunk_folder(dir, was_lost).await
+    }
+
+    async fn make_chunk_folder(&self, dir: &Path, was_lost: bool) -> Result<()> {
+        let failed = |e| self.failed("make", dir, e);
+        if was_lost {
+            make_mark(dir, OVERFLOW).await.map_err(failed)?;
+        }
         rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(failed)?;
         rt::sync_dir(dir).await.map_err(failed)
+    }
+
+    /// Notes that there is a store of a group, once there is one and before anything comes into it.
+    async fn mark_made(&self, group: GroupId) -> Result<()> {
+        let made = self.dir.join(MADE);
+        let mark = async {
+            rt::create_dir_all(&made).await?;
+            make_mark(&made, &group.to_string()).await?;
+            self.home.confirm(rt::sync_dir(&self.dir).await)
+        };
+        mark.await.map_err(|e| self.failed("write", &made, e))
+    }
+
+    /// Notes that there is none any more.
+    async fn unmark_made(&self, group: GroupId) -> Result<()> {
+        let made = self.dir.join(MADE);
+        let mark = made.join(group.to_string());
+        match self.home.confirm(rt::remove_file(&mark).await) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => {
+                let removed = async { removed.and(rt::sync_dir(&made).await) };
+                removed.await.map_err(|e| self.failed("remove", &mark, e))
+            }
+        }
+    }
+
+    #[cold]
+    fn report_lost_group(&self, group: GroupId, dir: &Path) -> StoreError {
+        let target = self.target();
+        StoreError::new(
+            Kind::Damaged,
+            format!("target {target}: what it had of group {group} is gone: {}", dir.display()),
+            "look for it in lost+found and put it back, and check the disk; without it, the group goes on from \
+             another member that is in sync",
+        )
     }
 
     /// From here on everything counts as noted; on disk before any note goes.
@@ -202,13 +303,8 @@ impl Store {
     }
 
     async fn write_mark(&self) -> Result<()> {
-        let path = self.dir.join(OVERFLOW);
-        let mark = async {
-            let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
-            File::open(&path, options).await?.sync_data().await?;
-            self.home.confirm(rt::sync_dir(&self.dir).await)
-        };
-        mark.await.map_err(|e| self.failed("write", &path, e))?;
+        let marked = make_mark(&self.dir, OVERFLOW).await;
+        self.home.confirm(marked).map_err(|e| self.failed("write", &self.dir.join(OVERFLOW), e))?;
         self.overflowed.store(true, Ordering::SeqCst);
         tracing::warn!(
             target_id = %self.target(),

@@ -71,7 +71,7 @@ mod write;
 
 pub use claims::RoomFor;
 pub use error::{Kind, Result, StoreError};
-pub use group::DEFAULT_GROUP_LOG_BYTES;
+pub use group::{DEFAULT_GROUP_LOG_BYTES, IfAbsent};
 pub use identity::{FORMAT_VERSION, Identity};
 pub use intent::NoteHold;
 pub use known::At;

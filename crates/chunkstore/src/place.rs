@@ -17,6 +17,8 @@ pub(crate) const FENCES: &str = "fences";
 pub(crate) const CHUNKS: &str = "chunks";
 /// The stores of mirrored groups, each in a folder named by the group's number.
 pub(crate) const GROUPS: &str = "groups";
+/// A mark for each mirrored group of which the target has a store, named by the group's number.
+pub(crate) const MADE: &str = "made";
 /// The superblock of a group's store.
 pub(crate) const GROUP_SUPERBLOCK: &str = "group.toml";
 /// There while a group's store counts everything as noted.

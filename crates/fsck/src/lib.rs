@@ -31,7 +31,7 @@ pub use local::Local;
 pub use look::{Discard, Later, Targets};
 pub use online::{Freeze, Online, check_online};
 
-use chunkstore::Store;
+use chunkstore::{IfAbsent, Store};
 use kv::Engine;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,7 +64,8 @@ pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<Copi
     let mut copies = Copies::new();
     for (&target, store) in stores {
         for group in store.groups().await.map_err(data::unreadable)? {
-            if let Some((copy, _)) = Store::open_group(store, group, false).await.map_err(data::unreadable)? {
+            let opened = Store::open_group(store, group, IfAbsent::Leave).await;
+            if let Some((copy, _)) = opened.map_err(data::unreadable)? {
                 copies.insert((target, group), copy);
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::mirror::{self, GroupLinks, Mirrors, Replica};
 use crate::service::{Served, StorageService};
+use chunkstore::IfAbsent;
 use net::Deadline;
 use rt::IoBuf;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ impl StorageService {
         let groups = served.store.groups().await.map_err(|e| served.failed(&e))?;
         let mut outcome = Ok(());
         for &group in &groups {
-            outcome = outcome.and(mirrors.replica(&served.store, &served.tally, group).await.map(drop));
+            outcome = outcome
+                .and(mirrors.replica(&served.store, &served.tally, group, IfAbsent::Make).await.map(drop));
         }
         mirrors.found_on(target, groups);
         outcome
@@ -106,7 +108,9 @@ impl StorageService {
         if asked.part == Part::Primary {
             Box::pin(mirrors.require_member(served.store.target(), &asked)).await?;
         }
-        let replica = match mirrors.replica(&served.store, &served.tally, asked.group).await {
+        // A member that is brought in step is sent everything that it lacks, also when it has lost all.
+        let if_absent = if asked.part == Part::Resync { IfAbsent::MakeAnew } else { IfAbsent::Make };
+        let replica = match mirrors.replica(&served.store, &served.tally, asked.group, if_absent).await {
             Ok(replica) => replica,
             Err(error) if asked.part == Part::Primary => {
                 return Err(Box::pin(mirrors.without_replica(served.store.target(), &asked, error)).await);

@@ -2,7 +2,7 @@
 //! copies just that makes them equal.
 
 use crate::common::{LOG_BYTES, buf, identity, open_with};
-use chunkstore::{Allocate, Durability, IoPath, NoteHold, Options, Seek, Store};
+use chunkstore::{Allocate, Durability, IfAbsent, IoPath, NoteHold, Options, Seek, Store};
 use rt::sim::World;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -163,7 +163,7 @@ impl Copies {
         let store = self.run(side, async {
             let options = Options { group_log_bytes: LOG_BYTES, ..Options::default() };
             let (target, _) = open_with(Path::new(DIR), options).await;
-            Store::open_group(&target, GROUP, true).await.unwrap().unwrap().0
+            Store::open_group(&target, GROUP, IfAbsent::Make).await.unwrap().unwrap().0
         });
         self.stores[side as usize] = Some(store);
     }
@@ -184,7 +184,7 @@ impl Copies {
             let steps = 1 + self.random(200);
             let opening = async {
                 let (target, _) = open_with(Path::new(DIR), Options::default()).await;
-                Store::open_group(&target, GROUP, true).await.unwrap();
+                Store::open_group(&target, GROUP, IfAbsent::Make).await.unwrap();
             };
             self.world.run_until(self.hosts[side as usize], opening, steps).unwrap();
             self.world.crash(self.hosts[side as usize]);

@@ -1,10 +1,10 @@
 //! What a target has of mirrored groups: stores of their own, and what they note for other copies.
 
 use crate::common::{LOG_BYTES, buf, chunk_files, open, open_with, read, with_target};
-use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
+use chunkstore::{Allocate, Durability, IfAbsent, IoPath, Kind, Options, Store};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use types::{ByteRange, GroupId, InodeId, PartitionId};
 
@@ -16,7 +16,12 @@ fn ino(sequence: u64) -> InodeId {
 }
 
 async fn open_group(target: &Arc<Store>) -> Arc<Store> {
-    Store::open_group(target, GROUP, true).await.unwrap().expect("it is made").0
+    Store::open_group(target, GROUP, IfAbsent::Make).await.unwrap().expect("it is made").0
+}
+
+/// The mark that there is a store of the group.
+fn made(dir: &Path) -> PathBuf {
+    dir.join("made").join(GROUP.to_string())
 }
 
 async fn write(store: &Store, ino: InodeId, offset: u64, len: usize) {
@@ -30,7 +35,7 @@ async fn noted(store: &Store) -> Vec<(InodeId, ByteRange)> {
 }
 
 async fn reopen(target: &Arc<Store>) -> Arc<Store> {
-    Store::open_group(target, GROUP, false).await.unwrap().expect("it was made").0
+    Store::open_group(target, GROUP, IfAbsent::Leave).await.unwrap().expect("it was made").0
 }
 
 /// The files that are noted, asked for in parts.
@@ -57,7 +62,7 @@ fn a_group_has_files_and_rows_of_its_own() {
     with_target(|dir| async move {
         let (target, _) = open(&dir).await;
         assert_eq!(Store::groups_on(&dir).await.unwrap(), []);
-        assert!(Store::open_group(&target, GROUP, false).await.unwrap().is_none());
+        assert!(Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().is_none());
         let group = open_group(&target).await;
         assert_eq!((group.group(), target.group()), (Some(GROUP), None));
         write(&target, ino(1), 0, 100).await;
@@ -74,7 +79,7 @@ fn a_group_has_files_and_rows_of_its_own() {
         let group_dir = Store::group_dir(&dir, GROUP);
         assert_eq!((chunk_files(&dir).len(), chunk_files(&group_dir).len()), (1, 1));
         let (target, _) = open(&dir).await;
-        let (group, report) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        let (group, report) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(!report.was_needed);
         assert_eq!(read(&group, ino(1), 0, 9000, IoPath::Cached).await.unwrap(), [7; 9000]);
         assert_eq!(group.recent().take_found().len(), 1);
@@ -89,12 +94,12 @@ fn another_groups_store_is_refused() {
         open_group(&target).await.close().await.unwrap();
         let (here, there) = (Store::group_dir(&dir, GROUP), Store::group_dir(&dir, GroupId(8)));
         std::fs::rename(&here, &there).unwrap();
-        let refused = Store::open_group(&target, GroupId(8), true).await.err().unwrap();
+        let refused = Store::open_group(&target, GroupId(8), IfAbsent::Make).await.err().unwrap();
         assert_eq!(refused.kind(), Kind::WrongIdentity);
         assert!(refused.message().contains("group 7 on target 3"), "{refused}");
         // Chunks without a superblock aren't taken for a new group.
         std::fs::remove_file(there.join("group.toml")).unwrap();
-        let refused = Store::open_group(&target, GroupId(8), true).await.err().unwrap();
+        let refused = Store::open_group(&target, GroupId(8), IfAbsent::Make).await.err().unwrap();
         assert_eq!(refused.kind(), Kind::Damaged);
     });
 }
@@ -129,7 +134,7 @@ fn everything_can_be_kept_over_restarts() {
         settle(&group).await;
         group.close().await.unwrap();
         drop(group);
-        let (group, report) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        let (group, report) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(report.was_needed, "what is noted has to be found again");
         settle(&group).await;
         let known: Vec<ByteRange> =
@@ -140,7 +145,7 @@ fn everything_can_be_kept_over_restarts() {
         assert_eq!(noted(&group).await, []);
         group.close().await.unwrap();
         drop(group);
-        let (_, report) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        let (_, report) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(!report.was_needed);
     });
 }
@@ -238,7 +243,7 @@ fn too_much_to_keep_is_remembered() {
             rt::join_all(writes.collect()).await;
         }
         drop(group);
-        let (group, _) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        let (group, _) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(group.notes_overflowed());
         let whole = ByteRange::new(0, u64::MAX);
         let noted = noted(&group).await;
@@ -249,7 +254,7 @@ fn too_much_to_keep_is_remembered() {
         settle(&group).await;
         assert_eq!(self::noted(&group).await, []);
         drop(group);
-        let (group, _) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        let (group, _) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(!group.notes_overflowed());
     });
 }
@@ -263,7 +268,7 @@ fn a_lost_log_leaves_everything_noted() {
         group.close().await.unwrap();
         drop(group);
         std::fs::remove_file(Store::group_dir(&dir, GROUP).join("intent.1")).unwrap();
-        let (group, report) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        let (group, report) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(report.log_was_missing && group.notes_overflowed());
     });
 }
@@ -335,8 +340,62 @@ fn a_store_whose_making_was_cut_short_is_made_whole() {
         let (target, _) = open(&dir).await;
         open_group(&target).await.close().await.unwrap();
         rt::remove_dir(&Store::group_dir(&dir, GROUP).join("chunks")).await.unwrap();
+        rt::remove_file(&made(&dir)).await.unwrap();
         let group = reopen(&target).await;
         assert_eq!(group.files(InodeId(0), 10).await.unwrap().0, []);
         assert!(rt::read_dir(&Store::group_dir(&dir, GROUP).join("chunks")).await.is_ok());
+    });
+}
+
+#[test]
+fn a_store_that_is_lost_is_made_again_only_for_who_sends_everything() {
+    for lost in ["groups", "groups/7", "groups/7/chunks"] {
+        with_target(move |dir| async move {
+            let (target, _) = open(&dir).await;
+            let group = open_group(&target).await;
+            assert!(!group.notes_overflowed());
+            write(&group, ino(1), 0, 100).await;
+            for store in [&group, &target] {
+                store.close().await.unwrap();
+            }
+            drop((group, target));
+            std::fs::rename(dir.join(lost), dir.join("lost+found")).unwrap();
+            let (target, _) = open(&dir).await;
+            assert_eq!(target.groups().await.unwrap(), [GROUP]);
+            for if_absent in [IfAbsent::Leave, IfAbsent::Make] {
+                let refused = Store::open_group(&target, GROUP, if_absent).await.err().unwrap();
+                assert_eq!(refused.kind(), Kind::Damaged, "{lost}");
+                assert!(refused.message().contains("group 7 is gone"), "{refused}");
+            }
+            let made = Store::open_group(&target, GROUP, IfAbsent::MakeAnew).await.unwrap().unwrap().0;
+            assert!(made.notes_overflowed(), "{lost}: everything has to be compared");
+            assert_eq!(made.files(InodeId(0), 10).await.unwrap().0, []);
+            // As after any other crash.
+            drop(made);
+            let group = reopen(&target).await;
+            assert!(group.notes_overflowed(), "{lost}");
+        });
+    }
+}
+
+#[test]
+fn a_store_that_was_forgotten_is_not_lost() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        open_group(&target).await.close().await.unwrap();
+        target.forget_group(GROUP).await.unwrap();
+        assert_eq!(target.groups().await.unwrap(), []);
+        open_group(&target).await.close().await.unwrap();
+        // The power goes while it is forgotten.
+        let here = Store::group_dir(&dir, GROUP);
+        std::fs::rename(&here, here.with_extension("gone")).unwrap();
+        target.remove_forgotten_groups().await.unwrap();
+        assert_eq!(target.groups().await.unwrap(), []);
+        assert!(!here.with_extension("gone").exists());
+        open_group(&target).await.close().await.unwrap();
+        // What is lost can be forgotten, too.
+        std::fs::remove_dir_all(&here).unwrap();
+        target.forget_group(GROUP).await.unwrap();
+        assert_eq!(target.groups().await.unwrap(), []);
     });
 }

@@ -2,7 +2,7 @@
 //! there nor that it is.
 
 use crate::common::{INO, buf, identity, open, read, with_target};
-use chunkstore::{Durability, IoPath, Kind, Store, StoreError};
+use chunkstore::{Durability, IfAbsent, IoPath, Kind, Store, StoreError};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ async fn require_silence(store: &Arc<Store>) {
     let error = require_vanished("a proof", store.prove_home().await);
     assert!(error.message().contains("target 3 is offline") && error.hint().contains("mount"), "{error}");
     require_vanished("a quick proof", store.check_home());
-    require_vanished("a copy of a group", Store::open_group(store, GROUP, true).await);
+    require_vanished("a copy of a group", Store::open_group(store, GROUP, IfAbsent::Make).await);
     require_vanished("the removal of a group", store.forget_group(GROUP).await);
 }
 
@@ -139,7 +139,7 @@ fn another_store_in_its_place_is_not_taken_for_it() {
 fn a_group_whose_folder_has_gone_is_no_group_without_files() {
     with_target(|dir| async move {
         let (target, _) = open(&dir).await;
-        let (group, _) = Store::open_group(&target, GROUP, true).await.unwrap().unwrap();
+        let (group, _) = Store::open_group(&target, GROUP, IfAbsent::Make).await.unwrap().unwrap();
         write(&group, INO).await.unwrap();
         let folder = Store::group_dir(&dir, GROUP);
         unmount(&folder);

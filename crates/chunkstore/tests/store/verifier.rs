@@ -1,7 +1,7 @@
 //! Who relies on unsynced content notices that it may be gone.
 
 use crate::common::{LOG_BYTES, identity, open};
-use chunkstore::Store;
+use chunkstore::{IfAbsent, Store};
 use rt::sim::Machine;
 use rt::{File, IoBuf, OpenOptions};
 use std::path::Path;
@@ -22,7 +22,7 @@ fn formatted(seed: u64) -> Machine {
 /// The verifiers of the target and of a group's store on it.
 async fn opened() -> (Arc<Store>, Arc<Store>) {
     let (target, _) = open(Path::new(DIR)).await;
-    let group = Store::open_group(&target, GROUP, true).await.unwrap().expect("it is made").0;
+    let group = Store::open_group(&target, GROUP, IfAbsent::Make).await.unwrap().expect("it is made").0;
     (target, group)
 }
 

@@ -3,7 +3,7 @@
 use super::member::{Member, RETRY, current_map, out_of_turn};
 use super::process::{Site, new_identity, serve};
 use crate::cluster::{LOG_BYTES, identity, store_error};
-use chunkstore::{Options, Store};
+use chunkstore::{IfAbsent, Options, Store};
 use net::{Handler, Router, WhenOffline};
 use rt::{File, IoBuf, OpenOptions};
 use std::collections::BTreeMap;
@@ -130,7 +130,7 @@ pub(super) async fn wrong_here() -> Result<Vec<String>> {
     let (target, _report) = Store::open(dir, &own, Options::default()).await.map_err(store_error)?;
     let mut wrong = Vec::new();
     for group in Store::groups_on(dir).await.map_err(store_error)? {
-        let opened = Store::open_group(&target, group, false).await.map_err(store_error)?;
+        let opened = Store::open_group(&target, group, IfAbsent::Leave).await.map_err(store_error)?;
         let Some((store, _report)) = opened else { continue };
         for ino in store.list().await.map_err(store_error)? {
             let ranges = store.verify(ino).await.map_err(store_error)?;

@@ -41,7 +41,7 @@ use crate::fences::Fences;
 use crate::lease::ServingLease;
 use crate::tally::Tally;
 use crate::watches::Watches;
-use chunkstore::Store;
+use chunkstore::{IfAbsent, Store};
 use clients::Clients;
 use net::{LocalFuture, StorageChannels};
 use parking_lot::{Mutex, RwLock};
@@ -237,24 +237,28 @@ impl Mirrors {
     }
 
     /// The replica of a group on a target, opened or made if need be.
+    ///
+    /// # Errors
+    /// As [`Store::open_group`].
     pub(crate) async fn replica(
         &self,
         target: &Arc<Store>,
         tally: &Arc<Tally>,
         group: GroupId,
+        if_absent: IfAbsent,
     ) -> Result<Arc<Replica>> {
         if let Some(replica) = self.slot((target.target(), group)).replica.get() {
             return Ok(replica.clone());
         }
         // Rare, and large: kept out of the future of every request.
-        Box::pin(self.open_alone(target, tally, group)).await
+        Box::pin(self.open_alone(target, tally, (group, if_absent))).await
     }
 
     async fn open_alone(
         &self,
         target: &Arc<Store>,
         tally: &Arc<Tally>,
-        group: GroupId,
+        (group, if_absent): (GroupId, IfAbsent),
     ) -> Result<Arc<Replica>> {
         let key = (target.target(), group);
         loop {
@@ -262,7 +266,7 @@ impl Mirrors {
             let _alone = slot.opening.write().await;
             // What was in it may have been removed meanwhile, and the place with it.
             if Arc::ptr_eq(&slot, &self.slot(key)) {
-                return self.open(target, tally, group, &slot).await;
+                return self.open(target, tally, (group, if_absent), &slot).await;
             }
         }
     }
@@ -277,14 +281,15 @@ impl Mirrors {
         &self,
         target: &Arc<Store>,
         tally: &Arc<Tally>,
-        group: GroupId,
+        (group, if_absent): (GroupId, IfAbsent),
         slot: &Slot,
     ) -> Result<Arc<Replica>> {
         if let Some(replica) = slot.replica.get() {
             return Ok(replica.clone());
         }
         let key = (target.target(), group);
-        let opened = Store::open_group(target, group, true).await.map_err(|e| tally.failed(target, &e))?;
+        let opened =
+            Store::open_group(target, group, if_absent).await.map_err(|e| tally.failed(target, &e))?;
         let Some((store, report)) = opened else {
             return Err(Error::new(Errno::EIO, format!("target {}: group {group} can't be made", key.0)));
         };

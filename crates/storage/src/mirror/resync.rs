@@ -3,7 +3,7 @@
 use super::replica::Replica;
 use super::{Mirrors, leaving, step};
 use crate::tally::Tally;
-use chunkstore::Store;
+use chunkstore::{IfAbsent, Store};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ async fn see_to(
     if !is_known && !group.is_degraded() && group.leaving.is_none() {
         return;
     }
-    let Ok(replica) = mirrors.replica(store, tally, group.id).await else { return };
+    let Ok(replica) = mirrors.replica(store, tally, group.id, IfAbsent::Make).await else { return };
     if replica.is_unclean() && mirrors.put_others_out(&replica).await.is_err() {
         return;
     }

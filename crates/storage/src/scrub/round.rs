@@ -4,7 +4,7 @@ use super::record::{Phase, Position, Record};
 use super::{RATE, settings};
 use crate::mirror::{Mirrors, Replica};
 use crate::service::{Served, StorageService};
-use chunkstore::Store;
+use chunkstore::{IfAbsent, Store};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,7 +129,7 @@ impl Round<'_> {
             return Ok(());
         }
         let served = self.served()?;
-        let replica = mirrors.replica(&served.store, &served.tally, group).await?;
+        let replica = mirrors.replica(&served.store, &served.tally, group, IfAbsent::Make).await?;
         if replica.is_unclean() {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! Files in mirrored groups.
 
 use super::support::{Fs, GIVEN_OUT, HASH_KEY, PARTITIONS, on_a_core};
-use chunkstore::{Durability, IoPath, Store};
+use chunkstore::{Durability, IfAbsent, IoPath, Store};
 use fsck::{Discard, Kind, Later, Local, Loss, Online, Orders, Report, Seat, Subject, Targets, Verdict};
 use rt::IoBuf;
 use std::cell::Cell;
@@ -512,7 +512,7 @@ fn a_copy_that_is_behind_is_no_damage_but_said() {
 fn what_a_group_has_left_on_a_target_is_nobodys() {
     on_a_core(async |mut fs| {
         let (target, gone) = (TargetId(1), GroupId(77));
-        let left = Store::open_group(&fs.stores[&target], gone, true).await.unwrap().unwrap().0;
+        let left = Store::open_group(&fs.stores[&target], gone, IfAbsent::Make).await.unwrap().unwrap().0;
         put(&left, InodeId(4242), 0, 1).await;
         fs.copies.insert((target, gone), left);
         fs.finds_and_repairs(Kind::StrayChunkFile).await;

@@ -1,7 +1,7 @@
 //! A small file system on a real engine and real targets, made without services.
 
 use bytes::Bytes;
-use chunkstore::{Durability, IoPath, Store};
+use chunkstore::{Durability, IfAbsent, IoPath, Store};
 use fsck::{Copies, Finding, Kind, Orders, Report, Subject, Verdict};
 use kv::{Batch, Embedded, Engine, Outcome};
 use namespace::record::{Inode, Next};
@@ -61,7 +61,7 @@ impl Fs {
         }
         for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
             for target in &group.members {
-                Store::open_group(&stores[target], group.id, true)
+                Store::open_group(&stores[target], group.id, IfAbsent::Make)
                     .await
                     .unwrap()
                     .unwrap()

@@ -1,7 +1,8 @@
 //! The disk of a member goes while its node serves on: `umount -l` leaves the empty directory below
 //! the mount point at its path.
 
-use super::cluster::{Cluster, INO, MIB, with_members_on_disk, with_others_on_disk};
+use super::cluster::{Cluster, GROUP, INO, MIB, with_members_on_disk, with_others_on_disk};
+use chunkstore::Store;
 use std::fs;
 use std::path::{Path, PathBuf};
 use types::{InodeId, MemberState, TargetId};
@@ -126,5 +127,55 @@ fn a_member_whose_disk_is_gone_is_taken_out_by_the_next_change() {
         mount(&cluster, 2).await;
         cluster.drive();
         cluster.in_step().await;
+    });
+}
+
+#[test]
+fn a_member_that_has_lost_its_copy_gets_all_of_it_again() {
+    with_members_on_disk(2, |cluster| async move {
+        fill(&cluster).await;
+        cluster.stop(2).await;
+        fs::remove_dir_all(Store::group_dir(&cluster.dir.join("2"), GROUP)).unwrap();
+        cluster.write(INO, 3, 0, &[5; 100]).await;
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
+        cluster.start_again(2).await;
+        cluster.drive();
+        cluster.in_step().await;
+        assert_eq!(cluster.on_disk(2).await.len(), 9);
+    });
+}
+
+#[test]
+fn a_primary_that_has_lost_its_copy_gives_way_and_takes_nothing_from_others() {
+    with_members_on_disk(2, |cluster| async move {
+        fill(&cluster).await;
+        restart(&cluster, 1).await;
+        cluster.stop(1).await;
+        fs::remove_dir_all(Store::group_dir(&cluster.dir.join("1"), GROUP)).unwrap();
+        cluster.start_again(1).await;
+        assert_eq!(cluster.read(InodeId(20), 100).await, [20; 100]);
+        cluster.write(INO, 3, 0, &[5; 100]).await;
+        assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
+        cluster.drive();
+        cluster.in_step().await;
+        assert_eq!((cluster.on_disk(1).await.len(), cluster.on_disk(2).await.len()), (9, 9));
+    });
+}
+
+#[test]
+fn the_only_member_in_sync_that_has_lost_its_copy_is_no_source() {
+    with_members_on_disk(2, |cluster| async move {
+        fill(&cluster).await;
+        cluster.stop(2).await;
+        cluster.write(INO, 3, 0, &[5; 100]).await;
+        cluster.stop(1).await;
+        fs::remove_dir_all(Store::group_dir(&cluster.dir.join("1"), GROUP)).unwrap();
+        cluster.start_again(1).await;
+        cluster.start_again(2).await;
+        cluster.drive();
+        // As long as several looks at the map.
+        rt::sleep(std::time::Duration::from_secs(2)).await;
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
+        assert_eq!(cluster.on_disk(2).await.len(), 8, "what the other one has is taken away");
     });
 }
