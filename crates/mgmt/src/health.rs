@@ -86,6 +86,12 @@ pub fn with_store(mut health: Health, store: StoreInfo) -> Health {
     judged(health)
 }
 
+/// Adds what else was found.
+pub fn with_findings(mut health: Health, findings: Vec<HealthFinding>) -> Health {
+    health.findings.extend(findings);
+    judged(health)
+}
+
 /// The worst first, which gives the verdict.
 fn judged(mut health: Health) -> Health {
     health.findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
@@ -175,7 +181,7 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
     }
 }
 
-fn found(verdict: Verdict, what: String, hint: String) -> HealthFinding {
+pub(crate) fn found(verdict: Verdict, what: String, hint: String) -> HealthFinding {
     HealthFinding { verdict, what, hint }
 }
 

@@ -37,6 +37,7 @@ mod measure;
 mod members;
 mod moves;
 mod rates;
+mod reachability;
 mod recover;
 mod refusal;
 mod resyncs;
@@ -55,6 +56,7 @@ pub use lock::{StateLock, lock_target};
 pub use management::{
     Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata, OwnUsage, TargetProof,
 };
+pub use reachability::{DueProbe, ProbeOutcome};
 pub use rewind::{CURRENT, is_rewound, rewound};
 pub use roster::{check_address, check_name, check_rack, require_claimable, require_known};
 pub use space::{Space, space_of};

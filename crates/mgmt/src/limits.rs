@@ -37,6 +37,33 @@ pub const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
 /// that is less: longer than a machine takes to start anew.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(5 * 60);
 
+/// How often management tries to reach each address of a node that sends heartbeats.
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How soon one is tried again that could not be reached: a finding should end soon after its cause.
+pub const PROBE_RETRY: Duration = Duration::from_secs(2);
+
+/// How long one try may take: a connection and its handshake.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Tries at a time. All addresses of a cluster of [`MAX_NODES`] that hang are tried within some minutes, those that answer within seconds.
+pub const MAX_PROBES: usize = 32;
+
+/// How long a node must have sent heartbeats without being reached before that is a finding: a try that was lost is none.
+pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(5);
+
+/// How often a member reports nodes that it can't reach, while that is so.
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A report that is older says nothing any more: three of them were lost.
+pub const REPORT_VALIDITY: Duration = Duration::from_secs(35);
+
+/// Members whose reports are kept, the latest ones; each takes some 2 KiB at most.
+pub const MAX_REPORTS: usize = 4096;
+
+/// Characters of a name or a cause in a report.
+pub const MAX_REPORT_TEXT: usize = 160;
+
 /// Resynchronisations that a heartbeat may tell of; a target is in some dozens of groups.
 pub const MAX_RESYNCS: usize = 1024;
 

@@ -27,6 +27,8 @@ pub struct Liveness {
 pub struct Seen {
     /// Which process.
     pub instance: u64,
+    /// Its machine has none of the addresses that it announces.
+    pub is_elsewhere: bool,
     /// When it was last heard of.
     pub at_ns: u64,
     /// How far its clock is ahead, seconds.
@@ -55,6 +57,7 @@ impl Liveness {
     pub fn registered(&mut self, node: NodeId, instance: u64, now_ns: u64) {
         let seen = Seen {
             instance,
+            is_elsewhere: false,
             at_ns: now_ns,
             skew_s: 0,
             epoch: Epoch(0),
@@ -63,6 +66,13 @@ impl Liveness {
             spaces: BTreeMap::new(),
         };
         self.nodes.insert(node, seen);
+    }
+
+    /// Whether the machine of a node has none of the addresses that the node announces.
+    pub fn set_elsewhere(&mut self, node: NodeId, is_elsewhere: bool) {
+        if let Some(seen) = self.nodes.get_mut(&node) {
+            seen.is_elsewhere = is_elsewhere;
+        }
     }
 
     /// The process goes by a map, and does these resynchronisations.

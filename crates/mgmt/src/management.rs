@@ -9,6 +9,7 @@ use crate::liveness::Liveness;
 use crate::measure::{Sight, log_changes, measured, next_epoch};
 use crate::members::Members;
 use crate::rates::Told;
+use crate::reachability::{DueProbe, ProbeOutcome, Reachability};
 use crate::roster::{Host, Numbers, Roster};
 use crate::space::{Space, space_of};
 use crate::superblock::Superblock;
@@ -47,6 +48,7 @@ pub struct Management {
     /// Set and taken back with every new epoch.
     pub(crate) changed: rt::sync::Event,
     pub(crate) liveness: Mutex<Liveness>,
+    reachability: Mutex<Reachability>,
     /// The time of day when this process began, seconds, and its monotonic clock then.
     began: (i64, u64),
     /// What has to be remembered of members of mirrored groups.
@@ -195,6 +197,7 @@ impl Management {
             changing: rt::sync::RwLock::new(),
             changed: rt::sync::Event::new(),
             liveness: Mutex::new(Liveness::new(rt::monotonic_ns())),
+            reachability: Mutex::default(),
             began: (rt::now().secs, rt::monotonic_ns()),
             members: Mutex::default(),
             heard: rt::sync::Event::new(),
@@ -282,6 +285,36 @@ impl Management {
 
     pub(crate) fn liveness(&self) -> MutexGuard<'_, Liveness> {
         self.liveness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn reachability(&self) -> MutexGuard<'_, Reachability> {
+        self.reachability.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Addresses of nodes that are to be tried now; [`Management::note_probe`] is to be called for each.
+    pub fn due_probes(&self) -> Vec<DueProbe> {
+        let (map, liveness) = (self.current(), self.liveness());
+        self.reachability().due(&map, &liveness, rt::monotonic_ns())
+    }
+
+    /// Notes what became of the try of an address.
+    pub fn note_probe(&self, probe: &DueProbe, outcome: ProbeOutcome) {
+        let DueProbe { node, address, .. } = probe;
+        let failure = match &outcome {
+            ProbeOutcome::Failed(cause) => Some(cause.clone()),
+            ProbeOutcome::Reached | ProbeOutcome::NotUsed => None,
+        };
+        if !self.reachability().note(probe, outcome, rt::monotonic_ns()) {
+            return;
+        }
+        match failure {
+            Some(cause) => tracing::warn!(
+                node = node.0,
+                hint = "weft health tells whether the node can be reached at all",
+                "node {node} can't be reached at {address}: {cause}"
+            ),
+            None => tracing::info!(node = node.0, "node {node} can be reached at {address} again"),
+        }
     }
 
     /// Looks at every node and target, and publishes what changed. What is more than bytes makes a new epoch, which is in the

@@ -1,7 +1,7 @@
 //! The service: a request in, a checked change or a view of the map out.
 
 use crate::consistency::{self, Word};
-use crate::health::{health, with_copies, with_store};
+use crate::health::{health, with_copies, with_findings, with_store};
 use crate::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE, WATCH_INTERVAL};
 use crate::management::{Gate, Management, Metadata};
 use crate::refusal;
@@ -47,6 +47,11 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
                 MgmtRequest::CertifyApi { node, csr, names } => {
                     require_own_names(&self.current(), node, &names)?;
                     self.certify_api(&csr, &names)
+                }
+                MgmtRequest::ReportUnreachable { member, nodes } => {
+                    let place = caller.address.inet().map_or_else(String::new, |at| at.ip().to_string());
+                    self.reachability().report(caller.client, (&member, &place), nodes, rt::monotonic_ns());
+                    Ok(MgmtReply::Done)
                 }
                 request => self.answer(request).await,
             }
@@ -96,6 +101,10 @@ impl Management {
             MgmtRequest::Goodbye { node, instance } => self.goodbye(node, instance).await,
             MgmtRequest::Attach { cluster, version, clock_s } => self.attach(&cluster, &version, clock_s),
             MgmtRequest::WatchMap { after } => Ok(MgmtReply::Map { map: self.watch(after).await }),
+            MgmtRequest::ReportUnreachable { member, nodes } => {
+                self.reachability().report(0, (&member, ""), nodes, rt::monotonic_ns());
+                Ok(MgmtReply::Done)
+            }
             MgmtRequest::AddTarget { node, path, pool } => self.add_target(node, &path, &pool).await,
             MgmtRequest::Tidy { target, touched } => {
                 check_tidied(&touched.files)?;
@@ -225,6 +234,7 @@ impl Management {
                 consistency::restarted(&mut roster.map, node, &presence);
             }
             liveness.registered(node, instance, now_ns);
+            liveness.set_elsewhere(node, register.is_elsewhere);
             liveness.heard(node, instance, register.clock_s - now_s, &register.targets, now_ns);
             Ok::<_, Error>(is_new)
         });
@@ -490,7 +500,11 @@ impl Management {
 
     fn verdict(&self) -> MgmtReply {
         let version = self.cluster().map_or(env!("CARGO_PKG_VERSION"), |(_, host)| &host.version);
-        let health = health(&self.current(), &self.liveness(), version);
+        let health = {
+            let (map, liveness, now_ns) = (self.current(), self.liveness(), rt::monotonic_ns());
+            let health = health(&map, &liveness, version);
+            with_findings(health, self.reachability().findings(&map, &liveness, now_ns))
+        };
         let health = match self.copies.get() {
             Some(copies) => with_copies(health, copies()),
             None => health,

@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     GivenUp,
     /// A transfer didn't end in the time that its call had.
     Stuck,
+    /// The other side has another address now.
+    Moved,
 }
 
 impl Fault {
@@ -35,7 +37,7 @@ impl Fault {
         match self {
             Fault::Silent | Fault::Unread | Fault::Stuck | Fault::Malformed(_) => true,
             Fault::Io(e) => !matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe),
-            Fault::Closed | Fault::GivenUp => false,
+            Fault::Closed | Fault::GivenUp | Fault::Moved => false,
         }
     }
 }
@@ -48,6 +50,7 @@ impl fmt::Display for Fault {
             Fault::Malformed(malformed) => malformed.fmt(f),
             Fault::GivenUp => f.write_str("a caller gave up a transfer that was under way"),
             Fault::Stuck => f.write_str("a transfer took longer than its call's time-out"),
+            Fault::Moved => f.write_str("the other side has another address now"),
             Fault::Silent => f.write_str("the connection was silent for too long"),
             Fault::Unread => f.write_str("the other side read nothing of what it was sent for too long"),
         }

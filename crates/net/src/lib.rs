@@ -63,7 +63,9 @@ mod tls;
 pub use apart::run_apart;
 pub use caller::{Caller, Proof};
 pub use channel::{Channel, Deadline, Distance, Handler, LocalFuture};
-pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus, SameHost};
+pub use client::{
+    AddressFailure, ClientIdentity, LinkStatus, Lookup, Peer, PeerOptions, PeerStatus, ProbeFailure, SameHost,
+};
 pub use exports::Exports;
 pub use groups::ToGroup;
 pub use liveness::Liveness;

@@ -11,6 +11,8 @@ pub(crate) const LOST_PEER_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) const LOST_PEER_MEMORY: Duration = Duration::from_secs(15);
 /// How long a connection to one address may take; a live host on a slow line answers within this.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a try to connect waits until it is known where the peer is; then it goes by what was known before.
+pub(crate) const LOOKUP_PATIENCE: Duration = Duration::from_secs(2);
 /// The first pause after all addresses of a peer have failed; it doubles up to the longest.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 /// The longest such pause: a server that comes back is noticed within it.

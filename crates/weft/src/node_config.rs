@@ -8,12 +8,16 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use types::{Errno, Error, NodeId, Result, Role};
 
 /// Where a node listens unless told otherwise: all addresses of the machine.
 pub const DEFAULT_LISTEN: &str = "0.0.0.0:7500";
+
+/// Held while a file is read, changed and written: two threads of a process must not undo each other's changes.
+static EDITING: Mutex<()> = Mutex::new(());
 
 /// How connections are protected.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -146,7 +150,7 @@ impl NodeConfig {
              listen = {:?}\n\
              # Where others reach it, best first.\n\
              addresses = {:?}\n\
-             # Where management is.\n\
+             # Where management is, addresses or host names; the node adds what the cluster map says.\n\
              management = {:?}\n\
              # Networks that its connections use, best first; \"A/16,B/16\": equally good.\n\
              {networks}\n\
@@ -208,6 +212,7 @@ impl TargetConfig {
             let hint = format!("change numa of the target in {}, and start the node again", path.display());
             return Err(Error::new(Errno::EEXIST, message).hint(hint));
         }
+        let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
         let text = fs::read_to_string(&path).map_err(|e| os_error(path.display(), &e))?;
         write_whole(&path, &format!("{text}{}", self.render()), 0o644)
     }
@@ -222,6 +227,7 @@ pub fn note_made(dir: &Path, made: &[PathBuf]) -> Result<()> {
 /// Takes directories out of a node's file whose targets were removed from the cluster.
 pub fn note_removed(dir: &Path, removed: &[PathBuf]) -> Result<()> {
     let path = path(dir);
+    let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut file = editable(&path)?;
     let Some(targets) = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut) else {
         return Ok(());
@@ -246,6 +252,7 @@ fn path_of(target: &toml_edit::Table) -> Option<PathBuf> {
 /// Lets `edit` change the targets of a node's file, each with its path; it returns whether it did.
 fn edit_targets(dir: &Path, edit: impl Fn(&mut toml_edit::Table, &Path) -> bool) -> Result<()> {
     let path = path(dir);
+    let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut file = editable(&path)?;
     let mut is_changed = false;
     let targets = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut);
@@ -255,6 +262,35 @@ fn edit_targets(dir: &Path, edit: impl Fn(&mut toml_edit::Table, &Path) -> bool)
         }
     }
     if is_changed { write_whole(&path, &file.to_string(), 0o644) } else { Ok(()) }
+}
+
+/// Where management is by a node's file or a cluster file; `None` if it isn't one of this cluster.
+pub fn management_in(path: &Path, cluster: &str) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Part {
+        cluster: String,
+        management: Vec<String>,
+    }
+    let part: Part = toml::from_str(&fs::read_to_string(path).ok()?).ok()?;
+    Some(part.management).filter(|management| part.cluster == cluster && !management.is_empty())
+}
+
+/// Writes into a node's file or a cluster file where management is. The rest stays as it was written.
+///
+/// # Errors
+/// `EACCES` for a file of another user, whose file it would not be any more.
+pub fn set_management(path: &Path, cluster: &str, addresses: &[String]) -> Result<()> {
+    let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
+    if management_in(path, cluster).is_none() {
+        return Err(Error::new(Errno::EINVAL, format!("{} is not a file of this cluster", path.display())));
+    }
+    let meta = fs::metadata(path).map_err(|e| os_error(path.display(), &e))?;
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(Error::new(Errno::EACCES, format!("{} belongs to another user", path.display())));
+    }
+    let mut file = editable(path)?;
+    file["management"] = toml_edit::value(addresses.iter().collect::<toml_edit::Array>());
+    write_whole(path, &file.to_string(), meta.mode() & 0o777)
 }
 
 fn path(dir: &Path) -> PathBuf {
@@ -297,7 +333,8 @@ fn exposed(path: &Path, error: identity::Error) -> Error {
 
 /// Writes a file so that it is there entirely, and durably, or not at all.
 pub fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
-    let draft = path.with_extension("draft");
+    // Several mounts may write one cluster file.
+    let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let write = || -> std::io::Result<()> {
         let mut file =
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
@@ -306,7 +343,10 @@ pub fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
         fs::rename(&draft, path)?;
         fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
     };
-    write().map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
+    write().map_err(|e| {
+        let _ = fs::remove_file(&draft);
+        os_error(format_args!("can't write {}", path.display()), &e)
+    })
 }
 
 /// What a client needs to mount, one file.
@@ -498,6 +538,45 @@ mod tests {
         assert_eq!(elsewhere.append(dir).unwrap_err().errno, Errno::EEXIST);
         fs::write(path(dir), text + "mood = \"good\"\n").unwrap();
         assert_eq!(NodeConfig::read(dir).unwrap_err().errno, Errno::EINVAL);
+    }
+
+    #[test]
+    fn where_management_is_can_be_changed_in_both_files() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = tempfile::tempdir().unwrap();
+        sample().create(base.path(), "scratch").unwrap();
+        let (node, client) = (path(base.path()), base.path().join("client.toml"));
+        let file = ClusterFile {
+            name: "scratch".into(),
+            cluster: sample().cluster,
+            management: vec!["mgmt1:7500".into()],
+            networks: vec![],
+            rack: None,
+            protection: Protection::Tls,
+            credentials: "-----BEGIN\nabc\n".into(),
+        };
+        file.write(&client).unwrap();
+        let moved = ["10.0.0.9:7500".to_string(), "mgmt1:7500".to_string()];
+        for file in [&node, &client] {
+            assert_eq!(management_in(file, "01234567").unwrap(), ["mgmt1:7500"]);
+            assert_eq!(management_in(file, "another"), None);
+            let before = fs::read_to_string(file).unwrap();
+            assert_eq!(set_management(file, "another", &moved).unwrap_err().errno, Errno::EINVAL);
+            assert_eq!(fs::read_to_string(file).unwrap(), before);
+            set_management(file, "01234567", &moved).unwrap();
+            assert_eq!(management_in(file, "01234567").unwrap(), moved);
+            let lines = |text: &str| -> Vec<String> {
+                text.lines().filter(|line| !line.starts_with("management")).map(String::from).collect()
+            };
+            assert_eq!(lines(&fs::read_to_string(file).unwrap()), lines(&before), "the rest stays");
+        }
+        assert_eq!(NodeConfig::read(base.path()).unwrap().management, moved);
+        assert_eq!(ClusterFile::read(&client).unwrap(), ClusterFile { management: moved.into(), ..file });
+        assert_eq!(fs::metadata(&client).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&node).unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 2, "no draft is left");
+        fs::write(&client, "cut").unwrap();
+        assert_eq!(management_in(&client, "01234567"), None);
     }
 
     #[test]

@@ -212,6 +212,7 @@ pub fn management(request: &MgmtRequest) -> Rule {
         R::Goodbye { node, .. } => rule("goodbye", Callers::Itself(*node, Roles::ALL)),
         R::Attach { .. } => rule("attach", Callers::Members),
         R::WatchMap { .. } => rule("watch-map", Callers::Members),
+        R::ReportUnreachable { .. } => rule("report-unreachable", Callers::Members),
         R::AddTarget { node, .. } => rule("add-target", Callers::Itself(*node, Roles::STORAGE)),
         R::Tidy { target, .. } => rule("tidy", Callers::NodeOf(*target)),
         R::TidyGroup { group, .. } => {

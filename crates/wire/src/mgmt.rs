@@ -6,10 +6,12 @@
 mod ceilings;
 mod health;
 mod rates;
+mod reachability;
 
 pub use ceilings::{CeilingInfo, MAX_CEILINGS, MeasuredPlace};
 pub use health::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
 pub use rates::{CeilingShare, TargetRate, TargetWork};
+pub use reachability::{MAX_UNREACHABLE, UnreachableNode};
 
 use crate::authorization::{self, Rule};
 use crate::{Answer, Malformed, Message, Request, Service};
@@ -97,6 +99,8 @@ pub enum MgmtRequest {
     Attach { cluster: String, version: String, clock_s: i64 },
     /// `Map` as soon as there is one with a later epoch than this.
     WatchMap { after: Epoch },
+    /// Nodes that a member of the cluster can't reach, instead of those that it named before: `Done`. `member`: what it calls itself.
+    ReportUnreachable { member: String, nodes: Vec<UnreachableNode> },
     /// A directory of a node becomes a target: `Added`. Asked again for the same directory, it answers with the same id.
     AddTarget { node: NodeId, path: String, pool: String },
     /// What the metadata knows of these files is enforced on the target (at most [`MAX_TIDY_FILES`] of them), which had been changing
@@ -250,6 +254,9 @@ pub struct Register {
     /// started anew.
     #[serde(default)]
     pub again: bool,
+    /// None of the addresses is one of its machine's: the machine has moved, or is behind a translation of addresses.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_elsewhere: bool,
 }
 
 /// A target as its node sees it.

@@ -62,6 +62,7 @@ fn register(node: u32, instance: u64, address: &str, targets: &[u32]) -> Registe
         clock_s: NOW_S,
         targets: targets.iter().map(report).collect(),
         again: false,
+        is_elsewhere: false,
     }
 }
 

@@ -137,6 +137,7 @@ impl Cluster {
             clock_s: rt::now().secs,
             targets: targets.iter().map(|id| self.report(*id)).collect(),
             again: false,
+            is_elsewhere: false,
         }
     }
 

@@ -167,6 +167,11 @@ impl Connection {
         }
     }
 
+    /// Ends it at once: the peer is elsewhere now. Calls on it are repeated on the next connection.
+    pub(super) fn give_up_address(&self) {
+        self.abort(Some(Fault::Moved));
+    }
+
     /// Ends it at once.
     fn abort(&self, fault: Option<Fault>) {
         if let Some(fault) = fault {

@@ -28,6 +28,42 @@ pub(super) struct Dialled {
     pub(super) round_trip_ns: u64,
     /// How the server is reached from its own machine, which is this one.
     pub(super) on_host: Option<OnHost>,
+    /// What the server calls itself.
+    server: String,
+}
+
+/// Why an address of a peer can't be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ProbeFailure {
+    /// Nothing listens there.
+    Refused,
+    /// Nothing answers.
+    TimedOut,
+    /// What answers is not the peer, or wants nothing to do with this process.
+    Strange(String),
+    /// Something else.
+    Failed(String),
+}
+
+impl fmt::Display for ProbeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProbeFailure::Refused => f.write_str("connection refused"),
+            ProbeFailure::TimedOut => f.write_str("timed out"),
+            ProbeFailure::Strange(cause) | ProbeFailure::Failed(cause) => f.write_str(cause),
+        }
+    }
+}
+
+impl From<DialError> for ProbeFailure {
+    fn from(error: DialError) -> ProbeFailure {
+        match error {
+            DialError::Failed(cause) => ProbeFailure::Failed(cause),
+            DialError::Refused(error) | DialError::Strange(error) => {
+                ProbeFailure::Strange(error.message.to_string())
+            }
+        }
+    }
 }
 
 /// Why there is no connection.
@@ -72,6 +108,17 @@ pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Res
     meet(shared, stream, core).await
 }
 
+/// Connects to one address as [`dial`] does, and hangs up.
+pub(super) async fn probe(shared: &Shared, address: SocketAddr, core: u32) -> Result<String, ProbeFailure> {
+    let connected = shared.options.security.connect(address, CONNECT_TIMEOUT).await;
+    let stream = connected.map_err(|e| match e.kind() {
+        io::ErrorKind::ConnectionRefused => ProbeFailure::Refused,
+        io::ErrorKind::TimedOut => ProbeFailure::TimedOut,
+        _ => no_stream(shared, address, &e).into(),
+    })?;
+    Ok(meet(shared, stream, core).await?.server)
+}
+
 /// Connects to a server on this machine.
 pub(super) async fn dial_on_host(shared: &Shared, way: &OnHost, core: u32) -> Result<Dialled, DialError> {
     let (memory, fd) = SharedMemory::create(SHARED_MEMORY_BYTES).map_err(Fault::from)?;
@@ -98,7 +145,8 @@ async fn meet(shared: &Shared, stream: Stream, core: u32) -> Result<Dialled, Dia
     let round_trip_ns = if waited { 0 } else { rt::monotonic_ns() - began };
     let credits = (welcome.credits as usize).clamp(1, MAX_REQUESTS_IN_FLIGHT);
     let on_host = welcome.on_host.filter(|way| rt::net::host().as_ref() == Some(&way.host));
-    Ok(Dialled { stream, inbound, arena: None, credits, round_trip_ns, on_host })
+    let server = welcome.name;
+    Ok(Dialled { stream, inbound, arena: None, credits, round_trip_ns, on_host, server })
 }
 
 /// How many connections this process has made. Each gets a higher number than those of its core before it.

@@ -188,6 +188,7 @@ impl Link {
     /// Tries the addresses once. An error means that all have failed; it brings the refusal, if it is one that lasts: an address that reaches
     /// somebody else says nothing of a peer that may come back at another one.
     async fn connect(self: &Rc<Self>) -> Result<Placed, Option<Error>> {
+        self.shared.look_up().await;
         let (mut refusal, mut strange, mut may_come) = (None, None, false);
         for (rank, address) in self.ordered_addresses() {
             match self.try_address(address).await {
@@ -238,7 +239,7 @@ impl Link {
     }
 
     fn adopt(self: &Rc<Self>, dialled: Dialled, address: Address) -> Rc<Connection> {
-        let Dialled { stream, inbound, arena, credits, round_trip_ns, on_host: _ } = dialled;
+        let Dialled { stream, inbound, arena, credits, round_trip_ns, .. } = dialled;
         self.counters.round_trip_ns.store(round_trip_ns, Ordering::Relaxed);
         self.counters.connect(address.clone(), stream.transport());
         let is_here = address.inet().is_none_or(|address| address.ip().is_loopback());
@@ -302,6 +303,18 @@ impl Link {
             if let Some(better) = self.ordered_addresses().into_iter().find(rested) {
                 return better;
             }
+        }
+    }
+
+    /// Waits until the peer is said not to have an address any more.
+    async fn is_left(&self, address: SocketAddr) {
+        loop {
+            // Before the look, so that no change falls between the two.
+            let moved = self.shared.moved.wait();
+            if self.shared.ways().rank(address).is_none() {
+                return;
+            }
+            moved.await;
         }
     }
 
@@ -390,14 +403,19 @@ impl Link {
     async fn use_up(self: &Rc<Self>, mut placed: Placed) -> bool {
         loop {
             let connection = placed.connection.clone();
-            match either(connection.ending(), self.better_than(placed.rank)).await {
+            let elsewhere = either(self.better_than(placed.rank), self.is_left(placed.address));
+            match either(connection.ending(), elsewhere).await {
                 Either::First(()) => {
                     if connection.broke_on_the_way() {
                         self.note_break(&placed);
                     }
                     return connection.was_given_up();
                 }
-                Either::Second((rank, address)) => {
+                Either::Second(Either::Second(())) => {
+                    connection.give_up_address();
+                    return true;
+                }
+                Either::Second(Either::First((rank, address))) => {
                     if let Ok(better) = self.try_address(address).await {
                         connection.say_goodbye();
                         placed = Placed::new(better, rank, address);

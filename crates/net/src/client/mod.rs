@@ -5,11 +5,14 @@ mod connection;
 mod core_index;
 mod dial;
 mod link;
+mod lookup;
 mod peer;
 mod reach;
 mod remote;
 mod status;
 
+pub use dial::ProbeFailure;
+pub use lookup::Lookup;
 pub use peer::{ClientIdentity, Peer, PeerOptions, SameHost};
 pub(crate) use remote::RemoteService;
 pub use status::{AddressFailure, LinkStatus, PeerStatus};

@@ -1,5 +1,7 @@
 //! A process that services are in.
 
+use super::dial::{self, ProbeFailure};
+use super::lookup::{Lookup, LookupState};
 use super::reach::Reach;
 use super::status::{AddressFailure, LinkCounters, PeerStatus};
 use crate::limits::{DEFAULT_CALL_TIMEOUT, SILENCE_BEFORE_DEATH, SILENCE_BEFORE_PING};
@@ -41,6 +43,8 @@ pub struct PeerOptions {
     pub name: String,
     /// Where it is, in order of preference.
     pub addresses: Vec<SocketAddr>,
+    /// Tells before each try to connect where it is now; `None`: the addresses stay until [`Peer::set_addresses`].
+    pub lookup: Option<Lookup>,
     /// Which of them may be used, and which are better: this end's word goes before the peer's.
     pub networks: Networks,
     /// What is used if the peer is on this machine.
@@ -65,6 +69,7 @@ impl PeerOptions {
         PeerOptions {
             name: name.into(),
             addresses,
+            lookup: None,
             networks: Networks::default(),
             same_host: SameHost::default(),
             near: Vec::new(),
@@ -89,6 +94,9 @@ pub(super) struct Shared {
     pub(super) id: u64,
     pub(super) options: PeerOptions,
     pub(super) addresses: Mutex<Vec<SocketAddr>>,
+    /// Set and taken back when the addresses change.
+    pub(super) moved: Event,
+    pub(super) lookup: LookupState,
     pub(super) epoch: AtomicU64,
     pub(super) reach: Reach,
     /// It was reached by a way that only this machine has.
@@ -106,6 +114,8 @@ impl Peer {
         let shared = Shared {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             addresses: Mutex::new(options.addresses.clone()),
+            moved: Event::new(),
+            lookup: LookupState::default(),
             options,
             epoch: AtomicU64::new(0),
             reach: Reach::default(),
@@ -121,9 +131,32 @@ impl Peer {
         &self.shared.options.name
     }
 
-    /// Says where the peer is now. A connection that works is kept.
+    /// Says where the peer is now. Connections to addresses that it doesn't have any more are ended: whoever answers there is not the
+    /// peer, and where nothing answers it would take until the silence is noticed.
     pub fn set_addresses(&self, addresses: Vec<SocketAddr>) {
-        *self.shared.addresses.lock() = addresses;
+        self.shared.set_addresses(addresses);
+    }
+
+    /// Why calls wait for this peer, if no address of it has been reached for at least this time. `None`, too, when nothing has been
+    /// asked of it lately.
+    pub fn out_of_reach(&self, at_least: Duration) -> Option<String> {
+        let gone = self.shared.reach.lost_for(rt::monotonic_ns())?;
+        (gone >= at_least).then(|| self.shared.trouble())
+    }
+
+    /// Tries one address, as a connection of this core number would: the handshake, the hello and the welcome. The connection is closed
+    /// then. Returns what the other end calls itself; where connections are protected it has proved to be the peer.
+    ///
+    /// # Errors
+    /// What kept it from being reached there, within the time.
+    pub async fn probe(
+        &self,
+        address: SocketAddr,
+        core: u32,
+        limit: Duration,
+    ) -> Result<String, ProbeFailure> {
+        let probed = rt::timeout(limit, Box::pin(dial::probe(&self.shared, address, core))).await;
+        probed.unwrap_or_else(|| Err(ProbeFailure::TimedOut))
     }
 
     /// Says which cluster map this process knows; requests carry it.
@@ -163,6 +196,28 @@ impl Shared {
     /// The addresses in the order in which this end prefers them.
     pub(super) fn ways(&self) -> Ways {
         self.options.networks.ways(&self.addresses.lock())
+    }
+
+    pub(super) fn set_addresses(&self, addresses: Vec<SocketAddr>) {
+        let is_other = std::mem::replace(&mut *self.addresses.lock(), addresses.clone()) != addresses;
+        if is_other {
+            self.moved.set();
+            self.moved.clear();
+        }
+    }
+
+    /// What the last tries have come to.
+    fn trouble(&self) -> String {
+        let links = self.links.lock();
+        let last = links.iter().find_map(|link| {
+            let place = link.place.lock();
+            place.failures.last().map(|failure| format!("{}: {}", failure.address, failure.reason))
+        });
+        last.unwrap_or_else(|| match self.ways().usable.is_empty() {
+            true if self.addresses.lock().is_empty() => "no address is known".into(),
+            true => format!("none of its addresses is in the networks {}", self.options.networks),
+            false => "no address has answered".into(),
+        })
     }
 
     /// Addresses that may not be used, and why.

@@ -19,6 +19,12 @@ struct Lost {
     found_ns: u64,
 }
 
+impl Lost {
+    fn is_recent(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.found_ns) <= LOST_PEER_MEMORY.as_nanos() as u64
+    }
+}
+
 impl Reach {
     /// A connection was made.
     pub(super) fn reached(&self) {
@@ -28,11 +34,18 @@ impl Reach {
     /// There is no connection; how long a call may wait for one.
     pub(super) fn patience(&self, timeout: Duration, now_ns: u64) -> Duration {
         let mut lost = self.0.lock();
-        let recent = |lost: &Lost| now_ns.saturating_sub(lost.found_ns) <= LOST_PEER_MEMORY.as_nanos() as u64;
-        let since_ns = lost.as_ref().filter(|lost| recent(lost)).map_or(now_ns, |lost| lost.since_ns);
+        let since_ns =
+            lost.as_ref().filter(|lost| lost.is_recent(now_ns)).map_or(now_ns, |lost| lost.since_ns);
         *lost = Some(Lost { since_ns, found_ns: now_ns });
         let gone = Duration::from_nanos(now_ns.saturating_sub(since_ns));
         timeout.saturating_sub(gone).max(LOST_PEER_PATIENCE.min(timeout))
+    }
+
+    /// For how long the peer has been out of reach; `None` when it isn't, or nobody has tried lately.
+    pub(super) fn lost_for(&self, now_ns: u64) -> Option<Duration> {
+        let lost = self.0.lock();
+        let lost = lost.as_ref().filter(|lost| lost.is_recent(now_ns))?;
+        Some(Duration::from_nanos(now_ns.saturating_sub(lost.since_ns)))
     }
 
     /// An address didn't answer.
@@ -62,7 +75,9 @@ mod tests {
         (141..170).for_each(|second| reach.failed(at(second)));
         assert_eq!(reach.patience(TIMEOUT, at(170)), LOST_PEER_PATIENCE);
         assert_eq!(reach.patience(Duration::from_secs(1), at(170)), Duration::from_secs(1));
+        assert_eq!(reach.lost_for(at(170)), Some(Duration::from_secs(70)));
         reach.reached();
+        assert_eq!(reach.lost_for(at(170)), None);
         assert_eq!(reach.patience(TIMEOUT, at(171)), TIMEOUT);
     }
 
@@ -71,6 +86,7 @@ mod tests {
         let reach = Reach::default();
         reach.patience(TIMEOUT, at(100));
         (101..=160).for_each(|second| reach.failed(at(second)));
+        assert_eq!(reach.lost_for(at(1000)), None);
         assert_eq!(reach.patience(TIMEOUT, at(1000)), TIMEOUT);
     }
 }

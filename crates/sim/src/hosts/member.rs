@@ -270,6 +270,7 @@ impl Member {
             clock_s: rt::now().secs,
             targets: self.reports().await,
             again,
+            is_elsewhere: false,
         };
         match self.management.call(MgmtRequest::Register(register), None).await? {
             MgmtReply::Registered(registered) => {

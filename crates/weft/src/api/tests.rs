@@ -171,6 +171,7 @@ fn cluster_with(request_time: Duration) -> (Arc<Node>, SocketAddr) {
             clock_s,
             targets,
             again: false,
+            is_elsewhere: false,
         })
     };
     node.ask(register(vec![])).unwrap();

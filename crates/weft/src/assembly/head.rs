@@ -7,6 +7,7 @@ use super::gate::Gate;
 use super::metadata::Metadata;
 use super::online_check::OnlineCheck;
 use super::peers::Peers;
+use super::reachability::keep_probing;
 use crate::cli;
 use crate::control::CheckOrders;
 use crate::node_config::NodeConfig;
@@ -23,6 +24,7 @@ pub struct Head {
     writer: Arc<Writer>,
     /// Keeps the map.
     pub management: Arc<Management>,
+    peers: Arc<Peers>,
     online: OnlineCheck,
     /// The checks that are made here.
     pub checks: Checks,
@@ -79,13 +81,14 @@ impl Head {
         };
         copies.tell(&management);
         let (map, partitions) = (management.map(), superblock.partitions);
-        management.set_metadata(Arc::new(Metadata { node, service, map, peers, partitions }));
-        Head { writer, management, online, checks: Checks::default(), copies }
+        management.set_metadata(Arc::new(Metadata { node, service, map, peers: peers.clone(), partitions }));
+        Head { writer, management, peers, online, checks: Checks::default(), copies }
     }
 
     /// Starts what runs beside requests, on the calling core.
     pub fn spawn_background(&self) {
         rt::spawn(self.management.clone().background());
+        rt::spawn(keep_probing(self.management.clone(), self.peers.clone()));
         rt::spawn(self.copies.clone().daily());
     }
 

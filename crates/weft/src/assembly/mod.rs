@@ -25,6 +25,8 @@ mod node_view;
 mod online_check;
 mod panics;
 mod peers;
+mod places;
+mod reachability;
 mod services;
 mod status;
 mod stop;
@@ -39,6 +41,7 @@ pub use self::gate::{Gate, hex_text};
 pub use self::mount::{BareClient, MountProcess, unreachable};
 pub use self::node::NodeProcess;
 pub use self::peers::{Oneself, Peers, joining};
+pub use self::places::Places;
 pub use self::status::View;
 
 use self::commands::CommandCore;

@@ -5,6 +5,8 @@ use super::follow::{MapInForce, out_of_turn};
 use super::mount_view::{MountSocket, MountView};
 use super::near::is_on_this_host;
 use super::peers::{MgmtChannel, Oneself, Peers, security};
+use super::places::Places;
+use super::reachability::keep_reporting;
 use super::stop::{Stop, Stops};
 use super::{panics, prepare_process, require_rings};
 use crate::cli::{MountArgs, fuse_transport};
@@ -16,6 +18,7 @@ use fuse::{MountOptions, Session};
 use identity::Credentials;
 use identity::tls::Strangers;
 use net::{MetaChannels, Networks, OwnRack, SameHost, StorageChannels, WhenOffline};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::Child;
 use std::sync::{Arc, RwLock};
@@ -29,6 +32,8 @@ const CLOSE_MARGIN: Duration = Duration::from_secs(5);
 /// What a client is to mount.
 pub struct MountPlan {
     file: ClusterFile,
+    /// Where the cluster file is.
+    path: PathBuf,
     networks: Vec<String>,
     same_host: SameHost,
     timeout: Duration,
@@ -117,6 +122,7 @@ impl MountPlan {
     fn new(how: &MountHow, file: ClusterFile) -> Result<MountPlan> {
         how.rack.as_deref().map_or(Ok(()), mgmt::check_rack)?;
         Ok(MountPlan {
+            path: how.file.clone(),
             networks: how.networks.clone(),
             same_host: if how.shared_memory { SameHost::SharedMemory } else { SameHost::OverTcp },
             file,
@@ -152,7 +158,8 @@ impl Served for ClientServices {
     type Plan = MountPlan;
 
     async fn open(plan: &MountPlan) -> Result<ClientServices> {
-        let peers = Peers::new(plan.oneself()?, &plan.file.management, plan.timeout)?;
+        let places = Places::in_file(plan.path.clone(), &plan.file.cluster, &plan.file.management);
+        let peers = Peers::new(plan.oneself()?, places, plan.timeout)?;
         let management = peers.management();
         let cluster = plan.file.cluster.clone();
         let (map, export) = attach(&management, &cluster).await?;
@@ -182,6 +189,7 @@ impl Served for ClientServices {
     fn spawn_background(self: &Arc<Self>) {
         let map = MapInForce::new(self.map.clone(), self.peers.clone(), None);
         rt::spawn(map.follow(self.management.clone()));
+        rt::spawn(keep_reporting(self.peers.clone(), self.management.clone()));
         rt::spawn(self.client.clone().run());
     }
 

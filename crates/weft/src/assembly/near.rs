@@ -1,7 +1,8 @@
 //! Which networks this machine is in: what is in one of them is nearer than the rest.
 
+use crate::node_config::resolve;
 use std::fs;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use types::{Node, Subnet};
 
 /// The networks as they are now. None where the kernel doesn't tell: then nobody is near.
@@ -18,6 +19,19 @@ pub fn own_networks() -> Vec<Subnet> {
 pub fn is_on_this_host(node: &Node) -> bool {
     let addresses = node.addresses.iter().filter_map(|address| address.parse::<SocketAddr>().ok());
     addresses.map(|address| address.ip()).any(|ip| UdpSocket::bind((ip, 0)).is_ok())
+}
+
+/// The addresses of this machine, when none of those that its node announces is one of them: others reach it by a translation of
+/// addresses, or not at all. `None`, too, where that can't be said.
+pub fn elsewhere(announced: &[String]) -> Option<Vec<IpAddr>> {
+    let own = rt::net::local_addresses().ok()?;
+    let announced: Vec<IpAddr> = resolve(announced).ok()?.iter().map(SocketAddr::ip).collect();
+    (!has_one_of(&own, &announced)).then_some(own)
+}
+
+fn has_one_of(own: &[IpAddr], announced: &[IpAddr]) -> bool {
+    let canonical: Vec<IpAddr> = own.iter().map(IpAddr::to_canonical).collect();
+    announced.iter().map(IpAddr::to_canonical).any(|ip| ip.is_loopback() || canonical.contains(&ip))
 }
 
 /// Those of IPv4: what has a route without a gateway. Numbers are hexadecimal, with the bytes of addresses as they are in memory.
@@ -90,6 +104,20 @@ mod tests {
         assert!(is_on_this_host(&node(&["192.0.2.7:7500", "127.0.0.1:7500"])));
         // An address of documentation is nobody's.
         assert!(!is_on_this_host(&node(&["192.0.2.7:7500", "name:7500"])));
+    }
+
+    #[test]
+    fn an_announced_address_is_compared_with_those_of_the_machine() {
+        let ips =
+            |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+        let own = ips(&["10.0.0.2", "fd00::2"]);
+        assert!(has_one_of(&own, &ips(&["192.0.2.7", "10.0.0.2"])));
+        assert!(has_one_of(&own, &ips(&["fd00::2"])) && has_one_of(&own, &ips(&["::ffff:10.0.0.2"])));
+        assert!(has_one_of(&own, &ips(&["127.0.0.1"])), "a cluster on one machine");
+        assert!(!has_one_of(&own, &ips(&["192.0.2.7", "fd00::3"])));
+        // An address of documentation is nobody's.
+        assert!(elsewhere(&["192.0.2.7:7500".into()]).is_some());
+        assert!(elsewhere(&["192.0.2.7:7500".into(), "127.0.0.1:7500".into()]).is_none());
     }
 
     #[test]

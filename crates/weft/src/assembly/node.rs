@@ -9,8 +9,10 @@ use super::group_links;
 use super::head::{Head, open_management};
 use super::meta_node::{self, MetaParts};
 use super::metadata::AskManagement;
-use super::node_view::NodeView;
+use super::node_view::{NodeView, elsewhere_notice};
 use super::peers::{MgmtChannel, Oneself, Peers, security};
+use super::places::Places;
+use super::reachability::keep_reporting;
 use super::stop::{Stop, Stops};
 use super::storage_node::{StorageNode, StorageOptions};
 use super::{forget, note_pid, prepare_process};
@@ -115,8 +117,13 @@ impl NodePlan {
                 Error::new(types::Errno::ENOENT, format!("there is no node {to}"))
                     .hint("weft node list shows all")
             })?;
-            Ok(Peers::new(from.clone(), &management, CALL_TIMEOUT)?.storage(node))
+            Ok(Peers::new(from.clone(), Places::fixed(&management), CALL_TIMEOUT)?.storage(node))
         })
+    }
+
+    /// Where management is, by this node's file.
+    fn places(&self) -> Arc<Places> {
+        Places::in_file(self.paths.node_config(), &self.superblock.uuid, &self.config.management)
     }
 
     fn storage_options(&self) -> StorageOptions {
@@ -137,7 +144,7 @@ impl Served for NodeServices {
 
     async fn open(plan: &NodePlan) -> Result<NodeServices> {
         let oneself = plan.oneself()?;
-        let peers = Peers::new(oneself.clone(), &plan.config.management, CALL_TIMEOUT)?;
+        let peers = Peers::new(oneself.clone(), plan.places(), CALL_TIMEOUT)?;
         let opened = match plan.config.roles.contains(&Role::Mgmt) {
             true => Some(open_management(&plan.paths, &plan.superblock, &plan.config).await?),
             false => None,
@@ -223,8 +230,9 @@ impl Served for NodeServices {
 
     fn spawn_background(self: &Arc<Self>) {
         rt::spawn(self.storage.map.clone().follow(self.management.clone()));
-        if let Some(head) = &self.head {
-            head.spawn_background();
+        match &self.head {
+            Some(head) => head.spawn_background(),
+            None => rt::spawn(keep_reporting(self.peers.clone(), self.management.clone())),
         }
         if let Some(service) = self.meta.clone() {
             let map = self.map.clone();
@@ -320,6 +328,9 @@ impl NodeProcess {
     pub fn start(state: StateDir, config: NodeConfig) -> Result<NodeProcess> {
         prepare_process()?;
         let stops = Stops::listen()?;
+        if let Some(notice) = elsewhere_notice(&config) {
+            tracing::warn!(hint = notice.hint, "{}", notice.what);
+        }
         let commands = CommandCore::start()?;
         let (outcast, told) = channel();
         let plan = NodePlan {

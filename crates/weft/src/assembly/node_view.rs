@@ -4,12 +4,14 @@ use super::commands::CommandCore;
 use super::follow::out_of_turn;
 use super::gate::hex_text;
 use super::measure::while_asked;
+use super::near;
 use super::node::NodeServices;
 use super::stop::Stop;
 use crate::api;
 use crate::cli::value_name;
 use crate::control::{
-    CheckOrders, ClusterStatus, Counters, DiskFree, MeasureOrder, PoolStatus, Request, Service, TargetStatus,
+    CheckOrders, ClusterStatus, Counters, DiskFree, MeasureOrder, Notice, PoolStatus, Request, Service,
+    TargetStatus,
 };
 use crate::node_config::{NodeConfig, Protection, TargetConfig};
 use crate::output::os_error;
@@ -119,6 +121,7 @@ impl NodeView {
             counters: Counters { storage_requests, ..self.services.counters() },
             targets: df.targets,
             unserved: self.services.storage.unserved(),
+            warnings: elsewhere_notice(&self.config).into_iter().collect(),
         }
     }
 
@@ -214,6 +217,19 @@ impl NodeView {
         TargetConfig { new: false, ..target }.append(&self.dir)?;
         json(&id)
     }
+}
+
+/// What is said of a node whose addresses are none of its machine.
+pub fn elsewhere_notice(config: &NodeConfig) -> Option<Notice> {
+    let own = near::elsewhere(&config.addresses)?;
+    let own: Vec<String> = own.iter().map(ToString::to_string).collect();
+    let what = format!(
+        "none of the addresses at which others are told to reach this node ({}) is one of this machine, which has {}",
+        config.addresses.join(", "),
+        if own.is_empty() { "none but loopback".into() } else { own.join(", ") }
+    );
+    let hint = "correct addresses in node.toml, and start weft serve again; where addresses are translated (NAT) on the way, all is well if weft health is";
+    Some(Notice { what, hint: hint.into() })
 }
 
 fn json(value: &impl serde::Serialize) -> Result<Value> {

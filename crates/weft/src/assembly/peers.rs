@@ -1,19 +1,23 @@
 //! The ways of a process to the other processes of its cluster.
 
 use super::near::own_networks;
+use super::places::Places;
 use crate::control::{LinkInfo, PeerInfo};
-use crate::node_config::{Protection, resolve};
+use crate::node_config::Protection;
 use identity::tls::Strangers;
 use identity::{Credentials, JoinToken};
+use mgmt::limits::PROBE_TIMEOUT;
+use mgmt::{DueProbe, FIRST_NODE, ProbeOutcome};
 use net::{
-    AddressFailure, Channel, ClientIdentity, LinkStatus, MetaChannel, Networks, Peer, PeerOptions,
-    PeerStatus, SameHost, Security, StorageChannel,
+    AddressFailure, Channel, ClientIdentity, LinkStatus, Lookup, MetaChannel, Networks, Peer, PeerOptions,
+    PeerStatus, ProbeFailure, SameHost, Security, StorageChannel,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use types::{ClusterMap, Epoch, Errno, Error, HashMap, Node, NodeId, Result, Subnet};
+use wire::mgmt::{MAX_UNREACHABLE, UnreachableNode};
 use wire::{MgmtReply, MgmtRequest};
 
 /// The way to management.
@@ -22,6 +26,9 @@ pub type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
 /// How long a question to management is repeated. A heartbeat that isn't answered in this time is followed by another; the serving lease
 /// ([`mgmt::limits::SERVING_LEASE`]) outlasts it.
 const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a node must have been out of reach before that is reported: a connection that was lost is made again sooner.
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);
 
 /// Who this process is.
 #[derive(Clone)]
@@ -41,6 +48,10 @@ pub struct Oneself {
 /// All other processes that this one talks to.
 pub struct Peers {
     identity: ClientIdentity,
+    /// Who it is when it only tries an address: another client to servers, so that its connections there go on.
+    probing: ClientIdentity,
+    /// Where management is.
+    places: Arc<Places>,
     security: Security,
     networks: Networks,
     same_host: SameHost,
@@ -56,17 +67,22 @@ pub struct Peers {
 
 impl Peers {
     /// Nothing is connected yet. `timeout`: how long requests to metadata and storage services are repeated.
-    pub fn new(oneself: Oneself, management: &[String], timeout: Duration) -> Result<Arc<Peers>> {
+    pub fn new(oneself: Oneself, places: Arc<Places>, timeout: Duration) -> Result<Arc<Peers>> {
         let client = rt::secret_u64();
         let identity = ClientIdentity { cluster: oneself.cluster, name: oneself.name, client };
+        let known = places.clone();
         let options = PeerOptions {
             timeout: MANAGEMENT_TIMEOUT.min(timeout),
-            security: oneself.security.clone(),
+            // Another member may have an address of before.
+            security: to_node(&oneself.security, FIRST_NODE),
             networks: oneself.networks.clone(),
-            ..PeerOptions::new("management", resolve(management)?, identity.clone())
+            lookup: Some(Lookup::new(move || known.resolve().unwrap_or_default())),
+            ..PeerOptions::new("management", places.resolve()?, identity.clone())
         };
         Ok(Arc::new(Peers {
+            probing: ClientIdentity { client: rt::secret_u64(), ..identity.clone() },
             identity,
+            places,
             security: oneself.security,
             networks: oneself.networks,
             same_host: oneself.same_host,
@@ -76,6 +92,11 @@ impl Peers {
             epoch: AtomicU64::new(0),
             nodes: Mutex::default(),
         }))
+    }
+
+    /// What this process calls itself.
+    pub fn own_name(&self) -> &str {
+        &self.identity.name
     }
 
     /// The way to management.
@@ -105,6 +126,7 @@ impl Peers {
 
     /// Takes over where the nodes are, and which map is known.
     pub fn follow(&self, map: &ClusterMap) {
+        self.places.follow(map);
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         self.epoch.store(map.epoch.0, Ordering::Relaxed);
         for (id, peer) in nodes.iter() {
@@ -112,6 +134,42 @@ impl Peers {
                 peer.set_addresses(addresses(node));
             }
             peer.set_epoch(map.epoch);
+        }
+    }
+
+    /// Nodes that are asked for something and can't be reached, a few of them.
+    pub fn unreachable(&self) -> Vec<UnreachableNode> {
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = |(node, peer): (&NodeId, &Arc<Peer>)| {
+            Some(UnreachableNode { node: *node, cause: peer.out_of_reach(UNREACHABLE_AFTER)? })
+        };
+        let mut all: Vec<UnreachableNode> = nodes.iter().filter_map(named).collect();
+        all.sort_by_key(|named| named.node);
+        all.truncate(MAX_UNREACHABLE);
+        all
+    }
+
+    /// Tries an address of a node: whether the node answers there.
+    pub async fn probe(&self, probe: &DueProbe) -> ProbeOutcome {
+        let Ok(address) = probe.address.parse::<SocketAddr>() else {
+            return ProbeOutcome::Failed(ProbeFailure::Failed("it is no address".into()));
+        };
+        if self.networks.rank(address.ip()).is_none() {
+            return ProbeOutcome::NotUsed;
+        }
+        let options = PeerOptions {
+            identity: self.probing.clone(),
+            same_host: SameHost::OverTcp,
+            ..self.options_of(probe.node, format!("node {}", probe.node), vec![address])
+        };
+        let is_plain = matches!(self.security, Security::Plain);
+        match Peer::new(options).probe(address, probe.index, PROBE_TIMEOUT).await {
+            // It has proved nothing.
+            Ok(server) if is_plain && !server.starts_with(&format!("node {} ", probe.node)) => {
+                ProbeOutcome::Failed(ProbeFailure::Strange(format!("{server} answers there")))
+            }
+            Ok(_) => ProbeOutcome::Reached,
+            Err(failure) => ProbeOutcome::Failed(failure),
         }
     }
 
@@ -129,27 +187,34 @@ impl Peers {
         self.status().iter().map(peer_info).collect()
     }
 
+    fn options_of(&self, node: NodeId, name: String, addresses: Vec<SocketAddr>) -> PeerOptions {
+        PeerOptions {
+            timeout: self.timeout,
+            security: to_node(&self.security, node),
+            networks: self.networks.clone(),
+            same_host: self.same_host,
+            near: self.near.clone(),
+            ..PeerOptions::new(name, addresses, self.identity.clone())
+        }
+    }
+
     fn node(&self, node: &Node) -> Arc<Peer> {
         let new = || {
             let name = format!("node {} ({})", node.id, node.name);
-            let security = match &self.security {
-                Security::Plain => Security::Plain,
-                Security::Tls(tls) => Security::Tls(tls.to_node(node.id)),
-            };
-            let options = PeerOptions {
-                timeout: self.timeout,
-                security,
-                networks: self.networks.clone(),
-                same_host: self.same_host,
-                near: self.near.clone(),
-                ..PeerOptions::new(name, addresses(node), self.identity.clone())
-            };
-            let peer = Peer::new(options);
+            let peer = Peer::new(self.options_of(node.id, name, addresses(node)));
             peer.set_epoch(Epoch(self.epoch.load(Ordering::Relaxed)));
             peer
         };
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         nodes.entry(node.id).or_insert_with(new).clone()
+    }
+}
+
+/// The same, for connections that have to reach this very node.
+fn to_node(security: &Security, node: NodeId) -> Security {
+    match security {
+        Security::Plain => Security::Plain,
+        Security::Tls(tls) => Security::Tls(tls.to_node(node)),
     }
 }
 

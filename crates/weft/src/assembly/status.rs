@@ -89,6 +89,7 @@ impl View {
             targets: df.targets,
             // It doesn't start without all of them.
             unserved: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The storage role of a node: its targets, and its life with management.
 
 use super::follow::{MapInForce, current_map, out_of_turn};
+use super::near;
 use super::peers::{MgmtChannel, Peers};
 use super::stores::{make_target, open_target, refusal, work_of};
 use super::usage::{Usages, targets_of};
@@ -233,6 +234,7 @@ impl StorageNode {
             clock_s: rt::now().secs,
             targets: self.reports(),
             again,
+            is_elsewhere: near::elsewhere(&self.options.addresses).is_some(),
         });
         match self.management.call(register, None).await? {
             MgmtReply::Registered(registered) => {
@@ -507,7 +509,7 @@ fn vanished(target: &TargetConfig) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::assembly::{Gate, Oneself};
+    use crate::assembly::{Gate, Oneself, Places};
     use crate::node_config::{NodeConfig, Protection};
     use identity::Authority;
     use kv::{Durability, Memory, Writer};
@@ -570,7 +572,7 @@ mod tests {
             networks: Networks::parse(&[])?,
             same_host: SameHost::OverTcp,
         };
-        let peers = Peers::new(oneself, &addresses, RETRY)?;
+        let peers = Peers::new(oneself, Places::fixed(&addresses), RETRY)?;
         let options = StorageOptions {
             cluster: superblock.uuid,
             node: FIRST_NODE,

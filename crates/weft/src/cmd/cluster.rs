@@ -1,7 +1,7 @@
 //! `weft cluster init`, `weft cluster token`, `weft node join`: how machines become members.
 
 use super::manage::{ask, change};
-use crate::assembly::{Gate, Oneself, Peers, hex_text, joining};
+use crate::assembly::{Gate, Oneself, Peers, Places, hex_text, joining};
 use crate::cli::{ClusterCommand, ClusterSetArgs, InitArgs, JoinArgs, Switch, TokenArgs};
 use crate::node_config::{NodeConfig, Protection, reachable, resolve};
 use crate::output::{os_error, print, print_json, show};
@@ -229,7 +229,7 @@ fn ask_to_join(token: &JoinToken, args: &JoinArgs, request: Join) -> Result<Join
     };
     let addresses = token.addresses.clone();
     let asked = rt::block_on(async move {
-        let peers = Peers::new(oneself, &addresses, JOIN_TIMEOUT)?;
+        let peers = Peers::new(oneself, Places::fixed(&addresses), JOIN_TIMEOUT)?;
         peers.management().call(MgmtRequest::Join(request), None).await
     });
     match asked.map_err(|e| os_error("io_uring", &e))? {

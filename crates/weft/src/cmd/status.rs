@@ -2,7 +2,7 @@
 
 use super::target_list::targets_table;
 use crate::cli::QueryArgs;
-use crate::control::{ClusterStatus, Control, Request, Unserved};
+use crate::control::{ClusterStatus, Control, Notice, Request, Unserved};
 use crate::output::{list, print, print_json};
 use crate::size::format_size;
 use types::Result;
@@ -62,7 +62,12 @@ pub fn screen(status: &ClusterStatus) -> String {
         .iter()
         .map(|Unserved { path, cause, hint }| format!("\nnot served: {path}: {cause}\n  hint: {hint}\n"))
         .collect();
-    format!("{head}\n{}{unserved}", targets_table(&status.targets))
+    let warnings: String = status
+        .warnings
+        .iter()
+        .map(|Notice { what, hint }| format!("\nwarning: {what}\n  hint: {hint}\n"))
+        .collect();
+    format!("{head}\n{}{unserved}{warnings}", targets_table(&status.targets))
 }
 
 /// `3 d 4 h`, `5 min 6 s`, `7 s`: the two largest units.

@@ -12,7 +12,7 @@ mod server;
 pub use client::{Control, not_running};
 pub use protocol::{
     Answer, CheckOrders, CheckProgress, ClusterStatus, CopyMade, CopyProgress, Counters, DiskFree, LinkInfo,
-    MeasureOrder, MountHow, MountSession, PeerInfo, PoolStatus, ReplacedInfo, Request, Stopping,
+    MeasureOrder, MountHow, MountSession, Notice, PeerInfo, PoolStatus, ReplacedInfo, Request, Stopping,
     TargetStatus, Unserved,
 };
 pub use server::{Service, start};

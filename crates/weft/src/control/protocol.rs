@@ -100,7 +100,19 @@ pub struct ClusterStatus {
     /// Directories that this process should serve and doesn't.
     #[serde(default)]
     pub unserved: Vec<Unserved>,
+    /// What was found when the process was started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Notice>,
     pub counters: Counters,
+}
+
+/// Something that isn't as it should be, and that an administrator can change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Notice {
+    /// Object and cause.
+    pub what: String,
+    /// The remedy.
+    pub hint: String,
 }
 
 /// A target's directory that isn't served.

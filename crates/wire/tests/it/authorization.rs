@@ -75,6 +75,7 @@ fn management_requests() -> Vec<MgmtRequest> {
         MgmtRequest::Goodbye { node, instance: 1 },
         MgmtRequest::Attach { cluster: String::new(), version: String::new(), clock_s: 0 },
         MgmtRequest::WatchMap { after: Epoch(0) },
+        MgmtRequest::ReportUnreachable { member: "c".into(), nodes: vec![] },
         MgmtRequest::AddTarget { node, path: "/t".into(), pool: pool() },
         MgmtRequest::Tidy { target, touched: Touched::default() },
         MgmtRequest::TidyGroup { group, touched: Touched::default() },
@@ -147,6 +148,7 @@ fn register() -> Register {
         clock_s: 0,
         targets: vec![],
         again: false,
+        is_elsewhere: false,
     }
 }
 

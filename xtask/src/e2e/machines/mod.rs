@@ -1,5 +1,6 @@
 //! A cluster on machines of its own, as far as the network goes: management with metadata, storage nodes, mounts, each in a namespace.
 
+mod addresses;
 mod behind;
 mod ceilings;
 mod commands;
@@ -42,6 +43,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+pub(super) use addresses::TESTS as ADDRESS_TESTS;
 pub(super) use behind::TESTS as BEHIND_TESTS;
 pub(super) use ceilings::TESTS as CEILING_TESTS;
 pub(super) use disks::TESTS as DISK_TESTS;

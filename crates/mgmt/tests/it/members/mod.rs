@@ -2,6 +2,7 @@
 
 mod drains;
 mod power;
+mod reachability;
 mod recover;
 
 use crate::support::{Cluster, open};

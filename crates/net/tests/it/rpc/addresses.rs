@@ -1,11 +1,14 @@
 //! Peers with several addresses, and peers that don't want us.
 
 use crate::rpc::support::{
-    Ask, Service1, Told, identity, localhost, peer_of, peer_options, serve, server_options,
+    Ask, Service1, Told, identity, localhost, peer_of, peer_options, serve, serve_at, server_options,
 };
 use crate::rpc::way::Way;
-use net::{Channel, ClientIdentity, Networks, Peer, PeerOptions, Router, Server, ServerOptions};
+use net::{
+    Channel, ClientIdentity, Lookup, Networks, Peer, PeerOptions, ProbeFailure, Router, Server, ServerOptions,
+};
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use types::Errno;
@@ -45,6 +48,111 @@ pub fn new_addresses_are_used_by_calls_that_already_wait(way: Way) {
             peer.set_addresses(alive);
         });
         assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+    })
+    .unwrap();
+}
+
+pub fn where_a_peer_is_is_looked_up_before_each_try(way: Way) {
+    let server = serve(way, &Service1::open());
+    let alive = server.addresses().to_vec();
+    let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    // As a name that stands for another address after a while, and can't be resolved in between.
+    let lookup = Lookup::new(move || match count.fetch_add(1, Ordering::Relaxed) {
+        0 => vec![dead],
+        1 => vec![],
+        _ => alive.clone(),
+    });
+    let options = PeerOptions { lookup: Some(lookup), timeout: LIMIT, ..peer_options(way, vec![dead]) };
+    let channel: Channel<Ask, Told> = Channel::remote(Peer::new(options));
+    rt::block_on(async move { assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0))) }).unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
+}
+
+pub fn a_lookup_that_hangs_holds_up_no_call(way: Way) {
+    let server = serve(way, &Service1::open());
+    let (ends, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let lookup = Lookup::new(move || {
+        let _ = wait.lock().unwrap().recv();
+        vec![]
+    });
+    let addresses = server.addresses().to_vec();
+    let options = PeerOptions { lookup: Some(lookup), timeout: LIMIT, ..peer_options(way, addresses) };
+    let channel: Channel<Ask, Told> = Channel::remote(Peer::new(options));
+    rt::block_on(async move { assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0))) }).unwrap();
+    drop(ends);
+}
+
+pub fn connections_to_addresses_of_before_are_ended(way: Way) {
+    let server = serve_two(way);
+    let [first, second] = server.addresses()[..] else { panic!("{:?}", server.addresses()) };
+    let peer = peer_of(way, vec![first], LIMIT);
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+        assert_eq!(peer.status().links[0].connected, Some((first.into(), way.transport())));
+        peer.set_addresses(vec![second, first]);
+        assert_eq!(channel.call(Ask::Sum(2), None).await, Ok(Told(2, 0)));
+        assert_eq!(peer.status().links[0].connections, 1, "one that it still has is kept");
+        peer.set_addresses(vec![second]);
+        let moved = async {
+            while peer.status().links[0].connected != Some((second.into(), way.transport())) {
+                assert_eq!(channel.call(Ask::Sum(3), None).await, Ok(Told(3, 0)));
+                rt::yield_now().await;
+            }
+        };
+        assert!(rt::timeout(LIMIT, moved).await.is_some(), "{:?}", peer.status());
+    })
+    .unwrap();
+}
+
+pub fn an_address_is_tried_without_a_call(way: Way) {
+    let server = serve(way, &Service1::open());
+    let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
+    // Takes connections, and says nothing.
+    let mute = TcpListener::bind(localhost()).unwrap();
+    let peer = peer_of(way, vec![], LIMIT);
+    rt::block_on(async move {
+        let alive = server.addresses()[0];
+        for core in [0, 0, 1] {
+            assert_eq!(peer.probe(alive, core, LIMIT).await.as_deref(), Ok("storage node 3"));
+        }
+        assert_eq!(peer.probe(dead, 0, LIMIT).await, Err(ProbeFailure::Refused));
+        let mute = mute.local_addr().unwrap();
+        assert_eq!(peer.probe(mute, 0, Duration::from_millis(100)).await, Err(ProbeFailure::TimedOut));
+        assert!(peer.status().links.is_empty(), "nothing is called");
+    })
+    .unwrap();
+}
+
+pub fn who_waits_for_a_peer_is_told_why(way: Way) {
+    let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
+    let peer = peer_of(way, vec![dead], LIMIT);
+    rt::block_on(async move {
+        assert_eq!(peer.out_of_reach(Duration::ZERO), None, "nobody has asked it for anything");
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        rt::spawn(async move { drop(channel.call(Ask::Sum(1), None).await) });
+        let told = async {
+            loop {
+                match peer.out_of_reach(Duration::from_millis(1)) {
+                    Some(cause) if cause.contains("refused") => return cause,
+                    _ => rt::sleep(Duration::from_millis(1)).await,
+                }
+            }
+        };
+        let cause = rt::timeout(LIMIT, told).await.unwrap();
+        assert!(cause.contains(&dead.to_string()), "{cause}");
+        assert_eq!(peer.out_of_reach(LIMIT), None, "not for so long");
+        let server = serve_at(way, dead, &Service1::open());
+        let reached = async {
+            while peer.out_of_reach(Duration::ZERO).is_some() {
+                rt::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        assert!(rt::timeout(LIMIT, reached).await.is_some(), "{:?}", peer.status());
+        drop(server);
     })
     .unwrap();
 }

@@ -47,6 +47,11 @@ macro_rules! tests_of_every_way {
             addresses:
                 the_next_address_is_taken_when_the_first_is_dead,
                 new_addresses_are_used_by_calls_that_already_wait,
+                where_a_peer_is_is_looked_up_before_each_try,
+                a_lookup_that_hangs_holds_up_no_call,
+                connections_to_addresses_of_before_are_ended,
+                an_address_is_tried_without_a_call,
+                who_waits_for_a_peer_is_told_why,
                 a_client_of_another_cluster_is_refused_at_once,
                 each_core_has_a_connection_of_its_own,
                 only_addresses_in_the_networks_are_used,

@@ -3,7 +3,7 @@
 use super::support::*;
 use identity::tls::Strangers;
 use identity::{Authority, Credentials, PendingKey, Protection, Role, Validity};
-use net::{Security, Server, Tls};
+use net::{ClientIdentity, Peer, PeerOptions, ProbeFailure, Security, Server, Tls};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::pin::pin;
@@ -56,6 +56,27 @@ fn the_wrong_are_refused_and_the_right_still_served() {
     );
     let there = Security::Tls(elsewhere.to_node(NodeId(1)));
     assert_eq!(ask(&server, there).unwrap(), "node/2 by tls");
+}
+
+#[test]
+fn an_address_that_is_tried_has_to_be_the_nodes() {
+    let authority = authority();
+    let server = serve(member(&node(&authority, 1)));
+    let probe = |id| {
+        let own = Tls::member(&node(&authority, 2), Protection::Encrypted, Strangers::Refused).unwrap();
+        let security = Security::Tls(own.to_node(NodeId(id)));
+        let identity = ClientIdentity { cluster: CLUSTER.into(), name: "node 2".into(), client: 5 };
+        let peer = Peer::new(PeerOptions { security, ..PeerOptions::new("node", vec![], identity) });
+        let address = server.addresses()[0];
+        rt::block_on(async move { peer.probe(address, 0, PATIENCE).await }).unwrap()
+    };
+    assert_eq!(probe(1).as_deref(), Ok("node 1"));
+    match probe(7) {
+        Err(ProbeFailure::Strange(cause)) => {
+            assert!(cause.contains("node 1, not the one that was meant"), "{cause}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -1,0 +1,215 @@
+//! Where management is: what an administrator says in a file, and what the cluster map says.
+//!
+//! The file is read again, and names are resolved again, before each try to connect: a change of either is enough to find management
+//! at another address. What the map says goes into the file, so that a restart finds management without the old address.
+
+use crate::node_config::{management_in, resolve, set_management};
+use mgmt::limits::MAX_ADDRESSES;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use types::{ClusterMap, Result, Role};
+
+/// What this process knows of where management is.
+pub struct Places {
+    file: Option<PlacesFile>,
+    known: Mutex<Known>,
+    /// Held while the file is written.
+    writing: Mutex<()>,
+}
+
+/// `node.toml`, or the cluster file of a client.
+struct PlacesFile {
+    path: PathBuf,
+    /// The cluster that it has to be of.
+    cluster: String,
+}
+
+#[derive(Default)]
+struct Known {
+    /// As an administrator wrote it.
+    configured: Vec<String>,
+    /// By the cluster map; empty until there is one.
+    mapped: Vec<String>,
+}
+
+impl Places {
+    /// These, and what the map says.
+    pub fn fixed(addresses: &[String]) -> Arc<Places> {
+        Places::new(None, addresses)
+    }
+
+    /// What the file says at any time; these when it was read first.
+    pub fn in_file(path: PathBuf, cluster: &str, addresses: &[String]) -> Arc<Places> {
+        Places::new(Some(PlacesFile { path, cluster: cluster.into() }), addresses)
+    }
+
+    fn new(file: Option<PlacesFile>, addresses: &[String]) -> Arc<Places> {
+        let known = Known { configured: addresses.to_vec(), mapped: Vec::new() };
+        Arc::new(Places { file, known: Mutex::new(known), writing: Mutex::new(()) })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The addresses to try, best first. May block: it reads the file, and asks for names.
+    ///
+    /// # Errors
+    /// No address is known, or none of the names can be resolved.
+    pub fn resolve(&self) -> Result<Vec<SocketAddr>> {
+        let now = self.file.as_ref().and_then(|file| management_in(&file.path, &file.cluster));
+        let names = {
+            let mut known = self.known();
+            // A file that can't be read for now, while it is replaced for example, says nothing.
+            if let Some(now) = now {
+                known.configured = now;
+            }
+            merged(&known.configured, &known.mapped)
+        };
+        let mut found = resolve(&names)?;
+        let mut seen = Vec::new();
+        found.retain(|address| {
+            let is_new = !seen.contains(address);
+            seen.push(*address);
+            is_new
+        });
+        Ok(found)
+    }
+
+    /// Takes over what a map says. What is news goes into the file, on a thread of its own: a slow disk must not hold up what the map
+    /// is for.
+    pub fn follow(self: &Arc<Self>, map: &ClusterMap) {
+        let Some(management) = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt)) else { return };
+        {
+            let mut known = self.known();
+            if known.mapped == management.addresses {
+                return;
+            }
+            known.mapped = management.addresses.clone();
+        }
+        if self.file.is_none() {
+            return;
+        }
+        let places = self.clone();
+        let work = move || places.write_down();
+        if let Err(error) = std::thread::Builder::new().name("weft-places".into()).spawn(work) {
+            tracing::warn!(%error, "where management is could not be written down: no thread");
+        }
+    }
+
+    /// Writes into the file what isn't there yet.
+    fn write_down(&self) {
+        let Some(PlacesFile { path, cluster }) = &self.file else { return };
+        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(configured) = management_in(path, cluster) else { return };
+        let wanted = merged(&configured, &self.known().mapped);
+        if wanted == configured {
+            return;
+        }
+        let shown = path.display();
+        match set_management(path, cluster, &wanted) {
+            Ok(()) => {
+                tracing::info!(?wanted, "management has other addresses: {shown} says so now");
+                self.known().configured = wanted;
+            }
+            Err(error) => {
+                let hint = format!("write management = {wanted:?} into {shown} yourself");
+                tracing::warn!(hint, "management has other addresses, which {shown} doesn't say: {error}");
+            }
+        }
+    }
+}
+
+/// Both lists in one, best first: what was configured and is a name or in the map, the rest of the map, and then what was configured
+/// and isn't in the map, which may be an address of before, or one that only this machine uses.
+fn merged(configured: &[String], mapped: &[String]) -> Vec<String> {
+    if mapped.is_empty() {
+        return configured.to_vec();
+    }
+    let is_name = |text: &String| text.parse::<SocketAddr>().is_err();
+    let first = configured.iter().filter(|text| is_name(text) || mapped.contains(text));
+    let mut all: Vec<String> = Vec::new();
+    for text in first.chain(mapped).chain(configured) {
+        if !all.contains(text) {
+            all.push(text.clone());
+        }
+    }
+    all.truncate(MAX_ADDRESSES);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{Node, NodeId, NodeState};
+
+    fn texts(addresses: &[&str]) -> Vec<String> {
+        addresses.iter().map(ToString::to_string).collect()
+    }
+
+    fn map(addresses: &[&str]) -> ClusterMap {
+        let node = Node {
+            id: NodeId(1),
+            name: "m".into(),
+            addresses: texts(addresses),
+            roles: vec![Role::Mgmt],
+            state: NodeState::Online,
+            version: String::new(),
+            rack: None,
+        };
+        ClusterMap { nodes: vec![node], ..ClusterMap::default() }
+    }
+
+    #[test]
+    fn the_map_goes_before_addresses_of_before_and_names_stay() {
+        let check = |configured: &[&str], mapped: &[&str], all: &[&str]| {
+            assert_eq!(merged(&texts(configured), &texts(mapped)), texts(all));
+        };
+        check(&["10.0.0.1:7500"], &[], &["10.0.0.1:7500"]);
+        check(&["10.0.0.1:7500"], &["10.0.0.1:7500"], &["10.0.0.1:7500"]);
+        check(&["10.0.0.1:7500"], &["10.0.0.9:7500"], &["10.0.0.9:7500", "10.0.0.1:7500"]);
+        check(
+            &["10.0.0.1:7500", "mgmt:7500", "10.0.0.9:7500"],
+            &["10.0.0.9:7500", "10.1.0.9:7500"],
+            &["mgmt:7500", "10.0.0.9:7500", "10.1.0.9:7500", "10.0.0.1:7500"],
+        );
+        let many: Vec<String> = (0..40).map(|port| format!("10.0.0.1:{}", 7500 + port)).collect();
+        let all = merged(&many, &texts(&["10.0.0.9:7500"]));
+        assert_eq!((all.len(), &*all[0]), (MAX_ADDRESSES, "10.0.0.9:7500"));
+    }
+
+    #[test]
+    fn the_file_and_the_map_are_asked_each_time() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("node.toml");
+        let write = |address: &str| {
+            std::fs::write(&path, format!("# mine\ncluster = \"c\"\nmanagement = [{address:?}]\n")).unwrap();
+        };
+        write("127.0.0.1:7500");
+        let places = Places::in_file(path.clone(), "c", &texts(&["127.0.0.1:7500"]));
+        let addresses = |places: &Places| -> Vec<String> {
+            places.resolve().unwrap().iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(addresses(&places), ["127.0.0.1:7500"]);
+        write("127.0.0.2:7500");
+        assert_eq!(addresses(&places), ["127.0.0.2:7500"], "an administrator has written another one");
+        places.follow(&map(&["127.0.0.3:7500"]));
+        assert_eq!(addresses(&places), ["127.0.0.3:7500", "127.0.0.2:7500"]);
+        places.write_down();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("# mine\ncluster"), "{text}");
+        // A process that is started now finds it.
+        let later = Places::in_file(path.clone(), "c", &management_in(&path, "c").unwrap());
+        assert_eq!(addresses(&later), ["127.0.0.3:7500", "127.0.0.2:7500"]);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(addresses(&places), ["127.0.0.3:7500", "127.0.0.2:7500"], "what was known stays");
+    }
+
+    #[test]
+    fn a_name_that_cant_be_resolved_leaves_the_addresses() {
+        let places = Places::fixed(&texts(&["127.0.0.1:7500", "no port"]));
+        assert_eq!(places.resolve().unwrap(), ["127.0.0.1:7500".parse().unwrap()]);
+        assert!(Places::fixed(&texts(&["no port"])).resolve().is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! Nodes that can't be reached where they say, nodes that move to other addresses, and management that does.
+
+use super::super::netns::Node;
+use super::super::outcome::{At, Failure, TestResult, ensure};
+use super::super::stage::Stage;
+use super::super::{Rng, Scope, TestCase};
+use super::mirror::read_directly;
+use super::{COMMAND_DEADLINE, Cluster, Part, Shape};
+use crate::process;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(in super::super) const TESTS: &[TestCase] = &[
+    TestCase { name: "blocked_port_is_told", scope: Scope::Own, minutes: 8, run: blocked_port },
+    TestCase { name: "storage_changes_its_address", scope: Scope::Own, minutes: 8, run: storage_moves },
+    TestCase { name: "management_changes_its_address", scope: Scope::Own, minutes: 8, run: management_moves },
+    TestCase {
+        name: "management_restored_at_another_address",
+        scope: Scope::Own,
+        minutes: 8,
+        run: management_restored,
+    },
+];
+
+/// How long health may take to say what isn't so yet, or not any more: some tries, reports and heartbeats.
+const NOTICE_DEADLINE: Duration = Duration::from_secs(90);
+
+/// How long a client may take to go on after an address has changed.
+const RETURN_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Bytes of a file: more than one chunk, so that both storage nodes have a part.
+const FILE_BYTES: usize = 8 << 20;
+
+/// Where nodes listen.
+const PORT: u16 = 7500;
+
+/// The address that a node gets in exchange for its own.
+fn other_address(node: &Node) -> String {
+    let [a, b, c, d] = node.address.octets();
+    format!("{a}.{b}.{c}.{}", d + 100)
+}
+
+fn build(stage: &Stage, name: &str) -> TestResult<Cluster> {
+    Cluster::build(stage, name, Shape { metadata: 0, storage: 2, clients: 1, timeout: Some(5) })
+}
+
+impl Cluster {
+    /// Whom management complains of: each finding's verdict, text and hint in one line.
+    fn findings(&self) -> TestResult<Vec<String>> {
+        let node = self.node(Part::Management);
+        let arguments = self.commands.health(&self.state(Part::Management));
+        let said = process::run(node.command(self.commands.weft()).args(&arguments), COMMAND_DEADLINE)?;
+        let health: Value = serde_json::from_str(&said.stdout)
+            .map_err(|error| format!("weft health: {error}: {}", said.tail()))?;
+        let line = |found: &Value| format!("{}: {} ({})", found["verdict"], found["what"], found["hint"]);
+        Ok(health["findings"].as_array().into_iter().flatten().map(line).collect())
+    }
+
+    /// Waits for a finding in which all of these occur.
+    fn wait_for_finding(&self, parts: &[&str]) -> TestResult<String> {
+        let mut last = Ok(Vec::new());
+        let mut found = None;
+        process::eventually(NOTICE_DEADLINE, || {
+            last = self.findings();
+            let fits = |finding: &&String| parts.iter().all(|part| finding.contains(part));
+            found = last.iter().flatten().find(fits).cloned();
+            found.is_some()
+        });
+        found.ok_or_else(|| format!("no finding with {parts:?}: {last:?}\n    {}", self.log()).into())
+    }
+
+    /// The state directory of a node.
+    fn state(&self, part: Part) -> PathBuf {
+        self.base.join(&self.network.name).join(self.node(part).to_string()).join("state")
+    }
+
+    fn cluster_file(&self, client: usize) -> PathBuf {
+        self.state(Part::Client(client)).with_file_name("cluster")
+    }
+
+    /// Gives a node's network card another address, beside the one that it has.
+    fn add_address(&self, part: Part, address: &str) -> TestResult {
+        self.change_address(part, "add", address)
+    }
+
+    fn remove_address(&self, part: Part, address: &str) -> TestResult {
+        self.change_address(part, "del", address)
+    }
+
+    fn change_address(&self, part: Part, change: &str, address: &str) -> TestResult {
+        let mut command = self.node(part).command("ip");
+        command.args(["addr", change, &format!("{address}/16"), "dev", "eth0"]);
+        process::run_ok(&mut command, COMMAND_DEADLINE)?;
+        Ok(())
+    }
+
+    /// Waits until a client reads this, and writes something else.
+    fn wait_until_used(&self, file: &Path, content: &[u8], next: &Path) -> TestResult {
+        let mut last = String::new();
+        let works = process::eventually(RETURN_DEADLINE, || {
+            let done = read_directly(file)
+                .and_then(|read| fs::write(next, content).at(next.display()).map(|()| read));
+            match done {
+                Ok(read) => read == content,
+                Err(failure) => {
+                    last = format!("{failure:?}");
+                    false
+                }
+            }
+        });
+        ensure!(works, "the client doesn't go on: {last}\n    {}", self.log());
+        Ok(())
+    }
+}
+
+/// Changes lines of a file that begin so, as an administrator does with an editor.
+fn edit(path: &Path, lines: &[(&str, String)]) -> TestResult {
+    let text = fs::read_to_string(path).at(path.display())?;
+    let changed = |line: &str| {
+        let found = lines.iter().find(|(key, _)| line.starts_with(&format!("{key} = ")));
+        found.map_or(line.to_string(), |(key, value)| format!("{key} = {value}"))
+    };
+    let text: Vec<String> = text.lines().map(changed).collect();
+    fs::write(path, text.join("\n") + "\n").at(path.display())
+}
+
+fn list(addresses: &[&str]) -> String {
+    format!("{:?}", addresses.iter().map(|address| format!("{address}:{PORT}")).collect::<Vec<_>>())
+}
+
+/// A file on both storage nodes, and its content.
+fn first_file(cluster: &Cluster) -> TestResult<(PathBuf, Vec<u8>)> {
+    let (path, content) = (cluster.mount(0).join("before"), Rng::new(5).bytes(FILE_BYTES));
+    fs::write(&path, &content).at(path.display())?;
+    let file = fs::File::open(&path).at(path.display())?;
+    file.sync_all().at("fsync")?;
+    Ok((path, content))
+}
+
+/// A firewall blocks the port of a storage node, which goes on to send heartbeats: health says so, and what clients report.
+fn blocked_port(stage: &Stage) -> TestResult {
+    let cluster = build(stage, "blocked-port")?;
+    let (file, content) = first_file(&cluster)?;
+    let storage = cluster.node(Part::Storage(0));
+    let name = storage.to_string();
+    let block = |of: &str| -> TestResult {
+        let rules = format!(
+            "add table inet weft_cut; \
+             add chain inet weft_cut arriving {{ type filter hook input priority 0; }}; \
+             add rule inet weft_cut arriving {of} tcp dport {PORT} drop"
+        );
+        process::run_ok(storage.command("nft").arg(rules), COMMAND_DEADLINE)?;
+        Ok(())
+    };
+    // For management only: no client has noticed anything.
+    block(&format!("ip saddr {}", cluster.node(Part::Management).address))?;
+    let address = format!("{}:{PORT}", storage.address);
+    let told =
+        cluster.wait_for_finding(&["critical", "sends heartbeats, but can't be reached", &name, &address])?;
+    ensure!(told.contains("timed out") && told.contains("firewall"), "cause and remedy: {told}");
+    cluster.network.heal()?;
+    cluster.wait_until_healthy()?;
+    // For the client only: management finds nothing itself.
+    block(&format!("ip saddr {}", cluster.node(Part::Client(0)).address))?;
+    let mount = cluster.mount(0);
+    let waits = std::thread::spawn(move || {
+        // A chunk of each file is on the node that can't be reached; each waits for its time-out.
+        (0..20).for_each(|number| drop(fs::write(mount.join(format!("waits{number}")), vec![1; 4 << 20])));
+    });
+    let client = cluster.node(Part::Client(0)).address.to_string();
+    let told = cluster.wait_for_finding(&["can't reach node", &name, &client, &address]);
+    cluster.network.heal()?;
+    waits.join().map_err(|_| Failure::Failed("the writer panicked".into()))?;
+    told?;
+    cluster.wait_until_used(&file, &content, &cluster.mount(0).join("after"))?;
+    cluster.wait_until_healthy()?;
+    cluster.stop()
+}
+
+/// A storage node's machine gets another address. Until its file says so, health does; then clients go on by themselves.
+fn storage_moves(stage: &Stage) -> TestResult {
+    let mut cluster = build(stage, "storage-moves")?;
+    let (file, content) = first_file(&cluster)?;
+    let part = Part::Storage(0);
+    let (old, new) = (cluster.node(part).address.to_string(), other_address(cluster.node(part)));
+    let config = cluster.state(part).join("node.toml");
+    cluster.service(part).terminate()?;
+    cluster.add_address(part, &new)?;
+    cluster.remove_address(part, &old)?;
+    // It listens everywhere, and still announces the address of before.
+    edit(&config, &[("listen", list(&["0.0.0.0"]))])?;
+    cluster.restart(part)?;
+    cluster.wait_for_finding(&["critical", &old, "its machine has none of its addresses"])?;
+    let log = cluster.service(part).log();
+    ensure!(log.contains("is one of this machine, which has") && log.contains(&new), "no warning: {log}");
+    let mut status: Vec<OsString> = ["status", "--json", "--dir"].map(OsString::from).into();
+    status.push(cluster.state(part).into());
+    let said = cluster.run(cluster.node(part), &status)?;
+    ensure!(said.contains("\"warnings\"") && said.contains(&new), "weft status: {said}");
+    cluster.service(part).terminate()?;
+    edit(&config, &[("addresses", list(&[&new]))])?;
+    cluster.restart(part)?;
+    cluster.wait_until_used(&file, &content, &cluster.mount(0).join("after"))?;
+    cluster.wait_until_healthy()?;
+    cluster.stop()
+}
+
+/// Management gets a second address, of which the map tells everybody, and then loses the first.
+fn management_moves(stage: &Stage) -> TestResult {
+    let mut cluster = build(stage, "management-moves")?;
+    let (file, content) = first_file(&cluster)?;
+    let part = Part::Management;
+    let (old, new) = (cluster.node(part).address.to_string(), other_address(cluster.node(part)));
+    let config = cluster.state(part).join("node.toml");
+    cluster.add_address(part, &new)?;
+    cluster.service(part).terminate()?;
+    edit(&config, &[("listen", list(&["0.0.0.0"])), ("addresses", list(&[&old, &new]))])?;
+    cluster.restart(part)?;
+    let mut files: Vec<PathBuf> =
+        [Part::Storage(0), Part::Storage(1)].map(|part| cluster.state(part).join("node.toml")).into();
+    files.push(cluster.cluster_file(0));
+    let says = |file: &PathBuf| fs::read_to_string(file).is_ok_and(|text| text.contains(&new));
+    let written = process::eventually(NOTICE_DEADLINE, || files.iter().all(says));
+    ensure!(written, "some of {files:?} don't have {new}\n    {}", cluster.log());
+    cluster.service(part).terminate()?;
+    edit(&config, &[("addresses", list(&[&new]))])?;
+    cluster.remove_address(part, &old)?;
+    cluster.restart(part)?;
+    cluster.wait_until_used(&file, &content, &cluster.mount(0).join("after"))?;
+    cluster.wait_until_healthy()?;
+    // A start finds it without anybody's help.
+    cluster.service(Part::Storage(1)).kill();
+    cluster.restart(Part::Storage(1))?;
+    cluster.service(Part::Client(0)).terminate()?;
+    cluster.restart(Part::Client(0))?;
+    cluster.wait_until_used(&file, &content, &cluster.mount(0).join("later"))?;
+    cluster.wait_until_healthy()?;
+    cluster.stop()
+}
+
+/// Management's machine is lost; from a copy of the metadata it is made again on one with another address. Files of nodes and clients that run are edited.
+fn management_restored(stage: &Stage) -> TestResult {
+    let mut cluster = build(stage, "management-restored")?;
+    let (file, content) = first_file(&cluster)?;
+    let part = Part::Management;
+    let (old, new) = (cluster.node(part).address.to_string(), other_address(cluster.node(part)));
+    let dir = cluster.state(part);
+    let place = stage.scratch("copies")?;
+    let words = |words: &[&str], last: &Path| -> Vec<OsString> {
+        words.iter().map(OsString::from).chain([last.into()]).collect()
+    };
+    let backup = words(&["meta", "backup", &place.to_string_lossy(), "--json", "--dir"], &dir);
+    let made: Value = serde_json::from_str(&cluster.run(cluster.node(part), &backup)?)
+        .map_err(|error| format!("weft meta backup: {error}"))?;
+    let copy = made["file"].as_str().unwrap_or_default().to_string();
+    cluster.service(part).kill();
+    fs::rename(&dir, dir.with_extension("lost")).at("rename")?;
+    cluster.add_address(part, &new)?;
+    cluster.remove_address(part, &old)?;
+    cluster.run(cluster.node(part), &words(&["meta", "restore", &copy, "--dir"], &dir))?;
+    let (listen, addresses) = (list(&[&new]), list(&[&new]));
+    edit(&dir.join("node.toml"), &[("listen", listen), ("addresses", addresses)])?;
+    cluster.restart(part)?;
+    for file in [
+        cluster.state(Part::Storage(0)).join("node.toml"),
+        cluster.state(Part::Storage(1)).join("node.toml"),
+        cluster.cluster_file(0),
+    ] {
+        edit(&file, &[("management", list(&[&new]))])?;
+    }
+    cluster.wait_until_used(&file, &content, &cluster.mount(0).join("after"))?;
+    cluster.wait_until_healthy()?;
+    let text = fs::read_to_string(dir.join("node.toml")).at("node.toml")?;
+    ensure!(text.contains(&format!("management = [\"{new}:{PORT}\"")), "management's own file: {text}");
+    cluster.stop()
+}
