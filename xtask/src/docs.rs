@@ -46,10 +46,10 @@ fn describe(weft: &Path, words: &[String], page: &mut String) -> Result<(), Stri
     Ok(())
 }
 
-/// The names under `Commands:` in a help text.
+/// The names under `Commands:` in a help text; in that of `weft` itself it is beside the usage.
 fn subcommands(help: &str) -> Vec<String> {
     help.lines()
-        .skip_while(|line| line.trim() != "Commands:")
+        .skip_while(|line| !line.trim().ends_with("Commands:"))
         .skip(1)
         .take_while(|line| !line.trim().is_empty())
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
@@ -68,6 +68,7 @@ mod tests {
         let help = "Does things\n\nUsage: weft <COMMAND>\n\nCommands:\n  up      Start\n            and mount\n  \
                     entry   Look\n  help    Print\n\nOptions:\n  -h, --help\n";
         assert_eq!(subcommands(help), ["up", "entry"]);
+        assert_eq!(subcommands("Usage: weft <COMMAND>   Commands:\n  up  Start\n"), ["up"]);
         assert!(subcommands("Usage: weft up\n\nOptions:\n  -h\n").is_empty());
     }
 }

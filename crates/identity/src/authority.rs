@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::role::{MemberKind, Role};
 use crate::{
     API_VALIDITY_S, AUTHORITY_VALIDITY_S, CLIENT_VALIDITY_S, CLOCK_SKEW_S, MAX_API_NAMES, NODE_VALIDITY_S,
-    files,
+    RENEWED_IN_LAST, files,
 };
 use rcgen::string::Ia5String;
 use rcgen::{
@@ -29,6 +29,10 @@ const KEY_FILE: &str = "ca.key";
 /// Bytes of a certificate's random serial number: no two collide, and a DER integer of at most 20 bytes holds it.
 const SERIAL_BYTES: usize = 16;
 
+/// How a serial number begins that has an issue number in the 8 bytes that follow
+/// (`Identity::issue_number`); random ones begin with a larger byte.
+const NUMBERED_SERIAL: u8 = 1;
+
 /// From when to when a certificate is valid, Unix seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
@@ -46,6 +50,21 @@ impl Validity {
     /// That of a client that joins now.
     pub fn of_client(now: i64) -> Validity {
         Validity { from: now - CLOCK_SKEW_S, until: now + CLIENT_VALIDITY_S }
+    }
+
+    /// That of a certificate which was read.
+    pub(crate) fn in_certificate(certificate: &CertificateDer<'_>) -> Result<Validity> {
+        let (_, x509) = x509_parser::parse_x509_certificate(certificate)
+            .map_err(|_| Error::certificate("it can't be parsed"))?;
+        let validity = x509.validity();
+        Ok(Validity { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
+    }
+
+    /// When another certificate should take the place of one with this validity: when one in
+    /// [`RENEWED_IN_LAST`] parts of it is left.
+    pub fn renew_at(&self) -> i64 {
+        let lifetime = (self.until - self.from - CLOCK_SKEW_S).max(0);
+        self.until - lifetime / RENEWED_IN_LAST
     }
 
     /// The usual one of a member that joins now.
@@ -96,6 +115,14 @@ impl CaCertificate {
     /// The certificate itself.
     pub fn der(&self) -> &CertificateDer<'static> {
         &self.der
+    }
+
+    /// From when to when it is valid.
+    ///
+    /// # Errors
+    /// A certificate that can't be parsed.
+    pub fn validity(&self) -> Result<Validity> {
+        Validity::in_certificate(&self.der)
     }
 
     /// What a join token pins.
@@ -157,14 +184,46 @@ impl Authority {
         pending.certified(&chain)
     }
 
+    /// The same for a client, with an issue number by which the certificate can be revoked.
+    pub fn issue_to_client(&self, name: &str, validity: Validity, number: u64) -> Result<Credentials> {
+        let pending = PendingKey::generate()?;
+        let chain = self.certify_client(pending.request(), name, validity, number)?;
+        pending.certified(&chain)
+    }
+
     /// Certifies the key of a member that made it itself. `request` is [`PendingKey::request`]; only its key and the proof of
     /// possessing it count, what else it asks for is ignored. Returns the chain in PEM: the member's certificate, then the authority's.
     ///
     /// # Errors
     /// A request that is malformed or not signed by its own key; a bad client name.
     pub fn certify(&self, request: &[u8], role: &Role, validity: Validity) -> Result<String> {
+        self.certify_member(request, role, validity, random_serial()?)
+    }
+
+    /// As [`Authority::certify`] for a client, with an issue number.
+    pub fn certify_client(
+        &self,
+        request: &[u8],
+        name: &str,
+        validity: Validity,
+        number: u64,
+    ) -> Result<String> {
+        let mut serial = random_serial()?;
+        serial[0] = NUMBERED_SERIAL;
+        serial[1..9].copy_from_slice(&number.to_be_bytes());
+        self.certify_member(request, &Role::Client(name.to_string()), validity, serial)
+    }
+
+    fn certify_member(
+        &self,
+        request: &[u8],
+        role: &Role,
+        validity: Validity,
+        serial: [u8; SERIAL_BYTES],
+    ) -> Result<String> {
         role.check()?;
-        let params = parameters(&role.to_string(), &role.uri(&self.cluster), validity)?;
+        let mut params = parameters(&role.to_string(), &role.uri(&self.cluster), validity)?;
+        params.serial_number = Some(SerialNumber::from_slice(&serial));
         let usages = match role.kind() {
             MemberKind::Node => {
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
@@ -274,18 +333,22 @@ fn parameters(name: &str, uri: &str, validity: Validity) -> Result<CertificatePa
         OffsetDateTime::from_unix_timestamp(seconds)
             .map_err(|_| Error::Crypto(format!("{seconds} s is no time that a certificate can hold")))
     };
-    let mut serial = [0; SERIAL_BYTES];
-    SystemRandom::new().fill(&mut serial)?;
-    // A positive number without leading zeros.
-    serial[0] = serial[0] & 0x7f | 0x40;
     let mut params = CertificateParams::default();
     params.not_before = time(validity.from)?;
     params.not_after = time(validity.until)?;
-    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    params.serial_number = Some(SerialNumber::from_slice(&random_serial()?));
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
     params.subject_alt_names = vec![SanType::URI(Ia5String::try_from(uri)?)];
     Ok(params)
+}
+
+/// A positive number without leading zeros, and without [`NUMBERED_SERIAL`].
+fn random_serial() -> Result<[u8; SERIAL_BYTES]> {
+    let mut serial = [0; SERIAL_BYTES];
+    SystemRandom::new().fill(&mut serial)?;
+    serial[0] = serial[0] & 0x7f | 0x40;
+    Ok(serial)
 }
 
 pub(crate) fn pem_of(der: &CertificateDer<'_>) -> String {

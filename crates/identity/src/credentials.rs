@@ -1,6 +1,6 @@
 //! The certificate and key of one member.
 
-use crate::authority::{CaCertificate, pem_of};
+use crate::authority::{CaCertificate, Validity, pem_of};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::identity::Identity;
@@ -24,6 +24,7 @@ pub struct Credentials {
     certificate: CertificateDer<'static>,
     authority: CaCertificate,
     identity: Identity,
+    validity: Validity,
     chain_pem: String,
     key_pem: String,
 }
@@ -52,11 +53,12 @@ impl Credentials {
         CertifiedKey::new(vec![certificate.clone()], signer)
             .keys_match()
             .map_err(|_| Error::certificate("its key is another one"))?;
-        let identity = Identity::of(&certificate)?;
+        let (identity, validity) = (Identity::of(&certificate)?, Validity::in_certificate(&certificate)?);
         Ok(Credentials {
             certificate,
             authority: CaCertificate::new(authority),
             identity,
+            validity,
             chain_pem: chain_pem.to_string(),
             key_pem: key_pem.to_string(),
         })
@@ -65,6 +67,11 @@ impl Credentials {
     /// Whose they are.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// From when to when the member's certificate is valid.
+    pub fn validity(&self) -> Validity {
+        self.validity
     }
 
     /// The member's certificate.

@@ -29,6 +29,22 @@ pub enum Error {
     OtherCluster { found: String, wanted: String },
     #[error("{name:?} can't be a client's name")]
     BadClientName { name: String },
+    #[error("client {name} has a certificate already")]
+    ClientExists { name: String },
+    #[error("there is no client {name}")]
+    UnknownClient { name: String },
+    #[error("the certificate of client/{name} was revoked")]
+    RevokedClient { name: String },
+    #[error("a certificate of client {name} would have ended already")]
+    EndsBefore { name: String },
+    #[error("the certificate of {member} ends when the administrator said, and is not renewed")]
+    NotRenewed { member: String },
+    #[error("the certificate of {member} is good for long yet, and is not renewed now")]
+    NotDue { member: String },
+    #[error("there are {0} clients on record, which is the limit")]
+    TooManyClients(usize),
+    #[error("the certificates of {0} clients are revoked and haven't ended, which is the limit")]
+    TooManyRevoked(usize),
     #[error("the request for a certificate is unusable: {cause}")]
     BadRequest { cause: String },
     #[error("the join token is unusable: {cause}")]
@@ -87,7 +103,27 @@ impl Error {
             Error::BadCertificate { .. } => "let the machine join again".into(),
             Error::OtherCluster { .. } => "check that the address is one of the cluster you mean".into(),
             Error::BadClientName { .. } => {
-                format!("use 1 to {} letters, digits, '.', '_' and '-'", crate::MAX_CLIENT_NAME)
+                format!("use 1 to {} letters, digits, '.', '_' and '-'", types::MAX_CLIENT_NAME)
+            }
+            Error::ClientExists { name } => {
+                format!("use another name, or revoke its certificate first: weft client revoke {name}")
+            }
+            Error::UnknownClient { .. } => {
+                "weft client list shows all, weft client add adds one (on the management node)".into()
+            }
+            Error::RevokedClient { name } => {
+                format!("weft client add {name}, on the management node, makes another cluster file")
+            }
+            Error::EndsBefore { .. } => "name a longer time with --expires".into(),
+            Error::NotRenewed { .. } => {
+                "weft client revoke and add, on the management node, make another cluster file".into()
+            }
+            Error::NotDue { .. } => "it is renewed by itself when a third of its validity is left".into(),
+            Error::TooManyClients(_) => {
+                "weft client revoke forgets those that are not needed once their certificates end".into()
+            }
+            Error::TooManyRevoked(_) => {
+                "a rule keeps a client out as well: weft export set client:NAME --access none".into()
             }
             Error::BadRequest { .. } => "use the same version of weft on both machines".into(),
             Error::BadToken { .. } => "copy the whole token, from weft-join- to its end".into(),
@@ -103,14 +139,22 @@ impl Error {
         match self {
             Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno),
             Error::Damaged { .. } | Error::Crypto(_) => Errno::EIO,
-            Error::AuthorityExists { .. } => Errno::EEXIST,
-            Error::BadClientName { .. } | Error::BadRequest { .. } | Error::BadToken { .. } => Errno::EINVAL,
+            Error::AuthorityExists { .. } | Error::ClientExists { .. } => Errno::EEXIST,
+            Error::BadClientName { .. }
+            | Error::EndsBefore { .. }
+            | Error::BadRequest { .. }
+            | Error::BadToken { .. } => Errno::EINVAL,
+            Error::UnknownClient { .. } => Errno::ENOENT,
+            Error::NotRenewed { .. } => Errno::EPERM,
+            Error::NotDue { .. } => Errno::EAGAIN,
             Error::TooManyTokens(_) => Errno::EBUSY,
+            Error::TooManyClients(_) | Error::TooManyRevoked(_) => Errno::ENOSPC,
             Error::Exposed { .. }
             | Error::Writable { .. }
             | Error::OtherOwner { .. }
             | Error::BadCertificate { .. }
             | Error::OtherCluster { .. }
+            | Error::RevokedClient { .. }
             | Error::UnknownToken
             | Error::ExpiredToken
             | Error::TokenRole { .. } => Errno::EACCES,

@@ -3,7 +3,10 @@
 //!
 //! Each function panics when what was accepted isn't the same after it was written and read again.
 
-use crate::{Authority, Capability, CapabilityKeys, Credentials, Identity, JoinToken, Role, TokenRecords};
+use crate::{
+    Authority, Capability, CapabilityKeys, ClientRecords, Credentials, Identity, JoinToken, Role,
+    TokenRecords,
+};
 use crate::{Validity, token};
 use rustls::pki_types::CertificateDer;
 use std::sync::LazyLock;
@@ -66,7 +69,7 @@ pub fn request(bytes: &[u8]) {
     assert_eq!(Identity::of(&der).map(|identity| identity.role).ok(), Some(role));
 }
 
-/// The texts of key and certificates, of capability keys and of records of tokens.
+/// The texts of key and certificates, of capability keys and of records of tokens and clients.
 pub fn files(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(credentials) = Credentials::from_text(text) {
@@ -76,6 +79,9 @@ pub fn files(bytes: &[u8]) {
     if let Ok(keys) = CapabilityKeys::parse(text) {
         let again = CapabilityKeys::parse(&keys.render()).map(|again| again.render());
         assert_eq!(again, Ok(keys.render()));
+    }
+    if let Ok(records) = ClientRecords::parse(text) {
+        assert_eq!(ClientRecords::parse(&records.render()), Ok(records));
     }
     if let Ok(records) = TokenRecords::parse(text) {
         assert_eq!(TokenRecords::parse(&records.render()), Ok(records));

@@ -6,6 +6,10 @@ use rustls::pki_types::CertificateDer;
 use std::fmt;
 use x509_parser::extensions::GeneralName;
 
+/// How the serial number of a certificate begins that has an issue number; 8 bytes with that
+/// follow.
+const NUMBERED_SERIAL: &str = "01";
+
 /// The owner of a certificate.
 ///
 /// It says nothing of whether the certificate is genuine: a connection's [`Identity`] is to be taken from a certificate that the
@@ -48,6 +52,13 @@ impl Identity {
             expires: x509.validity().not_after.timestamp(),
             serial: x509.raw_serial_as_string().replace(':', ""),
         })
+    }
+
+    /// The issue number of a client's certificate: numbers grow with time. None before clients were
+    /// recorded, and on certificates of nodes.
+    pub fn issue_number(&self) -> Option<u64> {
+        let number = self.serial.strip_prefix(NUMBERED_SERIAL).filter(|rest| rest.len() == 30)?;
+        u64::from_str_radix(number.get(..16)?, 16).ok()
     }
 
     /// Refuses members of other clusters.

@@ -2,6 +2,7 @@
 //!
 //! - [`Authority`]: the cluster's certificate authority. It lives on the management nodes and certifies nodes and clients.
 //! - [`Credentials`]: the certificate and key of one node or client; [`Identity`]: what such a certificate says.
+//! - [`ClientRecords`]: which clients were given certificates, and whose are revoked.
 //! - [`JoinToken`], [`TokenRecords`]: what an administrator carries to a machine that is to become a member.
 //! - [`tls`]: configurations of rustls in which both ends prove that they belong to the same cluster.
 //! - [`Capability`]: what the metadata service signs so that a storage service knows which file a client may touch.
@@ -30,6 +31,7 @@ mod authority;
 mod capability;
 mod capability_keys;
 mod capability_ring;
+mod client_records;
 mod credentials;
 mod error;
 mod files;
@@ -50,6 +52,7 @@ pub use authority::{Authority, CaCertificate, Fingerprint, Validity};
 pub use capability::{CAPABILITY_BYTES, Capability, Grant, Refusal, Rights};
 pub use capability_keys::{CapabilityKey, CapabilityKeys, VerifiedCache};
 pub use capability_ring::{CapabilityRing, CoreRing};
+pub use client_records::{ClientRecord, ClientRecords, Issue, Standing, Terms, expires_soon};
 pub use credentials::{Credentials, PendingKey};
 pub use error::{Error, Result};
 pub use identity::Identity;

@@ -32,8 +32,21 @@ pub const MAX_TOKEN_ADDRESSES: usize = 16;
 /// Longest token, characters: far above what [`MAX_TOKEN_ADDRESSES`] long addresses need.
 pub const MAX_TOKEN_CHARS: usize = 8 * 1024;
 
-/// Longest name of a client, characters: a host name fits (RFC 1123 labels have 63).
-pub const MAX_CLIENT_NAME: usize = 64;
+/// Most clients that management has a record of: the file of records stays below
+/// [`MAX_FILE_BYTES`].
+pub const MAX_CLIENTS: usize = 2048;
+
+/// Most clients whose revoked certificates have not ended yet: the cluster map carries them all.
+pub const MAX_REVOKED: usize = 512;
+
+/// How long a client whose certificate has ended stays on record, seconds: 90 days.
+pub const EXPIRED_KEPT_S: i64 = 90 * 24 * 3600;
+
+/// A certificate is renewed when this part of its validity is left: one in so many.
+pub const RENEWED_IN_LAST: i64 = 3;
+
+/// From how long before the end of a certificate people are warned, seconds: 30 days.
+pub const EXPIRY_WARNING_S: i64 = 30 * 24 * 3600;
 
 /// Most keys that a service accepts capabilities of: the one that signs, and those of the rotations before whose capabilities may
 /// not have expired yet.

@@ -1,9 +1,9 @@
 //! What a certificate makes of its owner.
 
-use crate::MAX_CLIENT_NAME;
 use crate::error::{Error, Result};
 use std::fmt;
-use types::NodeId;
+use std::str::FromStr;
+use types::{NodeId, is_client_name};
 
 /// Scheme of the URI in a certificate.
 const SCHEME: &str = "weft://";
@@ -65,6 +65,19 @@ impl Role {
     }
 }
 
+impl FromStr for Role {
+    type Err = Error;
+
+    /// Reads what [`Role`] is displayed as: `node/3`, `client/login1`.
+    fn from_str(text: &str) -> Result<Role> {
+        // Whatever stands for the cluster.
+        match Role::from_uri(&format!("{SCHEME}-/{text}")) {
+            Some((_, role)) => Ok(role),
+            None => Err(Error::certificate(format!("{text:?} is no member of a cluster"))),
+        }
+    }
+}
+
 impl Role {
     /// A number for comparing what two connections have proved: the first bytes of the SHA-256 of its name, little-endian. Never 0.
     pub fn fingerprint(&self) -> u64 {
@@ -81,11 +94,6 @@ impl fmt::Display for Role {
             Role::Client(name) => write!(f, "client/{name}"),
         }
     }
-}
-
-fn is_client_name(name: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-    (1..=MAX_CLIENT_NAME).contains(&name.len()) && name.bytes().all(allowed)
 }
 
 impl MemberKind {
@@ -160,10 +168,12 @@ impl FromIterator<MemberKind> for MemberKinds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::MAX_CLIENT_NAME;
 
     #[test]
     fn a_role_survives_its_uri() {
         for role in [Role::Node(NodeId(0)), Role::Node(NodeId(u32::MAX)), Role::Client("a.b_c-1".into())] {
+            assert_eq!(role.to_string().parse::<Role>().unwrap(), role);
             assert_eq!(Role::from_uri(&role.uri("c1")), Some(("c1", role)));
         }
         assert_eq!(Role::Node(NodeId(3)).uri("c1"), "weft://c1/node/3");

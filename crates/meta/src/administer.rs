@@ -18,6 +18,8 @@ pub struct SessionStatus {
     pub silent_ns: u64,
     /// What its client is called; empty for one that registered in this process.
     pub name: String,
+    /// What its client says its machine and process are; empty likewise.
+    pub host: String,
     /// Where its client registered from; empty likewise.
     pub address: String,
     /// Leases that it holds.
@@ -136,6 +138,7 @@ impl MetaService {
                 SessionKind::Local => "this process".into(),
                 SessionKind::Remote => session.name,
             },
+            host: session.host,
             address: session.address,
             idle_s: Some(session.silent_ns / 1_000_000_000),
             leases: Some(session.leases),
@@ -149,14 +152,15 @@ impl MetaService {
         let now_ns = rt::monotonic_ns();
         let tally = self.leases.tally();
         let status = |session: &crate::sessions::Session| {
-            let (name, address) = session.origin();
+            let origin = session.origin();
             let has = tally.get(&session.id).copied().unwrap_or_default();
             SessionStatus {
                 id: session.id,
                 kind: session.kind,
                 silent_ns: now_ns.saturating_sub(session.heard_ns()),
-                name,
-                address,
+                name: origin.client,
+                host: origin.host,
+                address: origin.address,
                 leases: has.leases,
                 in_use: has.in_use,
             }

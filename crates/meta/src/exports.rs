@@ -30,7 +30,7 @@ impl MetaService {
         match export.access {
             ExportAccess::None if !matches!(request.op, MetaOp::EndSession) => {
                 if session.is_some_and(|session| self.check_holder(&session, caller.holder).is_ok()) {
-                    self.evict(request.session, "its network may not mount any more".into());
+                    self.evict(request.session, "a rule keeps its client out".into());
                 }
                 return Err(refused(caller));
             }
@@ -150,10 +150,11 @@ fn reports(op: &MetaOp) -> bool {
 
 fn refused(caller: &net::Caller) -> Error {
     let message = format!("{} at {} may not use this file system", caller.name, caller.address);
-    Error::new(Errno::EACCES, message).hint("weft export list, on a node, shows the rules for networks")
+    Error::new(Errno::EACCES, message)
+        .hint("weft export list, on a node, shows the rules for clients and networks")
 }
 
 fn read_only() -> Error {
-    Error::new(Errno::EROFS, "the file system is read-only for this client's network")
-        .hint("weft export list, on a node, shows the rules for networks")
+    Error::new(Errno::EROFS, "the file system is read-only for this client")
+        .hint("weft export list, on a node, shows the rules for clients and networks")
 }

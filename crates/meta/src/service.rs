@@ -533,7 +533,7 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
             let id = request.session;
             let registered = self.answer(request, Some(caller.holder), deadline).await?;
             if let Some(session) = self.sessions.find(id) {
-                session.comes_from(&caller.name, caller.address.to_string());
+                session.comes_from(caller);
                 session.set_export(self.export_of(caller));
             }
             Ok(registered)

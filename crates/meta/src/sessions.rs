@@ -53,14 +53,25 @@ pub(crate) struct Session {
     /// Recalls up to this number are being worked on, as the session said last, and when that was.
     yielding: AtomicU64,
     yielding_ns: AtomicU64,
-    /// Name and address of the client, as of its last registration over a connection.
-    origin: Mutex<(String, String)>,
+    /// Who its client is, as of its last registration over a connection.
+    origin: Mutex<Origin>,
     /// What held for its last request by the rules for networks.
     export: RwLock<Export>,
     /// Users who had to be introduced.
     pub callers: Callers,
     /// Files that were made for it when it came back.
     pub kept: Kept,
+}
+
+/// The client of a session.
+#[derive(Clone, Default)]
+pub(crate) struct Origin {
+    /// What it has proved to be, or calls itself where nothing is proved.
+    pub client: String,
+    /// What it says its machine and process are.
+    pub host: String,
+    /// Where it connects from.
+    pub address: String,
 }
 
 pub(crate) struct Sessions {
@@ -293,12 +304,16 @@ impl Session {
     }
 
     /// Notes who has registered it, and from where.
-    pub fn comes_from(&self, name: &str, address: String) {
-        *self.origin.lock() = (name.to_string(), address);
+    pub fn comes_from(&self, caller: &net::Caller) {
+        *self.origin.lock() = Origin {
+            client: caller.name.clone(),
+            host: caller.host.clone(),
+            address: caller.address.to_string(),
+        };
     }
 
-    /// Name and address of the client; empty where they aren't known.
-    pub fn origin(&self) -> (String, String) {
+    /// Who its client is; empty where that isn't known.
+    pub fn origin(&self) -> Origin {
         self.origin.lock().clone()
     }
 

@@ -1,7 +1,10 @@
 //! One word about a cluster, and what it is made of.
 
+mod certificates;
 mod groups;
 mod scrubs;
+
+pub use certificates::Certificates;
 
 use crate::liveness::Liveness;
 use crate::roster::check_version;
@@ -63,6 +66,17 @@ pub fn with_copies(mut health: Health, copies: CopiesInfo) -> Health {
         health.findings.push(found(Verdict::Warning, what, remedy()));
     }
     health.copies = Some(copies);
+    judged(health)
+}
+
+/// Adds what there is to be said of certificates that end soon.
+pub fn with_certificates(
+    mut health: Health,
+    map: &ClusterMap,
+    certificates: &Certificates,
+    now_s: i64,
+) -> Health {
+    certificates::certificate_findings(map, certificates, now_s, &mut health.findings);
     judged(health)
 }
 

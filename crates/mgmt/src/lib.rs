@@ -24,10 +24,12 @@
 
 mod assign;
 mod ceilings;
+mod clients;
 mod consistency;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gate;
 mod health;
 pub mod limits;
 mod liveness;
@@ -52,9 +54,10 @@ mod superblock;
 mod target_list;
 
 pub use error::{Error, Result};
+pub use gate::{Gate, Renewed};
 pub use lock::{StateLock, lock_target};
 pub use management::{
-    Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata, OwnUsage, TargetProof,
+    Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Management, Metadata, OwnUsage, TargetProof,
 };
 pub use reachability::{DueProbe, ProbeOutcome};
 pub use rewind::{CURRENT, is_rewound, rewound};

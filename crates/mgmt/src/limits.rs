@@ -22,6 +22,10 @@ pub const SERVING_LEASE: Duration = Duration::from_secs(10);
 /// time, so that it has stopped to serve. Sooner than a node is called offline, since writers wait for it.
 pub const REPLACED_AFTER: Duration = Duration::from_secs(12);
 
+/// How long a revocation waits until every node says that it goes by it, in heartbeats of two
+/// seconds: by then one that hasn't said so takes no changes any more ([`SERVING_LEASE`]).
+pub const REVOCATION_PATIENCE: Duration = Duration::from_secs(12);
+
 /// How long the primary of a group is kept waiting for the node of a member that was taken out, which either says that it knows or is silent
 /// for [`REPLACED_AFTER`]; then the primary asks again.
 pub const MAX_SETTLE: Duration = Duration::from_secs(20);
@@ -80,7 +84,7 @@ pub const MAX_NODES: usize = 1024;
 /// bytes.
 pub const MAX_TARGETS: usize = 2048;
 
-/// Rules for networks of clients: every request of an address that isn't remembered is compared with all of them.
+/// Rules for clients: every request of a client that isn't remembered is compared with all of them.
 pub const MAX_EXPORTS: usize = 256;
 
 /// Addresses of a node.

@@ -20,6 +20,9 @@ pub struct Liveness {
     nodes: BTreeMap<NodeId, Seen>,
     own_scrubs: Vec<ScrubProgress>,
     rates: AllRates,
+    /// Until when the certificates of nodes are valid, Unix seconds: the latest that each has
+    /// shown.
+    certificates: BTreeMap<NodeId, i64>,
 }
 
 /// A process of a node.
@@ -50,6 +53,7 @@ impl Liveness {
             nodes: BTreeMap::new(),
             own_scrubs: Vec::new(),
             rates: AllRates::default(),
+            certificates: BTreeMap::new(),
         }
     }
 
@@ -147,6 +151,18 @@ impl Liveness {
     /// The file system that a target is on: equal for targets that share one.
     pub fn device(&self, target: TargetId) -> Option<u64> {
         self.rates.device(target)
+    }
+
+    /// A node has a certificate that is valid until then.
+    pub fn shows_certificate(&mut self, node: NodeId, ends_s: i64) {
+        let known = self.certificates.entry(node).or_insert(ends_s);
+        // Connections that were made before show the one before.
+        *known = ends_s.max(*known);
+    }
+
+    /// Until when the certificates of nodes are valid, Unix seconds.
+    pub fn certificates(&self) -> &BTreeMap<NodeId, i64> {
+        &self.certificates
     }
 
     /// The node has said goodbye, or was removed.

@@ -4,6 +4,7 @@ use crate::assign::{assign, log_moves};
 use crate::ceilings::{CEILINGS_KEY, Ceilings};
 use crate::consistency;
 use crate::error::{Error, Result};
+use crate::gate::Gate;
 use crate::limits::REFRESH_INTERVAL;
 use crate::liveness::Liveness;
 use crate::measure::{Sight, log_changes, measured, next_epoch};
@@ -23,7 +24,7 @@ use types::{
     Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
 };
 use wire::mgmt::{
-    CopiesInfo, DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo, StoreInfo, TargetSpace, Touched,
+    CopiesInfo, DrainProgress, MetaInfo, PoolInfo, SessionInfo, StoreInfo, TargetSpace, Touched,
 };
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
@@ -83,23 +84,6 @@ enum Scope {
     Process,
     /// Nodes, which tell of their targets.
     Cluster { superblock: Superblock, host: Host },
-}
-
-/// Who may become a member.
-pub trait Gate: Send + Sync {
-    /// Refuses a secret that no token has.
-    fn check(&self, join: &Join, now_s: i64) -> types::Result<()>;
-    /// Uses the token up, and certifies the node: PEM, or nothing where connections are plain.
-    fn admit(&self, join: &Join, node: NodeId, now_s: i64) -> types::Result<String>;
-    /// The keys of capabilities as they are at this time, as text; it changes them when it is time.
-    fn capability_keys(&self, now_s: i64) -> types::Result<String>;
-    /// A new token, for a node or for clients.
-    fn token(&self, client: bool, now_s: i64) -> types::Result<String>;
-    /// Certifies a key for the HTTP interface of a node, under these names: PEM. Refused where there is no
-    /// authority.
-    fn certify_api(&self, _csr: &str, _names: &[String], _now_s: i64) -> types::Result<String> {
-        Err(crate::refusal::no_authority())
-    }
 }
 
 /// What management needs of the metadata service.
@@ -415,6 +399,10 @@ impl Management {
         let mut map = map.clone();
         for node in &mut map.nodes {
             node.state = liveness.state(node.id, node.state, now_ns);
+        }
+        if let Some(gate) = self.gate.get() {
+            // Its record is the truth, also after the metadata went back to an older copy.
+            map.revoked = gate.revoked(rt::now().secs);
         }
         assign(&mut map, superblock.partitions);
         let presence = liveness.presence(&map, now_ns);

@@ -97,6 +97,14 @@ pub(crate) fn no_authority() -> Error {
         .hint("its protection is plain (node.toml): the HTTP interface isn't encrypted")
 }
 
+pub(crate) fn no_proven_names(clients: &ExportClients) -> Error {
+    Error::new(
+        Errno::EOPNOTSUPP,
+        format!("a rule for {clients} would never hold: clients prove no names here"),
+    )
+    .hint("the cluster's protection is plain (node.toml): write rules for networks")
+}
+
 pub(crate) fn foreign_name(node: &Node, name: &str) -> Error {
     let message =
         format!("{name:?} is not a name that the cluster map knows of node {} ({})", node.id, node.name);
@@ -371,18 +379,19 @@ pub(crate) fn anonymous_root() -> Error {
 }
 
 pub(crate) fn too_many_exports() -> Error {
-    Error::new(Errno::ENOSPC, format!("there are {MAX_EXPORTS} rules for networks, which is the limit"))
-        .hint("one rule for a larger network may do for several (weft export list)")
+    Error::new(Errno::ENOSPC, format!("there are {MAX_EXPORTS} rules for clients, which is the limit"))
+        .hint("one rule for a network may do for several (weft export list)")
 }
 
-pub(crate) fn no_export(clients: ExportClients) -> Error {
+pub(crate) fn no_export(clients: &ExportClients) -> Error {
     Error::new(Errno::ENOENT, format!("there is no rule for {clients}")).hint("weft export list shows all")
 }
 
-/// A client comes from a network that may not mount.
+/// A rule keeps a client, or the network that it comes from, from mounting.
 pub(crate) fn not_exported(who: &str, address: &str) -> Error {
-    Error::new(Errno::EACCES, format!("{who} at {address} may not mount this file system"))
-        .hint("weft export list, on a node, shows the rules for networks; weft export set changes them")
+    Error::new(Errno::EACCES, format!("{who} at {address} may not mount this file system")).hint(
+        "weft export list, on a node, shows the rules for clients and networks; weft export set changes them",
+    )
 }
 
 pub(crate) fn no_metadata() -> Error {

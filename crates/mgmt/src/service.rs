@@ -1,9 +1,10 @@
 //! The service: a request in, a checked change or a view of the map out.
 
 use crate::consistency::{self, Word};
-use crate::health::{health, with_copies, with_findings, with_store};
+use crate::gate::Gate;
+use crate::health::{Certificates, health, with_certificates, with_copies, with_findings, with_store};
 use crate::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE, WATCH_INTERVAL};
-use crate::management::{Gate, Management, Metadata};
+use crate::management::{Management, Metadata};
 use crate::refusal;
 use crate::roster::{Host, check_clock, check_version};
 use crate::superblock::Superblock;
@@ -15,7 +16,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use types::{
-    ClusterMap, Epoch, Errno, Error, Export, ExportAccess, NodeId, Result, Target, TargetId, TargetState,
+    ClusterMap, Epoch, Errno, Error, Export, ExportAccess, ExportClients, NodeId, Result, Target, TargetId,
+    TargetState,
 };
 use wire::authorization::Principal;
 use wire::mgmt::{
@@ -43,6 +45,11 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
                 MgmtRequest::SetMember { group, since, target, state, reason, orderly } => {
                     let word = Word { group, since, target, state, orderly };
                     self.set_member(speaker(caller)?, word, &reason).await
+                }
+                MgmtRequest::Renew { member, csr } => self.renew(Some(caller), &member, &csr),
+                MgmtRequest::Register(_) | MgmtRequest::Heartbeat(_) => {
+                    self.note_certificate(caller);
+                    self.answer(request).await
                 }
                 MgmtRequest::CertifyApi { node, csr, names } => {
                     require_own_names(&self.current(), node, &names)?;
@@ -157,7 +164,13 @@ impl Management {
                 let word = Word { group, since, target, state, orderly };
                 self.set_member(None, word, &reason).await
             }
-            MgmtRequest::NewToken { client } => self.new_token(client),
+            MgmtRequest::NewToken(_)
+            | MgmtRequest::ListTokens
+            | MgmtRequest::RevokeToken { .. }
+            | MgmtRequest::AddClient(_)
+            | MgmtRequest::ListClients
+            | MgmtRequest::RevokeClient { .. }
+            | MgmtRequest::Renew { .. } => self.answer_of_members(request).await,
             MgmtRequest::CertifyApi { csr, names, .. } => self.certify_api(&csr, &names),
             MgmtRequest::RemoveTarget { target } => self.remove_target(target).await,
             MgmtRequest::SetPool { target, pool } => self.set_pool(target, &pool).await,
@@ -171,6 +184,12 @@ impl Management {
         if let MgmtRequest::SetExport { .. } | MgmtRequest::RemoveExport { .. } = request {
             self.require_cluster()?;
         }
+        if let MgmtRequest::SetExport { rule } = &request
+            && matches!(rule.clients, ExportClients::Client(_))
+            && !self.gate()?.proves_names()
+        {
+            return Err(refusal::no_proven_names(&rule.clients));
+        }
         self.change(|roster| match &request {
             MgmtRequest::RenameNode { node, name } => roster.rename_node(*node, name),
             MgmtRequest::SetRack { node, rack } => roster.set_rack(*node, rack.as_deref()),
@@ -180,7 +199,7 @@ impl Management {
             MgmtRequest::RenamePool { pool, name } => roster.rename_pool(pool, name),
             MgmtRequest::RemovePool { pool } => roster.remove_pool(pool),
             MgmtRequest::SetExport { rule } => roster.set_export(rule),
-            MgmtRequest::RemoveExport { clients } => roster.remove_export(*clients),
+            MgmtRequest::RemoveExport { clients } => roster.remove_export(clients),
             MgmtRequest::SetResync { settings } => roster.set_resync(settings),
             MgmtRequest::SetScrub { settings } => roster.set_scrub(settings),
             MgmtRequest::SetChecksums { on } => {
@@ -513,6 +532,15 @@ impl Management {
             Some(store) => with_store(health, store),
             None => health,
         };
+        if let Some(gate) = self.gate.get() {
+            let now_s = rt::now().secs;
+            let certificates = Certificates {
+                nodes: self.liveness().certificates().clone(),
+                clients: gate.clients(now_s).unwrap_or_default(),
+                authority: gate.authority_ends_s(),
+            };
+            health = with_certificates(health, &self.current(), &certificates, now_s);
+        }
         health.ceilings = self.measured_places();
         let ceilings = self.ceilings().clone();
         let ceiling = |target, limit: &str| ceilings.of_target(target, limit);
@@ -532,9 +560,29 @@ impl Management {
         Ok(Secret(self.gate()?.capability_keys(now_s)?))
     }
 
-    fn new_token(&self, client: bool) -> Result<MgmtReply> {
-        let token = self.gate()?.token(client, rt::now().secs)?;
-        Ok(MgmtReply::Token { token })
+    /// What has to do with tokens, clients and certificates.
+    async fn answer_of_members(&self, request: MgmtRequest) -> Result<MgmtReply> {
+        let now_s = rt::now().secs;
+        match request {
+            MgmtRequest::NewToken(wanted) => {
+                Ok(MgmtReply::Token { token: self.gate()?.token(&wanted, now_s)? })
+            }
+            MgmtRequest::ListTokens => Ok(MgmtReply::Tokens { tokens: self.gate()?.tokens(now_s)? }),
+            MgmtRequest::RevokeToken { token } => {
+                self.gate()?.revoke_token(&token)?;
+                tracing::info!(token, "an administrator revokes a join token");
+                Ok(MgmtReply::Done)
+            }
+            MgmtRequest::AddClient(wanted) => {
+                let token = self.gate()?.add_client(&wanted, now_s)?;
+                tracing::info!(client = wanted.name, "an administrator adds a client");
+                Ok(MgmtReply::Token { token })
+            }
+            MgmtRequest::ListClients => Ok(MgmtReply::Clients { clients: self.clients().await? }),
+            MgmtRequest::RevokeClient { name } => self.revoke_client(&name).await,
+            MgmtRequest::Renew { member, csr } => self.renew(None, &member, &csr),
+            other => Err(Error::new(Errno::EPROTO, format!("{other:?} is answered elsewhere"))),
+        }
     }
 
     fn certify_api(&self, csr: &str, names: &[String]) -> Result<MgmtReply> {
@@ -542,12 +590,12 @@ impl Management {
         Ok(MgmtReply::Certificate { chain })
     }
 
-    fn gate(&self) -> Result<&Arc<dyn Gate>> {
+    pub(crate) fn gate(&self) -> Result<&Arc<dyn Gate>> {
         self.require_cluster()?;
         self.gate.get().ok_or_else(refusal::no_metadata)
     }
 
-    fn metadata(&self) -> Result<&Arc<dyn Metadata>> {
+    pub(crate) fn metadata(&self) -> Result<&Arc<dyn Metadata>> {
         self.metadata.get().ok_or_else(refusal::no_metadata)
     }
 }

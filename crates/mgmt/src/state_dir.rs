@@ -63,6 +63,11 @@ impl StatePaths {
         self.root.join("tokens.toml")
     }
 
+    /// Clients that have certificates, or had some that are revoked, on the management node.
+    pub fn clients(&self) -> PathBuf {
+        self.root.join("clients.toml")
+    }
+
     /// The keys of capabilities, on the management node.
     pub fn capability_keys(&self) -> PathBuf {
         self.root.join("capability-keys.toml")
@@ -94,7 +99,7 @@ impl StatePaths {
     }
 
     /// Files and folders of the directory without which the metadata is of no use, and which a copy of it holds, too.
-    pub fn constants(&self) -> [PathBuf; 8] {
+    pub fn constants(&self) -> [PathBuf; 9] {
         [
             self.superblock(),
             self.target_list(),
@@ -102,6 +107,7 @@ impl StatePaths {
             self.identity(),
             self.authority(),
             self.tokens(),
+            self.clients(),
             self.capability_keys(),
             self.cluster_file(),
         ]

@@ -10,6 +10,9 @@ use wire::authorization::Principal;
 pub struct Caller {
     /// What to call it in messages: what it has proved to be, or what it calls itself.
     pub name: String,
+    /// What it says its machine and process are: for people, nothing proves it. Short, without
+    /// control characters.
+    pub host: String,
     /// What it has proved. Whoever answers requests goes by this, not by the name.
     pub proof: Proof,
     /// Fingerprint of the role that it has proved; 0 for none. Compared with every request.

@@ -1,15 +1,16 @@
-//! What holds for a caller, by the address that it connects from.
+//! What holds for a caller, by the name that it has proved and the address that it connects from.
 
 use crate::{Caller, Proof, Transport};
+use identity::Role;
 use parking_lot::RwLock;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use types::{ClusterMap, Export, ExportRule, HashMap, export_for};
+use types::{ClientOrigin, ClusterMap, Export, ExportClients, ExportRule, HashMap, export_for};
 
-/// Addresses whose rule is remembered; then all are forgotten and looked up again. Some 3 MiB.
+/// Callers whose rule is remembered; then all are forgotten and looked up again. Some 3 MiB.
 const MAX_REMEMBERED: usize = 65_536;
 
-/// The rules of the cluster map for clients of certain networks, as a service applies them.
+/// The rules of the cluster map for certain clients, as a service applies them.
 #[derive(Default)]
 pub struct Exports {
     /// Version of the map that they are from, and in the lowest bit whether there are any: most clusters have none, which costs one look.
@@ -22,13 +23,17 @@ struct Rules {
     rules: Vec<ExportRule>,
     /// Addresses of the cluster's nodes.
     nodes: Vec<IpAddr>,
-    remembered: HashMap<(IpAddr, bool), Export>,
+    /// Whether some go by the name of a client.
+    has_names: bool,
+    /// By [`Caller::holder`], where names count, by address, and whether it is on this machine.
+    remembered: HashMap<(u64, IpAddr, bool), Export>,
 }
 
 impl Rules {
-    fn of(&self, ip: Option<IpAddr>, on_host: bool) -> Export {
+    fn of(&self, name: Option<&str>, ip: Option<IpAddr>, on_host: bool) -> Export {
         let is_node = |ip: IpAddr| ip.is_loopback() || self.nodes.contains(&ip);
-        export_for(&self.rules, ip, on_host || ip.is_some_and(is_node))
+        let local = on_host || ip.is_some_and(is_node);
+        export_for(&self.rules, &ClientOrigin { name, ip, local })
     }
 }
 
@@ -44,6 +49,7 @@ impl Exports {
         let ips = addresses.filter_map(|address| address.parse::<std::net::SocketAddr>().ok());
         rules.nodes = ips.map(|address| address.ip().to_canonical()).collect();
         rules.rules = map.exports.clone();
+        rules.has_names = map.exports.iter().any(|rule| matches!(rule.clients, ExportClients::Client(_)));
         rules.remembered.clear();
         self.state.store(state, Ordering::Release);
     }
@@ -63,16 +69,24 @@ impl Exports {
     fn of_client(&self, caller: &Caller) -> Export {
         let ip = caller.address.inet().map(|address| address.ip().to_canonical());
         let on_host = caller.transport == Transport::SharedMemory || ip.is_none();
-        let Some(ip) = ip else { return self.rules.read().of(None, on_host) };
-        if let Some(known) = self.rules.read().remembered.get(&(ip, on_host)) {
-            return *known;
+        let name = match caller.proof.role() {
+            Some(Role::Client(name)) => Some(name.as_str()),
+            _ => None,
+        };
+        let Some(ip) = ip else { return self.rules.read().of(name, None, on_host) };
+        let key = |rules: &Rules| (if rules.has_names { caller.holder } else { 0 }, ip, on_host);
+        {
+            let rules = self.rules.read();
+            if let Some(known) = rules.remembered.get(&key(&rules)) {
+                return *known;
+            }
         }
         let mut rules = self.rules.write();
-        let export = rules.of(Some(ip), on_host);
+        let (export, key) = (rules.of(name, Some(ip), on_host), key(&rules));
         if rules.remembered.len() >= MAX_REMEMBERED {
             rules.remembered.clear();
         }
-        rules.remembered.insert((ip, on_host), export);
+        rules.remembered.insert(key, export);
         export
     }
 }
@@ -85,10 +99,12 @@ mod tests {
 
     fn caller(address: &str, transport: Transport, role: Role) -> Caller {
         let identity = Identity { cluster: "c".into(), role, expires: i64::MAX, serial: "1".into() };
+        let holder = identity.role.fingerprint();
         Caller {
             name: "somebody".into(),
+            host: String::new(),
             proof: Proof::Member(identity),
-            holder: 1,
+            holder,
             address: address.parse::<std::net::SocketAddr>().unwrap().into(),
             transport,
             client: 1,
@@ -113,6 +129,25 @@ mod tests {
         };
         let exports = rules.iter().map(rule).collect();
         ClusterMap { epoch: Epoch(epoch), nodes: vec![node], exports, ..ClusterMap::default() }
+    }
+
+    #[test]
+    fn clients_at_one_address_have_rules_of_their_own() {
+        use ExportAccess::{None, Ro, Rw};
+        let exports = Exports::default();
+        exports.follow(&map(2, &[("10.0.0.0/8", None), ("client:a", Rw), ("client:b", Ro)]));
+        let access =
+            |name: &str| exports.of(&caller("10.0.0.9:1", Transport::Tls, Role::Client(name.into()))).access;
+        for _ in 0..2 {
+            assert_eq!((access("a"), access("b"), access("c")), (Rw, Ro, None));
+        }
+        // A name that nothing proves counts for nothing.
+        let told = Caller {
+            proof: Proof::NotAsked,
+            holder: 0,
+            ..caller("10.0.0.9:1", Transport::Tcp, Role::Client("a".into()))
+        };
+        assert_eq!(exports.of(&Caller { name: "client/a".into(), ..told }).access, None);
     }
 
     #[test]

@@ -54,6 +54,7 @@ mod node_channels;
 mod outbox;
 mod racks;
 mod reads;
+mod revocations;
 mod server;
 mod signal;
 mod storage_channels;

@@ -2,6 +2,7 @@
 
 use crate::caller::Proof;
 use crate::limits::MAX_SHARED_MEMORY_BYTES;
+use crate::revocations::Revocations;
 use crate::tls::{Known, ParkedTls, Tls, TlsSocket, Way};
 use rt::net::{Address, Socket};
 use rt::{IoBuf, SharedMemory};
@@ -9,7 +10,9 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
+use types::ClusterMap;
 use wire::frame::OnHost;
 
 /// How connections are protected.
@@ -47,6 +50,22 @@ impl fmt::Display for Transport {
 }
 
 impl Security {
+    /// Refuses clients whose certificates are revoked by this map, on connections that there are,
+    /// too, in every clone of this.
+    pub fn follow(&self, map: &Arc<ClusterMap>) {
+        if let Security::Tls(tls) = self {
+            tls.revocations().follow(map);
+        }
+    }
+
+    /// What refuses them; nothing where connections prove nothing.
+    pub(crate) fn revocations(&self) -> Option<&Revocations> {
+        match self {
+            Security::Plain => None,
+            Security::Tls(tls) => Some(tls.revocations()),
+        }
+    }
+
     /// Connects to a peer.
     pub(crate) async fn connect(&self, address: SocketAddr, timeout: Duration) -> io::Result<Stream> {
         match self {

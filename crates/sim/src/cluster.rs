@@ -168,6 +168,7 @@ pub(crate) fn cluster_map() -> ClusterMap {
         groups: Vec::new(),
         partitions: Vec::new(),
         exports: Vec::new(),
+        revoked: Vec::new(),
         settings: Default::default(),
     };
     map.groups = layout::single_groups(&map);

@@ -115,7 +115,7 @@ impl StorageService {
         if request.session == SessionId(0) || mirror::is_between_members(request) {
             return Ok(());
         }
-        let hint = "weft export list, on a node, shows the rules for networks";
+        let hint = "weft export list, on a node, shows the rules for clients and networks";
         match self.exports.of(caller).access {
             ExportAccess::Ro if is_change(&request.op) => {
                 let message = "the file system is read-only for this client's network";

@@ -1,6 +1,6 @@
-//! What clients of a network may do: read-only exports and squashed users.
+//! What some clients may do, by their name or their network: read-only exports and squashed users.
 
-use crate::{Credentials, Errno, Error, Subnet};
+use crate::{Credentials, Errno, Error, MAX_CLIENT_NAME, Subnet, is_client_name};
 use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,13 +9,18 @@ use std::str::FromStr;
 /// The user and the group that squashed users become unless a rule says otherwise: `nobody`.
 pub const NOBODY: u32 = 65_534;
 
+/// How a rule for one client is written, before its name.
+const CLIENT_PREFIX: &str = "client:";
+
 /// The clients that a rule is for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ExportClients {
     /// Those on the cluster's own nodes: over a Unix socket, from a loopback address, or from an address that a node has.
     Local,
     /// Those of a network.
     Network(Subnet),
+    /// The one whose certificate has this name.
+    Client(String),
 }
 
 /// What clients may do with files.
@@ -62,7 +67,7 @@ pub struct Export {
 }
 
 /// A rule.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ExportRule {
     /// Whom it is for.
     pub clients: ExportClients,
@@ -109,15 +114,28 @@ impl Export {
     }
 }
 
-/// What holds for a client at an address (`local`: on one of the cluster's nodes): the most specific rule, `local` before any network. Without one
-/// everything is allowed.
-pub fn export_for(rules: &[ExportRule], ip: Option<IpAddr>, local: bool) -> Export {
-    let fits = |rule: &&ExportRule| match rule.clients {
-        ExportClients::Local => local,
-        ExportClients::Network(subnet) => ip.is_some_and(|ip| subnet.contains(ip)),
+/// Where a client comes from, as far as rules go by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClientOrigin<'a> {
+    /// The name that its certificate proves.
+    pub name: Option<&'a str>,
+    /// The address of its connection.
+    pub ip: Option<IpAddr>,
+    /// Whether it is on one of the cluster's nodes.
+    pub local: bool,
+}
+
+/// What holds for a client: the most specific rule, one for its name before `local`, that before
+/// any network, a longer prefix before a shorter one. Without a rule everything is allowed.
+pub fn export_for(rules: &[ExportRule], client: &ClientOrigin<'_>) -> Export {
+    let fits = |rule: &&ExportRule| match &rule.clients {
+        ExportClients::Local => client.local,
+        ExportClients::Network(subnet) => client.ip.is_some_and(|ip| subnet.contains(ip)),
+        ExportClients::Client(name) => client.name == Some(name),
     };
-    let specific = |rule: &&ExportRule| match rule.clients {
-        ExportClients::Local => u16::MAX,
+    let specific = |rule: &&ExportRule| match &rule.clients {
+        ExportClients::Client(_) => u16::MAX,
+        ExportClients::Local => u16::MAX - 1,
         ExportClients::Network(subnet) => subnet.bits().into(),
     };
     rules.iter().filter(fits).max_by_key(specific).map_or_else(Export::default, |rule| rule.export)
@@ -126,17 +144,27 @@ pub fn export_for(rules: &[ExportRule], ip: Option<IpAddr>, local: bool) -> Expo
 impl FromStr for ExportClients {
     type Err = Error;
 
-    /// `local`, a network, or one address.
+    /// `local`, a network, one address, or `client:NAME`.
     fn from_str(text: &str) -> Result<ExportClients, Error> {
         if text == "local" {
             return Ok(ExportClients::Local);
+        }
+        if let Some(name) = text.strip_prefix(CLIENT_PREFIX) {
+            return match is_client_name(name) {
+                true => Ok(ExportClients::Client(name.into())),
+                false => Err(Error::new(Errno::EINVAL, format!("{name:?} can't be a client's name")).hint(
+                    format!(
+                        "use 1 to {MAX_CLIENT_NAME} letters, digits, '.', '_' and '-' (weft client list)"
+                    ),
+                )),
+            };
         }
         if let Ok(ip) = text.parse::<IpAddr>() {
             return Ok(ExportClients::Network(Subnet::of(ip)));
         }
         text.parse().map(ExportClients::Network).map_err(|error: Error| {
             Error::new(Errno::EINVAL, error.message)
-                .hint("write ADDRESS/BITS (10.1.0.0/16, fd00::/8), an address, or local")
+                .hint("write ADDRESS/BITS (10.1.0.0/16, fd00::/8), an address, local, or client:NAME")
         })
     }
 }
@@ -146,6 +174,7 @@ impl fmt::Display for ExportClients {
         match self {
             ExportClients::Local => f.write_str("local"),
             ExportClients::Network(subnet) => subnet.fmt(f),
+            ExportClients::Client(name) => write!(f, "{CLIENT_PREFIX}{name}"),
         }
     }
 }

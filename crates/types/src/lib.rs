@@ -4,6 +4,7 @@
 
 mod attr;
 mod checksum;
+mod client_name;
 mod error;
 mod export;
 mod hash;
@@ -20,13 +21,14 @@ pub use checksum::{
     BLOCK_SIZE, BlockSum, Crc32c, block_sum, checksums_are_on, crc32c, sum_of_sums, sums_of_blocks,
     switch_checksums,
 };
+pub use client_name::{MAX_CLIENT_NAME, is_client_name};
 pub use error::{Errno, Error, Result};
-pub use export::{Export, ExportAccess, ExportClients, ExportRule, NOBODY, Squash, export_for};
+pub use export::{ClientOrigin, Export, ExportAccess, ExportClients, ExportRule, NOBODY, Squash, export_for};
 pub use hash::{HashMap, HashSet, ProcessHash, set_hash_keys};
 pub use id::{ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, SessionId, TargetId};
 pub use map::{
-    CapacityClass, ClusterMap, Group, MapHandle, MemberState, Node, NodeState, Pool, Role, Target,
-    TargetState, kept_free,
+    CapacityClass, ClusterMap, Group, MapHandle, MemberState, Node, NodeState, Pool, RevokedClient, Role,
+    Target, TargetState, kept_free,
 };
 pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
 pub use range::ByteRange;

@@ -238,6 +238,15 @@ impl Group {
     }
 }
 
+/// A client whose certificates were revoked. Those that are issued to it later are good.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RevokedClient {
+    /// Its name.
+    pub name: String,
+    /// The issue number of its last certificate that is refused; numbers grow with time.
+    pub until: u64,
+}
+
 /// Everything that places data, at one version.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ClusterMap {
@@ -258,6 +267,9 @@ pub struct ClusterMap {
     /// What clients of some networks may do; the others may do everything. By whom they are for, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exports: Vec<ExportRule>,
+    /// Clients whose certificates no service accepts any more, by name, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub revoked: Vec<RevokedClient>,
     /// What administrators have set.
     #[serde(default, skip_serializing_if = "is_default")]
     pub settings: Settings,
@@ -267,6 +279,12 @@ impl ClusterMap {
     /// The node with this id.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.binary_search_by_key(&id, |n| n.id).ok().map(|i| &self.nodes[i])
+    }
+
+    /// Whether a client's certificate with this issue number was revoked.
+    pub fn is_revoked(&self, client: &str, number: u64) -> bool {
+        let found = self.revoked.binary_search_by(|known| known.name.as_str().cmp(client));
+        found.is_ok_and(|at| number <= self.revoked[at].until)
     }
 
     /// The node whose metadata service executes a partition; `None` when no node has the role.
@@ -309,6 +327,14 @@ pub type MapHandle = std::sync::Arc<std::sync::RwLock<std::sync::Arc<ClusterMap>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_issued_after_a_revocation_is_good() {
+        let revoked = |name: &str, until| RevokedClient { name: name.into(), until };
+        let map = ClusterMap { revoked: vec![revoked("a", 7), revoked("b", 9)], ..ClusterMap::default() };
+        assert!(map.is_revoked("a", 0) && map.is_revoked("a", 7) && map.is_revoked("b", 8));
+        assert!(!map.is_revoked("a", 8) && !map.is_revoked("ab", 1) && !map.is_revoked("", 0));
+    }
 
     #[test]
     fn little_is_kept_free_on_small_disks() {

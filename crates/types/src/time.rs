@@ -36,6 +36,16 @@ impl Timestamp {
     }
 }
 
+impl std::fmt::Display for Timestamp {
+    /// As people read it, to the minute: `2026-11-22 10:34 UTC`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (days, second) = (self.secs.div_euclid(86_400), self.secs.rem_euclid(86_400));
+        let (year, month, day) = civil(days);
+        let (hour, minute) = (second / 3600, second / 60 % 60);
+        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+    }
+}
+
 /// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar: the algorithm `civil_from_days` of Howard Hinnant
 /// ("chrono-Compatible Low-Level Date Algorithms"), which counts in eras of 400 years that begin on the first of March.
 fn civil(days: i64) -> (i64, i64, i64) {
@@ -52,6 +62,12 @@ fn civil(days: i64) -> (i64, i64, i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_read_minutes() {
+        assert_eq!(Timestamp::new(59, 0).to_string(), "1970-01-01 00:00 UTC");
+        assert_eq!(Timestamp::new(1_800_000_000, 0).to_string(), "2027-01-15 08:00 UTC");
+    }
 
     #[test]
     fn days_have_their_dates() {

@@ -1,6 +1,7 @@
 //! What can be typed.
 
 mod bench;
+mod client;
 mod cluster;
 mod group;
 mod migrate;
@@ -8,6 +9,7 @@ mod plan;
 mod scrub;
 
 pub use self::bench::*;
+pub use client::*;
 pub use cluster::*;
 pub use group::*;
 pub use migrate::*;
@@ -25,9 +27,10 @@ const MAX_TARGETS: i64 = 64;
 /// A parallel file system.
 #[derive(Parser, Debug)]
 #[command(name = "weft", version, max_term_width = 100, disable_help_subcommand = true)]
-// Nothing above the usage, no line after it, and the options beside it, so that all commands fit a screen.
+// Nothing above the usage, and the options and the heading of the commands beside it, so that all
+// commands fit a screen.
 #[command(
-    help_template = "{usage-heading} {usage}   (-h, --help: of a command, too; -V, --version)\nCommands:\n{subcommands}"
+    help_template = "{usage-heading} {usage}   (-h, --help: of a command, too; -V, --version)   Commands:\n{subcommands}"
 )]
 pub struct Cli {
     /// What to do.
@@ -75,10 +78,13 @@ pub enum Command {
     /// Metadata services, and the partitions that they execute
     #[command(subcommand)]
     Meta(MetaCommand),
-    /// Sessions: the clients
+    /// Clients: who may mount, by certificates that can be revoked
+    #[command(subcommand)]
+    Client(ClientCommand),
+    /// Sessions: the clients that are there
     #[command(subcommand)]
     Session(SessionCommand),
-    /// What clients of certain networks may do
+    /// What certain clients may do, by name or network
     #[command(subcommand)]
     Export(ExportCommand),
     /// The network between nodes

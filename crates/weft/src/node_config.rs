@@ -1,7 +1,7 @@
 //! `node.toml`: what a node is, and what an administrator may say of it. And the cluster file, which is what a client needs.
 
 use crate::output::os_error;
-use identity::require_private_file;
+use identity::{Credentials, require_private_file};
 use net::Networks;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -327,7 +327,7 @@ fn exposed(path: &Path, error: identity::Error) -> Error {
     let shown = path.display();
     let cause = Error::from(error);
     Error::new(cause.errno, format!("the cluster file has a private key: {}", cause.message)).hint(format!(
-        "chown $(id -u) {shown} && chmod 600 {shown}; if others have read it, weft cluster token --client on the management node prints another"
+        "chown $(id -u) {shown} && chmod 600 {shown}; if others have read it, weft client revoke NAME and weft client add NAME on the management node make another"
     ))
 }
 
@@ -347,6 +347,26 @@ pub fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
         let _ = fs::remove_file(&draft);
         os_error(format_args!("can't write {}", path.display()), &e)
     })
+}
+
+/// Puts another file in the place of one, with its owner and mode.
+fn replace(path: &Path, text: &str, known: &fs::Metadata) -> std::io::Result<()> {
+    let draft = path.with_extension("draft");
+    // One that a crash left may have another mode.
+    match fs::remove_file(&draft) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let made = file.metadata()?;
+    if (made.uid(), made.gid()) != (known.uid(), known.gid()) {
+        std::os::unix::fs::fchown(&file, Some(known.uid()), Some(known.gid()))?;
+    }
+    file.write_all(text.as_bytes())?;
+    file.set_permissions(known.permissions())?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
 /// What a client needs to mount, one file.
@@ -380,7 +400,7 @@ impl ClusterFile {
     pub fn read(path: &Path) -> Result<ClusterFile> {
         let failed = |e: std::io::Error| {
             os_error(format_args!("cluster file {}", path.display()), &e)
-                .hint("weft cluster token --client prints one, on the management node")
+                .hint("weft client add NAME makes one, on the management node")
         };
         let mut opened = fs::File::open(path).map_err(failed)?;
         let mut text = String::new();
@@ -396,8 +416,7 @@ impl ClusterFile {
     fn parse(path: &Path, text: &str) -> Result<ClusterFile> {
         toml::from_str(text).map_err(|e| {
             let message = format!("{} is no cluster file: {}", path.display(), e.message());
-            Error::new(Errno::EINVAL, message)
-                .hint("weft cluster token --client prints one, on the management node")
+            Error::new(Errno::EINVAL, message).hint("weft client add NAME makes one, on the management node")
         })
     }
 
@@ -414,6 +433,23 @@ impl ClusterFile {
     /// Writes it for its owner only.
     pub fn write(&self, path: &Path) -> Result<()> {
         write_whole(path, &self.render(), 0o600)
+    }
+
+    /// Puts other credentials into a file, at once or not at all. The rest of it, its owner and its
+    /// mode stay.
+    pub fn renew(path: &Path, credentials: &Credentials) -> Result<()> {
+        let known = fs::metadata(path).map_err(|e| os_error(path.display(), &e))?;
+        let file = ClusterFile { credentials: credentials.to_text(), ..ClusterFile::read(path)? };
+        replace(path, &file.render(), &known)
+            .map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
+    }
+
+    /// What a mount by this file has to prove itself; nothing where connections prove nothing.
+    pub fn credentials(&self) -> Result<Option<Credentials>> {
+        match self.credentials.as_str() {
+            "" => Ok(None),
+            text => Ok(Some(Credentials::from_text(text)?)),
+        }
     }
 }
 

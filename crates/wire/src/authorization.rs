@@ -254,7 +254,14 @@ pub fn management(request: &MgmtRequest) -> Rule {
         R::ListScrubs => rule("list-scrubs", NODES),
         R::NoteCeilings { .. } => rule("note-ceilings", ADMIN),
         R::ListCeilings => rule("list-ceilings", Callers::Members),
-        R::NewToken { .. } => rule("new-token", Callers::Console),
+        R::NewToken(_) => rule("new-token", Callers::Console),
+        R::ListTokens => rule("list-tokens", NODES),
+        R::RevokeToken { .. } => rule("revoke-token", ADMIN),
+        R::AddClient(_) => rule("add-client", Callers::Console),
+        R::ListClients => rule("list-clients", NODES),
+        R::RevokeClient { .. } => rule("revoke-client", ADMIN),
+        // Management looks further: a member renews its own certificate.
+        R::Renew { .. } => rule("renew", Callers::Members),
         R::CertifyApi { node, .. } => rule("certify-api", Callers::Itself(*node, Roles::ALL)),
     }
 }

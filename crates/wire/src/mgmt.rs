@@ -4,11 +4,13 @@
 //! prints and that the map is stored as. Fields that are added have defaults; fields that are not known are passed over.
 
 mod ceilings;
+mod clients;
 mod health;
 mod rates;
 mod reachability;
 
 pub use ceilings::{CeilingInfo, MAX_CEILINGS, MeasuredPlace};
+pub use clients::{ClientInfo, ClientState, NewClient, NewToken, RevocationInfo, SessionInfo, TokenInfo};
 pub use health::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
 pub use rates::{CeilingShare, TargetRate, TargetWork};
 pub use reachability::{MAX_UNREACHABLE, UnreachableNode};
@@ -200,8 +202,21 @@ pub enum MgmtRequest {
     NoteCeilings { ceilings: Vec<CeilingInfo> },
     /// `Ceilings`.
     ListCeilings,
-    /// A new token, for a node or for clients: `Token`.
-    NewToken { client: bool },
+    /// A new token, or a cluster file that clients share: `Token`.
+    NewToken(NewToken),
+    /// `Tokens`.
+    ListTokens,
+    /// Nobody joins with a token any more, named by its id: `Done`.
+    RevokeToken { token: String },
+    /// A cluster file for a client of its own: `Token`.
+    AddClient(NewClient),
+    /// `Clients`.
+    ListClients,
+    /// No service accepts a client any more, and its sessions are ended: `Revoked`.
+    RevokeClient { name: String },
+    /// Another certificate for a member that shows one (`client/login1`, `node/3`), by a request
+    /// for it as hexadecimal digits: `Certificate`.
+    Renew { member: String, csr: String },
     /// A certificate for the HTTP interface of a node, by a request for one as hexadecimal digits:
     /// `Certificate`. `names`: DNS names and addresses. A connection gets those that the map knows of
     /// its node, and those of the machine itself.
@@ -429,6 +444,13 @@ pub enum MgmtReply {
     Token {
         token: String,
     },
+    Tokens {
+        tokens: Vec<TokenInfo>,
+    },
+    Clients {
+        clients: Vec<ClientInfo>,
+    },
+    Revoked(RevocationInfo),
     /// PEM: the certificate, then the authority's.
     Certificate {
         chain: String,
@@ -640,28 +662,6 @@ pub struct MetaInfo {
     /// Those whose requests it answers now; `None` when it doesn't say.
     #[serde(default)]
     pub executed: Option<Vec<PartitionId>>,
-}
-
-/// A session for people.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SessionInfo {
-    /// Its id.
-    pub session: SessionId,
-    /// Who it is, as far as it said.
-    #[serde(default)]
-    pub client: String,
-    /// Where it registered from; empty for one of the service's own process.
-    #[serde(default)]
-    pub address: String,
-    /// Seconds since it was last heard of; `None` where that isn't known.
-    #[serde(default)]
-    pub idle_s: Option<u64>,
-    /// Leases that it holds; `None` where that isn't known.
-    #[serde(default)]
-    pub leases: Option<u64>,
-    /// Files that it has open without a lease on them; `None` where that isn't known.
-    #[serde(default)]
-    pub in_use: Option<u64>,
 }
 
 impl Message for MgmtRequest {

@@ -200,6 +200,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::FSCK_TESTS,
     machines::TWICE_TESTS,
     machines::EVICTION_TESTS,
+    machines::CLIENT_TESTS,
     machines::EXPORT_TESTS,
     machines::MIGRATE_TESTS,
     machines::MIRROR_TESTS,

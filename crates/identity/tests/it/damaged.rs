@@ -3,7 +3,7 @@
 use identity::{
     Authority, CapabilityKeys, Credentials, Grant, JoinToken, MemberKind, PendingKey, Rights, Role,
 };
-use identity::{TokenOffer, TokenRecords, Validity, fuzzing};
+use identity::{ClientRecords, Terms, TokenOffer, TokenRecords, Validity, fuzzing};
 use types::{InodeId, NodeId, SessionId};
 
 const NOW: i64 = 1_800_000_000;
@@ -111,6 +111,13 @@ fn damaged_keys_and_records_of_tokens_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tokens.toml");
         token().0.store(&path).unwrap();
+        mutate::damage(&std::fs::read(&path).unwrap(), ROUNDS, fuzzing::files);
+        let (mut clients, path) = (ClientRecords::default(), dir.path().join("clients.toml"));
+        for (name, end) in [("a", None), ("b", Some(NOW + 9))] {
+            clients.add(name, Terms { end, validity_s: 99 }, NOW).unwrap();
+        }
+        clients.revoke("a", NOW).unwrap();
+        clients.store(&path).unwrap();
         mutate::damage(&std::fs::read(&path).unwrap(), ROUNDS, fuzzing::files);
     });
 }

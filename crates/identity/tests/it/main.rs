@@ -4,6 +4,7 @@
 
 mod api;
 mod capabilities;
+mod clients;
 mod common;
 mod damaged;
 mod files;

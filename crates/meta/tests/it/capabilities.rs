@@ -16,6 +16,7 @@ const VALID_S: u16 = 60;
 fn caller(holder: u64) -> Caller {
     Caller {
         name: "client".into(),
+        host: String::new(),
         proof: Proof::NotAsked,
         holder,
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),

@@ -377,6 +377,7 @@ fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
 fn caller() -> net::Caller {
     net::Caller {
         name: "client".into(),
+        host: String::new(),
         proof: net::Proof::NotAsked,
         holder: 9,
         address: std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 1)).into(),

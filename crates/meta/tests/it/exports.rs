@@ -31,6 +31,7 @@ const NAMELESS: From = From { session: 5, address: "10.0.4.1:1" };
 fn caller(from: From) -> Caller {
     Caller {
         name: "client".into(),
+        host: String::new(),
         proof: Proof::NotAsked,
         holder: from.session,
         address: from.address.parse::<std::net::SocketAddr>().unwrap().into(),

@@ -17,6 +17,7 @@ const WAIT_MS: u32 = 3_000;
 fn caller() -> Caller {
     Caller {
         name: "client".into(),
+        host: String::new(),
         proof: Proof::NotAsked,
         holder: 2,
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),

@@ -1,4 +1,4 @@
-//! Rules for clients of certain networks.
+//! Rules for certain clients.
 
 use super::Roster;
 use crate::limits::MAX_EXPORTS;
@@ -11,17 +11,17 @@ impl Roster {
         if rule.export.squash != Squash::None && rule.export.anon_uid == 0 {
             return Err(refusal::anonymous_root());
         }
-        match self.map.exports.binary_search_by_key(&rule.clients, |known| known.clients) {
-            Ok(at) => self.map.exports[at] = *rule,
+        match self.map.exports.binary_search_by(|known| known.clients.cmp(&rule.clients)) {
+            Ok(at) => self.map.exports[at] = rule.clone(),
             Err(_) if self.map.exports.len() >= MAX_EXPORTS => return Err(refusal::too_many_exports()),
-            Err(at) => self.map.exports.insert(at, *rule),
+            Err(at) => self.map.exports.insert(at, rule.clone()),
         }
         Ok(())
     }
 
     /// No rule for these clients any more.
-    pub fn remove_export(&mut self, clients: ExportClients) -> Result<()> {
-        match self.map.exports.binary_search_by_key(&clients, |known| known.clients) {
+    pub fn remove_export(&mut self, clients: &ExportClients) -> Result<()> {
+        match self.map.exports.binary_search_by(|known| known.clients.cmp(clients)) {
             Ok(at) => _ = self.map.exports.remove(at),
             Err(_) => return Err(refusal::no_export(clients)),
         }

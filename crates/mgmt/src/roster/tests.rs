@@ -263,8 +263,8 @@ fn rules_for_networks_are_kept_once_each() {
     };
     assert_eq!(known(&roster), [("local".into(), 1), ("10.0.0.0/8".into(), 7)]);
     let clients = "10.0.0.0/8".parse().unwrap();
-    roster.remove_export(clients).unwrap();
-    assert_eq!(refused(&mut roster, |r| r.remove_export(clients)).errno, Errno::ENOENT);
+    roster.remove_export(&clients).unwrap();
+    assert_eq!(refused(&mut roster, |r| r.remove_export(&clients)).errno, Errno::ENOENT);
     for third in 0..crate::limits::MAX_EXPORTS - 1 {
         let network = format!("10.{}.{}.0/24", third / 256, third % 256);
         roster.set_export(&rule(&network, types::Squash::None, 1)).unwrap();

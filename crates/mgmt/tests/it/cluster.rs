@@ -178,12 +178,12 @@ fn rules_for_networks_are_kept_and_told() {
         let rule: types::ExportRule =
             serde_json::from_str(r#"{"clients":"10.0.0.0/8","access":"ro"}"#).unwrap();
         let before = cluster.map().epoch;
-        cluster.ask(MgmtRequest::SetExport { rule }).await.unwrap();
+        cluster.ask(MgmtRequest::SetExport { rule: rule.clone() }).await.unwrap();
         assert_eq!(cluster.map().epoch.0, before.0 + 1, "nobody would hear of it");
         let rules = cluster.ask(MgmtRequest::ListExports).await.unwrap();
-        assert_eq!(rules, MgmtReply::Exports { exports: vec![rule] });
+        assert_eq!(rules, MgmtReply::Exports { exports: vec![rule.clone()] });
         let again = open(&cluster.writer, &cluster.superblock, &cluster.gate).await;
-        assert_eq!(again.current().exports, [rule]);
+        assert_eq!(again.current().exports, [rule.clone()]);
         let wrong = "10.0.0.0/9".parse().unwrap();
         cluster.refused(MgmtRequest::RemoveExport { clients: wrong }).await;
         cluster.ask(MgmtRequest::RemoveExport { clients: rule.clients }).await.unwrap();
@@ -218,7 +218,8 @@ fn people_see_what_there_is() {
         let Ok(MgmtReply::Nodes { nodes }) = cluster.ask(MgmtRequest::ListNodes).await else { panic!() };
         let names: Vec<&str> = nodes.iter().map(|n| &*n.node.name).collect();
         assert_eq!(names, ["first", "oss1"]);
-        let token = cluster.ask(MgmtRequest::NewToken { client: true }).await;
+        let token =
+            cluster.ask(MgmtRequest::NewToken(NewToken { client: true, ..NewToken::default() })).await;
         assert_eq!(token, Ok(MgmtReply::Token { token: "token for true".into() }));
         cluster.ask(MgmtRequest::EvictSession { session: SessionId(3) }).await.unwrap();
     });

@@ -6,7 +6,8 @@ use net::{Channel, LocalFuture};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use types::{
-    ClusterMap, Errno, Error, InodeId, NodeId, PartitionId, PoolId, Result, Role, SessionId, TargetId,
+    ClusterMap, Errno, Error, InodeId, NodeId, PartitionId, PoolId, Result, RevokedClient, Role, SessionId,
+    TargetId,
 };
 use wire::mgmt::Touched;
 use wire::mgmt::*;
@@ -14,9 +15,9 @@ use wire::{MgmtReply, MgmtRequest};
 
 pub const VERSION: &str = "0.4.0";
 
-/// Lets in who says "sesame", and counts.
+/// Lets in who says "sesame", and counts; and which clients are revoked.
 #[derive(Default)]
-pub struct Sesame(pub Mutex<Vec<NodeId>>);
+pub struct Sesame(pub Mutex<Vec<NodeId>>, pub Mutex<Vec<RevokedClient>>);
 
 impl Gate for Sesame {
     fn check(&self, join: &Join, _now_s: i64) -> Result<()> {
@@ -35,8 +36,20 @@ impl Gate for Sesame {
         Ok("keys".into())
     }
 
-    fn token(&self, client: bool, _now_s: i64) -> Result<String> {
-        Ok(format!("token for {client}"))
+    fn token(&self, wanted: &NewToken, _now_s: i64) -> Result<String> {
+        Ok(format!("token for {}", wanted.client))
+    }
+
+    fn revoke_client(&self, name: &str, _now_s: i64) -> Result<()> {
+        let mut revoked = self.1.lock().unwrap();
+        revoked.retain(|known| known.name != name);
+        revoked.push(RevokedClient { name: name.into(), until: 7 });
+        revoked.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(())
+    }
+
+    fn revoked(&self, _now_s: i64) -> Vec<RevokedClient> {
+        self.1.lock().unwrap().clone()
     }
 }
 

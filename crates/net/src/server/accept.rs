@@ -20,6 +20,9 @@ use wire::frame::{Header, Hello, Kind, VERSION};
 /// The longest body of a hello, bytes.
 const MAX_HELLO_BYTES: u32 = 16 << 10;
 
+/// What a client may call itself, bytes: a host name (253) and the number of a process.
+const MAX_CLIENT_TEXT: usize = 320;
+
 /// Accepts connections until the server stops.
 pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
     let on_host = listener.local_addr().is_ok_and(|address| address.inet().is_none());
@@ -113,13 +116,14 @@ async fn hear_hello(
     }
     drop(inbound);
     if let Err(error) = check(shared, &hello, has_place) {
-        tracing::warn!(client = hello.name, %address, "a client was refused: {error}");
+        tracing::warn!(client = ?hello.name, %address, "a client was refused: {error}");
         refuse(&stream, &error).await?;
         return Ok(None);
     }
     let caller = Caller {
         holder: proof.role().map_or(0, |role| role.fingerprint()),
-        name: proof.role().map_or(hello.name, |role| role.to_string()),
+        name: proof.role().map_or_else(|| hello.name.clone(), |role| role.to_string()),
+        host: hello.name,
         proof,
         address,
         transport: stream.transport(),
@@ -137,6 +141,14 @@ fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
         let message =
             format!("{name} speaks version {VERSION} of the protocol, the client {}", hello.protocol);
         return Err(Error::new(Errno::EPROTO, message).hint("install the same version of weft on both"));
+    }
+    // It is shown to people, and in logs.
+    if hello.name.len() > MAX_CLIENT_TEXT || hello.name.chars().any(char::is_control) {
+        let message = format!(
+            "a client's text for itself has {} bytes: at most {MAX_CLIENT_TEXT} without control characters are allowed",
+            hello.name.len()
+        );
+        return Err(Error::new(Errno::EINVAL, message).hint("give the machine a shorter, plain host name"));
     }
     let (ours, theirs) = (&shared.options.cluster, &hello.cluster);
     if !theirs.is_empty() && theirs != ours {

@@ -5,6 +5,7 @@
 
 use crate::Caller;
 use crate::limits::{MAP_PATIENCE, MAP_POLL, REFUSAL_LOG_INTERVAL};
+use identity::Role as Member;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role};
@@ -54,6 +55,29 @@ impl Admission {
         Verdict::Refused(self.refusal(caller, asked, Some(&map)))
     }
 
+    /// The refusal of whatever a client asks for whose certificate was revoked.
+    #[cold]
+    pub(super) fn revoked(&self, caller: &Caller) -> Error {
+        let message = format!("the certificate of {} was revoked", caller.name);
+        self.log(caller, &message);
+        let error = Error::new(Errno::EACCES, message);
+        match caller.proof.role() {
+            Some(Member::Client(name)) => error.hint(format!(
+                "weft client add {name}, on the management node, makes another cluster file: unmount, and mount by it"
+            )),
+            _ => error,
+        }
+    }
+
+    /// Tells the log of a refusal, once in a while.
+    fn log(&self, caller: &Caller, message: &str) {
+        let (now_ns, last_ns) = (rt::monotonic_ns(), self.logged_ns.load(Ordering::Relaxed));
+        if last_ns == 0 || now_ns.saturating_sub(last_ns) > REFUSAL_LOG_INTERVAL.as_nanos() as u64 {
+            self.logged_ns.store(now_ns.max(1), Ordering::Relaxed);
+            tracing::warn!(address = %caller.address, "a request is refused: {message}");
+        }
+    }
+
     /// Decides by the map that the caller knows, as soon as it is here.
     pub(super) async fn await_map(&self, caller: &Caller, asked: Asked<'_>, epoch: Epoch) -> Result<()> {
         let began_ns = rt::monotonic_ns();
@@ -88,11 +112,7 @@ impl Admission {
         let message = format!(
             "{name} may not ask for {operation} ({service} service): that is for {callers}{standing}"
         );
-        let (now_ns, last_ns) = (rt::monotonic_ns(), self.logged_ns.load(Ordering::Relaxed));
-        if last_ns == 0 || now_ns.saturating_sub(last_ns) > REFUSAL_LOG_INTERVAL.as_nanos() as u64 {
-            self.logged_ns.store(now_ns.max(1), Ordering::Relaxed);
-            tracing::warn!(address = %caller.address, "a request is refused: {message}");
-        }
+        self.log(caller, &message);
         Error::new(Errno::EACCES, message).hint(remedy(principal, callers))
     }
 }
@@ -114,7 +134,7 @@ fn remedy(principal: Principal, callers: &Callers) -> &'static str {
         (Principal::Stranger, _) => "let it join: weft node join TOKEN",
         (_, Callers::Console) => "run the command on the management node",
         (Principal::Node(_), Callers::Clients) => {
-            "mount with a client's cluster file: weft cluster token --client prints one"
+            "mount with a client's cluster file: weft client add NAME, on the management node, makes one"
         }
         (Principal::Node(_), Callers::Nodes(roles)) if *roles == Roles::MGMT => {
             "run the command on the management node"

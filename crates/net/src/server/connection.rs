@@ -56,6 +56,8 @@ pub(super) struct Connection {
     /// The same on this one: none runs at all.
     ended: Cell<bool>,
     changed: Signal,
+    /// The version of the list of revoked clients by which its client was found to be none of them.
+    cleared: Cell<u64>,
 }
 
 impl Connection {
@@ -89,6 +91,7 @@ impl Connection {
             outlived: Cell::new(false),
             ended: Cell::new(false),
             changed: Signal::default(),
+            cleared: Cell::new(0),
         });
         match connection.core.register(&connection) {
             Ok(prior) => connection.run(prior).await,
@@ -340,6 +343,9 @@ impl Connection {
             let message = format!("{} has no certificate", self.caller.name);
             return Err(Error::new(Errno::EACCES, message).hint("let it join: weft node join TOKEN"));
         }
+        if self.is_revoked() {
+            return Err(self.core.shared.admission.revoked(&self.caller));
+        }
         let Some(route) = self.core.shared.router.route(header.service) else {
             let name = &self.core.shared.options.name;
             let message = format!("{name} has no service {}", header.service);
@@ -352,6 +358,26 @@ impl Connection {
             Verdict::Refused(error) => Err(error),
             Verdict::MapIsOlder => Ok(self.once_admitted(header, job)),
         }
+    }
+
+    /// Whether the certificate of its client was revoked, maybe after the connection was made.
+    fn is_revoked(&self) -> bool {
+        let Some(revocations) = self.core.shared.options.security.revocations() else { return false };
+        let version = revocations.version();
+        if version == 0 || version == self.cleared.get() {
+            return false;
+        }
+        let is_revoked = revocations.include_proof(&self.caller.proof);
+        if !is_revoked {
+            self.cleared.set(version);
+        }
+        is_revoked
+    }
+
+    /// Whether the certificate has ended that was shown when the connection was made. One that was
+    /// renewed is shown in another handshake.
+    fn has_expired(&self) -> bool {
+        matches!(&self.caller.proof, Proof::Member(identity) if identity.expires <= rt::now().secs)
     }
 
     /// A job that waits for the map that its caller knows before anything else.
@@ -452,7 +478,8 @@ impl Connection {
         self.outbox.push(Header::new(Kind::Error, id), &body, None, None);
     }
 
-    /// Asks a silent client for a sign of life, and gives it up in the end; likewise one that talks and doesn't read what it is sent.
+    /// Asks a silent client for a sign of life, and gives it up in the end; likewise one that talks
+    /// and doesn't read what it is sent. Ends the connection when its certificate ends.
     async fn watch(self: Rc<Self>, heard: Rc<Heard>) {
         let liveness = self.core.shared.options.limits.liveness;
         let mut stall = Stall::default();
@@ -460,6 +487,11 @@ impl Connection {
             let ending = self.changed.wait_until(|| self.ending.get());
             if let Either::First(()) = either(ending, rt::sleep(liveness.ask_after / 2)).await {
                 return;
+            }
+            if self.has_expired() {
+                let Caller { name, address, .. } = &*self.caller;
+                tracing::info!(client = name, %address, "a connection outlives its certificate, and is ended");
+                return self.drain();
             }
             if stall.lasts(&self.outbox, &self.stream) > liveness.give_up_after {
                 return self.end(Some(&Fault::Unread));

@@ -6,8 +6,10 @@
 
 mod session;
 
+use crate::revocations::Revocations;
 use identity::tls::{Strangers, client_config, join_config, peer_identity, peer_name, server_config};
 use identity::{Credentials, Identity, JoinToken, Protection};
+use parking_lot::RwLock;
 use rt::IoBuf;
 use rt::net::Socket;
 use rustls::{ClientConfig, ServerConfig};
@@ -18,18 +20,46 @@ use std::io;
 use std::sync::Arc;
 use types::NodeId;
 
-/// How a process takes part in authenticated connections. Cheap to clone.
+/// How a process takes part in authenticated connections. Cheap to clone; clones show the same
+/// certificate, also when another takes its place, and refuse the same revoked ones.
 #[derive(Clone)]
 pub struct Tls {
-    client: Arc<ClientConfig>,
-    /// `None` for somebody who has no certificate to show.
-    server: Option<Arc<ServerConfig>>,
+    shared: Arc<Shared>,
     /// The node that must be at the other end of connections that this end makes.
     node: Option<NodeId>,
     /// Whether a member may connect.
     admit: Option<Arc<Admit>>,
+}
+
+/// What all clones have in common.
+struct Shared {
+    ends: RwLock<Ends>,
+    /// `None` for a process that has no certificate to show.
+    how: Option<(Protection, Strangers)>,
+    revocations: Revocations,
+}
+
+/// What is shown in handshakes that begin now.
+struct Ends {
+    client: Arc<ClientConfig>,
+    /// `None` for a process that has no certificate to show.
+    server: Option<Arc<ServerConfig>>,
     /// Whose certificate we show, for messages.
     own: Arc<str>,
+}
+
+impl Ends {
+    fn of(
+        credentials: &Credentials,
+        (protection, strangers): (Protection, Strangers),
+    ) -> identity::Result<Ends> {
+        let identity = credentials.identity();
+        Ok(Ends {
+            client: client_config(credentials, protection)?,
+            server: Some(server_config(credentials, protection, strangers)?),
+            own: format!("{identity}, certificate {}", identity.serial).into(),
+        })
+    }
 }
 
 type Admit = dyn Fn(&Identity) -> bool + Send + Sync;
@@ -47,19 +77,39 @@ impl Tls {
         protection: Protection,
         strangers: Strangers,
     ) -> identity::Result<Tls> {
-        Ok(Tls {
-            client: client_config(credentials, protection)?,
-            server: Some(server_config(credentials, protection, strangers)?),
-            node: None,
-            admit: None,
-            own: format!("{}, certificate {}", credentials.identity(), credentials.identity().serial).into(),
-        })
+        let how = (protection, strangers);
+        let shared = Shared {
+            ends: RwLock::new(Ends::of(credentials, how)?),
+            how: Some(how),
+            revocations: Revocations::default(),
+        };
+        Ok(Tls { shared: Arc::new(shared), node: None, admit: None })
+    }
+
+    /// Shows another certificate of the same member from now on, in every clone. Connections that
+    /// are made already stay as they are. One without a certificate goes on without.
+    ///
+    /// # Errors
+    /// The certificate can't be used; nothing has changed then.
+    pub fn renew(&self, credentials: &Credentials) -> identity::Result<()> {
+        if let Some(how) = self.shared.how {
+            let ends = Ends::of(credentials, how)?;
+            *self.shared.ends.write() = ends;
+        }
+        Ok(())
+    }
+
+    /// Refuses clients whose certificates are revoked by a map, in every clone.
+    pub(crate) fn revocations(&self) -> &Revocations {
+        &self.shared.revocations
     }
 
     /// That of somebody who has a join token and wants to become a member. It can connect, to management, and not be connected to.
     pub fn joining(token: &JoinToken) -> identity::Result<Tls> {
-        let own = "somebody with a token to join".into();
-        Ok(Tls { client: join_config(token)?, server: None, node: None, admit: None, own })
+        let own = "a machine with a token to join".into();
+        let ends = Ends { client: join_config(token)?, server: None, own };
+        let shared = Shared { ends: RwLock::new(ends), how: None, revocations: Revocations::default() };
+        Ok(Tls { shared: Arc::new(shared), node: None, admit: None })
     }
 
     /// The same, but connections that this end makes must reach this very node.
@@ -74,19 +124,23 @@ impl Tls {
     }
 
     /// Whose certificate this end shows, for messages.
-    pub(crate) fn own(&self) -> &str {
-        &self.own
+    pub(crate) fn own(&self) -> Arc<str> {
+        self.shared.ends.read().own.clone()
+    }
+
+    fn client(&self) -> Arc<ClientConfig> {
+        self.shared.ends.read().client.clone()
     }
 
     /// Makes us known to whom we have connected to. The caller bounds the time.
     pub(crate) async fn connect(&self, socket: Socket) -> io::Result<Known> {
-        let session = Session::client(self.client.clone(), peer_name(self.node))?;
+        let session = Session::client(self.client(), peer_name(self.node))?;
         Shaking { socket, session, on_host: false }.meet_server().await
     }
 
     /// The same over a Unix socket. Once both ends know each other it is used plainly, whatever they do elsewhere.
     pub(crate) async fn connect_on_host(&self, socket: Socket) -> io::Result<Socket> {
-        let session = Session::client(self.client.clone(), peer_name(self.node))?;
+        let session = Session::client(self.client(), peer_name(self.node))?;
         match (Shaking { socket, session, on_host: true }).meet_server().await?.way {
             Way::Plain(socket) => Ok(socket),
             Way::Encrypted(_) => Err(refused("a Unix socket is not encrypted")),
@@ -108,11 +162,15 @@ impl Tls {
     }
 
     async fn meet(&self, socket: Socket, on_host: bool) -> io::Result<Known> {
-        let server = self.server.clone();
+        let server = self.shared.ends.read().server.clone();
         let server =
             server.ok_or_else(|| refused("this process has no certificate to be connected to with"))?;
         let session = Session::server(server)?;
-        Shaking { socket, session, on_host }.meet_client(self.admit.as_deref()).await
+        let admit = |identity: &Identity| {
+            !self.shared.revocations.include(identity)
+                && self.admit.as_ref().is_none_or(|admit| admit(identity))
+        };
+        Shaking { socket, session, on_host }.meet_client(&admit).await
     }
 }
 
@@ -124,8 +182,8 @@ fn refused(cause: impl Into<String>) -> io::Error {
 const CHECK_BOTH: &str = "check the address, the clocks of both machines and when their certificates end";
 
 /// What to do when our certificate isn't good any more.
-const NEW_CERTIFICATE: &str = "ask for another certificate: weft cluster token --client on the management node prints a new cluster \
-     file for clients, weft cluster token lets a node join again";
+const NEW_CERTIFICATE: &str = "ask for another certificate: on the management node weft client add NAME makes a cluster file for a \
+     client, weft cluster token --client one that clients share, and weft cluster token lets a node join again";
 
 /// One end's refusal of the other, which won't go away by itself.
 #[derive(Debug)]
@@ -201,8 +259,9 @@ impl Shaking {
         }
         match verdict.as_slice()[0] {
             NOT_ADMITTED => {
-                let cause =
-                    "the server doesn't let us in any more: this member was removed from the cluster".into();
+                let cause = "the server doesn't let us in any more: this member was removed from the \
+                             cluster, or its certificate revoked"
+                    .into();
                 Err(Refusal { cause, remedy: NEW_CERTIFICATE, is_of_us: true }.into())
             }
             word if word == self.word_for(protection) => self.known(protection),
@@ -210,13 +269,10 @@ impl Shaking {
         }
     }
 
-    async fn meet_client(mut self, admit: Option<&Admit>) -> io::Result<Known> {
+    async fn meet_client(mut self, admit: &dyn Fn(&Identity) -> bool) -> io::Result<Known> {
         self.shake().await?;
         let protection = self.agreed()?;
-        let removed = match (self.identity()?, admit) {
-            (Some(identity), Some(admit)) if !admit(&identity) => Some(identity),
-            _ => None,
-        };
+        let removed = self.identity()?.filter(|identity| !admit(identity));
         let verdict = if removed.is_some() { NOT_ADMITTED } else { self.word_for(protection) };
         let verdict = IoBuf::from_slice(&[verdict]);
         let sent = self.session.encrypt(&mut Plain::new(vec![verdict]))?;

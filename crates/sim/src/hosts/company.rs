@@ -18,7 +18,7 @@ use types::{
     Errno, Error, GroupId, InodeId, Node, NodeId, NodeState, PartitionId, PoolId, Result, Role, SessionId,
     TargetId, TargetState, Timestamp,
 };
-use wire::mgmt::{DrainProgress, Join, SessionInfo, Touched};
+use wire::mgmt::{DrainProgress, Join, NewToken, SessionInfo, Touched};
 use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
 /// How often a service looks for targets that were left in disorder.
@@ -38,7 +38,7 @@ impl Gate for Open {
         Ok(String::new())
     }
 
-    fn token(&self, _client: bool, _now_s: i64) -> Result<String> {
+    fn token(&self, _wanted: &NewToken, _now_s: i64) -> Result<String> {
         Ok(String::new())
     }
 

@@ -30,6 +30,7 @@ struct Cluster {
 fn caller(holder: u64) -> Caller {
     Caller {
         name: "client".into(),
+        host: String::new(),
         proof: Proof::NotAsked,
         holder,
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),

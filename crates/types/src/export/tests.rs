@@ -8,7 +8,27 @@ fn rule(text: &str, access: ExportAccess) -> ExportRule {
 }
 
 fn access(rules: &[ExportRule], ip: &str, local: bool) -> ExportAccess {
-    export_for(rules, Some(ip.parse().unwrap()), local).access
+    export_for(rules, &at(ip, local)).access
+}
+
+/// A client without a name of its own.
+fn at(ip: &str, local: bool) -> ClientOrigin<'static> {
+    ClientOrigin { name: None, ip: Some(ip.parse().unwrap()), local }
+}
+
+#[test]
+fn a_rule_for_a_client_goes_before_those_for_places() {
+    use ExportAccess::{None, Ro, Rw};
+    let rules =
+        [rule("local", Ro), rule("10.1.2.3", None), rule("client:login1", Rw), rule("client:guest", None)];
+    let access = |name, ip, local| export_for(&rules, &ClientOrigin { name, ..at(ip, local) }).access;
+    assert_eq!(access(Some("login1"), "10.1.2.3", false), Rw);
+    assert_eq!(access(Some("login1"), "10.1.2.3", true), Rw);
+    assert_eq!(access(Some("guest"), "192.168.0.1", false), None);
+    assert_eq!(access(Some("login2"), "10.1.2.3", false), None);
+    assert_eq!(access(Some("login2"), "10.1.2.3", true), Ro);
+    // Without a proof there is no name.
+    assert_eq!(access(Option::None, "192.168.0.1", false), Rw);
 }
 
 #[test]
@@ -34,8 +54,8 @@ fn the_most_specific_rule_holds() {
         assert_eq!(access(&rules, ip, false), expected, "{ip}");
         assert_eq!(access(&rules, ip, true), Rw, "{ip} on a node");
     }
-    assert_eq!(export_for(&rules, Option::None, false), Export::default());
-    assert_eq!(export_for(&[], Some("10.1.2.3".parse().unwrap()), true), Export::default());
+    assert_eq!(export_for(&rules, &ClientOrigin::default()), Export::default());
+    assert_eq!(export_for(&[], &at("10.1.2.3", true)), Export::default());
 }
 
 #[test]
@@ -46,6 +66,13 @@ fn rules_are_read_as_they_are_written() {
     assert_eq!(serde_json::to_string(&rule).unwrap(), text);
     let short: ExportRule = serde_json::from_str(r#"{"clients":"local"}"#).unwrap();
     assert_eq!((short.clients, short.export), (ExportClients::Local, Export::default()));
+    let named: ExportRule = serde_json::from_str(r#"{"clients":"client:login1"}"#).unwrap();
+    assert_eq!(named.clients, ExportClients::Client("login1".into()));
+    assert_eq!(named.clients.to_string(), "client:login1");
+    for wrong in ["client:", "client:a b", "client:-a"] {
+        let error = wrong.parse::<ExportClients>().unwrap_err();
+        assert!(error.errno == Errno::EINVAL && error.hint.contains("weft client list"), "{wrong}: {error}");
+    }
     for wrong in ["", "locals", "10.0.0.1/8", "10.0.0.0/33", "fd00::/129", "host.example"] {
         let error = wrong.parse::<ExportClients>().unwrap_err();
         assert!(error.errno == Errno::EINVAL && error.hint.contains("local"), "{wrong}: {error}");
@@ -127,6 +154,7 @@ proptest! {
         let most = if ip.is_ipv4() { 32 } else { 128 };
         let by_prefix = (0..=most).rev().find_map(|bits| known.get(&prefix(ip, bits)).map(|(_, mark)| *mark));
         let expected = if local && local_rule { Some(1000) } else { by_prefix };
-        prop_assert_eq!(export_for(&rules, Some(ip), local).anon_uid, expected.unwrap_or(NOBODY));
+        let client = ClientOrigin { name: None, ip: Some(ip), local };
+        prop_assert_eq!(export_for(&rules, &client).anon_uid, expected.unwrap_or(NOBODY));
     }
 }

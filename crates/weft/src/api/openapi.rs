@@ -88,7 +88,7 @@ fn schemas() -> Value {
     let numbers = json!({ "type": "array", "items": number });
     let roles = json!({ "type": "array", "items": { "enum": ["mgmt", "meta", "storage"] } });
     let state = json!({ "enum": ["online", "probably-offline", "offline"] });
-    let clients = json!({ "type": "string", "description": "ADDRESS/BITS, an address, or local: the cluster's own nodes" });
+    let clients = json!({ "type": "string", "description": "ADDRESS/BITS, an address, local (the cluster's own nodes) or client:NAME" });
     let access = json!({ "enum": ["rw", "ro", "none"] });
     let squash = json!({ "enum": ["none", "root", "all"] });
     let scheme = json!({ "enum": ["single", "mirror:2", "mirror:3"] });
@@ -104,6 +104,10 @@ fn schemas() -> Value {
         "bytes_total": maybe_number, "files_done": number, "damaged": number, "mended": number, "missing": number, "stray": number,
         "hindrance?": text,
     }));
+    let client = object(json!({
+        "name": text, "state": { "enum": ["valid", "expires-soon", "expired", "revoked"] }, "ends_s": number,
+        "last_s": maybe_number, "added_s": number, "sessions": maybe_number,
+    }));
     let verdict = json!({ "enum": ["healthy", "warning", "critical"] });
     json!({
         "Any": {},
@@ -114,7 +118,11 @@ fn schemas() -> Value {
         "TargetChange": object(json!({ "pool?": text, "drain?": flag })),
         "Export": object(json!({ "clients": clients, "access": access, "squash": squash, "anon_uid": number, "anon_gid": number })),
         "ExportChange": object(json!({ "clients": clients, "access?": access, "squash?": squash, "anon_uid?": number, "anon_gid?": number })),
-        "TokenRequest": object(json!({ "client?": flag })),
+        "TokenRequest": object(json!({ "client?": flag, "uses?": number, "expires_s?": number })),
+        "TokenInfo": object(json!({ "id": text, "roles": texts, "uses_left": number, "ends_s": number })),
+        "NewClient": object(json!({ "name": text, "expires_s?": number })),
+        "Client": client,
+        "Revocation": object(json!({ "sessions": numbers, "unaware": numbers })),
         "Token": object(json!({ "token": text })),
         "Node": object(json!({
             "id": number, "name": text, "addresses": texts, "state": state, "version": text, "targets": numbers,
@@ -155,7 +163,7 @@ fn schemas() -> Value {
         "ScrubSettings": scrub_settings,
         "Scrubs": object(json!({ "settings": reference("ScrubSettings"), "scrubs": { "type": "array", "items": scrub } })),
         "NewGroups": object(json!({ "pool?": text, "scheme": scheme })),
-        "Session": object(json!({ "session": number, "client": text, "address": text, "idle_s": maybe_number, "leases": maybe_number, "in_use": maybe_number })),
+        "Session": object(json!({ "session": number, "client": text, "host": text, "address": text, "idle_s": maybe_number, "leases": maybe_number, "in_use": maybe_number })),
         "Health": object(json!({ "verdict": verdict, "findings": { "type": "array", "items": object(json!({
             "verdict": verdict, "what": text, "hint": text,
         })) }, "copies?": object(json!({

@@ -5,6 +5,7 @@ use super::openapi;
 use crate::control::{Request, Service};
 use crate::node_config::TargetConfig;
 use crate::numa;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use types::{Errno, Error, GroupId, NodeId, Result, SessionId, TargetId};
@@ -113,18 +114,32 @@ pub(super) const ROUTES: &[Route] = routes! {
         let session = c.name.parse().map(SessionId).map_err(|_| c.no_such("session"))?;
         c.change(MgmtRequest::EvictSession { session })
     };
-    "GET" "/v1/exports" "What clients of certain networks may do" None => Some("[Export]"), |c| {
+    "GET" "/v1/exports" "What certain clients may do" None => Some("[Export]"), |c| {
         c.list(MgmtRequest::ListExports, "exports")
     };
-    "PUT" "/v1/exports" "A rule for clients of a network, instead of the one before" Some("ExportChange") => None, |c| {
+    "PUT" "/v1/exports" "A rule for certain clients, instead of the one before" Some("ExportChange") => None, |c| {
         c.set_export()
     };
-    "DELETE" "/v1/exports/{clients}" "Forget the rule for a network; its slash is written %2F" None => None, |c| {
+    "DELETE" "/v1/exports/{clients}" "Forget a rule; the slash of a network is written %2F" None => None, |c| {
         c.change(MgmtRequest::RemoveExport { clients: c.name.replace("%2F", "/").replace("%2f", "/").replace("%3A", ":").parse()? })
     };
-    "POST" "/v1/tokens" "A new token, to join a node with or for clients" Some("TokenRequest") => Some("Token"), |c| {
-        let client = c.flag("client")?.unwrap_or(false);
-        c.manage(MgmtRequest::NewToken { client }).map(Some)
+    "GET" "/v1/tokens" "Join tokens that are in force, without their secrets" None => Some("[TokenInfo]"), |c| {
+        c.list(MgmtRequest::ListTokens, "tokens")
+    };
+    "POST" "/v1/tokens" "A new token to join nodes with, one unless uses says otherwise; or a cluster file that clients share" Some("TokenRequest") => Some("Token"), |c| {
+        c.manage(MgmtRequest::NewToken(c.body_as()?)).map(Some)
+    };
+    "DELETE" "/v1/tokens/{token}" "Let no more nodes join with a token, by its id" None => None, |c| {
+        c.change(MgmtRequest::RevokeToken { token: c.name.into() })
+    };
+    "GET" "/v1/clients" "Clients that have certificates, and those that are revoked" None => Some("[Client]"), |c| {
+        c.list(MgmtRequest::ListClients, "clients")
+    };
+    "POST" "/v1/clients" "A cluster file for a client of its own" Some("NewClient") => Some("Token"), |c| {
+        c.manage(MgmtRequest::AddClient(c.body_as()?)).map(Some)
+    };
+    "DELETE" "/v1/clients/{client}" "Revoke a client's certificates: no service accepts it any more, and its sessions are ended" None => Some("Revocation"), |c| {
+        c.manage(MgmtRequest::RevokeClient { name: c.name.into() }).map(Some)
     };
 };
 
@@ -282,11 +297,7 @@ impl Call<'_> {
     }
 
     fn set_scrub(&self) -> Result<Option<Value>> {
-        let settings = serde_json::from_value(Value::Object(self.body.clone())).map_err(|cause| {
-            Error::new(Errno::EINVAL, format!("the body holds no settings: {cause}"))
-                .hint("docs/reference/openapi.json says what it holds")
-        })?;
-        self.change(MgmtRequest::SetScrub { settings })
+        self.change(MgmtRequest::SetScrub { settings: self.body_as()? })
     }
 
     fn zone(&self) -> Result<Option<u32>> {
@@ -294,12 +305,16 @@ impl Call<'_> {
         self.body.get("numa").map(|value| zone(value).ok_or_else(|| wrong("numa", "a number"))).transpose()
     }
 
-    fn set_export(&self) -> Result<Option<Value>> {
-        let rule = serde_json::from_value(Value::Object(self.body.clone())).map_err(|cause| {
-            Error::new(Errno::EINVAL, format!("the body is no rule: {cause}"))
+    /// The body as a request has it.
+    fn body_as<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_value(Value::Object(self.body.clone())).map_err(|cause| {
+            Error::new(Errno::EINVAL, format!("the body doesn't hold what it should: {cause}"))
                 .hint("docs/reference/openapi.json says what it holds")
-        })?;
-        self.change(MgmtRequest::SetExport { rule })
+        })
+    }
+
+    fn set_export(&self) -> Result<Option<Value>> {
+        self.change(MgmtRequest::SetExport { rule: self.body_as()? })
     }
 
     fn text(&self, field: &str) -> Result<String> {

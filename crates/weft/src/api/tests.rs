@@ -18,7 +18,10 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use types::{InodeId, NodeId, PartitionId, Result, Role, SessionId, TargetId};
-use wire::mgmt::{DrainProgress, Join, Register, SessionInfo, TargetReport, TargetSpace};
+use wire::mgmt::{ClientInfo, ClientState, NewClient, TokenInfo};
+use wire::mgmt::{
+    DrainProgress, Heartbeat, Join, NewToken, Register, SessionInfo, TargetReport, TargetSpace,
+};
 use wire::{MgmtReply, MgmtRequest};
 
 struct Open;
@@ -36,9 +39,35 @@ impl Gate for Open {
         Ok(String::new())
     }
 
-    fn token(&self, client: bool, _: i64) -> Result<String> {
-        Ok(format!("token, client: {client}"))
+    fn token(&self, wanted: &NewToken, _: i64) -> Result<String> {
+        Ok(format!("token, client: {}", wanted.client))
     }
+
+    fn tokens(&self, _: i64) -> Result<Vec<TokenInfo>> {
+        Ok(vec![TokenInfo { id: "7f".into(), roles: vec!["node".into()], uses_left: 1, ends_s: 9 }])
+    }
+
+    fn revoke_token(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn add_client(&self, wanted: &NewClient, _: i64) -> Result<String> {
+        Ok(format!("cluster file of {}", wanted.name))
+    }
+
+    fn clients(&self, _: i64) -> Result<Vec<ClientInfo>> {
+        Ok(vec![a_client()])
+    }
+
+    fn revoke_client(&self, _: &str, _: i64) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A client of the gate above.
+fn a_client() -> ClientInfo {
+    let (state, sessions) = (ClientState::Valid, None);
+    ClientInfo { name: "a".into(), state, ends_s: 9, last_s: None, added_s: 1, sessions }
 }
 
 impl Metadata for Open {
@@ -67,6 +96,7 @@ impl Metadata for Open {
         let info = SessionInfo {
             session: SessionId(7),
             client: "c".into(),
+            host: "h:1".into(),
             address: "127.0.0.1:7".into(),
             idle_s: Some(1),
             leases: None,
@@ -301,7 +331,12 @@ fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
         ("GET", "/v1/exports", "", none.clone()),
         ("DELETE", "/v1/exports/{clients}", "10.0.0.0%2F8", none.clone()),
         ("POST", "/v1/targets", "", json!({ "path": "/nowhere/disk", "pool": "nvme" })),
-        ("POST", "/v1/tokens", "", json!({ "client": true })),
+        ("POST", "/v1/tokens", "", json!({ "uses": 4, "expires_s": 60 })),
+        ("GET", "/v1/tokens", "", none.clone()),
+        ("DELETE", "/v1/tokens/{token}", "7f", none.clone()),
+        ("POST", "/v1/clients", "", json!({ "name": "a", "expires_s": 60 })),
+        ("GET", "/v1/clients", "", none.clone()),
+        ("DELETE", "/v1/clients/{client}", "a", none.clone()),
         ("DELETE", "/v1/nodes/{node}", "spare-node", none),
     ]
 }
@@ -330,6 +365,19 @@ fn the_server_answers_everything_that_is_described_as_it_is_described() {
         if !body.is_null() {
             let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
             assert_eq!(differs(&document, schema, &body, path), Vec::<String>::new());
+        }
+        if path == "/v1/clients/{client}" {
+            // A revocation waits until the nodes go by it.
+            let beat = Heartbeat {
+                node: NodeId(2),
+                instance: 1,
+                epoch: types::Epoch(1 << 40),
+                clock_s: rt::now().secs,
+                targets: vec![],
+                resyncs: vec![],
+                scrubs: vec![],
+            };
+            node.ask(MgmtRequest::Heartbeat(beat)).unwrap();
         }
         let (status, answer) = call(address, method, &full, &body);
         let refused = match (method, path) {
@@ -388,6 +436,8 @@ fn what_is_refused_has_a_status_and_says_why() {
         (400, "PUT", "/v1/scrubs", json!({ "bogus": 1 })),
         (400, "PUT", "/v1/exports", json!({ "clients": "10.0.0.0/8", "bogus": 1 })),
         (400, "POST", "/v1/tokens", json!({ "client": true, "bogus": 1 })),
+        (400, "POST", "/v1/tokens", json!({ "uses": "many" })),
+        (400, "POST", "/v1/clients", json!({})),
         (400, "POST", "/v1/rebalance", json!({ "pool": "pair", "dry_run": true, "bogus": 1 })),
         (400, "GET", "/v1/targets?pool=pair", json!(null)),
         (400, "GET", "/v1/targets", json!({ "pool": "pair" })),

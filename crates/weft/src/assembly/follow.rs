@@ -31,7 +31,9 @@ pub struct MapInForce {
 impl MapInForce {
     /// Nothing has been told of the map in the handle yet.
     pub fn new(map: MapHandle, peers: Arc<Peers>, storage: Option<Arc<StorageService>>) -> Arc<MapInForce> {
-        follow_checksums(&map.read().unwrap_or_else(PoisonError::into_inner));
+        let known = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        follow_checksums(&known);
+        peers.follow_revocations(&known);
         Arc::new(MapInForce { map, peers, storage, turn: Mutex::new(()) })
     }
 

@@ -54,6 +54,8 @@ pub async fn open_management(
     let management = Management::open_cluster(writer.clone(), superblock, &first, paths.root()).await?;
     note_engine(paths)?;
     management.set_gate(Arc::new(Gate::load(paths, superblock, config)?));
+    // Before a service goes by the map: it may be older than the record of revoked clients.
+    management.refresh().await?;
     Ok((writer, Arc::new(management)))
 }
 

@@ -27,6 +27,7 @@ mod panics;
 mod peers;
 mod places;
 mod reachability;
+mod renewal;
 mod services;
 mod status;
 mod stop;

@@ -7,6 +7,7 @@ use super::near::is_on_this_host;
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::places::Places;
 use super::reachability::keep_reporting;
+use super::renewal::{Keeping, Renewal};
 use super::stop::{Stop, Stops};
 use super::{panics, prepare_process, require_rings};
 use crate::cli::{MountArgs, fuse_transport};
@@ -51,6 +52,7 @@ pub struct ClientServices {
     timeout: Duration,
     /// What held for this client when it was mounted.
     export: Export,
+    renewal: Option<Renewal>,
 }
 
 /// What sessions of a mount have in common.
@@ -133,15 +135,11 @@ impl MountPlan {
         })
     }
 
-    fn oneself(&self) -> Result<Oneself> {
-        let credentials = match self.file.credentials.as_str() {
-            "" => None,
-            text => Some(Credentials::from_text(text)?),
-        };
+    fn oneself(&self, credentials: Option<&Credentials>) -> Result<Oneself> {
         Ok(Oneself {
             cluster: self.file.cluster.clone(),
             name: client_name(),
-            security: security(self.file.protection, credentials.as_ref(), Strangers::Refused)?,
+            security: security(self.file.protection, credentials, Strangers::Refused)?,
             networks: Networks::parse(&self.networks)?,
             same_host: self.same_host,
         })
@@ -158,8 +156,12 @@ impl Served for ClientServices {
     type Plan = MountPlan;
 
     async fn open(plan: &MountPlan) -> Result<ClientServices> {
+        let credentials = plan.file.credentials()?;
+        let oneself = plan.oneself(credentials.as_ref())?;
+        let keeping = Keeping::Mount(plan.path.clone());
+        let renewal = Renewal::new(&oneself.security, credentials.as_ref(), keeping);
         let places = Places::in_file(plan.path.clone(), &plan.file.cluster, &plan.file.management);
-        let peers = Peers::new(plan.oneself()?, places, plan.timeout)?;
+        let peers = Peers::new(oneself, places, plan.timeout)?;
         let management = peers.management();
         let cluster = plan.file.cluster.clone();
         let (map, export) = attach(&management, &cluster).await?;
@@ -183,7 +185,7 @@ impl Served for ClientServices {
             })
         };
         let client = Succession::new(first, Box::new(begin));
-        Ok(ClientServices { client, management, map, peers, timeout: plan.timeout, export })
+        Ok(ClientServices { client, management, map, peers, timeout: plan.timeout, export, renewal })
     }
 
     fn spawn_background(self: &Arc<Self>) {
@@ -191,6 +193,9 @@ impl Served for ClientServices {
         rt::spawn(map.follow(self.management.clone()));
         rt::spawn(keep_reporting(self.peers.clone(), self.management.clone()));
         rt::spawn(self.client.clone().run());
+        if let Some(renewal) = self.renewal.clone() {
+            rt::spawn(renewal.keep(self.management.clone()));
+        }
     }
 
     async fn close(&self) -> Result<()> {

@@ -13,6 +13,7 @@ use super::node_view::{NodeView, elsewhere_notice};
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::places::Places;
 use super::reachability::keep_reporting;
+use super::renewal::{Keeping, Renewal};
 use super::stop::{Stop, Stops};
 use super::storage_node::{StorageNode, StorageOptions};
 use super::{forget, note_pid, prepare_process};
@@ -60,21 +61,25 @@ pub struct NodeServices {
     pub map: MapHandle,
     /// The processes that it talks to.
     pub peers: Arc<Peers>,
+    renewal: Option<Renewal>,
 }
 
 impl NodePlan {
-    fn oneself(&self) -> Result<Oneself> {
+    fn credentials(&self) -> Result<Option<Credentials>> {
+        match self.config.protection {
+            Protection::Plain => Ok(None),
+            _ => Ok(Some(Credentials::load(&self.paths.identity())?)),
+        }
+    }
+
+    fn oneself(&self, credentials: Option<&Credentials>) -> Result<Oneself> {
         let config = &self.config;
-        let credentials = match config.protection {
-            Protection::Plain => None,
-            _ => Some(Credentials::load(&self.paths.identity())?),
-        };
         let strangers =
             if config.roles.contains(&Role::Mgmt) { Strangers::MayJoin } else { Strangers::Refused };
         Ok(Oneself {
             cluster: self.superblock.uuid.clone(),
             name: format!("node {} ({})", config.node, config.name),
-            security: security(config.protection, credentials.as_ref(), strangers)?,
+            security: security(config.protection, credentials, strangers)?,
             networks: Networks::parse(&config.networks)?,
             // What nodes say to each other is small.
             same_host: SameHost::OverTcp,
@@ -143,7 +148,10 @@ impl Served for NodeServices {
     type Plan = NodePlan;
 
     async fn open(plan: &NodePlan) -> Result<NodeServices> {
-        let oneself = plan.oneself()?;
+        let credentials = plan.credentials()?;
+        let oneself = plan.oneself(credentials.as_ref())?;
+        let keeping = Keeping::Node(plan.paths.identity());
+        let renewal = Renewal::new(&oneself.security, credentials.as_ref(), keeping);
         let peers = Peers::new(oneself.clone(), plan.places(), CALL_TIMEOUT)?;
         let opened = match plan.config.roles.contains(&Role::Mgmt) {
             true => Some(open_management(&plan.paths, &plan.superblock, &plan.config).await?),
@@ -225,11 +233,14 @@ impl Served for NodeServices {
         };
         let server = Server::start(plan.server_options(&oneself, map.clone()), router)?;
         storage.open().await?;
-        Ok(NodeServices { server, head, meta, storage, management, map, peers })
+        Ok(NodeServices { server, head, meta, storage, management, map, peers, renewal })
     }
 
     fn spawn_background(self: &Arc<Self>) {
         rt::spawn(self.storage.map.clone().follow(self.management.clone()));
+        if let Some(renewal) = self.renewal.clone() {
+            rt::spawn(renewal.keep(self.management.clone()));
+        }
         match &self.head {
             Some(head) => head.spawn_background(),
             None => rt::spawn(keep_reporting(self.peers.clone(), self.management.clone())),

@@ -125,7 +125,8 @@ impl Peers {
     }
 
     /// Takes over where the nodes are, and which map is known.
-    pub fn follow(&self, map: &ClusterMap) {
+    pub fn follow(&self, map: &Arc<ClusterMap>) {
+        self.follow_revocations(map);
         self.places.follow(map);
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         self.epoch.store(map.epoch.0, Ordering::Relaxed);
@@ -171,6 +172,11 @@ impl Peers {
             Ok(_) => ProbeOutcome::Reached,
             Err(failure) => ProbeOutcome::Failed(failure),
         }
+    }
+
+    /// Servers of this process refuse clients whose certificates are revoked by a map.
+    pub fn follow_revocations(&self, map: &Arc<ClusterMap>) {
+        self.security.follow(map);
     }
 
     /// Every process that this one has talked to.
@@ -257,9 +263,8 @@ pub fn security(
         Protection::Tls => identity::Protection::Encrypted,
     };
     let credentials = credentials.ok_or_else(|| {
-        Error::new(Errno::EACCES, "there is no certificate to connect with").hint(
-            "let the machine join again; for a client, weft cluster token --client prints a new cluster file",
-        )
+        Error::new(Errno::EACCES, "there is no certificate to connect with")
+            .hint("let the machine join again; for a client, weft client add NAME makes a cluster file")
     })?;
     Ok(Security::Tls(net::Tls::member(credentials, how, strangers)?))
 }

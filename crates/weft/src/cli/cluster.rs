@@ -90,16 +90,45 @@ pub struct InitArgs {
 
 /// `weft cluster token`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct TokenArgs {
+    /// What to do with those that there are
+    #[command(subcommand)]
+    pub command: Option<TokenCommand>,
     /// Directory of the management node
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Print a cluster file for clients instead
-    #[arg(long)]
+    /// Print a cluster file that clients share; weft client add makes one for a client of its own
+    #[arg(long, conflicts_with_all = ["uses", "expires"])]
     pub client: bool,
+    /// How many nodes may join with it [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub uses: Option<u32>,
+    /// After how long it ends, like 2h or 7d [default: 1d]
+    #[arg(long, value_name = "TIME", value_parser = super::group::parse_seconds)]
+    pub expires: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `weft cluster token`, of those that there are.
+#[derive(Subcommand, Debug)]
+pub enum TokenCommand {
+    /// Show the tokens that are in force, by their ids
+    List(QueryArgs),
+    /// Let no more nodes join with one
+    Revoke(TokenRevokeArgs),
+}
+
+/// `weft cluster token revoke`.
+#[derive(Args, Debug)]
+pub struct TokenRevokeArgs {
+    /// Id of the token, from weft cluster token list
+    #[arg(value_name = "ID")]
+    pub token: String,
+    #[command(flatten)]
+    pub query: QueryArgs,
 }
 
 /// `weft node`.
@@ -406,7 +435,7 @@ pub enum SessionCommand {
     List(QueryArgs),
     /// End one by force: its client comes back with another one, and loses its open files and locks
     ///
-    /// To keep a client out: weft export set NETWORK --access none
+    /// To keep a client out: weft client revoke NAME, or weft export set CLIENTS --access none
     Evict(SessionArgs),
     /// Show the session of a mount here, and what became of those before
     Show(SessionShowArgs),
@@ -436,16 +465,16 @@ pub struct SessionShowArgs {
 pub enum ExportCommand {
     /// Show all rules
     List(QueryArgs),
-    /// Say what clients of a network may do
+    /// Say what some clients may do
     Set(ExportSetArgs),
-    /// Forget the rule for a network
+    /// Forget a rule
     Remove(ExportArgs),
 }
 
 /// Clients and where to ask.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// ADDRESS/BITS, an address, or local: the cluster's own nodes
+    /// ADDRESS/BITS, an address, local (the cluster's own nodes) or client:NAME
     pub clients: String,
     #[command(flatten)]
     pub query: QueryArgs,
@@ -454,10 +483,10 @@ pub struct ExportArgs {
 /// `weft export set`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The most specific rule for a client's address holds, local before any network; without one: rw, no squash."
+    after_help = "The most specific rule holds: one for the client's name, then local, then the longest prefix; without one: rw, no squash."
 )]
 pub struct ExportSetArgs {
-    /// ADDRESS/BITS, an address, or local: the cluster's own nodes
+    /// ADDRESS/BITS, an address, local (the cluster's own nodes) or client:NAME
     pub clients: String,
     /// What they may do
     #[arg(long, value_enum, default_value_t)]
@@ -518,7 +547,7 @@ pub struct NetShowArgs {
 /// `weft mount`.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct MountArgs {
-    /// Cluster file, from weft cluster token --client
+    /// Cluster file, from weft client add or weft cluster token --client
     #[arg(value_name = "CLUSTER_FILE")]
     pub cluster: PathBuf,
     /// Where to mount
@@ -645,6 +674,13 @@ mod tests {
         for line in [
             "weft cluster init --name n --dir d --listen 127.0.0.1:7500 --roles mgmt,meta --protection plain",
             "weft cluster token --client --json",
+            "weft cluster token --uses 4 --expires 2h --dir d",
+            "weft cluster token list --json --dir d",
+            "weft cluster token revoke 00ff --dir d",
+            "weft client add login1 --expires 90d --out /etc/weft/login1.toml --dir d",
+            "weft client list --json",
+            "weft client revoke login1",
+            "weft export set client:login1 --access ro",
             "weft node join TOKEN --roles storage,meta --dir d --listen [::]:7501 --address 10.0.0.1:7501",
             "weft node join TOKEN --rack r1",
             "weft node set 2 --name oss1",
@@ -677,6 +713,12 @@ mod tests {
             "weft node join T --roles gateway",
             "weft target set 3",
             "weft export set",
+            "weft cluster token --uses 0",
+            "weft cluster token --client --uses 2",
+            "weft cluster token --expires 0s",
+            "weft cluster token --uses 2 list",
+            "weft client add",
+            "weft client revoke",
             "weft export set local --access wr",
             "weft target set 3 --drain maybe",
             "weft mount /c",

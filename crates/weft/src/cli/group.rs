@@ -120,7 +120,7 @@ fn parse_after(text: &str) -> Result<Wanted, String> {
 }
 
 /// Seconds of `45s`, `30m`, `1h`, `2d`.
-fn parse_seconds(text: &str) -> Result<u64, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a time: write for example 45s, 30m, 1h or 2d");
     let unit = match text.as_bytes().last() {
         Some(b's') => 1,

@@ -2,9 +2,11 @@
 
 use super::manage::{ask, change};
 use crate::assembly::{Gate, Oneself, Peers, Places, hex_text, joining};
-use crate::cli::{ClusterCommand, ClusterSetArgs, InitArgs, JoinArgs, Switch, TokenArgs};
+use crate::cli::{
+    ClusterCommand, ClusterSetArgs, InitArgs, JoinArgs, Switch, TokenArgs, TokenCommand, TokenRevokeArgs,
+};
 use crate::node_config::{NodeConfig, Protection, reachable, resolve};
-use crate::output::{os_error, print, print_json, show};
+use crate::output::{Align, os_error, print, print_json, show, table};
 use identity::{Authority, JoinToken, PendingKey};
 use mgmt::{
     FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, check_rack, require_vacant,
@@ -14,8 +16,8 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use types::{Errno, Error, Result, Role};
-use wire::mgmt::{Join, Joined};
+use types::{Errno, Error, Result, Role, Timestamp};
+use wire::mgmt::{Join, Joined, NewToken, TokenInfo};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Where a machine looks for its own address when nobody in particular is to reach it: any address beyond its own networks will do, nothing
@@ -105,7 +107,7 @@ fn furnish(paths: &StatePaths, superblock: &Superblock, config: &NodeConfig) -> 
     gate.own_credentials(FIRST_NODE, now_s)?.store(&paths.identity())?;
     gate.cluster_file(now_s)?.write(&paths.cluster_file())?;
     config.create(paths.root(), &superblock.name)?;
-    gate.node_token(now_s)
+    gate.node_token(&NewToken::default(), now_s)
 }
 
 fn what_next(made: &Made, protection: Protection) -> String {
@@ -120,7 +122,7 @@ fn what_next(made: &Made, protection: Protection) -> String {
          Give it a disk:          weft target add /PATH --dir {dir}\n\
          Add a storage node:      weft node join TOKEN --roles storage --dir DIR{protection}\n\
          Mount, on any machine:   weft mount {file} MOUNTPOINT\n\n\
-         The token, good for a day (weft cluster token --dir {dir} makes another):\n{}\n",
+         The token, good for one node and for a day (weft cluster token --dir {dir} makes others):\n{}\n",
         made.name,
         made.cluster,
         made.addresses.join(", "),
@@ -129,8 +131,35 @@ fn what_next(made: &Made, protection: Protection) -> String {
 }
 
 fn token(args: &TokenArgs) -> Result<()> {
+    match &args.command {
+        None => new_token(args),
+        Some(TokenCommand::List(query)) => {
+            let tokens = match ask(&query.dir, MgmtRequest::ListTokens)? {
+                MgmtReply::Tokens { tokens } => tokens,
+                other => return Err(super::manage::unexpected(&other)),
+            };
+            show(query.json, &tokens, || tokens_table(&tokens))
+        }
+        Some(TokenCommand::Revoke(TokenRevokeArgs { token, query })) => {
+            change(query, MgmtRequest::RevokeToken { token: token.clone() })
+        }
+    }
+}
+
+fn tokens_table(tokens: &[TokenInfo]) -> String {
+    let row = |token: &TokenInfo| {
+        let ends = Timestamp::new(token.ends_s, 0).to_string();
+        [token.id.clone(), token.roles.join(","), token.uses_left.to_string(), ends]
+    };
+    let heading =
+        [("TOKEN", Align::Left), ("FOR", Align::Left), ("USES LEFT", Align::Right), ("ENDS", Align::Left)];
+    table(heading, &tokens.iter().map(row).collect::<Vec<_>>())
+}
+
+fn new_token(args: &TokenArgs) -> Result<()> {
     let dir = absolute(&args.dir)?;
-    let reply = ask(&dir, MgmtRequest::NewToken { client: args.client })?;
+    let wanted = NewToken { client: args.client, uses: args.uses, expires_s: args.expires };
+    let reply = ask(&dir, MgmtRequest::NewToken(wanted))?;
     match (args.json, reply) {
         (true, reply) => print_json(&reply),
         (false, MgmtReply::Token { token }) => {

@@ -1,4 +1,4 @@
-//! `weft export`: what clients of certain networks may do.
+//! `weft export`: what certain clients may do.
 
 use super::manage::{ask, change, unexpected};
 use crate::cli::{Access, ExportArgs, ExportCommand, ExportSetArgs, Squash};

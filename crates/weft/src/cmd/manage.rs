@@ -293,12 +293,17 @@ pub fn session(command: SessionCommand) -> Result<()> {
     }
 }
 
+/// What a client says of itself, without what would move a terminal's cursor.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 fn sessions_table(sessions: &[SessionInfo]) -> String {
     let row = |s: &SessionInfo| {
         let idle = s.idle_s.map_or_else(|| "-".into(), |s| format!("{s} s ago"));
         let count = |n: Option<u64>| n.map_or_else(|| "-".into(), |n| n.to_string());
         let (leases, in_use) = (count(s.leases), count(s.in_use));
-        [s.session.to_string(), idle, leases, in_use, s.client.clone(), s.address.clone()]
+        [s.session.to_string(), idle, leases, in_use, s.client.clone(), plain(&s.host), s.address.clone()]
     };
     let heading = [
         ("SESSION", Align::Right),
@@ -306,6 +311,7 @@ fn sessions_table(sessions: &[SessionInfo]) -> String {
         ("LEASES", Align::Right),
         ("OPEN UNLEASED", Align::Right),
         ("CLIENT", Align::Left),
+        ("HOST", Align::Left),
         ("ADDRESS", Align::Left),
     ];
     table(heading, &sessions.iter().map(row).collect::<Vec<_>>())

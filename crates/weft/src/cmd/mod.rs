@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod client;
 mod cluster;
 mod df;
 mod down;
@@ -62,6 +63,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Entry(EntryCommand::Info(args)) => entry_info::run(&args),
         Command::Entry(EntryCommand::SetPattern(args)) => entry_set_pattern::run(&args),
         Command::Entry(EntryCommand::Migrate(args)) | Command::Migrate(args) => migrate::run(&args),
+        Command::Client(command) => client::run(command),
         Command::Cluster(command) => cluster::run(command),
         Command::Node(command) => manage::node(command),
         Command::Serve(args) => serve::run(&args),

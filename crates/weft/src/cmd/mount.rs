@@ -3,15 +3,17 @@
 use crate::assembly::{MountProcess, unreachable};
 use crate::cli::MountArgs;
 use crate::node_config::ClusterFile;
-use crate::output::os_error;
+use crate::output::{note, os_error};
 use crate::{detach, logging, mountpoint};
+use identity::Credentials;
 use std::path::Path;
-use types::Result;
+use types::{Result, Timestamp};
 
 /// Mounts, and returns when that is done unless `--foreground`.
 pub fn run(args: &MountArgs) -> Result<()> {
     let args = absolute(args)?;
     if args.foreground && !args.detached {
+        warn_of_expiry(&ClusterFile::read(&args.cluster)?, &args.cluster)?;
         return start(&args, || ())?.serve();
     }
     let log = args.log.clone().unwrap_or_else(|| logging::of_mount(&args.mountpoint));
@@ -19,8 +21,32 @@ pub fn run(args: &MountArgs) -> Result<()> {
         return in_background(&args, &log);
     }
     // Refusals that need no other process are told by this one.
-    ClusterFile::read(&args.cluster)?;
+    warn_of_expiry(&ClusterFile::read(&args.cluster)?, &args.cluster)?;
     detach::spawn_quiet(&MountArgs { detached: true, ..args }.to_arguments(), &log)
+}
+
+/// Says on the terminal that the certificate of a cluster file ends soon.
+fn warn_of_expiry(file: &ClusterFile, path: &Path) -> Result<()> {
+    if let Some(credentials) = file.credentials()?
+        && let Some(warning) = expiry_warning(&credentials, path, rt::now().secs)
+    {
+        note(&warning);
+    }
+    Ok(())
+}
+
+fn expiry_warning(credentials: &Credentials, path: &Path, now_s: i64) -> Option<String> {
+    let (identity, validity) = (credentials.identity(), credentials.validity());
+    if !identity::expires_soon(identity.expires, validity.until - validity.from, now_s) {
+        return None;
+    }
+    let (ends, path) = (Timestamp::new(identity.expires, 0), path.display());
+    let verb = if identity.expires <= now_s { "has ended on" } else { "ends on" };
+    Some(format!(
+        "warning: the certificate of {identity} in {path} {verb} {ends}\n\
+         hint: a mount renews it unless it was to end then (weft client list on the management node); weft client \
+         add makes another cluster file\n"
+    ))
 }
 
 fn in_background(args: &MountArgs, log: &Path) -> Result<()> {
@@ -51,10 +77,29 @@ fn start(args: &MountArgs, ready: impl FnOnce()) -> Result<MountProcess> {
 fn absolute(args: &MountArgs) -> Result<MountArgs> {
     let cluster = args.cluster.canonicalize().map_err(|e| {
         os_error(format_args!("cluster file {}", args.cluster.display()), &e)
-            .hint("weft cluster token --client prints one, on the management node")
+            .hint("weft client add NAME makes one, on the management node")
     })?;
     let mountpoint = mountpoint::resolve(&args.mountpoint)?;
     let log = args.log.as_ref().map(std::path::absolute).transpose();
     let log = log.map_err(|e| os_error("the log file", &e))?;
     Ok(MountArgs { cluster, mountpoint, log, ..args.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use identity::{Authority, EXPIRY_WARNING_S, Validity};
+
+    #[test]
+    fn a_mount_warns_thirty_days_before_its_certificate_ends() {
+        let now_s = rt::now().secs;
+        let authority = Authority::create("01234567-89ab-4def-8123-456789abcdef", "test", now_s).unwrap();
+        let credentials = authority.issue_to_client("a", Validity::of_client(now_s), 1).unwrap();
+        let ends_s = credentials.identity().expires;
+        let warning = |now_s| expiry_warning(&credentials, Path::new("/c"), now_s);
+        assert_eq!(warning(ends_s - EXPIRY_WARNING_S), None);
+        let told = warning(ends_s - EXPIRY_WARNING_S + 1).unwrap();
+        assert!(told.starts_with("warning: the certificate of client/a in /c ends on "), "{told}");
+        assert!(warning(ends_s).unwrap().contains("has ended on"));
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use types::*;
 use wire::authorization::{Callers, Principal, Rule};
-use wire::mgmt::{Heartbeat, Join, Register, Touched};
+use wire::mgmt::{Heartbeat, Join, NewClient, NewToken, Register, Touched};
 use wire::*;
 
 /// In the map: the management node, a metadata node, and two storage nodes with a target each. The
@@ -119,7 +119,13 @@ fn management_requests() -> Vec<MgmtRequest> {
         MgmtRequest::ListScrubs,
         MgmtRequest::NoteCeilings { ceilings: vec![] },
         MgmtRequest::ListCeilings,
-        MgmtRequest::NewToken { client: true },
+        MgmtRequest::NewToken(NewToken::default()),
+        MgmtRequest::ListTokens,
+        MgmtRequest::RevokeToken { token: String::new() },
+        MgmtRequest::AddClient(NewClient { name: pool(), expires_s: None, validity_s: None }),
+        MgmtRequest::ListClients,
+        MgmtRequest::RevokeClient { name: pool() },
+        MgmtRequest::Renew { member: String::new(), csr: String::new() },
         MgmtRequest::CertifyApi { node, csr: String::new(), names: vec![] },
     ]
 }
@@ -279,7 +285,7 @@ fn admitted(principal: Principal) -> BTreeSet<(&'static str, &'static str)> {
 }
 
 /// Operations that anybody who sees the cluster map may ask management for.
-const SEEN_BY_MEMBERS: [&str; 10] = [
+const SEEN_BY_MEMBERS: [&str; 11] = [
     "attach",
     "watch-map",
     "list-nodes",
@@ -290,6 +296,7 @@ const SEEN_BY_MEMBERS: [&str; 10] = [
     "list-metas",
     "list-ceilings",
     "health",
+    "renew",
 ];
 
 #[test]
@@ -297,7 +304,14 @@ fn a_storage_node_reaches_nothing_but_what_it_serves() {
     let of_management =
         |names: &[&'static str]| names.iter().map(|name| ("management", *name)).collect::<Vec<_>>();
     let mut expected: BTreeSet<_> = of_management(&SEEN_BY_MEMBERS).into_iter().collect();
-    expected.extend(of_management(&["join", "list-sessions", "list-exports", "list-scrubs"]));
+    expected.extend(of_management(&[
+        "join",
+        "list-sessions",
+        "list-exports",
+        "list-scrubs",
+        "list-tokens",
+        "list-clients",
+    ]));
     expected.insert(("storage, in session 0", "traffic"));
     expected.insert(("storage, in session 0, of a group's primary", "traffic"));
     assert_eq!(
@@ -363,13 +377,25 @@ fn metadata_is_for_metadata_nodes_and_changes_of_the_cluster_for_management() {
     for name in ["get", "scan", "apply", "persist"] {
         assert!(metadata.contains(&("key-value store", name)), "{name}");
     }
-    for name in ["set-checksums", "set-node", "remove-target", "evict-session", "set-export", "new-token"] {
+    for name in [
+        "set-checksums",
+        "set-node",
+        "remove-target",
+        "evict-session",
+        "set-export",
+        "new-token",
+        "revoke-token",
+        "add-client",
+        "revoke-client",
+    ] {
         assert!(!metadata.contains(&("management", name)), "{name}");
     }
     let management = admitted(Principal::Node(MANAGEMENT));
     assert!(management.contains(&("management", "set-checksums")));
     // Tokens are made by commands on the management node, which need no connection.
     assert!(!management.contains(&("management", "new-token")));
+    assert!(!management.contains(&("management", "add-client")));
+    assert!(management.contains(&("management", "revoke-client")));
 }
 
 #[test]

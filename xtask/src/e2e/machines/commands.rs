@@ -54,9 +54,11 @@ impl Commands {
         with(line(&["cluster", "token"]), "--dir", dir)
     }
 
-    /// Prints what clients mount by.
-    pub fn cluster_file(&self, dir: &Path) -> Vec<OsString> {
-        with(line(&["cluster", "token", "--client"]), "--dir", dir)
+    /// Prints what a client mounts by, with further options of `weft client add`.
+    pub fn cluster_file(&self, dir: &Path, client: &str, options: &[&str]) -> Vec<OsString> {
+        let mut add = line(&["client", "add", client, "--out", "-"]);
+        add.extend(options.iter().map(OsString::from));
+        with(add, "--dir", dir)
     }
 
     /// Makes a metadata or storage node.

@@ -47,7 +47,7 @@ impl Cluster {
     }
 
     /// Mounts once more on a client's node, elsewhere; what it says when that fails.
-    fn mount_again(&self, client: usize, at: &std::path::Path) -> TestResult<process::Finished> {
+    pub(super) fn mount_again(&self, client: usize, at: &std::path::Path) -> TestResult<process::Finished> {
         let node = self.network.node(Role::Client, client);
         let arguments = self.commands.mount(&self.folder(node)?.join("cluster"), at, Some(5), &[]);
         Ok(process::run(node.command(self.commands.weft()).args(&arguments), COMMAND_DEADLINE)?)

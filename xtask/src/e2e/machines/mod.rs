@@ -3,6 +3,7 @@
 mod addresses;
 mod behind;
 mod ceilings;
+mod clients;
 mod commands;
 mod copies;
 mod disks;
@@ -46,6 +47,7 @@ use std::time::Duration;
 pub(super) use addresses::TESTS as ADDRESS_TESTS;
 pub(super) use behind::TESTS as BEHIND_TESTS;
 pub(super) use ceilings::TESTS as CEILING_TESTS;
+pub(super) use clients::TESTS as CLIENT_TESTS;
 pub(super) use disks::TESTS as DISK_TESTS;
 pub(super) use evicted::TESTS as EVICTION_TESTS;
 pub(super) use exports::TESTS as EXPORT_TESTS;
@@ -236,17 +238,26 @@ impl Cluster {
         let node = self.network.node(Role::Client, index);
         let mount = self.mount(index);
         fs::create_dir_all(&mount).at(mount.display())?;
-        let cluster_file = self.folder(node)?.join("cluster");
-        let content = self.ask_management(|management| self.commands.cluster_file(management))?;
-        // It has a private key, and is refused where others may read it.
-        let mut file = fs::OpenOptions::new();
-        let file = file.write(true).create(true).truncate(true).mode(0o600).open(&cluster_file);
-        file.and_then(|mut file| file.write_all(content.as_bytes())).at(cluster_file.display())?;
+        let cluster_file = self.write_cluster_file(index, &[])?;
         let arguments = self.commands.mount(&cluster_file, &mount, self.timeout, self.mount_options);
         let recipe = self.recipe(node, arguments)?;
         cleanup::hold(Resource::Mount(mount.clone()));
         self.clients.push(Service::start(node, recipe)?);
         self.wait_until_mounted(index)
+    }
+
+    /// Adds a client, with further options of `weft client add`, and writes its cluster file.
+    fn write_cluster_file(&self, index: usize, options: &[&str]) -> TestResult<PathBuf> {
+        let node = self.network.node(Role::Client, index);
+        let path = self.folder(node)?.join("cluster");
+        let name = node.to_string();
+        let content =
+            self.ask_management(|management| self.commands.cluster_file(management, &name, options))?;
+        // It has a private key, and is refused where others may read it.
+        let mut file = fs::OpenOptions::new();
+        let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(content.as_bytes())).at(path.display())?;
+        Ok(path)
     }
 
     fn wait_until_mounted(&mut self, index: usize) -> TestResult {

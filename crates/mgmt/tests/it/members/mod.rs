@@ -4,6 +4,7 @@ mod drains;
 mod power;
 mod reachability;
 mod recover;
+mod revoked;
 
 use crate::support::{Cluster, open};
 use identity::{Identity, Role as Proved};
@@ -547,6 +548,7 @@ fn only_the_node_of_the_primary_is_listened_to() {
         let group = site.group_of(&nodes[0]);
         let caller = |proof: Proof| Caller {
             name: "somebody".into(),
+            host: String::new(),
             proof,
             holder: 0,
             address: rt::net::Address::Abstract("test".into()),

@@ -303,6 +303,7 @@ fn cluster_map() -> ClusterMap {
         groups: ids.map(group).collect(),
         partitions: Vec::new(),
         exports: Vec::new(),
+        revoked: Vec::new(),
         settings: Default::default(),
     }
 }

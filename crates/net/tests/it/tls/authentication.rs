@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Errno, NodeId};
+use types::{ClusterMap, Epoch, Errno, NodeId, RevokedClient};
 
 fn assert_refused(server: &Server, security: Security, cause: &str) {
     let error = ask(server, security).unwrap_err();
@@ -136,6 +136,89 @@ fn a_removed_member_is_refused() {
     );
     assert!(error.hint.contains("weft cluster token --client"), "{}", error.hint);
     assert_eq!(ask(&server, member(&b)).unwrap(), "client/b by tls");
+}
+
+/// A client's certificate with an issue number.
+fn numbered(authority: &Authority, name: &str, number: u64) -> Credentials {
+    authority.issue_to_client(name, Validity::of_client(now()), number).unwrap()
+}
+
+#[test]
+fn a_revoked_client_is_refused_on_the_connection_that_it_has() {
+    let authority = authority();
+    let security = member(&node(&authority, 1));
+    let server = serve(security.clone());
+    let (a, b) = (numbered(&authority, "a", 5), numbered(&authority, "b", 6));
+    let revoked = RevokedClient { name: "a".into(), until: 5 };
+    let map = ClusterMap { epoch: Epoch(7), revoked: vec![revoked], ..ClusterMap::default() };
+    let (of_a, of_b) =
+        (channel::<3>(&server, member(&a), PATIENCE), channel::<3>(&server, member(&b), PATIENCE));
+    let told = async |channel: &net::Channel<Ask<3>, Told>| {
+        channel.call(Ask { fill: false }, None).await.map(|Told(text)| text)
+    };
+    let following = security.clone();
+    let asked = async move {
+        assert_eq!(told(&of_a).await.unwrap(), "client/a by tls");
+        assert_eq!(told(&of_b).await.unwrap(), "client/b by tls");
+        following.follow(&Arc::new(map));
+        let error = told(&of_a).await.unwrap_err();
+        assert!(error.errno == Errno::EACCES && error.message.contains("client/a was revoked"), "{error}");
+        assert!(error.hint.contains("weft client add a"), "{error}");
+        assert_eq!(told(&of_b).await.unwrap(), "client/b by tls");
+    };
+    rt::block_on(asked).unwrap();
+    // Nor does it get another one, unless it has a later certificate.
+    assert_refused(&server, member(&a), "doesn't let us in any more");
+    assert_eq!(ask(&server, member(&numbered(&authority, "a", 6))).unwrap(), "client/a by tls");
+    // What has no number is older than what has one.
+    assert_refused(&server, member(&client(&authority, "a")), "doesn't let us in any more");
+    security.follow(&Arc::new(ClusterMap { epoch: Epoch(8), ..ClusterMap::default() }));
+    assert_eq!(ask(&server, member(&a)).unwrap(), "client/a by tls");
+}
+
+#[test]
+fn a_connection_ends_with_its_certificate() {
+    let authority = authority();
+    let mut limits = net::ServerLimits::default();
+    // How often a connection is looked at follows from it.
+    limits.liveness.ask_after = Duration::from_millis(40);
+    let server = serve_within("127.0.0.1:0".parse().unwrap(), member(&node(&authority, 1)), limits);
+    let validity = |until| Validity { from: now() - 100, until };
+    let short = authority.issue_to_client("a", validity(now() + 3), 1).unwrap();
+    let tls = Tls::member(&short, Protection::Encrypted, Strangers::Refused).unwrap();
+    let lasting = channel::<3>(&server, Security::Tls(tls.clone()), PATIENCE);
+    let ask = async move {
+        // As long as it is shown in no other handshake.
+        while lasting.call(Ask { fill: false }, None).await.map_err(|error| error.errno) != Err(Errno::EACCES)
+        {
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(now() >= short.identity().expires);
+        tls.renew(&authority.issue_to_client("a", validity(now() + 300), 2).unwrap()).unwrap();
+        // A link that was refused tries again in a while.
+        while lasting.call(Ask { fill: false }, None).await.is_err() {
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    rt::block_on(ask).unwrap();
+}
+
+#[test]
+fn new_connections_show_the_certificate_that_took_the_place_of_another() {
+    let authority = authority();
+    let tls = Tls::member(&node(&authority, 1), Protection::Encrypted, Strangers::Refused).unwrap();
+    let (heard, hears) = std::sync::mpsc::channel();
+    let server = serve(Security::Tls(tls.admitting(move |identity| {
+        heard.send(identity.issue_number()).unwrap();
+        true
+    })));
+    let own = Tls::member(&numbered(&authority, "a", 5), Protection::Encrypted, Strangers::Refused).unwrap();
+    let to_node = own.to_node(NodeId(1));
+    assert_eq!(ask(&server, Security::Tls(to_node.clone())).unwrap(), "client/a by tls");
+    own.renew(&numbered(&authority, "a", 9)).unwrap();
+    assert_eq!(ask(&server, Security::Tls(to_node)).unwrap(), "client/a by tls");
+    let shown: Vec<Option<u64>> = hears.try_iter().collect();
+    assert_eq!((shown.first(), shown.last()), (Some(&Some(5)), Some(&Some(9))));
 }
 
 /// However long it has been refused: what doesn't go away by itself is no time-out.

@@ -127,6 +127,10 @@ pub fn serve(security: Security) -> Arc<Server> {
 }
 
 pub fn serve_at(address: SocketAddr, security: Security) -> Arc<Server> {
+    serve_within(address, security, ServerLimits::default())
+}
+
+pub fn serve_within(address: SocketAddr, security: Security, limits: ServerLimits) -> Arc<Server> {
     let options = ServerOptions {
         listen: vec![address],
         cores: 2,
@@ -135,7 +139,7 @@ pub fn serve_at(address: SocketAddr, security: Security) -> Arc<Server> {
         security,
         map: types::MapHandle::default(),
         sum_payloads: true,
-        limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..ServerLimits::default() },
+        limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..limits },
     };
     let teller = Arc::new(Teller);
     let router = Router::new().with::<Ask<1>, Told>(teller.clone()).with::<Ask<3>, Told>(teller);

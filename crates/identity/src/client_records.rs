@@ -1,0 +1,349 @@
+//! The clients that management has given certificates, and those whose certificates it has revoked.
+//!
+//! Each certificate of a client has an issue number, larger than all before it. A revocation says
+//! up to which number certificates of a name are refused, so that the name can be given away again.
+//! Numbers are at least the time of day in seconds: should the records go back to an older copy, a
+//! revocation still covers certificates that they don't know.
+
+use crate::authority::Validity;
+use crate::error::{Error, Result};
+use crate::files;
+use crate::identity::Identity;
+use crate::{CLOCK_SKEW_S, EXPIRED_KEPT_S, EXPIRY_WARNING_S, MAX_CLIENTS, MAX_REVOKED, RENEWED_IN_LAST};
+use std::path::Path;
+use types::{RevokedClient, is_client_name};
+
+/// Format of the file.
+const FORMAT: i64 = 1;
+
+/// What stands before and after the checksum of the rest of the file.
+const SUM_BEGIN: &str = "checksum = \"";
+const SUM_END: &str = "\"\n";
+
+/// Largest number and time in the file: sums of some of them are far from overflowing.
+const MAX_INTEGER: i64 = 1 << 53;
+
+/// What an administrator decides on a client's certificates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// None is valid for longer than until then, Unix seconds. `None`: they are renewed for ever.
+    pub end: Option<i64>,
+    /// How long each is valid at most, seconds.
+    pub validity_s: i64,
+}
+
+/// A certificate that may be made now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Issue {
+    /// Its issue number.
+    pub number: u64,
+    /// From when to when it is valid.
+    pub validity: Validity,
+}
+
+/// What management keeps of a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientRecord {
+    /// Its name.
+    pub name: String,
+    /// When it was added, Unix seconds.
+    pub added: i64,
+    /// What was decided then.
+    pub terms: Terms,
+    /// The issue number of its last certificate.
+    pub number: u64,
+    /// When that one ends, Unix seconds.
+    pub expires: i64,
+    /// Certificates up to this issue number are refused; 0: none was revoked.
+    pub revoked: u64,
+    /// When the last of those ends, Unix seconds.
+    pub revoked_ends: i64,
+}
+
+/// How a client stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Standing {
+    Valid,
+    ExpiresSoon,
+    Expired,
+    Revoked,
+}
+
+/// All of them, by name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientRecords {
+    records: Vec<ClientRecord>,
+    /// The last issue number that was given away.
+    last: u64,
+}
+
+/// Whether people should be warned of the end of a certificate whose validity is this long.
+pub fn expires_soon(expires: i64, lifetime_s: i64, now: i64) -> bool {
+    expires - now < EXPIRY_WARNING_S.min(lifetime_s / RENEWED_IN_LAST)
+}
+
+impl ClientRecord {
+    /// How it stands now.
+    pub fn standing(&self, now: i64) -> Standing {
+        // What is left of the whole time, where the administrator has set its end.
+        let lifetime_s = self.terms.end.map_or(self.terms.validity_s, |end| end - self.added);
+        match self.expires {
+            _ if self.is_revoked() => Standing::Revoked,
+            expires if expires <= now => Standing::Expired,
+            expires if expires_soon(expires, lifetime_s, now) && !self.is_renewed_later(now) => {
+                Standing::ExpiresSoon
+            }
+            _ => Standing::Valid,
+        }
+    }
+
+    /// Whether all its certificates are refused.
+    pub fn is_revoked(&self) -> bool {
+        self.number <= self.revoked
+    }
+
+    /// Whether its certificate isn't due for renewal yet, and another one will last longer.
+    fn is_renewed_later(&self, now: i64) -> bool {
+        self.terms.end.is_none_or(|end| end > self.expires)
+            && self.expires - now > self.terms.validity_s / RENEWED_IN_LAST
+    }
+
+    fn validity(&self, now: i64) -> Validity {
+        let until = now.saturating_add(self.terms.validity_s);
+        Validity { from: now - CLOCK_SKEW_S, until: self.terms.end.map_or(until, |end| until.min(end)) }
+    }
+}
+
+impl ClientRecords {
+    /// Notes a new client. The caller stores the records before it hands out a certificate.
+    ///
+    /// # Errors
+    /// A bad name; one whose certificate is good; an end in the past; [`MAX_CLIENTS`] are recorded.
+    pub fn add(&mut self, name: &str, terms: Terms, now: i64) -> Result<Issue> {
+        self.purge(now);
+        if let Some(known) = self.find(name)
+            && !known.is_revoked()
+            && known.expires > now
+        {
+            return Err(Error::ClientExists { name: name.to_string() });
+        }
+        self.issue(name, terms, now)
+    }
+
+    /// As [`ClientRecords::add`], but several machines share the name, and those that have its
+    /// certificate keep it: so the terms are the same each time.
+    pub fn add_shared(&mut self, name: &str, terms: Terms, now: i64) -> Result<Issue> {
+        self.purge(now);
+        self.issue(name, terms, now)
+    }
+
+    fn issue(&mut self, name: &str, terms: Terms, now: i64) -> Result<Issue> {
+        if !is_client_name(name) {
+            return Err(Error::BadClientName { name: name.to_string() });
+        }
+        if terms.validity_s <= 0 || terms.end.is_some_and(|end| end <= now) {
+            return Err(Error::EndsBefore { name: name.to_string() });
+        }
+        let number = self.next_number(now);
+        let known = self.find(name).cloned();
+        let record = ClientRecord {
+            name: name.to_string(),
+            added: now,
+            terms,
+            number,
+            expires: 0,
+            revoked: known.as_ref().map_or(0, |known| known.revoked),
+            revoked_ends: known.as_ref().map_or(0, |known| known.revoked_ends),
+        };
+        let validity = record.validity(now);
+        // Machines that share a name may have one that ends later.
+        let shared = known.filter(|known| !known.is_revoked()).map_or(0, |known| known.expires);
+        let record = ClientRecord { expires: validity.until.max(shared), ..record };
+        match self.position(name) {
+            Ok(at) => self.records[at] = record,
+            Err(_) if self.records.len() >= MAX_CLIENTS => return Err(Error::TooManyClients(MAX_CLIENTS)),
+            Err(at) => self.records.insert(at, record),
+        }
+        self.last = number;
+        Ok(Issue { number, validity })
+    }
+
+    /// Another certificate for the owner of one that is good. The caller stores the records before
+    /// it hands it out.
+    ///
+    /// # Errors
+    /// A client without a record, or a revoked one; a certificate that isn't due for renewal, or
+    /// that ends when the administrator said.
+    pub fn renew(&mut self, name: &str, present: &Identity, now: i64) -> Result<Issue> {
+        let number = self.next_number(now);
+        let at = self.position(name).map_err(|_| Error::UnknownClient { name: name.to_string() })?;
+        let record = &mut self.records[at];
+        if present.issue_number().unwrap_or(0) <= record.revoked {
+            return Err(Error::RevokedClient { name: name.to_string() });
+        }
+        let validity = record.validity(now);
+        if validity.until <= present.expires {
+            return Err(Error::NotRenewed { member: format!("client/{name}") });
+        }
+        // Each renewal is a write to the disk: clients that ask all the time are kept from it.
+        if present.expires - now > record.terms.validity_s / 2 {
+            return Err(Error::NotDue { member: format!("client/{name}") });
+        }
+        record.number = number;
+        record.expires = record.expires.max(validity.until);
+        self.last = number;
+        Ok(Issue { number, validity })
+    }
+
+    /// Refuses every certificate of a client that was issued until now.
+    ///
+    /// # Errors
+    /// A name without a record; [`MAX_REVOKED`] clients are revoked whose certificates haven't
+    /// ended.
+    pub fn revoke(&mut self, name: &str, now: i64) -> Result<()> {
+        self.purge(now);
+        let at = self.position(name).map_err(|_| Error::UnknownClient { name: name.to_string() })?;
+        let is_known = self.records[at].revoked > 0;
+        if !is_known && self.revoked().len() >= MAX_REVOKED {
+            return Err(Error::TooManyRevoked(MAX_REVOKED));
+        }
+        // Above what these records know, in case that they are an old copy.
+        let number = self.next_number(now);
+        self.last = number;
+        let record = &mut self.records[at];
+        record.revoked = number;
+        record.revoked_ends = record.revoked_ends.max(record.expires);
+        Ok(())
+    }
+
+    /// What servers have to refuse, by name.
+    pub fn revoked(&self) -> Vec<RevokedClient> {
+        let revoked = self.records.iter().filter(|record| record.revoked > 0);
+        revoked.map(|record| RevokedClient { name: record.name.clone(), until: record.revoked }).collect()
+    }
+
+    /// All of them, by name.
+    pub fn list(&self) -> &[ClientRecord] {
+        &self.records
+    }
+
+    /// Forgets revocations whose certificates have ended, and clients of whom nothing else is left
+    /// or whose certificate ended long ago; whether there were such.
+    pub fn purge(&mut self, now: i64) -> bool {
+        let (before, mut is_changed) = (self.records.len(), false);
+        self.records.retain(|record| match record.is_revoked() {
+            true => record.revoked_ends + CLOCK_SKEW_S > now,
+            false => record.expires + EXPIRED_KEPT_S > now,
+        });
+        for record in &mut self.records {
+            if record.revoked > 0 && record.revoked_ends + CLOCK_SKEW_S <= now {
+                (record.revoked, record.revoked_ends) = (0, 0);
+                is_changed = true;
+            }
+        }
+        is_changed || self.records.len() < before
+    }
+
+    fn find(&self, name: &str) -> Option<&ClientRecord> {
+        self.position(name).ok().map(|at| &self.records[at])
+    }
+
+    fn position(&self, name: &str) -> std::result::Result<usize, usize> {
+        self.records.binary_search_by(|record| record.name.as_str().cmp(name))
+    }
+
+    fn next_number(&self, now: i64) -> u64 {
+        (self.last + 1).max(u64::try_from(now).unwrap_or(0))
+    }
+
+    /// Reads a file of records; no file is no records.
+    pub fn load(path: &Path) -> Result<ClientRecords> {
+        match files::read_private(path) {
+            Ok(text) => ClientRecords::parse(&text).map_err(|cause| Error::damaged(path, cause)),
+            Err(Error::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {
+                Ok(ClientRecords::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the file of records.
+    pub fn store(&self, path: &Path) -> Result<()> {
+        files::write_private(path, &self.render())
+    }
+
+    pub(crate) fn render(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!("last = {}\n", self.last);
+        for record in &self.records {
+            let ClientRecord { name, added, terms, number, expires, revoked, revoked_ends } = record;
+            let end = terms.end.map_or_else(String::new, |end| format!("end_unix_s = {end}\n"));
+            write!(
+                text,
+                "\n[[client]]\nname = {name:?}\nadded_unix_s = {added}\nvalidity_s = {}\n{end}\
+                 number = {number}\nexpires_unix_s = {expires}\n",
+                terms.validity_s
+            )
+            .expect("writing to a string can't fail");
+            if *revoked > 0 {
+                write!(text, "revoked = {revoked}\nrevoked_ends_unix_s = {revoked_ends}\n")
+                    .expect("writing to a string can't fail");
+            }
+        }
+        // A line that is lost would be a revocation that is lost.
+        let sum = types::crc32c(text.as_bytes());
+        format!(
+            "# Clients with certificates (weft client list). Revocations are here: keep this file.\n\
+             format = {FORMAT}\n{SUM_BEGIN}{sum:08x}{SUM_END}{text}"
+        )
+    }
+
+    pub(crate) fn parse(text: &str) -> std::result::Result<ClientRecords, String> {
+        let table: toml::Table = toml::from_str(text).map_err(|e| e.message().to_string())?;
+        match table.get("format").and_then(toml::Value::as_integer) {
+            Some(FORMAT) => {}
+            other => return Err(format!("its format is {other:?}, not {FORMAT}")),
+        }
+        let (_, summed) = text.split_once(SUM_BEGIN).ok_or("its checksum is missing")?;
+        let (sum, body) = summed.split_once(SUM_END).ok_or("its checksum is missing")?;
+        if u32::from_str_radix(sum, 16) != Ok(types::crc32c(body.as_bytes())) {
+            return Err("its checksum doesn't match".into());
+        }
+        let last = table.get("last").and_then(toml::Value::as_integer);
+        let last = last.filter(|last| *last <= MAX_INTEGER).and_then(|last| u64::try_from(last).ok());
+        let last = last.ok_or("its last number is missing")?;
+        let list = table.get("client").and_then(toml::Value::as_array).map_or(&[][..], Vec::as_slice);
+        if list.len() > MAX_CLIENTS {
+            return Err(format!("it has more than {MAX_CLIENTS} clients"));
+        }
+        let records: Option<Vec<_>> = list.iter().map(ClientRecord::from_toml).collect();
+        let records = records.ok_or("a client lacks a field, or has a wrong one")?;
+        if !records.is_sorted_by(|a, b| a.name < b.name) {
+            return Err("its clients are not in order".into());
+        }
+        if records.iter().any(|record| record.number.max(record.revoked) > last) {
+            return Err("a number is above the last one".into());
+        }
+        Ok(ClientRecords { records, last })
+    }
+}
+
+impl ClientRecord {
+    fn from_toml(value: &toml::Value) -> Option<ClientRecord> {
+        let integer = |key: &str| match value.get(key) {
+            None => Some(None),
+            Some(value) => value.as_integer().filter(|value| (0..=MAX_INTEGER).contains(value)).map(Some),
+        };
+        let number = |key: &str| u64::try_from(integer(key)?.unwrap_or(0)).ok();
+        Some(ClientRecord {
+            name: value.get("name")?.as_str().filter(|name| is_client_name(name))?.to_string(),
+            added: integer("added_unix_s")??,
+            terms: Terms { end: integer("end_unix_s")?, validity_s: integer("validity_s")?? },
+            number: number("number")?,
+            expires: integer("expires_unix_s")??,
+            revoked: number("revoked")?,
+            revoked_ends: integer("revoked_ends_unix_s")?.unwrap_or(0),
+        })
+    }
+}

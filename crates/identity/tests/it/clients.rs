@@ -1,0 +1,138 @@
+//! Records of clients: names are given away, renewed, revoked and given away again.
+
+use crate::common::{CLUSTER, authority};
+use identity::{
+    CLOCK_SKEW_S, ClientRecords, EXPIRY_WARNING_S, Error, Identity, Issue, MAX_REVOKED, Standing, Terms,
+};
+use std::fs;
+
+const NOW: i64 = 1_800_000_000;
+const DAY: i64 = 24 * 3600;
+const YEAR: Terms = Terms { end: None, validity_s: 365 * DAY };
+
+/// The certificate that an issue leads to.
+fn certificate(name: &str, issue: Issue) -> Identity {
+    let authority = authority(CLUSTER);
+    authority.issue_to_client(name, issue.validity, issue.number).unwrap().identity().clone()
+}
+
+fn standing(records: &ClientRecords, name: &str, now: i64) -> Option<Standing> {
+    records.list().iter().find(|record| record.name == name).map(|record| record.standing(now))
+}
+
+#[test]
+fn a_certificate_has_the_number_that_it_was_issued_under() {
+    let mut records = ClientRecords::default();
+    let first = records.add("login1", YEAR, NOW).unwrap();
+    let second = records.add("login2", YEAR, NOW).unwrap();
+    assert!(second.number > first.number && first.number >= NOW as u64);
+    let identity = certificate("login1", first);
+    assert_eq!(identity.issue_number(), Some(first.number));
+    assert_eq!(identity.expires, NOW + YEAR.validity_s);
+    assert_eq!(identity.role.to_string(), "client/login1");
+    // Others have none.
+    let other = crate::common::client(&authority(CLUSTER), "login1").identity().clone();
+    assert_eq!(other.issue_number(), None);
+}
+
+#[test]
+fn a_name_is_given_away_again_after_it_was_revoked() {
+    let mut records = ClientRecords::default();
+    let old = records.add("login1", YEAR, NOW).unwrap();
+    assert!(matches!(records.add("login1", YEAR, NOW + 1), Err(Error::ClientExists { .. })));
+    assert!(matches!(records.revoke("login2", NOW), Err(Error::UnknownClient { .. })));
+    records.revoke("login1", NOW + 2).unwrap();
+    let revoked = records.revoked();
+    assert!(revoked.len() == 1 && revoked[0].name == "login1" && revoked[0].until >= old.number);
+    assert_eq!(standing(&records, "login1", NOW + 2), Some(Standing::Revoked));
+    let present = certificate("login1", old);
+    assert!(matches!(
+        records.renew("login1", &present, old.validity.until - 9),
+        Err(Error::RevokedClient { .. })
+    ));
+    let new = records.add("login1", YEAR, NOW + 2).unwrap();
+    assert!(new.number > records.revoked()[0].until, "it would be refused, too");
+    assert_eq!(standing(&records, "login1", NOW + 2), Some(Standing::Valid));
+    // The refusal is of no use any more once what it refuses has ended.
+    assert!(!records.purge(old.validity.until + CLOCK_SKEW_S - 1));
+    assert!(records.purge(old.validity.until + CLOCK_SKEW_S) && records.revoked().is_empty());
+    assert_eq!(standing(&records, "login1", NOW), Some(Standing::Valid));
+}
+
+#[test]
+fn certificates_are_renewed_up_to_the_end_that_was_chosen() {
+    let mut records = ClientRecords::default();
+    let issue = records.add("a", YEAR, NOW).unwrap();
+    let present = certificate("a", issue);
+    assert_eq!(issue.validity.renew_at(), NOW + YEAR.validity_s - YEAR.validity_s / 3);
+    assert!(matches!(records.renew("a", &present, NOW + DAY), Err(Error::NotDue { .. })));
+    let due = issue.validity.renew_at();
+    let next = records.renew("a", &present, due).unwrap();
+    assert_eq!(next.validity.until, due + YEAR.validity_s);
+    assert!(next.number > issue.number);
+    assert_eq!(records.list()[0].expires, next.validity.until);
+    let terms = Terms { end: Some(NOW + 400 * DAY), ..YEAR };
+    let issue = records.add("b", terms, NOW).unwrap();
+    let next = records.renew("b", &certificate("b", issue), issue.validity.renew_at()).unwrap();
+    assert_eq!(next.validity.until, NOW + 400 * DAY);
+    let late = records.renew("b", &certificate("b", next), next.validity.until - 9);
+    assert!(matches!(late, Err(Error::NotRenewed { .. })));
+    let nobody = records.renew("c", &present, due);
+    assert!(matches!(nobody, Err(Error::UnknownClient { .. })));
+}
+
+#[test]
+fn people_are_warned_thirty_days_before_the_end() {
+    let mut records = ClientRecords::default();
+    let end = NOW + 365 * DAY;
+    records.add("a", Terms { end: Some(end), ..YEAR }, NOW).unwrap();
+    assert_eq!(standing(&records, "a", end - EXPIRY_WARNING_S), Some(Standing::Valid));
+    assert_eq!(standing(&records, "a", end - EXPIRY_WARNING_S + 1), Some(Standing::ExpiresSoon));
+    assert_eq!(standing(&records, "a", end), Some(Standing::Expired));
+    // An expired name is free again; at last it is forgotten.
+    records.add("a", YEAR, end).unwrap();
+    assert!(records.purge(end + 500 * DAY) && records.list().is_empty());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let mut records = ClientRecords::default();
+    let past = Terms { end: Some(NOW), ..YEAR };
+    for (name, terms) in [("", YEAR), ("a b", YEAR), ("a", past), ("a", Terms { validity_s: 0, ..YEAR })] {
+        records.add(name, terms, NOW).unwrap_err();
+    }
+    assert_eq!(records, ClientRecords::default());
+}
+
+#[test]
+fn revocations_are_bounded() {
+    let mut records = ClientRecords::default();
+    for count in 0..=MAX_REVOKED {
+        records.add(&format!("c{count}"), YEAR, NOW).unwrap();
+    }
+    for count in 0..MAX_REVOKED {
+        records.revoke(&format!("c{count}"), NOW).unwrap();
+    }
+    let surplus = records.revoke(&format!("c{MAX_REVOKED}"), NOW);
+    assert!(matches!(surplus, Err(Error::TooManyRevoked(MAX_REVOKED))));
+    records.revoke("c0", NOW).unwrap();
+}
+
+#[test]
+fn records_survive_their_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("clients.toml");
+    assert_eq!(ClientRecords::load(&path).unwrap(), ClientRecords::default());
+    let mut records = ClientRecords::default();
+    for name in ["b", "a", "c"] {
+        records.add(name, Terms { end: (name == "a").then_some(NOW + DAY), ..YEAR }, NOW).unwrap();
+    }
+    records.revoke("b", NOW).unwrap();
+    records.store(&path).unwrap();
+    assert_eq!(ClientRecords::load(&path).unwrap(), records);
+    // Numbers go on where they were.
+    let (mut again, mut records) = (ClientRecords::load(&path).unwrap(), records);
+    assert_eq!(again.add("b", YEAR, NOW).unwrap(), records.add("b", YEAR, NOW).unwrap());
+    fs::write(&path, fs::read_to_string(&path).unwrap().replace("last = ", "last = 0 # ")).unwrap();
+    assert!(matches!(ClientRecords::load(&path), Err(Error::Damaged { .. })));
+}

@@ -1,0 +1,117 @@
+//! Clients and certificates: what is revoked is refused everywhere, and what is due is renewed.
+
+use crate::limits::{REVOCATION_PATIENCE, SETTLE_POLL};
+use crate::management::Management;
+use crate::refusal;
+use crate::service::first_of;
+use identity::Role;
+use net::Caller;
+use types::{Errno, Error, NodeId, NodeState, Result, SessionId};
+use wire::MgmtReply;
+use wire::mgmt::{ClientInfo, RevocationInfo, SessionInfo};
+
+impl Management {
+    /// Revokes a client's certificates, has every service know, and ends its sessions.
+    ///
+    /// The record is on disk before anything else: should management die here, the map that it
+    /// makes next says the same.
+    pub(crate) async fn revoke_client(&self, name: &str) -> Result<MgmtReply> {
+        self.gate()?.revoke_client(name, rt::now().secs)?;
+        tracing::warn!(client = name, "an administrator revokes the certificates of a client");
+        self.refresh().await?;
+        let sessions = self.end_sessions_of(name).await?;
+        let unaware = self.await_awareness().await;
+        Ok(MgmtReply::Revoked(RevocationInfo { sessions, unaware }))
+    }
+
+    /// Ends all sessions of a client by force.
+    async fn end_sessions_of(&self, name: &str) -> Result<Vec<SessionId>> {
+        let mut ended = Vec::new();
+        for session in self.sessions_now().await?.iter().filter(|session| is_of(session, name)) {
+            match self.metadata()?.evict(session.session).await {
+                Ok(()) => ended.push(session.session),
+                // It has ended by itself.
+                Err(error) if error.errno == Errno::ENOENT => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ended)
+    }
+
+    async fn sessions_now(&self) -> Result<Vec<SessionInfo>> {
+        self.metadata()?.sessions().await
+    }
+
+    /// Waits until every node that is heard of goes by the map as it is now; those that don't in
+    /// time, and those that are silent.
+    async fn await_awareness(&self) -> Vec<NodeId> {
+        let (epoch, began_ns) = (self.current().epoch, rt::monotonic_ns());
+        loop {
+            let unaware = self.unaware_nodes(epoch);
+            let waited_ns = rt::monotonic_ns() - began_ns;
+            let heard = self.presence(&self.current()).heard;
+            if !unaware.iter().any(|node| heard.contains(node))
+                || waited_ns > REVOCATION_PATIENCE.as_nanos() as u64
+            {
+                return unaware;
+            }
+            first_of(self.heard.wait(), rt::sleep(SETTLE_POLL)).await;
+        }
+    }
+
+    /// Nodes that may serve and are not known to go by a map of this epoch.
+    fn unaware_nodes(&self, epoch: types::Epoch) -> Vec<NodeId> {
+        let (map, liveness) = (self.current(), self.liveness());
+        let may_serve = map.nodes.iter().filter(|node| node.state != NodeState::Offline);
+        let is_aware = |node: NodeId| liveness.seen(node).is_some_and(|seen| seen.epoch >= epoch);
+        may_serve.map(|node| node.id).filter(|node| !is_aware(*node)).collect()
+    }
+
+    /// All clients, with their sessions.
+    pub(crate) async fn clients(&self) -> Result<Vec<ClientInfo>> {
+        let mut clients = self.gate()?.clients(rt::now().secs)?;
+        // Who the clients are is known without metadata services.
+        let sessions = self.sessions_now().await.ok();
+        for client in &mut clients {
+            let count = |all: &Vec<SessionInfo>| all.iter().filter(|one| is_of(one, &client.name)).count();
+            client.sessions = sessions.as_ref().map(count);
+        }
+        Ok(clients)
+    }
+
+    /// Certifies a member's key in place of the one that it shows. `caller`: none in this process,
+    /// which speaks for its own node.
+    pub(crate) fn renew(&self, caller: Option<&Caller>, member: &str, csr: &str) -> Result<MgmtReply> {
+        let gate = self.gate()?;
+        let role: Role = member.parse().map_err(Error::from)?;
+        let present = caller.map(|caller| match &caller.proof {
+            net::Proof::Member(identity) if identity.role == role => Ok(identity),
+            _ => Err(refusal::not_allowed(&caller.name)),
+        });
+        let present = present.transpose()?;
+        if let Role::Node(node) = role
+            && self.current().node(node).is_none()
+        {
+            return Err(refusal::removed_node(node));
+        }
+        let renewed = gate.renew(&role, present, csr, rt::now().secs)?;
+        tracing::info!(member, "the certificate of {member} is renewed");
+        if let Role::Node(node) = role {
+            self.liveness().shows_certificate(node, renewed.ends_s);
+        }
+        Ok(MgmtReply::Certificate { chain: renewed.chain })
+    }
+
+    /// Notes until when the certificate is valid that a node shows.
+    pub(crate) fn note_certificate(&self, caller: &Caller) {
+        if let net::Proof::Member(identity) = &caller.proof
+            && let Role::Node(node) = identity.role
+        {
+            self.liveness().shows_certificate(node, identity.expires);
+        }
+    }
+}
+
+fn is_of(session: &SessionInfo, client: &str) -> bool {
+    session.client.strip_prefix("client/") == Some(client)
+}

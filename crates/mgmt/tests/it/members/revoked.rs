@@ -1,0 +1,58 @@
+//! A client is revoked: the map says so, and management waits for the nodes.
+
+use super::{Process, Site, TWO, seconds, simulated};
+use crate::support::open;
+use kv::{Blocking, Durability, Memory, Writer};
+use std::rc::Rc;
+use std::sync::Arc;
+use types::NodeId;
+use wire::mgmt::RevocationInfo;
+use wire::{MgmtReply, MgmtRequest};
+
+async fn revoke(site: &Rc<Site>, name: &str) -> RevocationInfo {
+    match site.ask(MgmtRequest::RevokeClient { name: name.into() }).await {
+        Ok(MgmtReply::Revoked(outcome)) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ids(nodes: &[Rc<Process>]) -> Vec<NodeId> {
+    nodes.iter().map(|process| process.node).collect()
+}
+
+#[test]
+fn a_revocation_is_answered_when_every_node_goes_by_it() {
+    simulated(2, TWO, async |site, nodes| {
+        // Nothing speaks for the first node here: by now it is offline.
+        rt::sleep(seconds(20)).await;
+        assert!(revoke(&site, "a").await.unaware.is_empty());
+        let cluster = site.cluster();
+        let map = cluster.map();
+        assert!(map.is_revoked("a", 7) && !map.is_revoked("b", 7));
+        assert!(nodes.iter().all(|process| process.epoch.get() >= map.epoch));
+        nodes[1].is_deaf.set(true);
+        assert_eq!(revoke(&site, "b").await.unaware, ids(&nodes[1..]), "it serves the client yet");
+        nodes[1].is_deaf.set(false);
+        assert!(revoke(&site, "b").await.unaware.is_empty());
+        // A node that is silent is not waited for, and told of.
+        nodes[0].connected.set(false);
+        rt::sleep(seconds(8)).await;
+        let began_ns = rt::monotonic_ns();
+        assert_eq!(revoke(&site, "c").await.unaware, ids(&nodes[..1]));
+        assert!(rt::monotonic_ns() - began_ns < 6_000_000_000, "in time of the simulation");
+    });
+}
+
+#[test]
+fn a_revocation_outlives_the_map() {
+    simulated(2, TWO, async |site, _| {
+        revoke(&site, "a").await;
+        let cluster = site.cluster();
+        // The metadata store has gone back to before.
+        let writer = Writer::with_blocking(Arc::new(Memory::new()), Durability::Process, Blocking::Inline);
+        let again = open(&Arc::new(writer), &cluster.superblock, &cluster.gate).await;
+        assert!(!again.current().is_revoked("a", 7));
+        again.refresh().await.unwrap();
+        assert!(again.current().is_revoked("a", 7));
+    });
+}

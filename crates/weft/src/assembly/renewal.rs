@@ -1,0 +1,298 @@
+//! Certificates that are renewed before they end: of nodes, and of mounts.
+//!
+//! When a third of its validity is left, another certificate is asked of management, over a
+//! connection that shows the present one. Connections that are made from then on show it. It takes
+//! the place of the one before in its file; where that can't be written, the process goes on with
+//! what it has in memory, tries again, and says so.
+
+use super::follow::out_of_turn;
+use super::gate::hex_text;
+use super::peers::MgmtChannel;
+use crate::node_config::ClusterFile;
+use identity::{Credentials, PendingKey};
+use net::{Security, Tls};
+use std::path::PathBuf;
+use std::time::Duration;
+use types::{Errno, Error, Result, Timestamp};
+use wire::{MgmtReply, MgmtRequest};
+
+/// Longest rest between two looks: the time of day may be set meanwhile.
+const LOOK_INTERVAL_S: i64 = 3600;
+
+/// Where a process keeps its certificate.
+#[derive(Clone)]
+pub enum Keeping {
+    /// A node, in this directory.
+    Node(PathBuf),
+    /// A mount, in this cluster file.
+    Mount(PathBuf),
+}
+
+/// What renews the certificate of a process.
+#[derive(Clone)]
+pub struct Renewal {
+    tls: Tls,
+    credentials: Credentials,
+    keeping: Keeping,
+    /// The certificate is in its file.
+    is_kept: bool,
+    /// The last refusal, which is told once.
+    refused: Option<String>,
+}
+
+/// What a look has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    /// It isn't due.
+    Early,
+    /// Another certificate is shown from now on.
+    Renewed,
+    /// It is due, and can't be had now.
+    Failed,
+}
+
+impl Renewal {
+    /// For a process that shows these credentials; nothing where connections prove nothing.
+    pub fn new(security: &Security, credentials: Option<&Credentials>, keeping: Keeping) -> Option<Renewal> {
+        match (security, credentials) {
+            (Security::Tls(tls), Some(credentials)) => Some(Renewal {
+                tls: tls.clone(),
+                credentials: credentials.clone(),
+                keeping,
+                is_kept: true,
+                refused: None,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Renews it for ever.
+    pub async fn keep(mut self, management: MgmtChannel) {
+        loop {
+            let look = self.look(&management, rt::now().secs).await;
+            rt::sleep(self.rest(look, rt::now().secs)).await;
+        }
+    }
+
+    /// How long to wait for the next look.
+    fn rest(&self, look: Look, now_s: i64) -> Duration {
+        let validity = self.credentials.validity();
+        let seconds = match look {
+            Look::Early | Look::Renewed => validity.renew_at() - now_s,
+            // More often where less time is left.
+            Look::Failed => (validity.until - now_s) / 8,
+        };
+        Duration::from_secs(seconds.clamp(1, LOOK_INTERVAL_S).unsigned_abs())
+    }
+
+    /// Renews it if that is due.
+    async fn look(&mut self, management: &MgmtChannel, now_s: i64) -> Look {
+        if !self.is_kept {
+            self.store();
+        }
+        if now_s < self.credentials.validity().renew_at() {
+            return Look::Early;
+        }
+        match self.renew(management).await {
+            Ok(()) => {
+                self.refused = None;
+                Look::Renewed
+            }
+            Err(error) => {
+                self.note_refusal(&error);
+                Look::Failed
+            }
+        }
+    }
+
+    async fn renew(&mut self, management: &MgmtChannel) -> Result<()> {
+        let key = PendingKey::generate()?;
+        let identity = self.credentials.identity();
+        let request = MgmtRequest::Renew { member: identity.to_string(), csr: hex_text(key.request()) };
+        let chain = match management.call(request, None).await? {
+            MgmtReply::Certificate { chain } => chain,
+            other => return Err(out_of_turn(&other)),
+        };
+        let renewed = key.certified(&chain)?;
+        if renewed.identity().role != identity.role || renewed.identity().cluster != identity.cluster {
+            let message = format!("management has certified {}, not {identity}", renewed.identity());
+            return Err(
+                Error::new(Errno::EPROTO, message).hint("install the same version of weft everywhere")
+            );
+        }
+        self.tls.renew(&renewed)?;
+        let ends = Timestamp::new(renewed.identity().expires, 0);
+        tracing::info!("the certificate of {identity} is renewed; it ends on {ends}");
+        (self.credentials, self.is_kept) = (renewed, false);
+        self.store();
+        Ok(())
+    }
+
+    /// Puts the certificate into its file.
+    fn store(&mut self) {
+        let stored = match &self.keeping {
+            Keeping::Node(dir) => self.credentials.store(dir).map_err(Error::from),
+            Keeping::Mount(path) => ClusterFile::renew(path, &self.credentials),
+        };
+        match stored {
+            Ok(()) => self.is_kept = true,
+            Err(error) => {
+                let place = match &self.keeping {
+                    Keeping::Node(path) | Keeping::Mount(path) => path.display(),
+                };
+                tracing::warn!(
+                    hint = &*error.hint,
+                    "the renewed certificate can't be kept in {place}, which has the one before: this process goes on with \
+                     it, the next one needs the file: {}",
+                    error.message
+                );
+            }
+        }
+    }
+
+    fn note_refusal(&mut self, error: &Error) {
+        let ends = Timestamp::new(self.credentials.identity().expires, 0);
+        if self.refused.as_deref() == Some(&*error.message) {
+            tracing::debug!(%error, "the certificate is not renewed yet");
+            return;
+        }
+        tracing::warn!(
+            hint = &*error.hint,
+            "the certificate of {}, which ends on {ends}, is not renewed: {}",
+            self.credentials.identity(),
+            error.message
+        );
+        self.refused = Some(error.message.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_config::Protection;
+    use identity::tls::Strangers;
+    use identity::{Authority, CLOCK_SKEW_S, Validity};
+    use net::{Channel, Handler, LocalFuture};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
+    /// Of the certificates here, seconds.
+    const LIFETIME_S: i64 = 3000;
+
+    /// Certifies whoever asks, from this time on; or refuses.
+    struct Office {
+        authority: Authority,
+        now_s: i64,
+        is_open: bool,
+    }
+
+    fn validity(now_s: i64) -> Validity {
+        Validity { from: now_s - CLOCK_SKEW_S, until: now_s + LIFETIME_S }
+    }
+
+    impl Handler<MgmtRequest, MgmtReply> for Office {
+        fn handle(&self, request: MgmtRequest, _: Option<rt::IoBuf>) -> LocalFuture<'_, Result<MgmtReply>> {
+            let MgmtRequest::Renew { member, csr } = request else { panic!("{request:?}") };
+            let digits = csr.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+            let csr: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+            let certified = match self.is_open {
+                true => self.authority.certify(&csr, &member.parse().unwrap(), validity(self.now_s)),
+                false => Err(identity::Error::NotRenewed { member }),
+            };
+            Box::pin(async move { Ok(MgmtReply::Certificate { chain: certified? }) })
+        }
+    }
+
+    fn mounted(path: &Path, authority: &Authority, now_s: i64) -> Renewal {
+        let credentials = authority.issue_to_client("a", validity(now_s), 1).unwrap();
+        let file = ClusterFile {
+            name: "test".into(),
+            cluster: CLUSTER.into(),
+            management: vec!["mgmt1:7500".into()],
+            networks: vec!["10.0.0.0/8".into()],
+            rack: None,
+            protection: Protection::Tls,
+            credentials: credentials.to_text(),
+        };
+        file.write(path).unwrap();
+        let how = identity::Protection::Encrypted;
+        let tls = Tls::member(&credentials, how, Strangers::Refused).unwrap();
+        Renewal::new(&Security::Tls(tls), Some(&credentials), Keeping::Mount(path.into())).unwrap()
+    }
+
+    fn look(renewal: &mut Renewal, authority: Authority, now_s: i64, is_open: bool) -> Look {
+        let office: MgmtChannel = Channel::in_process(Arc::new(Office { authority, now_s, is_open }));
+        let mut moved = renewal.clone();
+        let (look, moved) = rt::block_on(async move { (moved.look(&office, now_s).await, moved) }).unwrap();
+        *renewal = moved;
+        look
+    }
+
+    fn authority() -> (Authority, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        Authority::create(CLUSTER, "test", rt::now().secs).unwrap().store(dir.path()).unwrap();
+        (Authority::load(dir.path()).unwrap(), dir)
+    }
+
+    #[test]
+    fn a_mount_renews_its_file_in_the_last_third() {
+        let (authority, dir) = authority();
+        let again = || Authority::load(dir.path()).unwrap();
+        let (path, began_s) = (dir.path().join("client.toml"), rt::now().secs);
+        let mut renewal = mounted(&path, &authority, began_s);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
+        let due_s = began_s + LIFETIME_S - LIFETIME_S / 3;
+        assert_eq!(look(&mut renewal, authority, due_s - 1, true), Look::Early);
+        assert_eq!(renewal.rest(Look::Early, due_s - 7), Duration::from_secs(7));
+        assert_eq!(look(&mut renewal, again(), due_s, false), Look::Failed);
+        assert_eq!(renewal.rest(Look::Failed, due_s), Duration::from_secs(1000 / 8));
+        assert_eq!(look(&mut renewal, again(), due_s, true), Look::Renewed);
+        let file = ClusterFile::read(&path).unwrap();
+        let credentials = Credentials::from_text(&file.credentials).unwrap();
+        assert_eq!(credentials.identity().expires, due_s + LIFETIME_S);
+        assert_eq!(credentials.identity().role.to_string(), "client/a");
+        assert_eq!((file.networks.len(), &*file.name), (1, "test"));
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o400, "the mode that the administrator gave it");
+        assert_eq!(look(&mut renewal, again(), due_s + 1, true), Look::Early);
+    }
+
+    #[test]
+    fn a_file_that_cant_be_written_is_made_up_for() {
+        let (authority, dir) = authority();
+        let again = || Authority::load(dir.path()).unwrap();
+        let (folder, began_s) = (dir.path().join("etc"), rt::now().secs);
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("client.toml");
+        let mut renewal = mounted(&path, &authority, began_s);
+        let gone = dir.path().join("gone");
+        std::fs::rename(&folder, &gone).unwrap();
+        let due_s = began_s + LIFETIME_S - LIFETIME_S / 3;
+        assert_eq!(look(&mut renewal, authority, due_s, true), Look::Renewed);
+        assert_eq!(renewal.credentials.identity().expires, due_s + LIFETIME_S);
+        std::fs::rename(&gone, &folder).unwrap();
+        assert_eq!(look(&mut renewal, again(), due_s + 1, true), Look::Early);
+        let file = ClusterFile::read(&path).unwrap();
+        let credentials = Credentials::from_text(&file.credentials).unwrap();
+        assert_eq!(credentials.identity().expires, due_s + LIFETIME_S);
+    }
+
+    #[test]
+    fn a_node_renews_its_identity() {
+        let (authority, dir) = authority();
+        let began_s = rt::now().secs;
+        let role = identity::Role::Node(types::NodeId(3));
+        let credentials = authority.issue(&role, validity(began_s)).unwrap();
+        let home = dir.path().join("identity");
+        credentials.store(&home).unwrap();
+        let how = identity::Protection::Encrypted;
+        let tls = Tls::member(&credentials, how, Strangers::Refused).unwrap();
+        let keeping = Keeping::Node(home.clone());
+        let mut renewal = Renewal::new(&Security::Tls(tls), Some(&credentials), keeping).unwrap();
+        let due_s = began_s + LIFETIME_S;
+        assert_eq!(look(&mut renewal, authority, due_s, true), Look::Renewed);
+        assert_eq!(Credentials::load(&home).unwrap().identity().expires, due_s + LIFETIME_S);
+    }
+}

@@ -1,0 +1,55 @@
+//! `weft client`: the clients of a cluster.
+
+use super::group::parse_seconds;
+use super::{DEFAULT_DIR, QueryArgs};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// `weft client`.
+#[derive(Subcommand, Debug)]
+pub enum ClientCommand {
+    /// Make a cluster file for a client of its own, on the management node
+    Add(ClientAddArgs),
+    /// Show all, and until when their certificates are valid
+    List(QueryArgs),
+    /// Let no service accept a client any more, and end its sessions
+    Revoke(ClientRevokeArgs),
+}
+
+/// `weft client add`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Its certificate is renewed by itself while it is mounted. Copy the file to the client, for root only."
+)]
+pub struct ClientAddArgs {
+    /// Name of the client: its machine's, for example
+    pub name: String,
+    /// After how long it may not mount any more, like 12h or 90d [default: never]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    pub expires: Option<u64>,
+    /// File to write, which must not be there yet; -: standard output [default: NAME.toml]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// How long each of its certificates is valid, unless --expires comes before: for tests of
+    /// renewals
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds, hide = true)]
+    pub validity: Option<u64>,
+    /// Directory of the management node
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft client revoke`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Certificates that it has are refused at once; weft client add gives its name away again."
+)]
+pub struct ClientRevokeArgs {
+    /// Name of the client
+    pub name: String,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
