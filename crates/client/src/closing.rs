@@ -27,6 +27,14 @@ impl Client {
     /// # Errors
     /// What failed of that, once for each handle.
     pub async fn flush(&self, handle: &Arc<Handle>) -> Result<()> {
+        let flushed = self.flush_kept(handle).await;
+        if handle.is_writable() {
+            handle.inode.note_flush();
+        }
+        flushed
+    }
+
+    async fn flush_kept(&self, handle: &Handle) -> Result<()> {
         self.keep_promise(&handle.inode).await?;
         if self.behind.is_none() || !handle.is_writable() {
             return Ok(());
@@ -43,6 +51,7 @@ impl Client {
             let size = handle.inode.content.lock().size;
             handle.inode.note_change(size);
         }
+        handle.end_writing();
         self.end_use(&handle.inode).await;
     }
 

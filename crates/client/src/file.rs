@@ -3,9 +3,10 @@
 use crate::access::Need;
 use crate::data::{ChunkWrite, Chunked};
 use crate::epoch::Under;
-use crate::fill::{Entry, Fills, Pass};
+use crate::fill::{Entry, Pass};
 use crate::inode::{Content, KnownLens, OpenInode};
 use crate::last_size::LateWrite;
+use crate::pages::{HeldBack, Place};
 use crate::{Client, Known, entry};
 use bytes::Bytes;
 use rt::IoBuf;
@@ -27,6 +28,8 @@ pub struct Handle {
     pub(crate) inode: Arc<OpenInode>,
     /// It was opened for writing, too.
     writable: bool,
+    /// It counts among the inode's writers.
+    is_writer: AtomicBool,
     /// It is for reading only, and a lease under which contents may be kept was held when it was opened.
     keeps: AtomicBool,
     /// How many losses of content it has been told of.
@@ -55,7 +58,16 @@ impl Handle {
             (content.losses_found(), content.failures.count())
         };
         let (losses_told, failures_told) = (AtomicU64::new(losses), AtomicU64::new(failures));
-        Arc::new(Handle { inode, writable, keeps: AtomicBool::new(false), losses_told, failures_told })
+        let (is_writer, keeps) = (AtomicBool::new(writable), AtomicBool::new(false));
+        Arc::new(Handle { inode, writable, is_writer, keeps, losses_told, failures_told })
+    }
+
+    /// Nothing more will be written through it. What the last use of a file has to report goes on
+    /// beside those who open the file from now on.
+    pub(crate) fn end_writing(&self) {
+        if self.is_writer.swap(false, Ordering::Relaxed) {
+            self.inode.writers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Whether it was opened for writing.
@@ -85,9 +97,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.writable {
-            self.inode.writers.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.end_writing();
     }
 }
 
@@ -98,26 +108,6 @@ pub struct ReadHow {
     pub direct: bool,
     /// The reader keeps what it gets, until it is told to forget it.
     pub kept: bool,
-}
-
-/// Reads for the kernel's page cache wait while this exists.
-struct HeldBack<'a> {
-    fills: &'a Fills,
-    /// How often some were let through before.
-    passes: u64,
-}
-
-impl HeldBack<'_> {
-    /// Some were let through since.
-    fn is_out_of_date(&self) -> bool {
-        self.passes != self.fills.passes()
-    }
-}
-
-impl Drop for HeldBack<'_> {
-    fn drop(&mut self) {
-        self.fills.open();
-    }
 }
 
 /// How a write is meant.
@@ -207,6 +197,9 @@ impl Client {
         let need = if handle.writable { Need::Look } else { Need::Keep };
         match self.hold(&handle.inode, need).await {
             Ok(()) => {
+                if need == Need::Keep {
+                    handle.inode.wait_while_closing().await;
+                }
                 handle.keep(need == Need::Keep);
                 Ok(handle)
             }
@@ -396,7 +389,9 @@ impl Client {
                 return Ok(len);
             }
         }
-        let mut held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
+        let range = ByteRange::at(offset, len as u64);
+        let place = if how.append { Place::End } else { Place::At(range) };
+        let mut held_back = if how.written_back { None } else { self.hold_back_pages(inode, place).await };
         let is_kept = self.behind.is_some() && Box::pin(self.write_later(handle, offset, &buf, how)).await?;
         let kill = !is_kept && self.write_under_a_lease(inode, offset, &buf, how, held_back.as_mut()).await?;
         if kill {
@@ -406,7 +401,7 @@ impl Client {
             self.renew_pages(inode, held_back).await;
         }
         if how.direct && self.leases.is_alone() {
-            self.renew_range(inode, ByteRange::at(offset, len as u64)).await;
+            self.renew_range(inode, range).await;
         }
         if how.durable {
             Box::pin(self.sync_shape(inode)).await?;
@@ -452,45 +447,6 @@ impl Client {
             // Pages have come back since the kernel forgot them.
             let passes = self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
             held_back.iter_mut().for_each(|held_back| held_back.passes = passes);
-        }
-    }
-
-    /// Programs on this node could read from pages that the kernel keeps what was there before a write after others have seen what is
-    /// written, or a size that is beyond them, and find zeros there. So the kernel forgets them before the write, and reads that would
-    /// fill them again wait until it is done. Reads wait even where there are no pages yet: the file may be opened and read while the
-    /// write waits for its lease.
-    async fn hold_back_pages<'a>(&self, inode: &'a OpenInode) -> Option<HeldBack<'a>> {
-        if self.leases.is_alone() {
-            return None;
-        }
-        inode.fills.close();
-        let mut held_back = HeldBack { fills: &inode.fills, passes: inode.fills.passes() };
-        if inode.fills.is_filled() {
-            held_back.passes = self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
-        }
-        Some(held_back)
-    }
-
-    /// After a write: what reads have put back meanwhile is forgotten, too, since some were let through for the sake of a recall.
-    async fn renew_pages(&self, inode: &OpenInode, held_back: Option<HeldBack<'_>>) {
-        let Some(held_back) = held_back else { return };
-        if held_back.is_out_of_date() {
-            self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
-        }
-    }
-
-    /// After a write past the kernel's cache where no door is closed before reads: it has forgotten these pages before it sent the write, and reads
-    /// may have put them back before that was done.
-    async fn renew_range(&self, inode: &OpenInode, range: ByteRange) {
-        if !inode.fills.is_filled() {
-            return;
-        }
-        // While programs read, the other pages are of use to them. Once they have ended, a whole forgetting spares later writes theirs.
-        if !inode.fills.come_since_renewal() {
-            self.uncache(inode.ino, Some(inode), Pass::Once).await;
-        } else if let Some(face) = self.face() {
-            let others = [ByteRange::new(0, range.start), ByteRange::new(range.end, u64::MAX)];
-            face.forget(inode.ino, others.into_iter().filter(|other| !other.is_empty()).collect()).await;
         }
     }
 

@@ -46,6 +46,9 @@ const SETTLING: Duration = Duration::from_millis(20);
 /// What programs have to come with their next read, at first; it doubles each time the kernel has to forget once more, up to `MAX_REST`.
 const MIN_REST: Duration = Duration::from_millis(1);
 const MAX_REST: Duration = Duration::from_millis(64);
+/// Writes in a row that leave other pages alone while no read for the page cache comes. Each has
+/// the kernel forget, which takes as long as a read of a page.
+const MAX_SPARED: u64 = 256;
 
 /// The door of one inode.
 #[derive(Default)]
@@ -56,8 +59,10 @@ pub(crate) struct Fills {
     noted: AtomicU64,
     ended: AtomicU64,
     forgotten: AtomicU64,
-    /// Reads that had come when a write past the kernel's cache had it forget what that has changed.
+    /// Reads that had come when a write past the kernel's cache had it forget pages, and how many
+    /// writes have left other pages alone since reads came.
     renewed: AtomicU64,
+    spared: AtomicU64,
     /// Somebody wants to know when reads end.
     is_watched: AtomicBool,
 }
@@ -97,6 +102,13 @@ pub(crate) struct Look {
     pub(crate) waiting: Vec<ByteRange>,
     noted: u64,
     next: u64,
+}
+
+impl Look {
+    /// What the kernel need not forget where the pages of these bytes are to go.
+    pub(crate) fn spared(&self, range: ByteRange) -> Vec<ByteRange> {
+        apart(beside(range).into_iter().chain(self.waiting.iter().copied()).collect())
+    }
 }
 
 /// A read for the page cache.
@@ -154,10 +166,10 @@ impl Fills {
         Look { passes: door.passes, waiting, noted, next: door.next }
     }
 
-    /// The kernel has forgotten, and was told to after that look.
-    pub(crate) fn forgotten(&self, look: &Look) {
+    /// The kernel has forgotten the pages of these bytes, and was told to after that look.
+    pub(crate) fn forgotten(&self, look: &Look, range: ByteRange) {
         // Those who wait will fill pages.
-        if look.waiting.is_empty() {
+        if look.waiting.is_empty() && beside(range).iter().all(|other| other.is_empty()) {
             self.forgotten.fetch_max(look.noted, Ordering::SeqCst);
         }
     }
@@ -167,10 +179,16 @@ impl Fills {
         self.noted.load(Ordering::SeqCst) > self.forgotten.load(Ordering::SeqCst)
     }
 
-    /// Whether reads for the page cache have come since this was asked last.
-    pub(crate) fn come_since_renewal(&self) -> bool {
+    /// Whether a write leaves the pages alone that it doesn't change. They are of use while
+    /// programs read, but a program that has mapped the file asks for none while they stay. So the
+    /// first writes after a read leave them; then all pages go once, and later writes have none to
+    /// forget.
+    pub(crate) fn are_others_of_use(&self) -> bool {
         let noted = self.noted.load(Ordering::SeqCst);
-        self.renewed.swap(noted, Ordering::SeqCst) != noted
+        if self.renewed.swap(noted, Ordering::SeqCst) != noted {
+            self.spared.store(0, Ordering::SeqCst);
+        }
+        self.spared.fetch_add(1, Ordering::SeqCst) < MAX_SPARED
     }
 
     /// Waits at the door with a read of these bytes.
@@ -350,6 +368,13 @@ fn whole_pages(range: ByteRange) -> ByteRange {
     ByteRange { start, end: (range.end - range.end % page).max(start) }
 }
 
+/// The pages that have none of these bytes.
+fn beside(range: ByteRange) -> [ByteRange; 2] {
+    let page = BLOCK_SIZE as u64;
+    let end = range.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+    [ByteRange::new(0, range.start - range.start % page), ByteRange::new(end, u64::MAX)]
+}
+
 /// The same bytes as ranges in ascending order that don't touch each other.
 fn apart(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     ranges.retain(|range| !range.is_empty());
@@ -387,6 +412,8 @@ mod tests {
         let mixed =
             vec![range(8192, 12288), range(0, 4096), range(5, 5), range(4096, 8192), range(16384, 20480)];
         assert_eq!(apart(mixed), [range(0, 12288), range(16384, 20480)]);
+        assert_eq!(beside(range(5000, 8193)), [range(0, 4096), range(12288, u64::MAX)]);
+        assert!(beside(range(4095, u64::MAX)).iter().all(|other| other.is_empty()));
         assert_eq!(apart(vec![range(0, 9), range(2, 4), range(5, 6)]), [range(0, 9)]);
     }
 
@@ -412,7 +439,7 @@ mod tests {
         assert_eq!(fills.inside(), 1);
         fills.let_through(&look, Pass::Once);
         assert_eq!((poll(&mut first), poll(&mut second)), (None, Some(Entry::LetThrough(Pass::Once))));
-        fills.forgotten(&look);
+        fills.forgotten(&look, range(0, u64::MAX));
         drop(noted);
         assert!(fills.is_filled(), "one was spared");
 
@@ -420,9 +447,27 @@ mod tests {
         assert_eq!(poll(&mut first), Some(Entry::Free));
         let look = fills.look();
         assert!(look.waiting.is_empty());
-        fills.forgotten(&look);
+        fills.forgotten(&look, range(0, u64::MAX));
         assert!(!fills.is_filled());
         assert_eq!(fills.inside(), 0);
+    }
+
+    #[test]
+    fn other_pages_stay_beside_the_first_writes_after_a_read() {
+        let fills = Fills::new(false);
+        let rounds: Vec<_> = (0..2)
+            .map(|_| {
+                drop(fills.note());
+                (0..=MAX_SPARED).filter(|_| fills.are_others_of_use()).count() as u64
+            })
+            .collect();
+        assert_eq!(rounds, [MAX_SPARED; 2]);
+        let look = fills.look();
+        assert_eq!(look.spared(range(4097, 4098)), [range(0, 4096), range(8192, u64::MAX)]);
+        fills.forgotten(&look, range(4096, 8192));
+        assert!(fills.is_filled(), "some pages stay");
+        fills.forgotten(&look, range(1, u64::MAX));
+        assert!(!fills.is_filled());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use types::{Attr, FileKind, HashMap, InodeId, Layout, Timestamp};
 use wire::LeaseMode;
 
@@ -27,6 +28,11 @@ const CONTENDED_NS: u64 = 1_000_000_000;
 const CHANGED_NS: u64 = 200_000_000;
 /// The longest file of which that is so, bytes: without a kernel that reads ahead, small reads of long ones would take too long.
 const MAX_CHANGED: u64 = 1 << 20;
+
+/// How long after a close the kernel may take to tell that nothing more is written, and how often
+/// that is looked at.
+const CLOSING_NS: u64 = 5_000_000;
+const CLOSING_STEP: Duration = Duration::from_micros(200);
 
 /// The content of one inode in use.
 pub(crate) struct OpenInode {
@@ -49,6 +55,9 @@ pub(crate) struct OpenInode {
     pub(crate) recalled_ns: AtomicU64,
     /// When it was last known to have been changed just before, here or elsewhere, on the monotonic clock; 0 for never.
     changed_ns: AtomicU64,
+    /// When a descriptor for writing was closed last, which need not be the last of its file, on
+    /// the monotonic clock; 0 for never.
+    flushed_ns: AtomicU64,
 }
 
 impl OpenInode {
@@ -70,6 +79,7 @@ impl OpenInode {
             writers: AtomicUsize::new(0),
             recalled_ns: AtomicU64::new(node.recalled_ns),
             changed_ns: AtomicU64::new(node.changed_ns),
+            flushed_ns: AtomicU64::new(0),
         }
     }
 
@@ -94,6 +104,23 @@ impl OpenInode {
         self.writers.load(Ordering::Relaxed) > 0
             || self.is_contended()
             || is_within(CHANGED_NS, &self.changed_ns)
+    }
+
+    /// A descriptor for writing is closed.
+    pub(crate) fn note_flush(&self) {
+        self.flushed_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
+    }
+
+    /// A program has closed a long file, and another one opens it: the kernel tells of the end of
+    /// the first, and of the other one's beginning, at once and on several processors. Waits a
+    /// moment until the first has come.
+    pub(crate) async fn wait_while_closing(&self) {
+        if self.content.lock().size <= MAX_CHANGED {
+            return;
+        }
+        while self.writers.load(Ordering::Relaxed) > 0 && is_within(CLOSING_NS, &self.flushed_ns) {
+            rt::sleep(CLOSING_STEP).await;
+        }
     }
 
     /// Its content has been changed here, and is so long now.

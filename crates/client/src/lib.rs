@@ -44,6 +44,7 @@ mod making;
 mod missed;
 mod names;
 mod numbers;
+mod pages;
 mod patience;
 mod promise;
 mod ranges;

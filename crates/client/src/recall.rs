@@ -3,6 +3,7 @@
 use crate::closing::Blocks;
 use crate::fill::Pass;
 use crate::inode::{OpenInode, Usage};
+use crate::pages::ALL_PAGES;
 use crate::services::Service;
 use crate::{Client, unexpected};
 use parking_lot::Mutex;
@@ -278,15 +279,22 @@ impl Client {
 
     /// Has the kernel forget, until it surely has; how often reads had been let through by then.
     pub(crate) async fn uncache(&self, ino: InodeId, inode: Option<&OpenInode>, pass: Pass) -> u64 {
-        let Some(face) = self.face() else { return inode.map_or(0, |inode| inode.fills.passes()) };
-        let Some(inode) = inode else {
+        if let Some(inode) = inode {
+            return self.uncache_pages(inode, ALL_PAGES, pass).await;
+        }
+        if let Some(face) = self.face() {
             face.forget(ino, Vec::new()).await;
-            return 0;
-        };
+        }
+        0
+    }
+
+    /// The same of an inode in use, and of the pages of these bytes.
+    pub(crate) async fn uncache_pages(&self, inode: &OpenInode, range: ByteRange, pass: Pass) -> u64 {
+        let Some(face) = self.face() else { return inode.fills.passes() };
         for turn in 0.. {
             inode.fills.settle(turn).await;
             let look = inode.fills.look();
-            let mut forgetting = face.forget(ino, look.waiting.clone());
+            let mut forgetting = face.forget(inode.ino, look.spared(range));
             let mut waited = 0;
             while within(FORGET_PATIENCE, forgetting.as_mut()).await.is_none() {
                 waited += 1;
@@ -296,7 +304,7 @@ impl Client {
                 }
             }
             if inode.fills.passes() == look.passes {
-                inode.fills.forgotten(&look);
+                inode.fills.forgotten(&look, range);
                 return look.passes;
             }
         }

@@ -62,6 +62,12 @@ impl Agreement {
         self.minor >= abi::MINOR_EPOCHS
     }
 
+    /// True if a read or write past the page cache first writes back what programs have changed in
+    /// mapped pages, so that an open need not do that.
+    pub fn writes_mapped_pages_first(&self) -> bool {
+        self.flags & DIRECT_IO_ALLOW_MMAP != 0
+    }
+
     /// True if directories need no OPENDIR.
     pub fn without_opendir(&self) -> bool {
         self.flags & NO_OPENDIR_SUPPORT != 0

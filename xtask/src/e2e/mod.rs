@@ -214,6 +214,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::POWER_TESTS,
     machines::PROMISE_TESTS,
     machines::BEHIND_TESTS,
+    machines::MAPPED_TESTS,
     machines::RANGE_TESTS,
     machines::ADDRESS_TESTS,
 ];

@@ -92,7 +92,10 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
     let is_lost = core.shared.client.is_open_from_before(file.ino());
     let caching = || if is_lost { Caching::Direct } else { file.caching() };
     let shared_with = core.shared.is_shared.then(caching);
-    let open_flags = reply_flags(flags, shared_with);
+    let mut open_flags = reply_flags(flags, shared_with);
+    if is_lost || open_flags & fopen::DIRECT_IO != 0 && !core.shared.agreement.writes_mapped_pages_first() {
+        open_flags &= !fopen::KEEP_CACHE;
+    }
     let open = Arc::new(OpenFile { file, owners: Mutex::default(), failed_end: AtomicU64::new(0) });
     match core.shared.handles.insert(core.index, open.clone()) {
         Ok(fh) => Ok(OpenOut { fh, open_flags, backing_id: 0 }),
@@ -103,8 +106,10 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
     }
 }
 
-/// How the kernel treats an open file. One opened with O_DIRECT bypasses the page cache, and its writes run side by side. Others
-/// keep what is cached, since nothing changes behind the kernel's back without its being told.
+/// How the kernel treats an open file. One opened with O_DIRECT bypasses the page cache, and its
+/// writes run side by side. All keep what is cached, since nothing changes behind the kernel's back
+/// without its being told: without `FOPEN_KEEP_CACHE` an open that goes past the page cache would
+/// drop the pages that others read and have mapped.
 ///
 /// `shared_with`: where other clients are, and how the file may be cached beside them. There files opened for writing bypass the page
 /// cache, too, so that several clients can write them without handing anything to and fro.
@@ -113,11 +118,9 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
 /// drops the byte-range locks of the process on the file. When a file is opened, nobody can know
 /// whether a process will take one.
 fn reply_flags(flags: u32, shared_with: Option<Caching>) -> u32 {
-    if flags & O_DIRECT != 0 || shared_with == Some(Caching::Direct) {
-        fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
-    } else {
-        fopen::KEEP_CACHE
-    }
+    let is_direct = flags & O_DIRECT != 0 || shared_with == Some(Caching::Direct);
+    let past_the_cache = if is_direct { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 };
+    past_the_cache | fopen::KEEP_CACHE
 }
 
 pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<usize> {
@@ -165,9 +168,9 @@ mod tests {
     const O_WRONLY: u32 = libc::O_WRONLY as u32;
 
     #[test]
-    fn direct_files_bypass_the_cache_and_others_keep_it() {
+    fn direct_files_bypass_the_cache_and_all_keep_it() {
         let direct = reply_flags(O_RDWR | O_DIRECT, None);
-        assert_eq!(direct, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES);
+        assert_eq!(direct, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES | fopen::KEEP_CACHE);
         assert_eq!(reply_flags(O_RDWR, None), fopen::KEEP_CACHE);
     }
 

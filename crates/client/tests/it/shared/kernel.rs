@@ -19,6 +19,8 @@ use types::{ByteRange, InodeId};
 pub(crate) struct Kernel {
     /// Inodes that were forgotten, and when.
     pub(crate) forgotten: Mutex<Vec<(InodeId, u64)>>,
+    /// What was left out each time.
+    spared: Mutex<Vec<Vec<ByteRange>>>,
     /// A page of this inode that is being filled, which has to be waited for.
     filling: Mutex<Option<(InodeId, Arc<rt::sync::Event>)>>,
     /// Inodes that it never forgets.
@@ -28,7 +30,8 @@ pub(crate) struct Kernel {
 }
 
 impl Invalidate for Kernel {
-    fn forget(&self, ino: InodeId, _: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        self.spared.lock().push(except);
         Box::pin(async move {
             let (filling, is_all_busy) = (self.filling.lock().clone(), self.is_all_busy.load(Relaxed));
             if let Some((_, filled)) = filling.filter(|(filling, _)| is_all_busy || *filling == ino) {
@@ -344,5 +347,62 @@ fn a_file_that_is_being_changed_is_read_past_the_page_cache() {
         one.set_size(long.ino(), (1 << 20) + 1).await;
         one.release(long).await;
         assert_eq!(one.open_named("long", RDONLY).await.caching(), Caching::Kept, "it would be slow without");
+    });
+}
+
+/// A program that has mapped a file goes on with its pages when it, or another one of the same
+/// node, writes elsewhere in it.
+#[test]
+fn a_write_leaves_other_pages_alone_where_nobody_else_has_the_file() {
+    with_cluster(|cluster| async move {
+        const SIZE: usize = 4 * CHUNK;
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        let file = one.make("f").await;
+        one.put(&file, 0, SIZE, b'x').await;
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        one.read(&file, 0, IoBuf::alloc(CHUNK), kept).await.unwrap();
+        let spared = || std::mem::take(&mut *kernel.spared.lock());
+        spared();
+        one.put(&file, 5000, 100, b'y').await;
+        assert_eq!(spared(), [[ByteRange::new(0, 4096), ByteRange::new(8192, u64::MAX)]]);
+        one.append(&file, &[b'x'; 100]).await;
+        assert_eq!(spared(), [[ByteRange::new(0, SIZE as u64)]], "the last page has got longer");
+
+        let writer = two.open_named("f", RDWR).await;
+        two.put(&writer, 0, 100, b'z').await;
+        assert!(spared().iter().any(Vec::is_empty), "everything goes with the lease");
+        one.put(&file, 5000, 100, b'y').await;
+        assert!(spared().is_empty(), "there is nothing to forget");
+    });
+}
+
+/// What has to be reported of a file that was written takes longer than its next user takes to open
+/// it.
+#[test]
+fn a_long_file_is_kept_for_whoever_opens_it_while_its_last_writer_goes() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        for number in 0..2 {
+            let name = format!("long{number}");
+            let writer = one.make(&name).await;
+            one.put(&writer, 0, (1 << 20) + 1, b'x').await;
+            one.flush(&writer).await.unwrap();
+            let closer = one.clone();
+            rt::spawn(async move {
+                // The kernel tells of the end of a descriptor when its close has returned.
+                rt::sleep(Duration::from_millis(number)).await;
+                closer.release(writer).await;
+            });
+            let reader = one.open_named(&name, RDONLY).await;
+            assert_eq!(reader.caching(), Caching::Kept, "{name}");
+        }
+        let writer = one.make("open").await;
+        one.put(&writer, 0, (1 << 20) + 1, b'x').await;
+        one.flush(&writer).await.unwrap();
+        let reader = one.open_named("open", RDONLY).await;
+        assert_eq!(reader.caching(), Caching::Direct, "a copy of the descriptor was closed");
     });
 }

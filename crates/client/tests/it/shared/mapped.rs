@@ -120,6 +120,27 @@ impl Mapping {
         }
     }
 
+    /// The program writes past its mapping. The kernel writes the page back and drops it before it
+    /// sends the write.
+    async fn write(&self, number: usize, byte: u8) {
+        self.drop_page(number).await;
+        self.client().put(&self.file, number * PAGE, PAGE, byte).await;
+    }
+
+    async fn drop_page(&self, number: usize) {
+        loop {
+            if matches!(self.page(number), Page::Dirty(_)) {
+                self.laundered.fetch_add(1, Relaxed);
+            }
+            self.write_back(number).await;
+            let mut pages = self.pages.lock();
+            if matches!(pages[number], Page::Absent | Page::Clean(_)) {
+                pages[number] = Page::Absent;
+                return;
+            }
+        }
+    }
+
     async fn write_all_back(&self) {
         for number in 0..PAGES {
             self.write_back(number).await;
@@ -136,17 +157,7 @@ impl Invalidate for Mapping {
                 except.iter().any(|range| range.overlaps(page))
             };
             for number in pages.filter(|page| !is_spared(page)) {
-                loop {
-                    if matches!(self.page(number), Page::Dirty(_)) {
-                        self.laundered.fetch_add(1, Relaxed);
-                    }
-                    self.write_back(number).await;
-                    let mut pages = self.pages.lock();
-                    if matches!(pages[number], Page::Absent | Page::Clean(_)) {
-                        pages[number] = Page::Absent;
-                        break;
-                    }
-                }
+                self.drop_page(number).await;
             }
         })
     }
@@ -169,8 +180,12 @@ async fn use_mapping(map: &Arc<Mapping>) -> Vec<u8> {
     for step in 1..=STEPS {
         let number = dice(PAGES as u64) as usize;
         match dice(10) {
-            0..4 => {
+            0..3 => {
                 in_time("a change", map.change(number, step)).await;
+                expected[number] = step;
+            }
+            3 => {
+                in_time("a write", map.write(number, step)).await;
                 expected[number] = step;
             }
             4..7 => {

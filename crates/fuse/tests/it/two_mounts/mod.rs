@@ -7,6 +7,7 @@ mod busy;
 mod hanging;
 mod listing;
 mod locks;
+mod pages;
 mod removed;
 mod sparse;
 
@@ -171,6 +172,8 @@ fn check_all(name: &str, transport: Transport) {
     a_change_of_permissions_counts_at_once(&cluster);
     a_deleted_file_stays_while_it_is_open(&cluster);
     a_failed_write_takes_nothing_away_from_others(&cluster);
+    pages::a_mapping_keeps_its_pages_beside_writes(&cluster);
+    pages::what_was_just_written_in_records_is_read_ahead(&cluster);
     writes_that_wait_for_the_kernel_let_its_reads_pass(&cluster);
     busy::who_reads_page_after_page_keeps_nobody_from_writing(&cluster);
     // There are lanes for all from then on.
