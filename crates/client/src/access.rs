@@ -211,6 +211,8 @@ impl Client {
         let answer = self.ask(MetaOp::Open { ino: inode.ino, wish }).await?;
         let info = file_info(answer.reply)?;
         inode.note_changes(&info.attr);
+        inode.quiet_until_ns.store(0, Ordering::Relaxed);
+        self.note_flags(answer.asked, &info.attr);
         let granted = {
             // The lease is looked at under this lock, under which a recall unloads what is loaded.
             let mut content = inode.content.lock();

@@ -3,7 +3,7 @@
 use crate::lease::Asked;
 use std::collections::VecDeque;
 use std::ops::Range;
-use types::{Attr, Credentials, InodeId, mode};
+use types::{Attr, Credentials, FileKind, InodeId, mode};
 use wire::MetaReply;
 
 /// Numbers that are asked for at first, and when that was too few.
@@ -86,5 +86,7 @@ pub(crate) fn newborn(ino: InodeId, directory: &Attr, who: Credentials, permissi
         mtime: now,
         ctime: now,
         btime: now,
+        flags: directory.flags.inherited(FileKind::Regular),
+        project: directory.flags.project_inside(directory.project),
     }
 }

@@ -168,6 +168,8 @@ mod tests {
             mtime: now,
             ctime: now,
             btime: now,
+            flags: types::InodeFlags::NONE,
+            project: types::ProjectId(0),
         }
     }
 

@@ -32,6 +32,8 @@ pub struct Handle {
     is_writer: AtomicBool,
     /// It is for reading only, and a lease under which contents may be kept was held when it was opened.
     keeps: AtomicBool,
+    /// Its file is append-only, and was so when it was opened.
+    pub(crate) append_only: AtomicBool,
     /// How many losses of content it has been told of.
     pub(crate) losses_told: AtomicU64,
     /// The same of writes that could not be stored after they had been kept.
@@ -58,8 +60,9 @@ impl Handle {
             (content.losses_found(), content.failures.count())
         };
         let (losses_told, failures_told) = (AtomicU64::new(losses), AtomicU64::new(failures));
-        let (is_writer, keeps) = (AtomicBool::new(writable), AtomicBool::new(false));
-        Arc::new(Handle { inode, writable, is_writer, keeps, losses_told, failures_told })
+        let (keeps, append_only) = (AtomicBool::new(false), AtomicBool::new(false));
+        let is_writer = AtomicBool::new(writable);
+        Arc::new(Handle { inode, writable, is_writer, keeps, append_only, losses_told, failures_told })
     }
 
     /// Nothing more will be written through it. What the last use of a file has to report goes on
@@ -108,6 +111,8 @@ pub struct ReadHow {
     pub direct: bool,
     /// The reader keeps what it gets, until it is told to forget it.
     pub kept: bool,
+    /// It doesn't show in the access time (`O_NOATIME`).
+    pub no_atime: bool,
 }
 
 /// How a write is meant.
@@ -121,6 +126,8 @@ pub struct WriteHow {
     pub kill_suid_sgid: bool,
     /// At the end of the file, wherever that is now (`O_APPEND`); the offset doesn't count.
     pub append: bool,
+    /// Through a descriptor with `O_APPEND`, also where the kernel says the place.
+    pub o_append: bool,
     /// The kernel's page cache writes back what it has: nothing of it is out of date there.
     pub written_back: bool,
 }
@@ -191,23 +198,25 @@ impl Client {
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<Arc<Handle>> {
         self.may_open(credentials, ino, flags).await?;
         let handle = Handle::new(self.inodes.acquire(ino), flags);
-        if self.leases.is_alone() {
-            return Ok(handle);
-        }
-        let need = if handle.writable { Need::Look } else { Need::Keep };
-        match self.hold(&handle.inode, need).await {
-            Ok(()) => {
-                if need == Need::Keep {
-                    handle.inode.wait_while_closing().await;
-                }
-                handle.keep(need == Need::Keep);
-                Ok(handle)
-            }
+        match self.hold_opened(&handle, flags).await {
+            Ok(()) => Ok(handle),
             Err(error) => {
                 self.end_use(&handle.inode).await;
                 Err(error)
             }
         }
+    }
+
+    async fn hold_opened(&self, handle: &Handle, flags: u32) -> Result<()> {
+        if !self.leases.is_alone() {
+            let need = if handle.writable { Need::Look } else { Need::Keep };
+            self.hold(&handle.inode, need).await?;
+            if need == Need::Keep {
+                handle.inode.wait_while_closing().await;
+            }
+            handle.keep(need == Need::Keep);
+        }
+        self.refuse_writer(handle, flags).await
     }
 
     /// Makes a regular file, or finds the one that another client made first, and opens it.
@@ -250,13 +259,19 @@ impl Client {
                 content.begin_with(&attr, fresh, lease, Bytes::new());
             }
         }
-        self.hold_made(&handle).await?;
+        let found_with = fresh.is_none().then_some(flags);
+        self.hold_made(&handle, found_with).await?;
         Ok((self.known(asked, parent, self.inodes.overlay(attr)), handle))
     }
 
-    /// Makes sure that the service knows that a file is open that was made or found just now.
-    async fn hold_made(&self, handle: &Handle) -> Result<()> {
-        if let Err(error) = self.hold(&handle.inode, Need::Look).await {
+    /// Makes sure that the service knows that a file is open that was made just now, or found and
+    /// opened with these flags.
+    async fn hold_made(&self, handle: &Handle, found_with: Option<u32>) -> Result<()> {
+        let held = async {
+            self.hold(&handle.inode, Need::Look).await?;
+            if let Some(flags) = found_with { self.refuse_writer(handle, flags).await } else { Ok(()) }
+        };
+        if let Err(error) = held.await {
             self.end_use(&handle.inode).await;
             self.inodes.forget(handle.ino(), 1);
             return Err(error);
@@ -283,13 +298,18 @@ impl Client {
         let handle = Handle::new(self.inodes.acquire(attr.ino), flags);
         self.inodes.unlinked(attr.ino);
         handle.inode.content.lock().unsynced_names.made(losses);
-        self.hold_made(&handle).await?;
+        self.hold_made(&handle, None).await?;
         Ok((self.known(asked, parent, attr), handle))
     }
 
     /// Fills `buf` from `offset`; returns how many of its bytes are before the end of the file.
     pub async fn read(&self, handle: &Arc<Handle>, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
-        self.while_lease_lasts(async || self.read_now(&handle.inode, offset, buf.clone(), how).await).await
+        let read = async || self.read_now(&handle.inode, offset, buf.clone(), how).await;
+        let len = self.while_lease_lasts(read).await?;
+        if len > 0 && !how.no_atime {
+            self.note_read(&handle.inode);
+        }
+        Ok(len)
     }
 
     async fn read_now(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
@@ -382,6 +402,9 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
+        handle.refuse_unless(how.append || how.o_append)?;
+        // The next read is the first one after a change.
+        inode.quiet_until_ns.store(0, Ordering::Relaxed);
         if inode.promise().is_some() && !how.durable {
             // It is empty as yet.
             let start = if how.append { 0 } else { offset };
@@ -657,6 +680,7 @@ impl Content {
         self.epoch = self.epoch.max(info.epoch);
         self.cut_pending |= info.uncut;
         self.note_mode(info.attr.mode);
+        self.note_times(&info.attr);
     }
 }
 

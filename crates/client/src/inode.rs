@@ -3,11 +3,14 @@
 //! An inode has a node here while the kernel knows it or a file of it is open. Its [`OpenInode`] exists while somebody uses its
 //! content; it holds what reads and writes need, so that they ask nobody.
 
+use crate::accessed::Accesses;
 use crate::behind::{Failures, Kept};
 use crate::epoch::Under;
 use crate::fill::Fills;
+use crate::flags::KnownFlags;
 use crate::landing::Landing;
 use crate::last_size::LastSize;
+use crate::lease::Asked;
 use crate::promise::Promised;
 use crate::verifiers::Unsynced;
 use parking_lot::{Mutex, MutexGuard};
@@ -15,7 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use types::{Attr, FileKind, HashMap, InodeId, Layout, Timestamp};
+use types::{Attr, FileKind, HashMap, InodeFlags, InodeId, Layout, Timestamp};
 use wire::LeaseMode;
 
 /// Shards of the table; a power of two, many more than cores.
@@ -58,6 +61,8 @@ pub(crate) struct OpenInode {
     /// When a descriptor for writing was closed last, which need not be the last of its file, on
     /// the monotonic clock; 0 for never.
     flushed_ns: AtomicU64,
+    /// Until when no read of it shows in its access time, on the monotonic clock.
+    pub(crate) quiet_until_ns: AtomicU64,
 }
 
 impl OpenInode {
@@ -80,6 +85,7 @@ impl OpenInode {
             recalled_ns: AtomicU64::new(node.recalled_ns),
             changed_ns: AtomicU64::new(node.changed_ns),
             flushed_ns: AtomicU64::new(0),
+            quiet_until_ns: AtomicU64::new(0),
         }
     }
 
@@ -175,6 +181,10 @@ pub(crate) struct Content {
     pub(crate) cut_pending: bool,
     /// It has setuid or setgid, which a write may have to clear.
     pub(crate) privileged: bool,
+    /// When it was last read, as far as that shows.
+    pub(crate) atime: Timestamp,
+    /// When content or inode were last changed, but for changes that aren't reported yet.
+    pub(crate) changed: Timestamp,
     /// A change of size or inline content was sent to the service and not answered: what is known is asked for again before it is used.
     pub(crate) doubted: bool,
     /// `BeginWrite` was granted and `EndWrite` has yet to end it.
@@ -217,6 +227,8 @@ impl Default for Content {
             bare: false,
             cut_pending: false,
             privileged: false,
+            atime: Timestamp::default(),
+            changed: Timestamp::default(),
             doubted: false,
             writing: false,
             end_in_doubt: false,
@@ -294,6 +306,8 @@ struct Node {
     unlinked: bool,
     /// The kernel's references are to a directory.
     is_directory: bool,
+    /// Its flags, as far as they were told.
+    flags: Option<KnownFlags>,
     /// The kernel may have pages from when it was open. They outlive the files that they were read through, and go with the references.
     filled: bool,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
@@ -344,6 +358,8 @@ pub(crate) struct InodeTable {
     some_abandoned: rt::sync::Event,
     /// The session has no leases to let go.
     is_alone: bool,
+    /// Files that were read.
+    pub(crate) accesses: Accesses,
     /// Inodes that nobody here may have a use of any more.
     idle: Mutex<Vec<InodeId>>,
     some_idle: rt::sync::Event,
@@ -363,6 +379,7 @@ impl Default for InodeTable {
             abandoned: Mutex::default(),
             some_abandoned: rt::sync::Event::default(),
             is_alone: false,
+            accesses: Accesses::default(),
             idle: Mutex::default(),
             some_idle: rt::sync::Event::default(),
             unreported: Mutex::default(),
@@ -400,6 +417,19 @@ impl InodeTable {
         self.shard(ino).get(&ino).is_some_and(|node| node.is_directory)
     }
 
+    /// An answer told the flags of an inode; `None`: they have changed. Those of inodes that nobody
+    /// here refers to are forgotten.
+    pub(crate) fn note_flags(&self, ino: InodeId, asked: Asked, flags: Option<InodeFlags>) {
+        if let Some(node) = self.shard(ino).get_mut(&ino) {
+            node.flags = KnownFlags::newer(node.flags, asked, flags);
+        }
+    }
+
+    /// What was told last.
+    pub(crate) fn flags(&self, ino: InodeId) -> Option<KnownFlags> {
+        self.shard(ino).get(&ino)?.flags
+    }
+
     fn heir_of(&self, ino: InodeId) -> Option<&Arc<InodeTable>> {
         self.heirs[ino.0 as usize % SHARDS].get()
     }
@@ -429,6 +459,7 @@ impl InodeTable {
         self.some_abandoned.set();
         self.some_idle.set();
         self.some_unreported.set();
+        self.accesses.wake();
     }
 
     /// The kernel dropped references.
@@ -656,6 +687,7 @@ impl InodeTable {
     /// Lays what only this session knows yet over attributes from the metadata service, except for
     /// [allocated blocks](InodeTable::unreported_chunks).
     pub(crate) fn overlay(&self, mut attr: Attr) -> Attr {
+        attr.atime = self.accesses.latest(attr.ino, attr.atime);
         if let Some(open) = self.open(attr.ino) {
             let content = open.content.lock();
             if content.loaded && content.writing && content.unreported {

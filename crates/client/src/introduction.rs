@@ -14,6 +14,7 @@ use wire::{MetaOp, Number};
 const CAP_CHOWN: u64 = 1;
 const CAP_DAC_OVERRIDE: u64 = 1 << 1;
 const CAP_FOWNER: u64 = 1 << 3;
+const CAP_LINUX_IMMUTABLE: u64 = 1 << 9;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_MKNOD: u64 = 1 << 27;
 const CAP_SETFCAP: u64 = 1 << 31;
@@ -81,6 +82,7 @@ fn overrides(standing: &Standing, op: &MetaOp) -> bool {
     let needed = match op {
         MetaOp::MayOpen { .. } => CAP_DAC_OVERRIDE,
         MetaOp::SetPattern { .. } | MetaOp::Migrate { .. } => CAP_FOWNER | CAP_SYS_ADMIN,
+        MetaOp::Setattr { set, .. } if set.flags.is_some() => CAP_FOWNER | CAP_LINUX_IMMUTABLE,
         // The kernel has checked which of them the change needs.
         _ => CAP_CHOWN | CAP_DAC_OVERRIDE | CAP_FOWNER | CAP_SYS_ADMIN | CAP_MKNOD | CAP_SETFCAP,
     };

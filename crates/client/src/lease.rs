@@ -68,6 +68,11 @@ impl Asked {
     pub(crate) fn clock(self) -> u64 {
         self.clock
     }
+
+    /// Whether it was asked later than another.
+    pub(crate) fn is_after(self, other: Asked) -> bool {
+        self.id > other.id
+    }
 }
 
 /// An answer whose grants have been taken into the table.

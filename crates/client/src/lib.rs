@@ -15,6 +15,7 @@
 //! - What is kept of the service's answers is kept under a lease, until its recall has been answered (see `lease`).
 
 mod access;
+mod accessed;
 mod anonymous;
 mod aside;
 mod behind;
@@ -31,6 +32,7 @@ mod doubt;
 mod epoch;
 mod file;
 mod fill;
+mod flags;
 mod follow;
 mod habit;
 mod held;
@@ -55,6 +57,7 @@ mod shape;
 mod silence;
 mod succession;
 mod sync;
+mod usage;
 mod verifiers;
 mod xattr;
 
@@ -64,6 +67,7 @@ pub use file::{Caching, Handle, ReadHow, WriteHow};
 pub use names::{Found, Known};
 pub use recall::{Invalidate, Standing};
 pub use succession::{Begin, File, Lineage, Replaced, Succession};
+pub use usage::StatFs;
 
 use complete::CompleteDirectories;
 use data::Keeper;
@@ -113,23 +117,6 @@ pub struct ClientOptions {
     pub alone: bool,
 }
 
-/// What `statfs` tells.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StatFs {
-    /// Bytes of a block.
-    pub block_size: u32,
-    /// Blocks in all.
-    pub blocks: u64,
-    /// Free blocks.
-    pub blocks_free: u64,
-    /// Inodes in all.
-    pub files: u64,
-    /// Free inodes.
-    pub files_free: u64,
-    /// Longest name, bytes.
-    pub name_max: u32,
-}
-
 /// One session with a cluster. Shared by all cores.
 pub struct Client {
     session: SessionId,
@@ -161,6 +148,7 @@ pub struct Client {
     recalls: Recalls,
     held_locks: held::HeldLocks,
     undos: lock::Undos,
+    usage: usage::KnownUsage,
     silence: silence::Silence,
     face: Mutex<Option<Weak<dyn Invalidate>>>,
     /// Why the session has ended.
@@ -200,6 +188,7 @@ impl Client {
             recalls: Recalls::default(),
             held_locks: held::HeldLocks::default(),
             undos: lock::Undos::default(),
+            usage: usage::KnownUsage::default(),
             silence: silence::Silence::default(),
             face: Mutex::new(None),
             ended: Mutex::new(None),
@@ -362,23 +351,6 @@ impl Client {
         }
     }
 
-    /// Space of all targets together, as management measured it a moment ago: it knows which targets share a disk.
-    pub async fn statfs(&self) -> Result<StatFs> {
-        const BLOCK: u64 = 4096;
-        const FILES: u64 = 1 << 40;
-        let map = self.map.read().expect("nobody panics while holding the map").clone();
-        let capacity: u64 = map.targets.iter().map(|target| target.capacity).sum();
-        let free: u64 = map.targets.iter().map(|target| target.free).sum();
-        Ok(StatFs {
-            block_size: BLOCK as u32,
-            blocks: capacity / BLOCK,
-            blocks_free: free / BLOCK,
-            files: FILES,
-            files_free: FILES,
-            name_max: 255,
-        })
-    }
-
     /// Reports every open file; the first failure is told after all were tried. Side by side, so that a service that is gone is waited for
     /// once and not once for each file.
     pub(crate) async fn report_all(&self, done: bool) -> Result<()> {
@@ -406,6 +378,7 @@ impl Client {
             }
         }
         rt::spawn(self.clone().report_closed());
+        rt::spawn(self.clone().report_accesses());
         loop {
             self.inodes.wait_for_abandoned().await;
             if self.is_over() {
@@ -422,6 +395,7 @@ impl Client {
         let outcome = self.keep_all_promises().await;
         let outcome = outcome.and(self.write_all_back().await);
         let outcome = outcome.and(self.report_all(true).await);
+        self.report_accesses_now().await;
         for ino in self.inodes.take_abandoned() {
             self.reclaim(ino).await;
         }

@@ -8,6 +8,7 @@ use crate::{Client, entry, unexpected};
 use bytes::Bytes;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use types::{Attr, Credentials, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply, RenameMode};
 
@@ -191,6 +192,7 @@ impl Client {
             let reports = self.inodes.reports(ino);
             let answer = self.ask(MetaOp::Getattr { ino }).await?;
             let attr = self.inodes.overlay(entry(answer.reply)?);
+            self.note_flags(answer.asked, &attr);
             if self.inodes.reports(ino) != reports {
                 continue;
             }
@@ -277,6 +279,9 @@ impl Client {
         }
         let open = self.inodes.open(ino);
         let reports = self.inodes.all_reports();
+        if set.atime.is_some() {
+            self.inodes.accesses.forget(ino);
+        }
         let answer = match &open {
             Some(open) if set.mtime.is_some() && open.content.lock().is_unfinished() => {
                 // Alone, so that the report of an earlier write (a close is reported late) can't overwrite the time that is set.
@@ -289,7 +294,10 @@ impl Client {
         };
         let attr = entry(answer.reply)?;
         if let Some(open) = open {
-            open.content.lock().note_mode(attr.mode);
+            let mut content = open.content.lock();
+            content.note_mode(attr.mode);
+            content.note_times(&attr);
+            open.quiet_until_ns.store(0, Ordering::Relaxed);
         }
         self.current(reports, self.known(answer.asked, ino, self.inodes.overlay(attr))).await
     }
@@ -409,6 +417,7 @@ impl Client {
     /// Attributes with what may be kept of them, now. Those of a file whose blocks have to be asked for may not.
     pub(crate) fn known(&self, asked: Asked, parent: InodeId, attr: Attr) -> Known {
         let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
+        self.note_flags(asked, &attr);
         Known {
             attr,
             name_trusted: self.leases.may_be_kept(asked, parent),

@@ -418,6 +418,7 @@ impl Client {
             return None;
         }
         self.inodes.remember(ino, FileKind::Regular);
+        self.note_flags(asked, &attr);
         let handle = Handle::new(self.inodes.acquire(ino), flags);
         self.sweep();
         let name_trusted = self.leases.may_be_kept(asked, parent);

@@ -52,6 +52,11 @@ pub trait Invalidate: Send + Sync {
     /// The session has ended, and no advisory lock is held any more. Nothing is asked of the next session yet.
     fn lost_locks(&self) {}
 
+    /// Whether reads are to show in the access times of files. Asked seldom.
+    fn keeps_access_times(&self) -> bool {
+        false
+    }
+
     /// What is known of the user of a thread that is waiting for an answer, beyond its ids. `None` when the thread can't be seen, or acts for
     /// another user. It may read a file of the kernel's.
     fn standing(&self, credentials: Credentials) -> Option<Standing> {

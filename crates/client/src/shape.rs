@@ -187,6 +187,7 @@ impl Client {
             ZERO_RANGE => Allocate::Zero,
             _ => return Err(Errno::EOPNOTSUPP.into()),
         };
+        handle.refuse_unless(how == Allocate::Reserve)?;
         self.while_lease_lasts(async || self.allocate(&handle.inode, mode, how, range).await).await
     }
 

@@ -24,6 +24,8 @@ pub enum Kind {
     StrayRecord,
     /// The next inode number of a partition was already given out.
     NextNumber,
+    /// The number of inodes that is on record for a partition isn't that of those that there are.
+    InodeCount,
     /// A chunk file that no file owns.
     StrayChunkFile,
     /// A chunk file that should be there and isn't.

@@ -4,7 +4,7 @@ use crate::Subject;
 use crate::finding::{Kind, Report};
 use crate::tree::{Known, Name, Tree};
 use namespace::keys;
-use namespace::record::Inode;
+use namespace::record::{Inode, Next};
 use std::collections::BTreeMap;
 use types::{HashMap, HashSet, InodeId, PartitionId, mode};
 
@@ -39,7 +39,7 @@ pub(crate) enum Change {
     },
     Next {
         partition: PartitionId,
-        sequence: u64,
+        next: Next,
     },
 }
 
@@ -250,28 +250,49 @@ fn records(tree: &Tree, checker: &mut Checker<'_>) {
     }
 }
 
-/// Numbers that a partition would give out a second time.
+/// Numbers that a partition would give out a second time, and counts of inodes that aren't right.
 fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
     /// What a partition without a record hands out first: 1 is the root's.
-    const FIRST: u64 = 2;
-    let mut largest: BTreeMap<PartitionId, u64> = BTreeMap::new();
-    let stored = tree.inodes.iter().filter(|(_, known)| known.inode.is_some()).map(|(&ino, _)| ino);
-    for ino in stored.chain(tree.doomed.keys().map(|name| name.of_chunk_file())) {
-        let largest = largest.entry(ino.partition()).or_default();
-        *largest = ino.sequence().max(*largest);
+    const FIRST: Next = Next { sequence: 2, inodes: Some(0) };
+    /// What there is of a partition.
+    #[derive(Default)]
+    struct Found {
+        largest: u64,
+        inodes: u64,
     }
-    for (partition, used) in largest {
+    let mut partitions: BTreeMap<PartitionId, Found> =
+        tree.next.keys().map(|partition| (*partition, Found::default())).collect();
+    let stored = tree.inodes.iter().filter(|(_, known)| known.inode.is_some());
+    for (ino, inodes) in stored
+        .map(|(&ino, _)| (ino, u64::from(ino != InodeId::ROOT)))
+        .chain(tree.doomed.keys().map(|name| (name.of_chunk_file(), 0)))
+    {
+        let found = partitions.entry(ino.partition()).or_default();
+        found.largest = found.largest.max(ino.sequence());
+        found.inodes += inodes;
+    }
+    // A record that is missing, damaged or superfluous has been found already; then the count is
+    // only set.
+    let explains_counts = checker.report.findings.len().checked_sub(1);
+    for (partition, Found { largest, inodes }) in partitions {
         let next = tree.next.get(&partition).copied().unwrap_or(FIRST);
-        if next <= used {
-            let cause = format!("the next inode number is {next}, but {used} is in use");
-            let change = Change::Next { partition, sequence: used + 1 };
-            checker.found(
-                Kind::NextNumber,
-                format!("partition {partition}"),
-                cause,
-                "repair sets it",
-                change,
-            );
+        // An earlier version didn't count them.
+        let inodes = next.inodes.map(|_| inodes);
+        let change = Next { sequence: next.sequence.max(largest + 1), inodes };
+        if next == change {
+            continue;
+        }
+        let change = Change::Next { partition, next: change };
+        let object = format!("partition {partition}");
+        if next.sequence <= largest {
+            let cause = format!("the next inode number is {}, but {largest} is in use", next.sequence);
+            checker.found(Kind::NextNumber, object, cause, "repair sets it", change);
+        } else if let Some(finding) = explains_counts {
+            checker.fixes.push(Fix { finding, change });
+        } else {
+            let [counted, there] = [next.inodes, inodes].map(Option::unwrap_or_default);
+            let cause = format!("{counted} inodes are counted, and there are {there}");
+            checker.found(Kind::InodeCount, object, cause, "repair sets it", change);
         }
     }
 }

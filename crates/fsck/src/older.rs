@@ -14,7 +14,7 @@ pub(crate) const REMEDY: &str = "weft meta restore puts a newer copy of the meta
 /// Whether the metadata has yet to give out the number of a chunk file's inode.
 pub(crate) fn is_newer(tree: &Tree, name: InodeId) -> bool {
     let ino = name.of_chunk_file();
-    let next = tree.next.get(&ino.partition()).copied().unwrap_or(0);
+    let next = tree.next.get(&ino.partition()).map_or(0, |next| next.sequence);
     ino.sequence() >= next && tree.inode(ino).is_none()
 }
 

@@ -44,8 +44,8 @@ fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
         }
         Change::Links { ino, nlink } => edit(subject, *ino, |inode| inode.nlink = *nlink)?,
         Change::Parent { ino, parent } => edit(subject, *ino, |inode| inode.parent = parent.0)?,
-        Change::Next { partition, sequence } => {
-            vec![(keys::next(*partition).to_vec(), Some(Next { sequence: *sequence }.encode_to_vec().into()))]
+        Change::Next { partition, next } => {
+            vec![(keys::next(*partition).to_vec(), Some(next.encode_to_vec().into()))]
         }
         Change::Rescue { ino, subdirectories } => rescue(subject, *ino, *subdirectories)?,
     })
@@ -107,11 +107,12 @@ fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
     let mut root = load(subject, InodeId::ROOT)?;
     let partition = InodeId::ROOT.partition();
     let next_key = keys::next(partition);
-    let sequence = match subject.engine.get(&next_key).map_err(unreadable)? {
-        Some(value) => record::decode::<Next>(&next_key, value)?.sequence,
-        None => InodeId::ROOT.sequence() + 1,
+    let next = match subject.engine.get(&next_key).map_err(unreadable)? {
+        Some(value) => record::decode::<Next>(&next_key, value)?,
+        None => Next { sequence: InodeId::ROOT.sequence() + 1, inodes: Some(0) },
     };
-    let dir = InodeId::new(partition, sequence);
+    let dir = InodeId::new(partition, next.sequence);
+    let next = Next { sequence: next.sequence + 1, inodes: next.inodes.map(|inodes| inodes + 1) };
     let directory = Inode {
         mode: mode::S_IFDIR | 0o700,
         nlink: 2,
@@ -119,13 +120,15 @@ fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
         xattr_names: 0,
         xattr_values: 0,
         default_acl: false,
+        flags: 0,
+        project: 0,
         access_acl: false,
         ..root.clone()
     };
     root.nlink += 1;
     let writes = vec![
         (root_key, Some(Entry::new(dir, directory.mode).encode_to_vec().into())),
-        (next_key.to_vec(), Some(Next { sequence: sequence + 1 }.encode_to_vec().into())),
+        (next_key.to_vec(), Some(next.encode_to_vec().into())),
         store(InodeId::ROOT, &root),
     ];
     Ok((dir, directory, writes))

@@ -44,7 +44,7 @@ pub(crate) struct Tree {
     pub(crate) attributes: Vec<(Vec<u8>, InodeId)>,
     /// Inodes with inline content.
     pub(crate) inline: BTreeSet<InodeId>,
-    pub(crate) next: BTreeMap<PartitionId, u64>,
+    pub(crate) next: BTreeMap<PartitionId, Next>,
     /// Keys whose value can't be decoded.
     pub(crate) damaged: Vec<Vec<u8>>,
 }
@@ -161,7 +161,7 @@ impl Tree {
             }
             Key::Next(partition) => {
                 let next: Next = record::decode(key, value).map_err(failed)?;
-                self.next.insert(partition, next.sequence);
+                self.next.insert(partition, next);
             }
             Key::Owner(_) | Key::Operation { .. } | Key::Session(_) => {
                 return Err("it is in the wrong partition".into());

@@ -61,6 +61,13 @@ impl Mount {
         self.device.as_raw_fd()
     }
 
+    /// Whether reads show in the access times of files: not on a mount with `noatime`, or a
+    /// read-only one. A remount may change that.
+    pub fn keeps_access_times(&self) -> bool {
+        let Ok(table) = fs::read("/proc/self/mountinfo") else { return false };
+        self.number.is_some_and(|number| keeps_access_times(&table, number))
+    }
+
     /// Sets the read-ahead, which INIT can only lower.
     pub fn set_read_ahead(&self) {
         let Some((major, minor)) = self.number else { return };
@@ -212,6 +219,15 @@ fn number_in_mountinfo(table: &[u8], mountpoint: &Path) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
+/// Whether a mount that is in this table has neither `noatime` nor `ro`.
+fn keeps_access_times(table: &[u8], (major, minor): (u32, u32)) -> bool {
+    let number = format!("{major}:{minor}");
+    let mut lines = table.split(|&b| b == b'\n').map(|line| line.split(|&b| b == b' ').collect::<Vec<_>>());
+    let Some(line) = lines.find(|line| line.get(2) == Some(&number.as_bytes())) else { return false };
+    let mut options = line.get(5).copied().unwrap_or_default().split(|&b| b == b',');
+    !options.any(|option| option == b"noatime" || option == b"ro")
+}
+
 /// Undoes the kernel's octal escapes of blanks and backslashes.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(field.len());
@@ -253,6 +269,15 @@ mod tests {
         assert_eq!(number_in_mountinfo(table, Path::new("/mnt/other")), None);
         assert_eq!(number_in_mountinfo(table, Path::new("/mnt")), None);
         assert_eq!(number_in_mountinfo(b"", Path::new("/")), None);
+    }
+
+    #[test]
+    fn options_of_a_mount_say_whether_access_times_are_kept() {
+        let table = b"36 22 0:45 / /a rw,relatime shared:1 - fuse.weft weft rw\n\
+            37 22 0:46 / /b rw,nosuid,noatime - fuse.weft weft rw\n\
+            38 22 0:47 / /c ro,relatime - fuse.weft weft rw\n";
+        let kept: Vec<bool> = (45..49).map(|minor| keeps_access_times(table, (0, minor))).collect();
+        assert_eq!(kept, [true, false, false, false]);
     }
 
     #[test]

@@ -199,6 +199,8 @@ mod tests {
             mtime: Timestamp::new(1, 2),
             ctime: Timestamp::new(1 << 33, 3),
             btime: Timestamp::new(-5, 4),
+            flags: types::InodeFlags::NONE,
+            project: types::ProjectId(0),
         }
     }
 

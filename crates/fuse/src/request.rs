@@ -72,12 +72,13 @@ pub fn args_len(opcode: u32) -> usize {
         Forget => size_of::<abi::ForgetIn>(),
         BatchForget => size_of::<abi::BatchForgetIn>(),
         Fallocate => size_of::<abi::FallocateIn>(),
+        Ioctl => size_of::<abi::IoctlIn>(),
         Lseek => size_of::<abi::LseekIn>(),
         CopyFileRange | CopyFileRange64 => size_of::<abi::CopyFileRangeIn>(),
         Statx => size_of::<abi::StatxIn>(),
         Init => size_of::<abi::InitIn>(),
         Lookup | Readlink | Symlink | Unlink | Rmdir | Statfs | Removexattr | Access | Bmap | Destroy
-        | Ioctl | Poll | NotifyReply | Setupmapping | Removemapping | Syncfs => 0,
+        | Poll | NotifyReply | Setupmapping | Removemapping | Syncfs => 0,
     }
 }
 
@@ -169,7 +170,8 @@ pub enum Operation<'a> {
     Statfs,
     Syncfs,
     Destroy,
-    Ioctl,
+    /// What goes in is the request's data.
+    Ioctl(abi::IoctlIn),
     /// Known and not offered, or not known.
     Unsupported,
 }
@@ -244,7 +246,7 @@ impl<'a> Operation<'a> {
             Opcode::Statfs => Operation::Statfs,
             Opcode::Syncfs => Operation::Syncfs,
             Opcode::Destroy => Operation::Destroy,
-            Opcode::Ioctl => Operation::Ioctl,
+            Opcode::Ioctl => Operation::Ioctl(get(args)?),
             _ => Operation::Unsupported,
         })
     }

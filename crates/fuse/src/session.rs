@@ -292,6 +292,10 @@ impl Invalidate for Shared {
         self.holders.clear();
     }
 
+    fn keeps_access_times(&self) -> bool {
+        self.mount.keeps_access_times()
+    }
+
     fn standing(&self, credentials: Credentials) -> Option<Standing> {
         standing::of_requester(credentials)
     }

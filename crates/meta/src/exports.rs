@@ -135,6 +135,7 @@ fn changes(op: &MetaOp) -> bool {
         | MetaOp::DropInline { .. }
         | MetaOp::Truncate { .. }
         | MetaOp::SetPattern { .. }
+        | MetaOp::NoteAccess { .. }
         | MetaOp::Migrate { .. } => true,
         // Readers that share a file with its writers wish for the shared lease, too.
         MetaOp::Open { wish, .. } => *wish == Some(LeaseMode::Write),

@@ -26,6 +26,7 @@
 //! - Nothing is run on top of a commit across partitions before it is in: losing one of them must not leave its writes
 //!   under later ones of the other.
 
+mod accessed;
 mod administer;
 mod cache;
 mod callers;
@@ -62,6 +63,7 @@ mod shut;
 mod sizes;
 mod stats;
 mod tombstones;
+mod usage;
 mod view;
 
 pub use administer::SessionStatus;

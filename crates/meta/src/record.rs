@@ -2,7 +2,7 @@
 //! fields can be added.
 
 use prost::Message;
-use types::{Attr, InodeId, NodeId, Timestamp};
+use types::{Attr, InodeFlags, InodeId, NodeId, ProjectId, Timestamp};
 use wire::MetaReply;
 
 /// Who executes a partition.
@@ -107,6 +107,10 @@ pub(crate) struct StoredAttr {
     pub ctime: i64,
     #[prost(sint64, tag = "12")]
     pub btime: i64,
+    #[prost(uint32, tag = "13")]
+    pub flags: u32,
+    #[prost(uint32, tag = "14")]
+    pub project: u32,
 }
 
 impl From<&Attr> for StoredAttr {
@@ -124,6 +128,8 @@ impl From<&Attr> for StoredAttr {
             mtime: attr.mtime.as_nanos(),
             ctime: attr.ctime.as_nanos(),
             btime: attr.btime.as_nanos(),
+            flags: attr.flags.0,
+            project: attr.project.0,
         }
     }
 }
@@ -143,6 +149,8 @@ impl From<&StoredAttr> for Attr {
             mtime: Timestamp::from_nanos(stored.mtime),
             ctime: Timestamp::from_nanos(stored.ctime),
             btime: Timestamp::from_nanos(stored.btime),
+            flags: InodeFlags(stored.flags),
+            project: ProjectId(stored.project),
         }
     }
 }
@@ -171,6 +179,7 @@ impl StoredReply {
             | MetaReply::Directory { .. }
             | MetaReply::Recalls(_)
             | MetaReply::Elsewhere { .. }
+            | MetaReply::Usage(_)
             | MetaReply::Adopted { .. }
             | MetaReply::Lock(_) => return None,
         };
@@ -209,6 +218,8 @@ mod tests {
             mtime: time(9),
             ctime: time(10),
             btime: time(11),
+            flags: InodeFlags::NODUMP,
+            project: ProjectId(12),
         }
     }
 

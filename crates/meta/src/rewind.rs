@@ -126,7 +126,7 @@ impl Rewind {
             Some(Key::Next(partition)) if partition.0 < self.partitions => {
                 let next: Next = decoded(key, value)?;
                 self.without_next.remove(&partition);
-                Some(self.next(partition, next.sequence)?)
+                Some(self.next(partition, next)?)
             }
             Some(Key::Owner(partition)) => {
                 let owner: Owner = decoded(key, value)?;
@@ -154,7 +154,8 @@ impl Rewind {
     pub fn rest(&mut self) -> Result<Vec<(Vec<u8>, Bytes)>> {
         let mut rest = Vec::new();
         for partition in std::mem::take(&mut self.without_next) {
-            rest.push((keys::next(partition).to_vec(), self.next(partition, namespace::FIRST_SEQUENCE)?));
+            let first = Next { sequence: namespace::FIRST_SEQUENCE, inodes: Some(0) };
+            rest.push((keys::next(partition).to_vec(), self.next(partition, first)?));
         }
         for partition in std::mem::take(&mut self.without_owner) {
             let nobody = Owner { node: 0, epoch: 0, released: true };
@@ -165,7 +166,8 @@ impl Rewind {
         Ok(rest)
     }
 
-    fn next(&mut self, partition: PartitionId, from: u64) -> Result<Bytes> {
+    fn next(&mut self, partition: PartitionId, next: Next) -> Result<Bytes> {
+        let from = next.sequence;
         let to = from.saturating_add(self.skipped);
         if to >= 1 << InodeId::SEQUENCE_BITS {
             let message = format!(
@@ -176,7 +178,7 @@ impl Rewind {
                 .hint("use a newer copy; check the clock of this machine"));
         }
         self.rewound.gaps.push(Gap { partition: partition.0.into(), from, to });
-        Ok(Next { sequence: to }.encode_to_vec().into())
+        Ok(Next { sequence: to, ..next }.encode_to_vec().into())
     }
 }
 
@@ -234,8 +236,9 @@ mod tests {
     #[test]
     fn numbers_go_on_above_all_that_may_have_been_given_away() {
         let mut rewind = Rewind::new(2, 1000, 1010);
-        let next = after(&mut rewind, &keys::next(P), Next { sequence: 50 }).unwrap();
-        let next = Next::decode(next).unwrap().sequence;
+        let next = after(&mut rewind, &keys::next(P), Next { sequence: 50, inodes: Some(7) }).unwrap();
+        let Next { sequence: next, inodes } = Next::decode(next).unwrap();
+        assert_eq!(inodes, Some(7), "the copy has all of them");
         assert_eq!(next, 50 + (1 << 30) + 2_000_000);
         let rest: BTreeMap<_, _> = rewind.rest().unwrap().into_iter().collect();
         // The other partition had given none away by then.
@@ -254,7 +257,7 @@ mod tests {
         // A second time, with the clock set back.
         let mut again = Rewind::new(2, 1010, 0);
         assert_eq!(again.record(KEY, rest[KEY].clone()).unwrap(), None);
-        let later = after(&mut again, &keys::next(P), Next { sequence: next }).unwrap();
+        let later = after(&mut again, &keys::next(P), Next { sequence: next, inodes: Some(7) }).unwrap();
         assert_eq!(Next::decode(later).unwrap().sequence, next + (1 << 30));
         let rewound = Rewound::decode(again.rest().unwrap().pop().unwrap().1).unwrap();
         assert!(rewound.leaves_out(InodeId::new(P, 50)) && rewound.leaves_out(InodeId::new(P, next)));
@@ -263,7 +266,7 @@ mod tests {
     #[test]
     fn numbers_that_are_at_their_end_are_refused() {
         let mut rewind = Rewind::new(2, 0, 0);
-        let next = Next { sequence: (1 << 40) - 5 }.encode_to_vec();
+        let next = Next { sequence: (1 << 40) - 5, inodes: None }.encode_to_vec();
         assert_eq!(rewind.record(&keys::next(P), next.into()).unwrap_err().errno, Errno::EOVERFLOW);
         let owner = Owner { node: 1, epoch: LAST_EPOCH - 1, released: false }.encode_to_vec();
         assert_eq!(rewind.record(&keys::owner(P), owner.into()).unwrap_err().errno, Errno::EOVERFLOW);

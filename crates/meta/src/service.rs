@@ -267,6 +267,10 @@ impl MetaService {
             MetaOp::EndSession => {
                 Box::pin(self.end_in_good_order(request.session)).await.map(|()| MetaReply::Unit)?
             }
+            MetaOp::NoteAccess { accesses } => {
+                Box::pin(self.note_accesses(&accesses)).await.map(|()| MetaReply::Unit)?
+            }
+            MetaOp::Usage => MetaReply::Usage(Box::pin(self.usage()).await?),
             MetaOp::Sync => {
                 self.executors.store.sync().await.map_err(|error| store_error(&error))?;
                 return Ok(self.vouched());

@@ -14,7 +14,7 @@ use crate::record::{Inode, Writing};
 use crate::tx::{Outcome, Tx};
 use crate::{Env, Failure, Reader};
 use bytes::Bytes;
-use types::{Credentials, Errno, InodeId, SetAttr, SetTime, mode};
+use types::{Credentials, Errno, InodeFlags, InodeId, SetAttr, SetTime, mode};
 use wire::{LeaseMode, MetaOp, RenameMode};
 
 const READ: u16 = 4;
@@ -229,6 +229,14 @@ impl Check<'_> {
     fn setattr(&self, ino: InodeId, set: &SetAttr) -> Outcome<()> {
         let inode = self.tx.inode(ino)?;
         let is_owner = inode.uid == self.caller.uid;
+        if !is_owner && (set.flags.is_some() || set.project.is_some()) {
+            return Err(Errno::EPERM.into());
+        }
+        let restricts = |flags: InodeFlags| flags.only(InodeFlags::RESTRICTING);
+        if set.flags.is_some_and(|flags| restricts(flags) != restricts(inode.flags())) {
+            // `CAP_LINUX_IMMUTABLE`
+            return Err(Errno::EPERM.into());
+        }
         if set.uid.is_some_and(|uid| !(is_owner && uid == inode.uid)) {
             return Err(Errno::EPERM.into());
         }

@@ -13,7 +13,7 @@
 //! | writing | inode | session u64 | [`record::Writing`](crate::record::Writing): its chunks may differ from what the inode says |
 //! | doomed | inode | | [`record::Layout`](crate::record::Layout): chunk files of this name that belong to no file any more are still to be deleted |
 //! | migrating | inode | | [`record::Migrating`](crate::record::Migrating): its chunks are on their way to groups of another pool or scheme |
-//! | next | 0 | | [`record::Next`](crate::record::Next): the sequence number of the partition's next inode |
+//! | next | 0 | | [`record::Next`](crate::record::Next): the sequence number of the partition's next inode, and how many there are |
 //!
 //! The hash of an entry has 63 bits, so that it is a directory offset that every program can hold. Its top 16 bits (of
 //! the 63) are the entry's *bucket*: a directory that outgrows one executor is split by ranges of buckets, which are

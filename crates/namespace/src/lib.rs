@@ -46,9 +46,11 @@
 //! ```
 
 mod access;
+mod accessed;
 pub mod acl;
 mod attributes;
 mod background;
+mod flags;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod keys;
@@ -62,6 +64,7 @@ mod relocate;
 mod tx;
 
 pub use access::{Caller, is_being_changed, may_write, permit, permit_anonymous};
+pub use accessed::accessed;
 pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
 pub use background::{Chunks, OrphanInode, Unsettled, children, chunks, doomed, inodes, orphans, unsettled};
 pub use keys::{Key, decode_key, partition_of_key};

@@ -99,6 +99,8 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         | MetaOp::StillYielding { .. }
         | MetaOp::Release { .. }
         | MetaOp::EndSession
+        | MetaOp::NoteAccess { .. }
+        | MetaOp::Usage
         | MetaOp::Sync => Err(Errno::ENOSYS.into()),
     }
 }

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use prost::Message;
 use types::{
-    Attr, Chooser, Errno, Error, FileKind, GroupId, InodeId, PoolId, Scheme, SessionId, StripePattern,
-    Timestamp, mode,
+    Attr, Chooser, Errno, Error, FileKind, GroupId, InodeFlags, InodeId, PoolId, ProjectId, Scheme,
+    SessionId, StripePattern, Timestamp, mode,
 };
 
 /// What a directory says of its size, in bytes. Constant, so that it never depends on how entries are stored.
@@ -108,6 +108,12 @@ pub struct Inode {
     /// ([`layout::known`]). Neither is there in records of earlier versions: nothing is known then.
     #[prost(uint64, repeated, tag = "23")]
     pub known_lens: Vec<u64>,
+    /// What it is marked with ([`InodeFlags`]).
+    #[prost(uint32, tag = "24")]
+    pub flags: u32,
+    /// The project that it belongs to; 0: none.
+    #[prost(uint32, tag = "25")]
+    pub project: u32,
 }
 
 impl Inode {
@@ -129,6 +135,11 @@ impl Inode {
     /// What it is; `None` for a mode that no inode is made with.
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::of_mode(self.mode)
+    }
+
+    /// What it is marked with.
+    pub fn flags(&self) -> InodeFlags {
+        InodeFlags(self.flags)
     }
 
     /// True for a directory.
@@ -166,6 +177,8 @@ impl Inode {
             mtime: timestamp(&self.mtime),
             ctime: timestamp(&self.ctime),
             btime: timestamp(&self.btime),
+            flags: self.flags(),
+            project: ProjectId(self.project),
         }
     }
 
@@ -247,12 +260,16 @@ pub struct Writing {
     pub truncate_to: Option<u64>,
 }
 
-/// The next inode of a partition.
+/// The next inode of a partition, and how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 #[allow(missing_docs)]
 pub struct Next {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
+    /// Inodes of the partition, but for the root; changed in the commits that make and delete them.
+    /// Absent in records of earlier versions.
+    #[prost(uint64, optional, tag = "2")]
+    pub inodes: Option<u64>,
 }
 
 /// A stripe pattern.
@@ -483,6 +500,8 @@ mod tests {
             tmpfile: true,
             known_end: 0,
             known_lens: Vec::new(),
+            flags: 0,
+            project: 0,
         }
     }
 
@@ -500,7 +519,8 @@ mod tests {
         assert_eq!(hex(&Inline { content: Bytes::from_static(b"data") }), "0a0464617461");
         assert_eq!(hex(&Orphan { session: Some(5) }), "0805");
         assert_eq!(hex(&Writing { writing: true, truncate_to: Some(0) }), "08011000");
-        assert_eq!(hex(&Next { sequence: 2 }), "0802");
+        assert_eq!(hex(&Next { sequence: 2, inodes: None }), "0802");
+        assert_eq!(hex(&Next { sequence: 2, inodes: Some(300) }), "080210ac02");
     }
 
     #[test]
@@ -509,6 +529,14 @@ mod tests {
             (Inode { known_end: 300, ..full_inode() }, Inode { known_lens: vec![300, 0], ..full_inode() });
         assert_eq!(hex(&whole), hex(&full_inode()) + "b001ac02");
         assert_eq!(hex(&some), hex(&full_inode()) + "ba0103ac0200");
+    }
+
+    #[test]
+    fn flags_and_project_are_appended() {
+        let marked = Inode { flags: 5, project: 300, ..full_inode() };
+        assert_eq!(hex(&marked), hex(&full_inode()) + "c00105c801ac02");
+        let attr = marked.attr(InodeId(7));
+        assert_eq!((attr.flags, attr.project), (InodeFlags::IMMUTABLE | InodeFlags::NODUMP, ProjectId(300)));
     }
 
     #[test]
@@ -538,9 +566,11 @@ mod tests {
     #[test]
     fn records_decode_to_what_was_encoded() {
         let full = full_inode();
-        for inode in
-            [Inode { known_end: 7, ..full.clone() }, Inode { known_lens: vec![3, 4], ..full.clone() }, full]
-        {
+        for inode in [
+            Inode { known_end: 7, ..full.clone() },
+            Inode { known_lens: vec![3, 4], flags: 15, ..full.clone() },
+            full,
+        ] {
             let decoded: Inode = decode(b"key", inode.encode_to_vec().into()).unwrap();
             assert_eq!(decoded, inode);
         }

@@ -166,34 +166,54 @@ impl<'a> Tx<'a> {
         self.delete(slot.key);
     }
 
-    /// A number that no inode has had before.
+    /// A number that no inode has had before, for one that the command makes.
     pub fn allocate(&mut self, partition: PartitionId) -> Outcome<InodeId> {
-        self.reserve(partition, 1)
+        let ino = self.reserve(partition, 1)?;
+        self.count_made(ino)?;
+        Ok(ino)
+    }
+
+    /// The command makes an inode.
+    pub fn count_made(&mut self, ino: InodeId) -> Outcome<()> {
+        self.count(ino.partition(), |inodes| inodes + 1)
+    }
+
+    /// The command deletes an inode.
+    pub fn count_deleted(&mut self, ino: InodeId) -> Outcome<()> {
+        self.count(ino.partition(), |inodes| inodes.saturating_sub(1))
+    }
+
+    fn count(&mut self, partition: PartitionId, change: impl FnOnce(u64) -> u64) -> Outcome<()> {
+        let next = self.next(partition)?;
+        if let Some(inodes) = next.inodes {
+            self.put(keys::next(partition), &record::Next { inodes: Some(change(inodes)), ..next });
+        }
+        Ok(())
     }
 
     /// The first of so many numbers in a row that no inode has had before. Whoever gets them may use them later, or never.
     pub fn reserve(&mut self, partition: PartitionId, count: u32) -> Outcome<InodeId> {
-        let sequence = self.next_sequence(partition)?;
-        let next = sequence.saturating_add(u64::from(count));
+        let before = self.next(partition)?;
+        let (sequence, next) = (before.sequence, before.sequence.saturating_add(u64::from(count)));
         if next > 1 << InodeId::SEQUENCE_BITS {
             let message = format!("partition {partition} has used up its inode numbers");
             return Err(Error::new(Errno::ENOSPC, message).into());
         }
-        self.put(keys::next(partition), &record::Next { sequence: next });
+        self.put(keys::next(partition), &record::Next { sequence: next, ..before });
         Ok(InodeId::new(partition, sequence))
     }
 
     /// Whether a number has been given away, to an inode or to somebody who may make one.
     pub fn is_given_away(&self, ino: InodeId) -> Outcome<bool> {
         let (partition, sequence) = (ino.partition(), ino.sequence());
-        let given = FIRST_SEQUENCE..self.next_sequence(partition)?;
+        let given = FIRST_SEQUENCE..self.next(partition)?.sequence;
         // There are ids of chunk files beside those of inodes.
         Ok(given.contains(&sequence) && ino == InodeId::new(partition, sequence))
     }
 
-    fn next_sequence(&self, partition: PartitionId) -> Outcome<u64> {
+    fn next(&self, partition: PartitionId) -> Outcome<record::Next> {
         let next = self.get::<record::Next>(&keys::next(partition))?;
-        Ok(next.map_or(FIRST_SEQUENCE, |next| next.sequence))
+        Ok(next.unwrap_or(record::Next { sequence: FIRST_SEQUENCE, inodes: Some(0) }))
     }
 
     /// Notes that an inode has lost its last name.

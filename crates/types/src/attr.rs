@@ -1,6 +1,6 @@
 //! Attributes of inodes.
 
-use crate::{InodeId, Timestamp};
+use crate::{InodeFlags, InodeId, ProjectId, Timestamp};
 
 /// File type and permission bits, as in `st_mode`.
 pub mod mode {
@@ -89,6 +89,10 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
+    /// What it is marked with.
+    pub flags: InodeFlags,
+    /// The project that it belongs to.
+    pub project: ProjectId,
 }
 
 impl Attr {
@@ -96,6 +100,13 @@ impl Attr {
     pub fn kind(&self) -> FileKind {
         FileKind::of_mode(self.mode).expect("an inode is made with a known type and keeps it")
     }
+}
+
+/// Whether an access at `now` is worth keeping, as with the mount option `relatime`: it is the
+/// first one since the last change, or since a day.
+pub fn is_access_due(atime: Timestamp, changed: Timestamp, now: Timestamp) -> bool {
+    const DAY_S: i64 = 24 * 60 * 60;
+    atime <= changed || now.secs.saturating_sub(atime.secs) >= DAY_S
 }
 
 /// A time to set.
@@ -120,6 +131,9 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// Clear setuid, and setgid where the group may execute (a write or a change of owner by an unprivileged user).
     pub kill_suid_sgid: bool,
+    /// All flags, instead of those that it has.
+    pub flags: Option<InodeFlags>,
+    pub project: Option<ProjectId>,
 }
 
 /// Who asks.

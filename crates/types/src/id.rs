@@ -50,6 +50,10 @@ id!(
     PoolId(u16)
 );
 id!(
+    /// What the space of files in several directories is counted for. 0: no project.
+    ProjectId(u32)
+);
+id!(
     /// A mounted client as the servers see it. 0 is the services themselves.
     SessionId(u64)
 );

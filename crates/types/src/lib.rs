@@ -7,6 +7,7 @@ mod checksum;
 mod client_name;
 mod error;
 mod export;
+mod flags;
 mod hash;
 mod id;
 mod map;
@@ -16,7 +17,7 @@ mod settings;
 mod subnet;
 mod time;
 
-pub use attr::{Attr, Credentials, FileKind, SetAttr, SetTime, mode};
+pub use attr::{Attr, Credentials, FileKind, SetAttr, SetTime, is_access_due, mode};
 pub use checksum::{
     BLOCK_SIZE, BlockSum, Crc32c, block_sum, checksums_are_on, crc32c, sum_of_sums, sums_of_blocks,
     switch_checksums,
@@ -24,8 +25,11 @@ pub use checksum::{
 pub use client_name::{MAX_CLIENT_NAME, is_client_name};
 pub use error::{Errno, Error, Result};
 pub use export::{ClientOrigin, Export, ExportAccess, ExportClients, ExportRule, NOBODY, Squash, export_for};
+pub use flags::InodeFlags;
 pub use hash::{HashMap, HashSet, ProcessHash, set_hash_keys};
-pub use id::{ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, SessionId, TargetId};
+pub use id::{
+    ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, ProjectId, SessionId, TargetId,
+};
 pub use map::{
     CapacityClass, ClusterMap, Group, MapHandle, MemberState, Node, NodeState, Pool, RevokedClient, Role,
     Target, TargetState, kept_free,

@@ -325,6 +325,8 @@ fn metadata_of_client(op: &MetaOp) -> Rule {
         MetaOp::SetPattern { .. } => rule("set-pattern", Clients),
         MetaOp::Migrate { .. } => rule("migrate", Clients),
         MetaOp::MigrationOf { .. } => rule("migration-of", Clients),
+        MetaOp::NoteAccess { .. } => rule("note-access", Clients),
+        MetaOp::Usage => rule("usage", Clients),
         MetaOp::Sync => rule("sync", Clients),
     }
 }

@@ -48,8 +48,9 @@ pub use lease::{Grant, KnownSize, LeaseMode, Recall, Yield};
 pub use lock::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 pub use message::{Answer, Malformed, Message, Request, Service};
 pub use meta::{
-    Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, Migration,
-    PatternChange, Promise, PromisedFile, RenameMode, WriteRecord, XattrMode,
+    AccessTime, Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest,
+    MetaResponse, Migration, PatternChange, Promise, PromisedFile, RenameMode, StoreSpace, Usage,
+    WriteRecord, XattrMode,
 };
 pub use mgmt::{MgmtReply, MgmtRequest};
 pub use partitions::{Access, PartitionsReply, PartitionsRequest};

@@ -261,6 +261,12 @@ pub enum MetaOp {
     Migrate { ino: InodeId, pool: Option<String>, scheme: Option<String> },
     /// How far that is: `Migration`.
     MigrationOf { ino: InodeId },
+    /// Files have been read: `Unit`. Their access times follow, where nothing else has been done to
+    /// them since, and without a word to others who keep their attributes. Of files that aren't
+    /// there, or aren't executed by this service, nothing is noted.
+    NoteAccess { accesses: Vec<AccessTime> },
+    /// How many inodes there are in the partitions that the service executes: `Usage`.
+    Usage,
     /// Everything acknowledged before is on disk when this answers: `Unit`.
     Sync,
 }
@@ -323,6 +329,8 @@ impl MetaOp {
             | MetaOp::Yield { .. }
             | MetaOp::Release { .. }
             | MetaOp::EndSession
+            | MetaOp::NoteAccess { .. }
+            | MetaOp::Usage
             | MetaOp::Sync => None,
         }
     }
@@ -457,11 +465,38 @@ pub enum MetaReply {
         /// The number on which the lease is, where it is one on names with a prefix.
         range: Option<InodeId>,
     },
+    Usage(Usage),
     /// These partitions have come to the service from another one, and nothing there is read or changed until the session follows
     /// (`Follow`), or is ended.
     Adopted {
         partitions: Vec<PartitionId>,
     },
+}
+
+/// When a file was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct AccessTime {
+    pub ino: InodeId,
+    pub at: Timestamp,
+}
+
+/// Inodes of a metadata service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Those that there are in its partitions, orphans too.
+    pub inodes: u64,
+    /// The store of all services together; `None` where it is another process's.
+    pub store: Option<StoreSpace>,
+}
+
+/// What the store of metadata takes of its disk, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreSpace {
+    /// In the store.
+    pub used: u64,
+    /// What it may still grow by.
+    pub free: u64,
 }
 
 /// A reply with what every reply carries.

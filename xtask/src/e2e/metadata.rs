@@ -1,7 +1,7 @@
 //! Attributes: times, ownership, extended attributes, access control lists.
 
 use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno, skip};
-use super::stage::Stage;
+use super::stage::{Stage, Subject};
 use super::{Scope, TestCase, tools};
 use crate::{process, sys};
 use std::fs::{self, File, FileTimes};
@@ -10,7 +10,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "xattr_namespaces", scope: Scope::Mounted, minutes: 1, run: xattr_namespaces },
@@ -20,6 +21,8 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "setgid_folder", scope: Scope::Mounted, minutes: 1, run: setgid_folder },
     TestCase { name: "write_clears_setuid", scope: Scope::Mounted, minutes: 1, run: write_clears_setuid },
     TestCase { name: "space_is_reported", scope: Scope::Mounted, minutes: 1, run: space_is_reported },
+    TestCase { name: "inodes_are_counted", scope: Scope::Mounted, minutes: 2, run: inodes_are_counted },
+    TestCase { name: "access_times", scope: Scope::Mounted, minutes: 1, run: access_times },
 ];
 
 /// An ordinary user that every Debian has.
@@ -209,5 +212,96 @@ fn space_is_reported(stage: &Stage) -> TestResult {
     File::open(&file).and_then(|file| sys::sync_file_system(&file)).at("syncfs")?;
     let blocks = fs::metadata(&file).at("stat")?.blocks();
     ensure!(blocks >= (4 << 20) / 512, "4 MiB take {blocks} blocks of 512 bytes");
+    Ok(())
+}
+
+/// How many inodes are in use, as `df -i` shows it.
+fn inodes_in_use(path: &Path) -> TestResult<(u64, u64)> {
+    let said = process::run_ok(Command::new("df").arg("--output=iused,iavail").arg(path), DEADLINE)?.stdout;
+    let mut numbers = said.lines().last().unwrap_or_default().split_whitespace().map(str::parse::<u64>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(used)), Some(Ok(free))) => Ok((used, free)),
+        _ => Err(format!("df -i says {said:?}").into()),
+    }
+}
+
+/// A count is shown for a second, and deleted files go in the background.
+fn inodes_in_use_are(path: &Path, expected: u64) -> TestResult {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let (used, _) = inodes_in_use(path)?;
+        if used == expected {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "{used} inodes are in use, expected {expected}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn inodes_are_counted(stage: &Stage) -> TestResult {
+    if let Subject::Directory(_) = stage.subject {
+        return skip("others use the file system, too");
+    }
+    const FILES: u64 = 300;
+    let dir = stage.folder("inodes_are_counted")?;
+    let mut before = inodes_in_use(&dir)?;
+    ensure!(before.0 > 0 && before.1 > 1000, "{} inodes in use and {} free", before.0, before.1);
+    // What earlier tests have deleted may still be going.
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(1100));
+        let now = inodes_in_use(&dir)?;
+        if std::mem::replace(&mut before, now).0 == now.0 {
+            break;
+        }
+    }
+    for number in 0..FILES {
+        fs::write(dir.join(format!("file-{number}")), "content").at("file")?;
+    }
+    fs::create_dir(dir.join("below")).at("mkdir")?;
+    fs::hard_link(dir.join("file-0"), dir.join("link")).at("link")?;
+    std::os::unix::fs::symlink("file-0", dir.join("symlink")).at("symlink")?;
+    inodes_in_use_are(&dir, before.0 + FILES + 2)?;
+    for number in 0..FILES {
+        fs::remove_file(dir.join(format!("file-{number}"))).at("unlink")?;
+    }
+    inodes_in_use_are(&dir, before.0 + 3)
+}
+
+fn access_times(stage: &Stage) -> TestResult {
+    let dir = stage.folder("access_times")?;
+    let file = dir.join("file");
+    fs::write(&file, vec![7; 8192]).at("file")?;
+    File::open(&file).and_then(|file| file.sync_all()).at("fsync")?;
+    // Reads that the page cache answers are the kernel's secret.
+    let read = || {
+        let mut dd = Command::new("dd");
+        dd.arg(format!("if={}", file.display())).args([
+            "of=/dev/null",
+            "bs=4096",
+            "iflag=direct",
+            "status=none",
+        ]);
+        process::run_ok(&mut dd, DEADLINE).map(drop)
+    };
+    let times = || {
+        let meta = fs::metadata(&file).at("stat")?;
+        Ok::<_, super::outcome::Failure>([
+            (meta.atime(), meta.atime_nsec()),
+            (meta.mtime(), meta.mtime_nsec()),
+            (meta.ctime(), meta.ctime_nsec()),
+        ])
+    };
+    let before = times()?;
+    read()?;
+    let after = times()?;
+    ensure!(after[0] > before[0], "a read doesn't show: {before:?}, then {after:?}");
+    ensure_eq!(after[1..], before[1..], "mtime and ctime after a read");
+    read()?;
+    ensure_eq!(times()?, after, "times after a second read");
+    let given = FileTimes::new().set_accessed(UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+    File::options().write(true).open(&file).and_then(|file| file.set_times(given)).at("set_times")?;
+    ensure_eq!(times()?[0], (1_000_000_000, 0), "a time that is set");
+    read()?;
+    ensure!(times()?[0] > after[0], "a read after that doesn't show");
     Ok(())
 }

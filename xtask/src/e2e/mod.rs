@@ -17,6 +17,7 @@ mod data;
 mod directories;
 pub mod disk;
 mod faults;
+mod flags;
 mod jobs;
 mod lifecycle;
 mod links;
@@ -178,6 +179,7 @@ impl TestCase {
 const TABLES: &[&[TestCase]] = &[
     links::TESTS,
     metadata::TESTS,
+    flags::TESTS,
     data::TESTS,
     locks::TESTS,
     directories::TESTS,

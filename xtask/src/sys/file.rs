@@ -12,6 +12,19 @@ pub fn fallocate(file: &File, mode: i32, offset: u64, length: u64) -> io::Result
     check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, length as i64) })
 }
 
+/// `truncate(2)`.
+pub fn truncate(path: &Path, length: u64) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: the path is NUL-terminated and lives through the call.
+    check(unsafe { libc::truncate(path.as_ptr(), length as i64) })
+}
+
+/// `fcntl(2)` with `F_SETFL`.
+pub fn set_status_flags(file: &File, flags: i32) -> io::Result<()> {
+    // SAFETY: takes integers only; the descriptor is open while `file` is borrowed.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) })
+}
+
 /// `lseek(2)`; used for `SEEK_HOLE` and `SEEK_DATA`.
 pub fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
     // SAFETY: takes integers only; the descriptor is open while `file` is borrowed.

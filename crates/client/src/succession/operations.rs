@@ -4,7 +4,7 @@ use super::{File, Succession, tells_of_the_end};
 use crate::{Client, Found, Known, Listing, StatFs};
 use bytes::Bytes;
 use std::sync::Arc;
-use types::{Credentials, Errno, Error, FileKind, InodeId, Result, SetAttr};
+use types::{Credentials, Errno, Error, FileKind, InodeFlags, InodeId, ProjectId, Result, SetAttr};
 use wire::{LockOwner, LockRange, LockSpace, RenameMode, XattrMode};
 
 /// Passes operations on to the session. `look` for those that change nothing, and may be repeated in the next one; `change` for those
@@ -41,6 +41,7 @@ operations! {
     change rmdir(credentials: Credentials, parent: InodeId, name: &[u8]) -> ();
     change rename(credentials: Credentials, parent: InodeId, name: &[u8], new_parent: InodeId, new_name: &[u8], mode: RenameMode) -> ();
     once setattr(credentials: Credentials, ino: InodeId, set: SetAttr, size: Option<u64>) -> Known;
+    change set_flags(credentials: Credentials, ino: InodeId, flags: InodeFlags, project: Option<ProjectId>) -> ();
     change setxattr(credentials: Credentials, ino: InodeId, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> ();
     change removexattr(credentials: Credentials, ino: InodeId, name: &[u8]) -> ();
 }

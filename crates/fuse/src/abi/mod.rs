@@ -17,6 +17,10 @@ pub const MINOR: u32 = 45;
 /// Oldest minor version that is served (Linux 5.4): below it the kernel lacks `MAX_PAGES` and cached directories.
 pub const MINOR_OLDEST: u32 = 31;
 
+/// First minor version of kernels that check who sets flags of inodes, and ask for them by IOCTL
+/// (Linux 5.14).
+pub const MINOR_FILE_ATTRIBUTES: u32 = 34;
+
 /// First minor version with epochs of names (Linux 6.16).
 pub const MINOR_EPOCHS: u32 = 44;
 

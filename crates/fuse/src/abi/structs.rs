@@ -84,6 +84,13 @@ pods! {
     FsyncIn: 16 { fh: u64, fsync_flags: u32, padding: u32 }
     /// FALLOCATE.
     FallocateIn: 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
+    /// IOCTL.
+    IoctlIn: 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
+    /// Begins the reply of IOCTL.
+    IoctlOut: 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
+    /// What `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` are about (`struct fsxattr` of
+    /// `include/uapi/linux/fs.h`).
+    FsXattr: 28 { xflags: u32, extsize: u32, nextents: u32, projid: u32, cowextsize: u32, pad: [u8; 8] }
     /// LSEEK.
     LseekIn: 24 { fh: u64, offset: u64, whence: u32, padding: u32 }
     /// Reply of LSEEK.

@@ -77,6 +77,7 @@ fn changes(args: &SetattrIn) -> Result<(SetAttr, Option<u64>), Errno> {
         mtime: time(has(fattr::MTIME), has(fattr::MTIME_NOW), args.mtime, args.mtimensec)?,
         ctime: has(fattr::CTIME).then(|| timestamp(args.ctime, args.ctimensec)).transpose()?,
         kill_suid_sgid: has(fattr::KILL_SUIDGID),
+        ..SetAttr::default()
     };
     Ok((set, has(fattr::SIZE).then_some(args.size)))
 }

@@ -44,15 +44,21 @@ fn is_direct(flags: u32) -> bool {
 }
 
 fn read_how(args: &ReadIn) -> ReadHow {
-    ReadHow { direct: is_direct(args.flags), kept: args.read_flags & abi::READ_LOCKOWNER == 0 }
+    ReadHow {
+        direct: is_direct(args.flags),
+        kept: args.read_flags & abi::READ_LOCKOWNER == 0,
+        no_atime: args.flags & libc::O_NOATIME as u32 != 0,
+    }
 }
 
 fn write_how(args: &WriteIn, shared: bool) -> WriteHow {
     let written_back = args.write_flags & abi::WRITE_CACHE != 0;
+    let o_append = args.flags & libc::O_APPEND as u32 != 0;
     // O_SYNC contains O_DSYNC's bit.
     WriteHow {
         // Where nobody else writes, the kernel knows the end.
-        append: shared && !written_back && args.flags & libc::O_APPEND as u32 != 0,
+        append: shared && !written_back && o_append,
+        o_append: o_append && !written_back,
         written_back,
         direct: is_direct(args.flags),
         durable: args.flags & (libc::O_DSYNC | libc::O_SYNC) as u32 != 0,
@@ -117,7 +123,8 @@ mod tests {
         let back = how(libc::O_APPEND, abi::WRITE_CACHE);
         assert!(back.written_back && !back.append, "pages have their place");
         let alone = WriteIn { flags: libc::O_APPEND as u32, ..Default::default() };
-        assert!(!write_how(&alone, false).append);
+        let alone = write_how(&alone, false);
+        assert!(!alone.append && alone.o_append && !back.o_append);
     }
 
     #[test]

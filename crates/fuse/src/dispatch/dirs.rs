@@ -96,6 +96,8 @@ mod tests {
                 mtime: time,
                 ctime: time,
                 btime: time,
+                flags: types::InodeFlags::NONE,
+                project: types::ProjectId(0),
             };
             DirEntry {
                 name: format!("file-{n}").into_bytes().into(),

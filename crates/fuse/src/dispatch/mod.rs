@@ -7,6 +7,7 @@ mod control;
 mod data;
 mod dirs;
 mod files;
+mod flags;
 mod locks;
 mod names;
 pub(crate) mod xattrs;
@@ -132,8 +133,7 @@ async fn perform_rest(core: &Rc<Core>, rq: &Request, operation: Operation<'_>) -
         Op::Statfs => control::statfs(core, rq).await,
         Op::Syncfs => control::syncfs(core).await,
         Op::Destroy => Ok(0),
-        // Not ENOSYS: programs probe files with ioctls and expect this answer.
-        Op::Ioctl => Err(types::Errno(libc::ENOTTY).into()),
+        Op::Ioctl(args) => Box::pin(flags::ioctl(core, rq, args)).await,
         Op::Unsupported => Err(Errno::ENOSYS.into()),
     }
 }

@@ -30,3 +30,4 @@ mod sizes;
 mod standstill;
 mod support;
 mod tidying;
+mod usage;

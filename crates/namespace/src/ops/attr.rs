@@ -1,8 +1,8 @@
 //! Attributes.
 
-use crate::permissions;
 use crate::record::Time;
 use crate::tx::{Outcome, Tx};
+use crate::{flags, permissions};
 use types::{InodeId, SetAttr, SetTime, Timestamp};
 use wire::MetaReply;
 
@@ -15,6 +15,8 @@ pub(crate) fn getattr(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
 /// (chown(2)), unless the same request sets the mode.
 pub(crate) fn setattr(tx: &mut Tx<'_>, ino: InodeId, set: &SetAttr) -> Outcome<MetaReply> {
     let mut inode = tx.inode(ino)?;
+    flags::may_set((ino, &inode), set)?;
+    flags::set(&mut inode, set)?;
     let now = tx.env.now;
     let changes_owner = set.uid.is_some() || set.gid.is_some();
     if let Some(uid) = set.uid {

@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::attributes::{self, CAPABILITY};
+use crate::flags;
 use crate::keys;
 use crate::record::{Inline, Inode, Writing};
 use crate::tx::{Outcome, Tx};
@@ -182,6 +183,7 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Ou
 /// "Smaller" is judged by the size on record: a session that has written beyond it reports its size first.
 pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid: bool) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
+    flags::may_change((ino, &inode))?;
     let shrinks = check_size(size)? < inode.size;
     if inode.inline && shrinks {
         let content = inline_content(tx, ino, &inode)?;

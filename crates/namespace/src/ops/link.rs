@@ -1,5 +1,6 @@
 //! Further names of an inode.
 
+use crate::flags;
 use crate::keys;
 use crate::record::{Entry, Inode};
 use crate::tx::{Outcome, Tx, check_name, is_dot_name};
@@ -17,7 +18,9 @@ pub(crate) fn link(tx: &mut Tx<'_>, ino: InodeId, parent: InodeId, name: &[u8]) 
     if is_dot_name(name) || slot.entry.is_some() {
         return Err(Errno::EEXIST.into());
     }
+    flags::may_add_name((parent, &directory))?;
     let mut inode = tx.get::<Inode>(&keys::inode(ino))?.ok_or(Errno::ENOENT)?;
+    flags::may_change((ino, &inode))?;
     if inode.is_directory() {
         return Err(Errno::EPERM.into());
     }
@@ -29,6 +32,7 @@ pub(crate) fn link(tx: &mut Tx<'_>, ino: InodeId, parent: InodeId, name: &[u8]) 
         inode.tmpfile = false;
         tx.delete(keys::orphan(ino));
     }
+    flags::may_enter((parent, &directory), (ino, &inode))?;
     if inode.nlink >= MAX_LINKS {
         return Err(Errno::EMLINK.into());
     }

@@ -1,5 +1,6 @@
 //! New inodes.
 
+use crate::flags;
 use crate::keys;
 use crate::permissions::{self, Inherited};
 use crate::record::{Entry, Inode, Pattern};
@@ -43,7 +44,11 @@ impl Site {
     /// As [`Site::open`], for a name that must be free.
     fn open_free(tx: &Tx<'_>, dir: InodeId, name: &[u8]) -> Outcome<Site> {
         let site = Site::open(tx, dir, name)?;
-        if site.slot.entry.is_some() { Err(Errno::EEXIST.into()) } else { Ok(site) }
+        if site.slot.entry.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        flags::may_add_name((dir, &site.directory))?;
+        Ok(site)
     }
 
     /// Stores the new inode, its entry and the directory, and answers the entry.
@@ -67,6 +72,7 @@ pub(crate) fn create(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], new: NewFile
         let inode = tx.named_inode(parent, &entry)?;
         return Ok(MetaReply::Entry(inode.attr(entry.id())));
     }
+    flags::may_add_name((parent, &site.directory))?;
     let ino = tx.allocate(parent.partition())?;
     let mut inode = named_file(tx, &site, ino, (file_type | new.mode & mode::PERMISSIONS, new.umask))?;
     inode.rdev = new.rdev;
@@ -139,6 +145,7 @@ pub(super) fn whiteout(tx: &mut Tx<'_>, dir: InodeId) -> Outcome<Entry> {
 /// Makes a regular file without a name. The directory doesn't change.
 pub(crate) fn tmpfile(tx: &mut Tx<'_>, parent: InodeId, asked: u32, umask: u32) -> Outcome<MetaReply> {
     let directory = tx.live_directory(parent)?;
+    flags::may_add_name((parent, &directory))?;
     let inherited = permissions::inherit(tx, parent, &directory, asked, umask)?;
     let ino = tx.allocate(parent.partition())?;
     let mut inode = file(tx, &directory, mode::S_IFREG, &inherited);
@@ -181,11 +188,12 @@ fn file(tx: &Tx<'_>, directory: &Inode, file_type: u32, inherited: &Inherited) -
     inode
 }
 
-/// What all new inodes have in common: times, and the owner as System V and BSD groups have it.
+/// What all new inodes have in common: times, the owner as System V and BSD groups have it, and the
+/// project.
 fn newborn(tx: &Tx<'_>, directory: &Inode, mode: u32) -> Inode {
     let now = Some(tx.env.now.into());
     let gid = if directory.mode & mode::S_ISGID != 0 { directory.gid } else { tx.env.credentials.gid };
-    Inode {
+    let mut inode = Inode {
         mode,
         uid: tx.env.credentials.uid,
         gid,
@@ -194,7 +202,9 @@ fn newborn(tx: &Tx<'_>, directory: &Inode, mode: u32) -> Inode {
         ctime: now,
         btime: now,
         ..Inode::default()
-    }
+    };
+    flags::inherit(directory, &mut inode);
+    inode
 }
 
 pub(super) fn pattern_for_children(directory: &Inode) -> Pattern {

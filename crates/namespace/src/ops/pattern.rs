@@ -4,7 +4,7 @@ use super::data::{inline_content, pattern_of};
 use crate::migrate::Goal;
 use crate::record::{self, Inode, Migrating};
 use crate::tx::{Outcome, Tx};
-use crate::{ReadError, Reader, keys};
+use crate::{ReadError, Reader, flags, keys};
 use types::{ClusterMap, Errno, Error, Group, InodeId, Layout, PoolId, Scheme, StripePattern};
 use wire::{Description, MetaReply, Migration, PatternChange};
 
@@ -17,6 +17,7 @@ pub(crate) fn describe(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
 /// Changes what a directory hands to new files. Files and directories that exist keep theirs.
 pub(crate) fn set_pattern(tx: &mut Tx<'_>, dir: InodeId, change: &PatternChange) -> Outcome<MetaReply> {
     let mut directory = tx.directory(dir)?;
+    flags::may_change((dir, &directory))?;
     let pattern = changed(&pattern_of(&directory)?, change, tx.env.map)?;
     directory.pattern = Some((&pattern).into());
     directory.touch(tx.env.now);

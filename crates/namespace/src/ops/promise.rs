@@ -2,10 +2,11 @@
 
 use super::data::{inline_limit, put_inline};
 use super::make::{Site, named_file, pattern_for_children};
+use crate::flags;
 use crate::keys;
 use crate::record::Inode;
 use crate::tx::{Outcome, Tx, check_name};
-use types::{Errno, Error, InodeId, Timestamp, mode};
+use types::{Errno, Error, InodeFlags, InodeId, Timestamp, mode};
 use wire::{MetaReply, PromisedFile};
 
 /// Numbers that one request gets at most: what a program makes in a directory within a second. A partition has enough for eight years with such a
@@ -28,6 +29,11 @@ pub(crate) fn reserve(tx: &mut Tx<'_>, dir: InodeId, count: u32, prefix: &[u8]) 
         // Who makes a file says what its mode is before the service could.
         let message = format!("files of directory {dir} get their permissions from its default ACL");
         return Err(Error::new(Errno::EBUSY, message).hint("make them one by one").into());
+    }
+    if directory.flags().has(InodeFlags::RESTRICTING) {
+        // Who promises files answers for what becomes of their names.
+        let message = format!("directory {dir} is immutable or append-only");
+        return Err(Error::new(Errno::EBUSY, message).hint("make files there one by one").into());
     }
     let count = count.min(MAX_RESERVED);
     let ranges = u32::from(!prefix.is_empty());
@@ -58,7 +64,9 @@ pub(crate) fn deliver(tx: &mut Tx<'_>, file: &PromisedFile) -> Outcome<MetaReply
         let inode = tx.named_inode(parent, entry)?;
         return Ok(MetaReply::Entry(inode.attr(ino)));
     }
+    flags::may_add_name((parent, &site.directory))?;
     refuse_used(tx, ino)?;
+    tx.count_made(ino)?;
     let asked = mode::S_IFREG | file.mode & mode::PERMISSIONS;
     let mut inode = named_file(tx, &site, ino, (asked, file.umask))?;
     set_times(&mut inode, file.made, tx.env.now);

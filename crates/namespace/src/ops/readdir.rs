@@ -127,6 +127,8 @@ mod tests {
             mtime: time,
             ctime: time,
             btime: time,
+            flags: types::InodeFlags(u32::MAX),
+            project: types::ProjectId(u32::MAX),
         };
         let name = Bytes::from(vec![b'x'; 255]);
         let entry = DirEntry { name, ino, mode, cookie: u64::MAX, attr: Some(attr) };

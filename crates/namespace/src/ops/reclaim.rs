@@ -35,6 +35,7 @@ pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
         let earlier = tx.get(&keys::doomed(ino))?;
         tx.put(keys::doomed(ino), &doomed_with(earlier, layout));
     }
+    tx.count_deleted(ino)?;
     tx.delete(keys::orphan(ino));
     tx.delete(keys::inode(ino));
     Ok(MetaReply::Unit)

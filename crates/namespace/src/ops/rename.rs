@@ -2,6 +2,7 @@
 
 use super::make;
 use super::unlink::{check_empty, drop_name};
+use crate::flags::{self, Numbered};
 use crate::record::{Entry, Inode};
 use crate::tx::{Outcome, Slot, Tx, check_name, is_dot_name};
 use types::{Errno, Error, InodeId};
@@ -30,6 +31,10 @@ impl Side {
         Entry::new(self.ino, self.inode.mode)
     }
 
+    fn numbered(&self) -> Numbered<'_> {
+        (self.ino, &self.inode)
+    }
+
     /// The links that a directory has from its subdirectory here.
     fn links(&self) -> i32 {
         self.inode.is_directory() as i32
@@ -45,8 +50,8 @@ pub(crate) fn rename(
 ) -> Outcome<MetaReply> {
     check_name(from.name)?;
     check_name(to.name)?;
-    tx.directory(from.dir)?;
-    tx.live_directory(to.dir)?;
+    let directories = (tx.directory(from.dir)?, tx.live_directory(to.dir)?);
+    let dirs = ((from.dir, &directories.0), (to.dir, &directories.1));
     if is_dot_name(from.name) || is_dot_name(to.name) {
         return Err(Errno::EBUSY.into());
     }
@@ -63,6 +68,7 @@ pub(crate) fn rename(
     check_not_below(tx, &source, to.dir)?;
 
     let Some(replaced) = target.entry else {
+        check_flags(dirs, &source, None, mode)?;
         return move_to_free(tx, source, to.dir, target, mode);
     };
     if replaced.id() == source.ino {
@@ -71,11 +77,34 @@ pub(crate) fn rename(
     }
     let inode = tx.named_inode(to.dir, &replaced)?;
     let target = Side { dir: to.dir, slot: target, ino: replaced.id(), inode };
+    check_flags(dirs, &source, Some(&target), mode)?;
     match mode {
         RenameMode::Exchange => exchange(tx, source, target),
         RenameMode::Replace | RenameMode::NoReplace | RenameMode::Whiteout => {
             replace(tx, source, target, mode)
         }
+    }
+}
+
+/// What the flags of the directories, and of what moves and goes, say to it.
+fn check_flags(
+    (from, to): (Numbered<'_>, Numbered<'_>),
+    source: &Side,
+    target: Option<&Side>,
+    mode: RenameMode,
+) -> Outcome<()> {
+    flags::may_remove_name(from, source.numbered())?;
+    match target {
+        Some(target) => flags::may_remove_name(to, target.numbered())?,
+        None => flags::may_add_name(to)?,
+    }
+    if from.0 == to.0 {
+        return Ok(());
+    }
+    flags::may_enter(to, source.numbered())?;
+    match target.filter(|_| mode == RenameMode::Exchange) {
+        Some(target) => flags::may_enter(from, target.numbered()),
+        None => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Names that go.
 
+use crate::flags;
 use crate::keys;
 use crate::record::Inode;
 use crate::tx::{Outcome, Slot, Tx, check_name, is_dot_name};
@@ -14,6 +15,7 @@ pub(crate) fn unlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<M
         return Err(Errno::EISDIR.into());
     }
     let (slot, ino, inode) = find(tx, parent, name)?;
+    flags::may_remove_name((parent, &directory), (ino, &inode))?;
     if inode.is_directory() {
         return Err(Errno::EISDIR.into());
     }
@@ -30,6 +32,7 @@ pub(crate) fn rmdir(tx: &mut Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<Me
         _ => {}
     }
     let (slot, ino, inode) = find(tx, parent, name)?;
+    flags::may_remove_name((parent, &directory), (ino, &inode))?;
     if !inode.is_directory() {
         return Err(Errno::ENOTDIR.into());
     }

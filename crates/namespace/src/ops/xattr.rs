@@ -2,7 +2,8 @@
 //!
 //! Who may see or change which attribute is the kernel's check, except that `trusted.` names are listed to root only.
 
-use crate::attributes::{self, MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
+use crate::attributes::{self, CAPABILITY, MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
+use crate::flags;
 use crate::keys::{self, Key};
 use crate::permissions::{self, ACCESS_ACL, DEFAULT_ACL};
 use crate::record::Inode;
@@ -45,6 +46,7 @@ pub(crate) fn set(tx: &mut Tx<'_>, ino: InodeId, name: &[u8], new: NewValue<'_>)
         return Err(Errno::E2BIG.into());
     }
     let mut inode = tx.inode(ino)?;
+    flags::may_change((ino, &inode))?;
     match space {
         Space::Plain => set_plain(tx, ino, &mut inode, name, &new)?,
         Space::AccessAcl => {
@@ -99,6 +101,10 @@ pub(crate) fn list(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
 pub(crate) fn remove(tx: &mut Tx<'_>, ino: InodeId, name: &[u8]) -> Outcome<MetaReply> {
     let space = space_of(name)?;
     let mut inode = tx.inode(ino)?;
+    // Whoever writes takes the file's capabilities away.
+    if name != CAPABILITY {
+        flags::may_change((ino, &inode))?;
+    }
     if space == Space::Plain {
         attributes::load(tx, ino, &inode, name)?.ok_or(Errno::ENODATA)?;
         attributes::discard(tx, ino, &mut inode, name)?;

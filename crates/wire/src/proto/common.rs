@@ -6,8 +6,10 @@ use bytes::Bytes;
 use prost::Message;
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType, message, skip_field};
-use types::{Attr, ByteRange, Chooser, Credentials, FileKind, GroupId, InodeId, Layout, PoolId, Scheme};
-use types::{PartitionId, StripePattern, Timestamp};
+use types::{
+    Attr, ByteRange, Chooser, Credentials, FileKind, GroupId, InodeFlags, InodeId, Layout, PartitionId,
+    PoolId, ProjectId, Scheme, StripePattern, Timestamp,
+};
 
 /// The longest name, bytes. Services refuse names above 255 with `ENAMETOOLONG`; this only bounds what they look at.
 pub const MAX_NAME_BYTES: usize = 4096;
@@ -301,6 +303,10 @@ pub(crate) struct AttrFields {
     btime_nanos: u32,
     #[prost(uint32, tag = "16")]
     rdev: u32,
+    #[prost(uint32, tag = "17")]
+    flags: u32,
+    #[prost(uint32, tag = "18")]
+    project: u32,
 }
 
 impl From<&Attr> for AttrFields {
@@ -322,6 +328,8 @@ impl From<&Attr> for AttrFields {
             btime_secs: attr.btime.secs,
             btime_nanos: attr.btime.nanos,
             rdev: attr.rdev,
+            flags: attr.flags.0,
+            project: attr.project.0,
         }
     }
 }
@@ -346,6 +354,8 @@ impl TryFrom<AttrFields> for Attr {
             mtime: point(f.mtime_secs, f.mtime_nanos)?,
             ctime: point(f.ctime_secs, f.ctime_nanos)?,
             btime: point(f.btime_secs, f.btime_nanos)?,
+            flags: InodeFlags(f.flags),
+            project: ProjectId(f.project),
         })
     }
 }

@@ -29,7 +29,7 @@ struct RequestFields {
     privileged: bool,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 48, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 48, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62"
     )]
     op: Option<OpFields>,
 }
@@ -49,7 +49,10 @@ struct ResponseFields {
     permissions: Option<List<PermissionsFields, MAX_LIST_ITEMS>>,
     #[prost(fixed64, tag = "6")]
     verifier: u64,
-    #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 25, 26, 27")]
+    #[prost(
+        oneof = "ReplyFields",
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 25, 26, 27, 28"
+    )]
     reply: Option<ReplyFields>,
 }
 

@@ -2,11 +2,12 @@
 
 use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, TimeFields, name, need, time};
 use crate::{
-    HeldLock, KnownSize, LockKind, LockOwner, LockRange, LockSpace, Malformed, MetaOp, PatternChange, Yield,
+    AccessTime, HeldLock, KnownSize, LockKind, LockOwner, LockRange, LockSpace, Malformed, MetaOp,
+    PatternChange, Yield,
 };
 use crate::{Promise, PromisedFile};
 use bytes::Bytes;
-use types::{Chooser, InodeId, SetAttr, SetTime};
+use types::{Chooser, InodeFlags, InodeId, ProjectId, SetAttr, SetTime};
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct InodeFields {
@@ -46,6 +47,10 @@ pub(crate) struct SetFields {
     pub ctime: Option<TimeFields>,
     #[prost(bool, tag = "7")]
     pub kill_suid_sgid: bool,
+    #[prost(uint32, optional, tag = "8")]
+    pub flags: Option<u32>,
+    #[prost(uint32, optional, tag = "9")]
+    pub project: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -411,6 +416,14 @@ pub(crate) struct SizeFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct AccessFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(message, optional, tag = "2")]
+    pub at: Option<TimeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SetPatternFields {
     #[prost(uint64, tag = "1")]
     pub dir: u64,
@@ -454,10 +467,11 @@ impl XattrFields {
 
 impl SetattrFields {
     pub fn of(ino: &InodeId, set: &SetAttr) -> SetattrFields {
-        let &SetAttr { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid } = set;
+        let &SetAttr { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid, flags, project } = set;
         let [atime, mtime] = [atime, mtime].map(|time| time.map(SetTimeFields::from));
         let ctime = ctime.map(TimeFields::from);
-        let set = SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid };
+        let (flags, project) = (flags.map(|flags| flags.0), project.map(|project| project.0));
+        let set = SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid, flags, project };
         SetattrFields { ino: ino.0, set: Some(set) }
     }
 }
@@ -466,8 +480,11 @@ impl TryFrom<SetattrFields> for MetaOp {
     type Error = Malformed;
 
     fn try_from(SetattrFields { ino, set }: SetattrFields) -> Result<MetaOp, Malformed> {
-        let SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid } =
+        let SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid, flags, project } =
             need(set, "attributes to set")?;
+        if let Some(unknown) = flags.filter(|flags| flags & !InodeFlags::ALL.0 != 0) {
+            return Err(Malformed::new(format!("unknown flags of an inode: {unknown:#x}")));
+        }
         let set = SetAttr {
             mode,
             uid,
@@ -476,6 +493,8 @@ impl TryFrom<SetattrFields> for MetaOp {
             mtime: mtime.map(TryInto::try_into).transpose()?,
             ctime: ctime.map(TryInto::try_into).transpose()?,
             kill_suid_sgid,
+            flags: flags.map(InodeFlags),
+            project: project.map(ProjectId),
         };
         Ok(MetaOp::Setattr { ino: InodeId(ino), set })
     }
@@ -538,6 +557,20 @@ impl TryFrom<LockFields> for HeldLock {
             kind: LockKind::take(f.kind)?,
             range: need(f.range, "range of a lock")?.try_into()?,
         })
+    }
+}
+
+impl From<&AccessTime> for AccessFields {
+    fn from(&AccessTime { ino, at }: &AccessTime) -> AccessFields {
+        AccessFields { ino: ino.0, at: Some(at.into()) }
+    }
+}
+
+impl TryFrom<AccessFields> for AccessTime {
+    type Error = Malformed;
+
+    fn try_from(AccessFields { ino, at }: AccessFields) -> Result<AccessTime, Malformed> {
+        Ok(AccessTime { ino: InodeId(ino), at: time(at, "time of an access")? })
     }
 }
 

@@ -5,7 +5,8 @@
 use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, partitions, time};
 use super::meta_args::*;
 use crate::{
-    HeldLock, LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, Promise, RenameMode, XattrMode,
+    AccessTime, HeldLock, LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, Promise, RenameMode,
+    XattrMode,
 };
 use types::InodeId;
 
@@ -108,6 +109,10 @@ pub(crate) enum OpFields {
     ReclaimOpens(InodesFields),
     #[prost(message, tag = "60")]
     ReclaimSizes(List<SizeFields, MAX_LIST_ITEMS>),
+    #[prost(message, tag = "61")]
+    Usage(()),
+    #[prost(message, tag = "62")]
+    NoteAccess(List<AccessFields, MAX_LIST_ITEMS>),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -201,6 +206,10 @@ impl From<&MetaOp> for OpFields {
             MetaOp::EndSession => OpFields::EndSession(()),
             MetaOp::Describe { ino } => OpFields::Describe(InodeFields::of(ino)),
             MetaOp::SetPattern { dir, change } => OpFields::SetPattern(SetPatternFields::of(dir, change)),
+            MetaOp::NoteAccess { accesses } => {
+                OpFields::NoteAccess(List::of(accesses, AccessFields::from).unwrap_or_default())
+            }
+            MetaOp::Usage => OpFields::Usage(()),
             MetaOp::Sync => OpFields::Sync(()),
             MetaOp::Register { in_use, promised } => OpFields::Register(RegisterFields {
                 in_use: in_use.iter().map(|ino| ino.0).collect(),
@@ -349,6 +358,10 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::EndSession(()) => MetaOp::EndSession,
             OpFields::Describe(f) => MetaOp::Describe { ino: InodeId(f.ino) },
             OpFields::SetPattern(f) => f.try_into()?,
+            OpFields::NoteAccess(list) => {
+                MetaOp::NoteAccess { accesses: List::take(Some(list), AccessTime::try_from)? }
+            }
+            OpFields::Usage(()) => MetaOp::Usage,
             OpFields::Sync(()) => MetaOp::Sync,
             OpFields::Register(f) => MetaOp::Register {
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),

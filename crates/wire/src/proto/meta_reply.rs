@@ -4,7 +4,10 @@ use super::common::{AttrFields, LayoutFields, List, MAX_ENTRIES, MAX_LIST_ITEMS,
 use super::common::{Numbered, name, need, partitions, pool};
 use super::error::ErrorFields;
 use super::meta_args::LockRangeFields;
-use crate::{Description, DirEntry, FileInfo, LeaseMode, LockKind, Malformed, MetaReply, Migration, Recall};
+use crate::{
+    Description, DirEntry, FileInfo, LeaseMode, LockKind, Malformed, MetaReply, Migration, Recall,
+    StoreSpace, Usage,
+};
 use bytes::Bytes;
 use types::{InodeId, Scheme};
 
@@ -44,6 +47,24 @@ pub(crate) enum ReplyFields {
     Migration(MigrationFields),
     #[prost(message, tag = "27")]
     Reserved(ReservedFields),
+    #[prost(message, tag = "28")]
+    Usage(UsageFields),
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(crate) struct UsageFields {
+    #[prost(uint64, tag = "1")]
+    inodes: u64,
+    #[prost(message, optional, tag = "2")]
+    store: Option<StoreFields>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(crate) struct StoreFields {
+    #[prost(uint64, tag = "1")]
+    used: u64,
+    #[prost(uint64, tag = "2")]
+    free: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -246,6 +267,10 @@ impl From<&MetaReply> for ReplyFields {
                 let range = range.map(|ino| ino.0);
                 ReplyFields::Reserved(ReservedFields { first, count, attr, inline_limit, range })
             }
+            &MetaReply::Usage(Usage { inodes, store }) => {
+                let store = store.map(|StoreSpace { used, free }| StoreFields { used, free });
+                ReplyFields::Usage(UsageFields { inodes, store })
+            }
             MetaReply::Adopted { partitions } => {
                 let partitions = partitions.iter().map(|partition| u32::from(partition.0)).collect();
                 ReplyFields::Adopted(AdoptedFields { partitions })
@@ -297,6 +322,10 @@ impl TryFrom<ReplyFields> for MetaReply {
                 inline_limit: f.inline_limit,
                 range: f.range.map(InodeId),
             },
+            ReplyFields::Usage(UsageFields { inodes, store }) => {
+                let store = store.map(|StoreFields { used, free }| StoreSpace { used, free });
+                MetaReply::Usage(Usage { inodes, store })
+            }
             ReplyFields::Adopted(f) => MetaReply::Adopted { partitions: partitions(f.partitions)? },
         })
     }

@@ -2,6 +2,7 @@
 //!
 //! Services, stores and clients are the real ones, on a simulated machine.
 
+mod accessed;
 mod appends;
 mod behind;
 mod cluster;
@@ -9,6 +10,7 @@ mod company;
 mod directories;
 mod drain;
 mod evicted;
+mod flags;
 mod kernel;
 mod late;
 mod locks;

@@ -166,11 +166,28 @@ fn a_number_that_is_in_use_is_not_given_out_again() {
     on_a_core(async |fs| {
         let (_, file) = tree(&fs);
         let key = keys::next(file.partition());
-        fs.put(&key, &Next { sequence: 2 });
+        fs.put(&key, &Next { sequence: 2, inodes: Some(0) });
         assert_eq!(fs.finds_and_repairs(Kind::NextNumber).await.len(), 1);
         // A partition without the record starts at 2.
         fs.delete(&key);
         assert_eq!(fs.finds_and_repairs(Kind::NextNumber).await.len(), 1);
+    });
+}
+
+#[test]
+fn inodes_that_are_counted_wrongly_are_counted() {
+    on_a_core(async |fs| {
+        let (_, file) = tree(&fs);
+        let key = keys::next(file.partition());
+        let next: Next = fs.get(&key);
+        let counted = next.inodes.filter(|inodes| *inodes > 0).expect("they are counted");
+        fs.put(&key, &Next { inodes: Some(counted + 1), ..next });
+        let findings = fs.finds_and_repairs(Kind::InodeCount).await;
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(fs.get::<Next>(&key), next);
+        // A record of an earlier version.
+        fs.put(&key, &Next { inodes: None, ..next });
+        assert_eq!(fs.check(false).await.verdict(), Verdict::Clean);
     });
 }
 

@@ -75,7 +75,7 @@ impl Fs {
         let fs = Fs { engine, stores, copies, map, dir };
         fs.put_all(namespace::format(&fs.env()));
         // Files were there before, and are gone: their numbers may be those of chunk files that nobody has any more.
-        fs.put(&keys::next(PartitionId(0)), &Next { sequence: GIVEN_OUT });
+        fs.put(&keys::next(PartitionId(0)), &Next { sequence: GIVEN_OUT, inodes: Some(0) });
         fs
     }
 
@@ -107,6 +107,10 @@ impl Fs {
 
     pub fn engine_has(&self, key: &[u8]) -> bool {
         self.engine.get(key).unwrap().is_some()
+    }
+
+    pub fn get<M: Message + Default>(&self, key: &[u8]) -> M {
+        namespace::record::decode(key, self.engine.get(key).unwrap().unwrap()).unwrap()
     }
 
     pub fn inode(&self, ino: InodeId) -> Inode {

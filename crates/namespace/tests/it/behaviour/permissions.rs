@@ -2,7 +2,7 @@
 
 use crate::support::{Holding, World, bytes};
 use namespace::{Caller, Failure, permit};
-use types::{Credentials, Errno, InodeId, SetAttr, SetTime, Timestamp};
+use types::{Credentials, Errno, InodeFlags, InodeId, ProjectId, SetAttr, SetTime, Timestamp};
 use wire::{MetaOp, PromisedFile, RenameMode, XattrMode};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -210,6 +210,27 @@ fn attributes_are_the_owners_to_change() {
         assert_eq!(scene.may(&stranger, disguised(ino, with)), Err(Errno::EPERM));
     }
     assert_eq!(scene.may(&owner, disguised(ino, base())), Ok(()));
+}
+
+#[test]
+fn flags_are_the_owners_to_set_and_those_that_forbid_changes_are_roots() {
+    let mut scene = Scene::new();
+    let ino = scene.files[0];
+    let flags = |flags| set(ino, SetAttr { flags: Some(flags), ..SetAttr::default() });
+    let project = set(ino, SetAttr { project: Some(ProjectId(7)), ..SetAttr::default() });
+    let (owner, member) = (user(OWNER, &[TEAM]), user(STRANGER, &[TEAM]));
+    for op in [flags(InodeFlags::NODUMP), project] {
+        assert_eq!(scene.may(&owner, op.clone()), Ok(()));
+        assert_eq!(scene.may(&member, op), Err(Errno::EPERM));
+    }
+    for restricting in [InodeFlags::IMMUTABLE, InodeFlags::APPEND] {
+        assert_eq!(scene.may(&owner, flags(restricting)), Err(Errno::EPERM));
+        assert_eq!(scene.may(&user(0, &[]), flags(restricting)), Ok(()));
+        assert_eq!(scene.may(&Caller { privileged: true, ..owner }, flags(restricting)), Ok(()));
+        scene.world.run(flags(restricting)).unwrap();
+        assert_eq!(scene.may(&owner, flags(restricting | InodeFlags::NODUMP)), Ok(()));
+        assert_eq!(scene.may(&owner, flags(InodeFlags::NONE)), Err(Errno::EPERM), "it would be no use");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 use crate::support::{Holding, World, bytes};
 use bytes::Bytes;
-use types::{Attr, Errno, InodeId, SetAttr};
+use namespace::record::{Next, decode};
+use types::{Attr, Errno, InodeFlags, InodeId, ProjectId, SetAttr};
 use wire::{MetaOp, MetaReply, PatternChange, PromisedFile, XattrMode};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -127,8 +128,10 @@ fn what_is_delivered_is_as_if_it_had_been_made_and_written() {
                 let attr = made.attr_of(write).unwrap();
 
                 // The numbers were reserved before the default ACL was set: the state is that of a counter that has moved on.
-                let counter = made.state.0[&namespace::keys::next(dir.partition()).to_vec()].clone();
-                delivered.state.0.insert(namespace::keys::next(dir.partition()).to_vec(), counter);
+                let key = namespace::keys::next(dir.partition()).to_vec();
+                let counter: Next = decode(&key, made.state.0[&key].clone()).unwrap();
+                let counter = Next { inodes: counter.inodes.map(|inodes| inodes - 1), ..counter };
+                delivered.state.0.insert(key, prost::Message::encode_to_vec(&counter).into());
                 let file = PromisedFile { mode, umask, ..promised(dir, "file", ino, content) };
                 let answer = deliver(&mut delivered, &file).unwrap();
                 assert!(made.state.0 == delivered.state.0, "{file:?}, setgid {setgid}, acl {acl}");
@@ -214,4 +217,35 @@ fn names_that_are_no_names_are_not_delivered() {
     for (name, refusal) in cases {
         assert_eq!(refused(&mut world, &promised(ROOT, name, ino, b"")), refusal, "{name}");
     }
+}
+
+fn set_flags(world: &mut World, ino: InodeId, flags: InodeFlags, project: u32) {
+    let (flags, project) = (Some(flags), Some(ProjectId(project)));
+    world.run(MetaOp::Setattr { ino, set: SetAttr { flags, project, ..SetAttr::default() } }).unwrap();
+}
+
+#[test]
+fn files_of_immutable_and_append_only_directories_are_not_promised() {
+    let mut world = World::new(Holding::OnDemand);
+    let dir = world.mkdir(ROOT, "d");
+    let (first, ..) = reserve(&mut world, dir, 3).unwrap();
+    set_flags(&mut world, dir, InodeFlags::APPEND, 0);
+    assert_eq!(reserve(&mut world, dir, 3).unwrap_err(), Errno::EBUSY);
+    deliver(&mut world, &promised(dir, "f", first, b"")).unwrap();
+    set_flags(&mut world, dir, InodeFlags::IMMUTABLE, 0);
+    assert_eq!(reserve(&mut world, dir, 3).unwrap_err(), Errno::EBUSY);
+    assert_eq!(refused(&mut world, &promised(dir, "g", InodeId(first.0 + 1), b"")), Errno::EPERM);
+    // One that is there already is answered.
+    deliver(&mut world, &promised(dir, "f", first, b"")).unwrap();
+}
+
+#[test]
+fn a_promised_file_belongs_to_the_project_of_its_directory() {
+    let mut world = World::new(Holding::OnDemand);
+    let dir = world.mkdir(ROOT, "d");
+    set_flags(&mut world, dir, InodeFlags::PROJECT_INHERIT | InodeFlags::NODUMP, 9);
+    let (first, ..) = reserve(&mut world, dir, 1).unwrap();
+    deliver(&mut world, &promised(dir, "f", first, b"")).unwrap();
+    let attr = world.getattr(first).unwrap();
+    assert_eq!((attr.flags, attr.project), (InodeFlags::NODUMP, ProjectId(9)));
 }

@@ -26,6 +26,7 @@ pub enum Action {
     SetOwner { of: Pick, uid: Option<u32>, gid: Option<u32> },
     WriteInline { of: Pick, offset: u8, data: Vec<u8>, kill: bool },
     Truncate { of: Pick, size: u8 },
+    SetFlags { of: Pick, flags: u32, project: Option<u32> },
     SetXattr { of: Pick, name: u8, value: Vec<u8>, mode: XattrMode },
     RemoveXattr { of: Pick, name: u8 },
     Reclaim { of: Pick },
@@ -54,6 +55,11 @@ fn rename_mode() -> impl Strategy<Value = RenameMode> {
         1 => Just(RenameMode::NoReplace),
         1 => Just(RenameMode::Exchange),
     ]
+}
+
+/// Mostly none, since whatever is marked takes part in little else.
+fn flags() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => Just(0), 2 => prop::sample::select(vec![1, 2, 4, 8, 12]), 1 => 0..16u32]
 }
 
 fn xattr_mode() -> impl Strategy<Value = XattrMode> {
@@ -100,6 +106,11 @@ fn changing() -> impl Strategy<Value = Action> {
             mode
         }),
         (inode(), name()).prop_map(|(of, name)| Action::RemoveXattr { of, name }),
+        (inode(), flags(), prop::option::of(0..3u32)).prop_map(|(of, flags, project)| Action::SetFlags {
+            of,
+            flags,
+            project
+        }),
         inode().prop_map(|of| Action::Reclaim { of }),
     ]
 }

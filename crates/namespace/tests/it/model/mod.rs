@@ -76,6 +76,11 @@ fn compare_attributes(world: &mut World, model: &Model, index: usize) {
     let got = (attr.mode, attr.nlink, attr.uid, attr.gid, attr.mtime.secs, attr.ctime.secs);
     let expected = (node.mode, model.links(index), node.uid, node.gid, node.mtime, node.ctime);
     assert_eq!(got, expected, "mode, links, owner, group, mtime, ctime of node {index}");
+    assert_eq!(
+        (attr.flags.0, attr.project.0),
+        (node.flags, node.project),
+        "flags and project of node {index}"
+    );
 }
 
 fn compare_xattrs(world: &mut World, node: &Node) {

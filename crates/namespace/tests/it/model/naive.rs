@@ -5,7 +5,7 @@ use super::action::{Action, Pick};
 use crate::support::bytes;
 use std::collections::BTreeMap;
 use types::mode::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_IXGRP};
-use types::{Errno, InodeId, SetAttr};
+use types::{Errno, InodeFlags, InodeId, ProjectId, SetAttr};
 use wire::{MetaOp, RenameMode, XattrMode};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -13,6 +13,10 @@ const XATTRS: [&str; 4] = ["user.a", "user.b", "trusted.c", "security.d"];
 const TARGET: &str = "where/it/leads";
 const UID: u32 = 1000;
 const GID: u32 = 100;
+const IMMUTABLE: u32 = 1;
+const APPEND: u32 = 2;
+const NODUMP: u32 = 4;
+const INHERIT: u32 = 8;
 
 pub enum Content {
     Directory { entries: BTreeMap<&'static str, usize>, parent: usize, removed: bool },
@@ -26,6 +30,8 @@ pub struct Node {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
+    pub flags: u32,
+    pub project: u32,
     pub mtime: i64,
     pub ctime: i64,
     pub xattrs: BTreeMap<&'static str, Vec<u8>>,
@@ -57,6 +63,8 @@ impl Model {
             mode: S_IFDIR | 0o755,
             uid: 0,
             gid: 0,
+            flags: 0,
+            project: 0,
             mtime: 1,
             ctime: now,
             xattrs: BTreeMap::new(),
@@ -135,6 +143,10 @@ impl Model {
             &Action::SetOwner { of, uid, gid } => {
                 MetaOp::Setattr { ino: ino(of), set: SetAttr { uid, gid, ..SetAttr::default() } }
             }
+            &Action::SetFlags { of, flags, project } => {
+                let (flags, project) = (Some(InodeFlags(flags)), project.map(ProjectId));
+                MetaOp::Setattr { ino: ino(of), set: SetAttr { flags, project, ..SetAttr::default() } }
+            }
             Action::WriteInline { of, offset, data, kill } => MetaOp::WriteInline {
                 ino: ino(*of),
                 offset: *offset as u64,
@@ -170,6 +182,7 @@ impl Model {
                     Some(_) if exclusive => Err(Errno::EEXIST),
                     Some(_) => Ok(None),
                     None => {
+                        self.may_add(dir)?;
                         let (kind, content) = match created_type(mode) {
                             S_IFIFO => (S_IFIFO, Content::Fifo),
                             _ => (S_IFREG, Content::File(Vec::new())),
@@ -193,6 +206,7 @@ impl Model {
             &Action::Tmpfile { dir } => {
                 let dir = self.pick(dir);
                 self.live_entries(dir)?;
+                self.may_add(dir)?;
                 self.make(dir, None, S_IFREG | 0o644, Content::File(Vec::new()), now)
             }
             &Action::Link { of, dir, name } => self.link(self.pick(of), self.pick(dir), named(name), now),
@@ -223,16 +237,30 @@ impl Model {
         match action {
             &Action::SetMode { of, permissions } => {
                 let node = self.live(of)?;
+                node.may_change()?;
                 node.mode = node.mode & S_IFMT | permissions;
                 node.ctime = now;
             }
             &Action::SetOwner { of, uid, gid } => {
                 let node = self.live(of)?;
+                if uid.is_some() || gid.is_some() {
+                    node.may_change()?;
+                }
                 node.uid = uid.unwrap_or(node.uid);
                 node.gid = gid.unwrap_or(node.gid);
                 if node.mode & S_IFMT != S_IFDIR && (uid.is_some() || gid.is_some()) {
                     node.drop_privileges();
                 }
+                node.ctime = now;
+            }
+            &Action::SetFlags { of, flags, project } => {
+                let node = self.live(of)?;
+                let is_directory = matches!(node.content, Content::Directory { .. });
+                if !is_directory && !matches!(node.content, Content::File(_)) {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                node.flags = if is_directory { flags } else { flags & !INHERIT };
+                node.project = project.unwrap_or(node.project);
                 node.ctime = now;
             }
             Action::WriteInline { of, offset, data, kill } => {
@@ -254,11 +282,14 @@ impl Model {
             }
             &Action::Truncate { of, size } => {
                 let node = self.live(of)?;
+                node.file()?;
+                node.may_change()?;
                 node.file()?.resize(size as usize, 0);
                 (node.mtime, node.ctime) = (now, now);
             }
             Action::SetXattr { of, name, value, mode } => {
                 let node = self.live(*of)?;
+                node.may_change()?;
                 let name = XATTRS[*name as usize];
                 match (mode, node.xattrs.contains_key(name)) {
                     (XattrMode::Create, true) => return Err(Errno::EEXIST),
@@ -270,6 +301,7 @@ impl Model {
             }
             &Action::RemoveXattr { of, name } => {
                 let node = self.live(of)?;
+                node.may_change()?;
                 node.xattrs.remove(XATTRS[name as usize]).ok_or(Errno::ENODATA)?;
                 node.ctime = now;
             }
@@ -309,7 +341,20 @@ impl Model {
     }
 
     fn must_be_free(&self, dir: usize, name: &str) -> Result<(), Errno> {
-        if self.existing(dir, name)?.is_some() { Err(Errno::EEXIST) } else { Ok(()) }
+        if self.existing(dir, name)?.is_some() { Err(Errno::EEXIST) } else { self.may_add(dir) }
+    }
+
+    fn may_add(&self, dir: usize) -> Result<(), Errno> {
+        if self.nodes[dir].flags & IMMUTABLE != 0 { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    fn may_remove(&self, dir: usize, node: usize) -> Result<(), Errno> {
+        self.nodes[dir].may_change().and(self.nodes[node].may_change())
+    }
+
+    fn may_enter(&self, dir: usize, node: usize) -> Result<(), Errno> {
+        let (dir, node) = (&self.nodes[dir], &self.nodes[node]);
+        if dir.flags & INHERIT != 0 && dir.project != node.project { Err(Errno::EXDEV) } else { Ok(()) }
     }
 
     fn stamp_directory(&mut self, dir: usize, now: i64) {
@@ -326,11 +371,18 @@ impl Model {
     ) -> Made {
         let new = self.nodes.len();
         let parent = &self.nodes[dir];
+        let handed_down = match content {
+            Content::Directory { .. } => NODUMP | INHERIT,
+            Content::File(_) => NODUMP,
+            _ => 0,
+        };
         self.nodes.push(Node {
             ino: InodeId(0),
             mode,
             uid: UID,
             gid: if parent.mode & S_ISGID != 0 { parent.gid } else { GID },
+            flags: parent.flags & handed_down,
+            project: if parent.flags & INHERIT != 0 { parent.project } else { 0 },
             mtime: now,
             ctime: now,
             xattrs: BTreeMap::new(),
@@ -352,12 +404,15 @@ impl Model {
         if node.reclaimed {
             return Err(Errno::ENOENT);
         }
+        node.may_change()?;
         if matches!(node.content, Content::Directory { .. }) {
             return Err(Errno::EPERM);
         }
         if links == 0 && !node.nameless {
             return Err(Errno::ENOENT);
         }
+        self.may_enter(dir, of)?;
+        let node = &mut self.nodes[of];
         node.nameless = false;
         node.ctime = now;
         self.entries_mut(dir).insert(name, of);
@@ -367,6 +422,7 @@ impl Model {
 
     fn remove(&mut self, dir: usize, name: &'static str, now: i64, victim: Victim) -> Made {
         let node = *self.entries(dir)?.get(name).ok_or(Errno::ENOENT)?;
+        self.may_remove(dir, node)?;
         match (victim == Victim::Directory, self.is_directory(node)) {
             (false, true) => return Err(Errno::EISDIR),
             (true, false) => return Err(Errno::ENOTDIR),
@@ -420,6 +476,17 @@ impl Model {
         if target == Some(moving) {
             return Ok(None);
         }
+        self.may_remove(dir, moving)?;
+        match target {
+            Some(target) => self.may_remove(new_dir, target)?,
+            None => self.may_add(new_dir)?,
+        }
+        if dir != new_dir {
+            self.may_enter(new_dir, moving)?;
+            target
+                .filter(|_| mode == RenameMode::Exchange)
+                .map_or(Ok(()), |target| self.may_enter(dir, target))?;
+        }
         if let Some(target) = target {
             self.check_target(moving, target, dir, mode)?;
         }
@@ -465,6 +532,10 @@ impl Node {
             Content::Directory { .. } => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    fn may_change(&self) -> Result<(), Errno> {
+        if self.flags & (IMMUTABLE | APPEND) != 0 { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     fn drop_privileges(&mut self) {

@@ -1,7 +1,7 @@
 //! What holds in every state, as the crate's documentation says it.
 
 use super::{HASH_KEY, PARTITIONS, State};
-use namespace::record::{Entry, Inline, Inode, Xattr, decode};
+use namespace::record::{Entry, Inline, Inode, Next, Xattr, decode};
 use namespace::{Key, decode_key, inodes, keys};
 use std::collections::BTreeMap;
 use types::{InodeId, PartitionId};
@@ -42,6 +42,7 @@ pub fn check(state: &State) {
             }
         }
     }
+    check_counts(state, &inodes);
     for (&ino, inode) in &inodes {
         let named_by = names.remove(&ino).unwrap_or_default();
         check_links(state, &inodes, ino, inode, &named_by);
@@ -51,6 +52,16 @@ pub fn check(state: &State) {
         check_acl(state, ino, inode.default_acl, "system.posix_acl_default");
     }
     assert!(attributes.is_empty(), "attributes without inodes: {attributes:?}");
+}
+
+fn check_counts(state: &State, inodes: &BTreeMap<InodeId, Inode>) {
+    for partition in (0..PARTITIONS).map(PartitionId) {
+        let key = keys::next(partition);
+        let next = state.0.get(&key[..]).map(|value| decode::<Next>(&key, value.clone()).unwrap());
+        let is_counted = |ino: &&InodeId| ino.partition() == partition && **ino != InodeId::ROOT;
+        let there = inodes.keys().filter(is_counted).count() as u64;
+        assert_eq!(next.map_or(Some(0), |next| next.inodes), Some(there), "inodes of partition {partition}");
+    }
 }
 
 fn check_links(

@@ -303,7 +303,7 @@ impl CoreFile {
 
     /// Bytes before the end of the file.
     async fn read(&self, buffer: &IoBuf, offset: u64) -> Result<usize> {
-        let how = ReadHow { direct: self.is_direct, kept: false };
+        let how = ReadHow { direct: self.is_direct, ..ReadHow::default() };
         let mut done = 0;
         for piece in pieces(buffer) {
             let (start, length) = (piece.start as u64, piece.len());

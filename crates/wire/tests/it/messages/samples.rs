@@ -54,6 +54,7 @@ pub fn samples() -> Vec<Sample> {
     let op = MetaOp::MayOpen { ino: INO, wanted: 6 };
     let vouched = MetaRequest { session: SessionId(7), number: None, credentials, privileged: true, op };
     samples.push(sample("meta_request-privileged".to_string(), vouched));
+    samples.extend(flags());
     samples.extend(ranges());
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
@@ -227,6 +228,21 @@ fn promised() -> PromisedFile {
     PromisedFile { ino: INO, parent: DIR, name, mode: 0o640, umask: 0o22, made: TIME, content }
 }
 
+/// Flags and projects of inodes.
+fn flags() -> [Sample; 2] {
+    let (flags, project) = (InodeFlags::APPEND | InodeFlags::NODUMP, ProjectId(70_000));
+    let set = SetAttr { flags: Some(flags), project: Some(project), ..SetAttr::default() };
+    let request = MetaRequest {
+        session: SessionId(7),
+        number: Some(Number { lane: 0, sequence: 300 }),
+        credentials: Credentials { uid: 1000, gid: 100, pid: 4711 },
+        privileged: true,
+        op: MetaOp::Setattr { ino: INO, set },
+    };
+    let answer = MetaResponse::from(MetaReply::Attr(Attr { flags, project, ..attr() }));
+    [sample("meta_request-flags".to_string(), request), sample("meta_response-flags".to_string(), answer)]
+}
+
 fn set() -> SetAttr {
     SetAttr {
         mode: Some(0o640),
@@ -236,6 +252,8 @@ fn set() -> SetAttr {
         mtime: Some(SetTime::At(TIME)),
         ctime: Some(Timestamp::new(-1, 5)),
         kill_suid_sgid: true,
+        flags: None,
+        project: None,
     }
 }
 
@@ -317,6 +335,10 @@ pub fn meta_ops() -> Vec<MetaOp> {
         MetaOp::EndSession,
         MetaOp::Describe { ino },
         MetaOp::SetPattern { dir, change },
+        MetaOp::NoteAccess {
+            accesses: vec![AccessTime { ino, at: TIME }, AccessTime { ino: InodeId(9), at: TIME }],
+        },
+        MetaOp::Usage,
         MetaOp::Sync,
         MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4711, kind, range }] },
         MetaOp::StillYielding { seen: 41 },
@@ -353,6 +375,8 @@ fn attr() -> Attr {
         mtime: Timestamp::new(1_760_000_001, 0),
         ctime: Timestamp::new(5_000_000_000, 999_999_999),
         btime: Timestamp::new(-1, 1),
+        flags: InodeFlags::NONE,
+        project: ProjectId(0),
     }
 }
 
@@ -405,6 +429,10 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::Description(Box::new(description)),
         MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
         MetaReply::Migration(Some(Box::new(migration))),
+        MetaReply::Usage(Usage {
+            inodes: 5_000_000_000,
+            store: Some(StoreSpace { used: 1 << 33, free: 1 << 40 }),
+        }),
         MetaReply::Adopted { partitions: vec![PartitionId(0), PartitionId(63)] },
         MetaReply::Reserved { first: INO, count: 1024, attr: attr(), inline_limit: 4096, range: None },
     ]

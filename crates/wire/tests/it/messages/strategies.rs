@@ -147,6 +147,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
     kinds![MetaOp:
         Lookup { parent: ino(), name: name() },
         Getattr { ino: ino() },
+        NoteAccess { accesses: vec_of((ino(), time()).prop_map(|(ino, at)| AccessTime { ino, at })) },
         Setattr { ino: ino(), set: set_attr() },
         Create { parent: ino(), name: name(), mode: u32s(), umask: u32s(), rdev: u32s(), exclusive: flag(), wish: of(mode()) },
         Mkdir { parent: ino(), name: name(), mode: u32s(), umask: u32s() },
@@ -236,6 +237,9 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
         Directory { entries: vec_of(dir_entry()), end: any::<bool>(), parent: ino() },
     ];
     replies.extend([
+        (any::<u64>(), of(any::<[u64; 2]>().prop_map(|[used, free]| StoreSpace { used, free })))
+            .prop_map(|(inodes, store)| MetaReply::Usage(Usage { inodes, store }))
+            .boxed(),
         attr().prop_map(MetaReply::Entry).boxed(),
         attr().prop_map(MetaReply::Attr).boxed(),
         name().prop_map(MetaReply::Bytes).boxed(),
@@ -459,9 +463,10 @@ fn set_time() -> impl Strategy<Value = SetTime> {
 }
 
 fn set_attr() -> impl Strategy<Value = SetAttr> {
-    let numbers = any::<[Option<u32>; 3]>();
-    (numbers, of(set_time()), of(set_time()), of(time()), any::<bool>()).prop_map(
-        |([mode, uid, gid], atime, mtime, ctime, kill_suid_sgid)| SetAttr {
+    let numbers = any::<[Option<u32>; 4]>();
+    let flags = of((0..=InodeFlags::ALL.0).prop_map(InodeFlags));
+    (numbers, flags, of(set_time()), of(set_time()), of(time()), any::<bool>()).prop_map(
+        |([mode, uid, gid, project], flags, atime, mtime, ctime, kill_suid_sgid)| SetAttr {
             mode,
             uid,
             gid,
@@ -469,6 +474,8 @@ fn set_attr() -> impl Strategy<Value = SetAttr> {
             mtime,
             ctime,
             kill_suid_sgid,
+            flags,
+            project: project.map(ProjectId),
         },
     )
 }
@@ -491,10 +498,11 @@ fn attr() -> impl Strategy<Value = Attr> {
     let kinds = select(vec![Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice]);
     let mode = (kinds, any::<u32>()).prop_map(|(kind, bits)| kind.mode_bits() | bits & !mode::S_IFMT);
     let times = [time(), time(), time(), time()];
-    (any::<[u64; 3]>(), mode, any::<[u32; 4]>(), times).prop_map(|(wide, mode, narrow, times)| {
-        let ([ino, size, blocks], [nlink, uid, gid, rdev]) = (wide, narrow);
+    (any::<[u64; 3]>(), mode, any::<[u32; 6]>(), times).prop_map(|(wide, mode, narrow, times)| {
+        let ([ino, size, blocks], [nlink, uid, gid, rdev, flags, project]) = (wide, narrow);
         let [atime, mtime, ctime, btime] = times;
-        Attr { ino: InodeId(ino), mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime }
+        let (ino, flags, project) = (InodeId(ino), InodeFlags(flags), ProjectId(project));
+        Attr { ino, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime, flags, project }
     })
 }
 

@@ -1,0 +1,166 @@
+//! Access times of files, as with the mount option `relatime`.
+//!
+//! Linux leaves them to a FUSE file system. A read shows in the access time if it is the first one
+//! since the last change, or since a day; a mount with `noatime`, one that is read-only and a read
+//! with `O_NOATIME` change none. This client's attributes have the new time at once. The metadata
+//! service gets it with those of other files some seconds later, in a request of its own: no read
+//! costs one. Until then other clients see the time of before, as they do while they keep
+//! attributes of the file under a lease; and what dies with this process is lost.
+
+use crate::Client;
+use crate::inode::{Content, OpenInode};
+use crate::introduction::User;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use types::{Attr, HashMap, InodeId, PartitionId, Timestamp};
+use wire::{AccessTime, MetaOp};
+
+/// Rest between two reports.
+const REPORT_REST: Duration = Duration::from_secs(10);
+/// Files of one request.
+const MAX_REPORTED: usize = 1000;
+/// Files whose accesses wait to be reported. Of more the accesses are left.
+const MAX_NOTED: usize = 65_536;
+/// How long nothing more is noted of a file after a look at its times.
+const QUIET_NS: u64 = 3600 * 1_000_000_000;
+/// The same where access times aren't kept now: a mount may be changed.
+const DISABLED_NS: u64 = 1_000_000_000;
+
+/// Files that were read, and when.
+#[derive(Default)]
+pub(crate) struct Accesses {
+    noted: Mutex<Noted>,
+    count: AtomicUsize,
+    some: rt::sync::Event,
+}
+
+#[derive(Default)]
+struct Noted {
+    waiting: HashMap<InodeId, Timestamp>,
+    /// Reported last. Attributes that were asked for before may still come.
+    reported: HashMap<InodeId, Timestamp>,
+}
+
+impl Accesses {
+    fn note(&self, ino: InodeId, at: Timestamp) {
+        self.change(|noted| {
+            if noted.waiting.len() < MAX_NOTED {
+                noted.waiting.insert(ino, at);
+            }
+        });
+        self.some.set();
+    }
+
+    /// The access time of a file of which the service knows this one.
+    pub(crate) fn latest(&self, ino: InodeId, known: Timestamp) -> Timestamp {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return known;
+        }
+        let noted = self.noted.lock();
+        let read = noted.waiting.get(&ino).or_else(|| noted.reported.get(&ino));
+        read.map_or(known, |read| known.max(*read))
+    }
+
+    /// The access time is set: what was read before doesn't count any more.
+    pub(crate) fn forget(&self, ino: InodeId) {
+        if self.count.load(Ordering::Acquire) > 0 {
+            self.change(|noted| {
+                noted.waiting.remove(&ino);
+                noted.reported.remove(&ino);
+            });
+        }
+    }
+
+    /// What waits; it counts as reported from now on.
+    fn take(&self) -> Vec<AccessTime> {
+        self.change(|noted| {
+            noted.reported = std::mem::take(&mut noted.waiting);
+            noted.reported.iter().map(|(&ino, &at)| AccessTime { ino, at }).collect()
+        })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Noted) -> T) -> T {
+        let mut noted = self.noted.lock();
+        let result = change(&mut noted);
+        self.count.store(noted.waiting.len() + noted.reported.len(), Ordering::Release);
+        result
+    }
+
+    /// Lets the reports end that wait for accesses.
+    pub(crate) fn wake(&self) {
+        self.some.set();
+    }
+}
+
+impl Client {
+    /// A program has read something of a file.
+    pub(crate) fn note_read(&self, inode: &OpenInode) {
+        let now_ns = rt::monotonic_ns();
+        if now_ns >= inode.quiet_until_ns.load(Ordering::Relaxed) {
+            self.note_first_read(inode, now_ns);
+        }
+    }
+
+    #[cold]
+    fn note_first_read(&self, inode: &OpenInode, now_ns: u64) {
+        let keeps = self.face().is_some_and(|face| face.keeps_access_times());
+        let quiet_ns = if keeps { QUIET_NS } else { DISABLED_NS };
+        inode.quiet_until_ns.store(now_ns + quiet_ns, Ordering::Relaxed);
+        let now = rt::now();
+        if keeps && inode.content.lock().takes_access(now) {
+            self.inodes.accesses.note(inode.ino, now);
+        }
+    }
+
+    /// Reports accesses for as long as the session lives.
+    pub(crate) async fn report_accesses(self: Arc<Self>) {
+        let accesses = &self.inodes.accesses;
+        loop {
+            accesses.some.wait().await;
+            if self.is_over() {
+                return;
+            }
+            rt::sleep(REPORT_REST).await;
+            accesses.some.clear();
+            self.report_accesses_now().await;
+            if accesses.count.load(Ordering::Acquire) > 0 {
+                accesses.some.set();
+            }
+        }
+    }
+
+    pub(crate) async fn report_accesses_now(&self) {
+        let mut parts: BTreeMap<PartitionId, Vec<AccessTime>> = BTreeMap::new();
+        for access in self.inodes.accesses.take() {
+            parts.entry(access.ino.partition()).or_default().push(access);
+        }
+        for (partition, accesses) in parts {
+            for some in accesses.chunks(MAX_REPORTED) {
+                let op = MetaOp::NoteAccess { accesses: some.to_vec() };
+                if let Err(error) = self.send_for(partition, None, User::default(), op).await {
+                    tracing::debug!(%partition, files = some.len(), %error, "access times are lost");
+                }
+            }
+        }
+    }
+}
+
+impl Content {
+    /// Notes the times that decide whether a read shows.
+    pub(crate) fn note_times(&mut self, attr: &Attr) {
+        (self.atime, self.changed) = (attr.atime, attr.mtime.max(attr.ctime));
+    }
+
+    /// Whether a read now shows in the access time; it has then.
+    fn takes_access(&mut self, now: Timestamp) -> bool {
+        let changed = self.mtime.map_or(self.changed, |mtime| mtime.max(self.changed));
+        let is_due = self.loaded && types::is_access_due(self.atime, changed, now);
+        if is_due {
+            self.atime = now;
+        }
+        is_due
+    }
+}

@@ -1,0 +1,117 @@
+//! What `statfs(2)` tells: the room of the whole file system.
+
+use crate::introduction::User;
+use crate::{Client, unexpected};
+use parking_lot::Mutex;
+use types::Result;
+use wire::{MetaOp, MetaReply, StoreSpace, Usage};
+
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+/// For how long the count of inodes is used again: programs look at the room of a file system in
+/// bursts.
+const KEPT_NS: u64 = 1_000_000_000;
+/// What an inode with its name and all that the store needs beside it takes at least, bytes.
+const BYTES_PER_INODE: u64 = 1024;
+/// With fewer inodes than this, what the store takes says nothing of what one takes.
+const MIN_INODES: u64 = 100_000;
+
+/// What `statfs` tells.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name, bytes.
+    pub name_max: u32,
+}
+
+/// What the metadata services said last, and when, on the monotonic clock.
+#[derive(Default)]
+pub(crate) struct KnownUsage(Mutex<Option<(u64, Usage)>>);
+
+impl Client {
+    /// Space of all targets together, as management measured it a moment ago: it knows which
+    /// targets share a disk. Inodes as the metadata services count them, and about how many more
+    /// their store has room for.
+    pub async fn statfs(&self) -> Result<StatFs> {
+        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let capacity: u64 = map.targets.iter().map(|target| target.capacity).sum();
+        let free: u64 = map.targets.iter().map(|target| target.free).sum();
+        let (blocks, blocks_free) = (capacity / BLOCK, free / BLOCK);
+        let usage = self.usage().await;
+        // Where nobody knows the store's disk, there are no more files than blocks for them.
+        let files_free = usage.store.map_or(blocks_free, |store| room(store, usage.inodes));
+        Ok(StatFs {
+            block_size: BLOCK as u32,
+            blocks,
+            blocks_free,
+            files: usage.inodes.saturating_add(files_free),
+            files_free,
+            name_max: 255,
+        })
+    }
+
+    /// As it is now, or was when the services answered last.
+    async fn usage(&self) -> Usage {
+        let known = *self.usage.0.lock();
+        if let Some((at_ns, usage)) = known
+            && rt::monotonic_ns().saturating_sub(at_ns) < KEPT_NS
+        {
+            return usage;
+        }
+        match self.ask_for_usage().await {
+            Ok(usage) => {
+                *self.usage.0.lock() = Some((rt::monotonic_ns(), usage));
+                usage
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the number of inodes isn't known now");
+                known.map_or(Usage::default(), |(_, usage)| usage)
+            }
+        }
+    }
+
+    async fn ask_for_usage(&self) -> Result<Usage> {
+        let owners = self.services.ways.owners().into_iter();
+        let asked =
+            owners.map(|(partition, _)| self.send_for(partition, None, User::default(), MetaOp::Usage));
+        let mut all = Usage::default();
+        for answer in rt::join_all(asked.collect()).await {
+            match answer?.reply {
+                MetaReply::Usage(one) => {
+                    all.inodes += one.inodes;
+                    all.store = all.store.or(one.store);
+                }
+                other => return Err(unexpected(other)),
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// About how many inodes a store has room for, by what those that there are take.
+fn room(store: StoreSpace, inodes: u64) -> u64 {
+    store.free / (store.used / inodes.max(MIN_INODES)).max(BYTES_PER_INODE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_goes_by_what_many_inodes_take() {
+        let store = |used| StoreSpace { used, free: 1 << 30 };
+        assert_eq!(room(store(64 << 20), 10), 1 << 20, "journals of an empty store say nothing");
+        assert_eq!(room(store(0), 0), 1 << 20);
+        assert_eq!(room(store(1 << 32), 1 << 20), 1 << 18, "4 KiB each");
+        assert_eq!(room(store(1 << 30), 1 << 22), 1 << 20, "never less than what one needs");
+    }
+}

@@ -1,0 +1,125 @@
+//! Access times, as with the mount option `relatime`.
+
+use super::cluster::{CHUNK, Program, RDONLY, ROOT, with_cluster};
+use client::{Client, Handle, Invalidate, ReadHow};
+use rt::IoBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use types::{ByteRange, InodeId, SetAttr, SetTime, Timestamp};
+
+/// Longer than accesses wait to be reported.
+const REPORTED: Duration = Duration::from_secs(25);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A mount, with `noatime` or without.
+struct Mount(AtomicBool);
+
+impl Invalidate for Mount {
+    fn forget(&self, _: InodeId, _: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(async {})
+    }
+
+    fn keeps_access_times(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn mount(client: &Client) -> Arc<Mount> {
+    let mount = Arc::new(Mount(AtomicBool::new(true)));
+    let face: Arc<dyn Invalidate> = mount.clone();
+    client.set_face(Arc::downgrade(&face));
+    mount
+}
+
+async fn read(client: &Client, file: &Arc<Handle>, how: ReadHow) {
+    client.read(file, 0, IoBuf::alloc(4096), how).await.unwrap();
+}
+
+async fn atime(client: &Client, ino: InodeId) -> Timestamp {
+    client.getattr(ino).await.unwrap().atime
+}
+
+#[test]
+fn the_first_read_since_a_change_shows_and_no_read_costs_a_request() {
+    with_cluster(|cluster| async move {
+        let [one, other] = cluster.clients().await;
+        let _mount = mount(&one);
+        for len in [100, 2 * CHUNK] {
+            let file = one.make(&format!("f{len}")).await;
+            let ino = file.ino();
+            one.put(&file, 0, len, b'x').await;
+            one.release(file).await;
+            let before = one.getattr(ino).await.unwrap();
+            let file = one.open(ROOT, ino, RDONLY).await.unwrap();
+            rt::sleep(Duration::from_secs(1)).await;
+            read(&one, &file, ReadHow { no_atime: true, ..ReadHow::default() }).await;
+            assert_eq!(atime(&one, ino).await, before.atime, "O_NOATIME");
+            let requests = cluster.requests();
+            for _ in 0..100 {
+                read(&one, &file, ReadHow::default()).await;
+            }
+            assert_eq!(cluster.requests(), requests);
+            let first = atime(&one, ino).await;
+            assert!(first > before.atime, "{first:?} {before:?}");
+            rt::sleep(REPORTED).await;
+            read(&one, &file, ReadHow::default()).await;
+            for client in [&one, &other] {
+                let now = client.getattr(ino).await.unwrap();
+                assert_eq!((now.atime, now.mtime, now.ctime), (first, before.mtime, before.ctime));
+            }
+            if len == 100 {
+                rt::sleep(DAY).await;
+                read(&one, &file, ReadHow::default()).await;
+                assert!(atime(&one, ino).await > first, "a day later");
+            }
+            one.release(file).await;
+        }
+    });
+}
+
+#[test]
+fn a_time_that_is_set_stands() {
+    with_cluster(|cluster| async move {
+        let [one, other] = cluster.clients().await;
+        let _mount = mount(&one);
+        let file = one.make("f").await;
+        let ino = file.ino();
+        one.put(&file, 0, 100, b'x').await;
+        let given = Timestamp::new(1000, 0);
+        for (setter, name) in [(&one, "the reader"), (&other, "another client")] {
+            rt::sleep(Duration::from_secs(1)).await;
+            read(&one, &file, ReadHow::default()).await;
+            rt::sleep(Duration::from_secs(1)).await;
+            let set = SetAttr { atime: Some(SetTime::At(given)), ..SetAttr::default() };
+            setter.setattr(ROOT, ino, set, None).await.unwrap();
+            rt::sleep(REPORTED).await;
+            assert_eq!(atime(&other, ino).await, given, "set by {name}");
+            assert_eq!(atime(&one, ino).await, given, "set by {name}");
+        }
+        one.release(file).await;
+    });
+}
+
+#[test]
+fn a_mount_with_noatime_changes_none() {
+    with_cluster(|cluster| async move {
+        let [one, other] = cluster.clients().await;
+        let mount = mount(&one);
+        mount.0.store(false, Ordering::Relaxed);
+        let file = one.make("f").await;
+        one.put(&file, 0, 100, b'x').await;
+        let before = atime(&one, file.ino()).await;
+        rt::sleep(Duration::from_secs(1)).await;
+        read(&one, &file, ReadHow::default()).await;
+        rt::sleep(REPORTED).await;
+        assert_eq!(atime(&one, file.ino()).await, before);
+        assert_eq!(atime(&other, file.ino()).await, before);
+        // A remount.
+        mount.0.store(true, Ordering::Relaxed);
+        read(&one, &file, ReadHow::default()).await;
+        assert!(atime(&one, file.ino()).await > before);
+        one.release(file).await;
+    });
+}

@@ -1,0 +1,97 @@
+//! Flags of inodes that one client sets bind all of them.
+
+use super::cluster::{Program, ROOT, with_cluster};
+use client::WriteHow;
+use rt::IoBuf;
+use types::{Credentials, Errno, InodeFlags, InodeId};
+
+const WRONLY: u32 = 1;
+const O_APPEND: u32 = 0o2000;
+const USER: Credentials = Credentials { uid: 1000, gid: 100, pid: 1 };
+
+#[test]
+fn a_file_that_another_client_makes_immutable_is_not_opened_for_writing() {
+    with_cluster(|cluster| async move {
+        let [one, other] = cluster.clients().await;
+        let file = one.make("f").await;
+        one.put(&file, 0, 100, b'x').await;
+        let ino = file.ino();
+        let set = async |flags| other.set_flags(ROOT, ino, flags, None).await.unwrap();
+        // The lease of `one`, under which it opens without asking, is recalled by each change.
+        for turn in 0..3 {
+            let opened = one.open(ROOT, ino, WRONLY).await.unwrap();
+            one.release(opened).await;
+            set(InodeFlags::IMMUTABLE).await;
+            for client in [&one, &other] {
+                let refused = client.open(ROOT, ino, WRONLY | O_APPEND).await;
+                assert_eq!(refused.map(drop).unwrap_err().errno, Errno::EPERM, "turn {turn}");
+            }
+            // What was open is written as before.
+            one.put(&file, 0, 50, b'y').await;
+            set(InodeFlags::NONE).await;
+        }
+        one.release(file).await;
+    });
+}
+
+#[test]
+fn an_append_only_file_is_only_appended_to() {
+    with_cluster(|cluster| async move {
+        let [one, other] = cluster.clients().await;
+        let file = one.make("f").await;
+        let ino = file.ino();
+        one.put(&file, 0, 100, b'x').await;
+        other.set_flags(ROOT, ino, InodeFlags::APPEND, None).await.unwrap();
+        assert_eq!(one.open(ROOT, ino, WRONLY).await.map(drop).unwrap_err().errno, Errno::EPERM);
+        let log = one.open(ROOT, ino, WRONLY | O_APPEND).await.unwrap();
+        let write = async |how| one.write(&log, 0, IoBuf::from_slice(b"yy"), how).await;
+        assert_eq!(write(WriteHow::default()).await.unwrap_err().errno, Errno::EPERM);
+        assert_eq!(write(WriteHow { append: true, ..WriteHow::default() }).await.unwrap(), 2);
+        let cut = one.setattr(ROOT, ino, Default::default(), Some(0)).await;
+        assert_eq!(cut.unwrap_err().errno, Errno::EPERM);
+        assert_eq!(other.getattr(ino).await.unwrap().size, 102);
+        one.release(log).await;
+        one.release(file).await;
+    });
+}
+
+#[test]
+fn no_file_is_promised_in_a_directory_that_becomes_immutable() {
+    with_cluster(|cluster| async move {
+        let [one, other] = cluster.clients().await;
+        let dir = one.mkdir(ROOT, InodeId::ROOT, b"d", 0o777, 0).await.unwrap().ino;
+        let make = async |number: u32| {
+            let name = format!("f{number}");
+            let (_, file) = one.create(ROOT, dir, name.as_bytes(), 0o100_644, 0, WRONLY).await?;
+            one.release(file).await;
+            Ok::<(), types::Error>(())
+        };
+        for number in 0..200 {
+            make(number).await.unwrap();
+        }
+        for (client, flags, number) in
+            [(&other, InodeFlags::IMMUTABLE, 200), (&one, InodeFlags::IMMUTABLE, 201)]
+        {
+            client.set_flags(ROOT, dir, flags, None).await.unwrap();
+            assert_eq!(make(number).await.unwrap_err().errno, Errno::EPERM);
+            client.set_flags(ROOT, dir, InodeFlags::NONE, None).await.unwrap();
+            make(number).await.unwrap();
+        }
+        let listed = other.readdir(dir, 0, 1000, false).await.unwrap().entries.len();
+        assert_eq!(listed, 202);
+    });
+}
+
+#[test]
+fn the_service_refuses_users_what_their_kernel_would() {
+    with_cluster(|cluster| async move {
+        let [one, _] = cluster.clients().await;
+        let dir = one.mkdir(ROOT, InodeId::ROOT, b"d", 0o777, 0).await.unwrap().ino;
+        let (known, file) = one.create(USER, dir, b"f", 0o100_644, 0, WRONLY).await.unwrap();
+        one.release(file).await;
+        one.set_flags(USER, known.ino, InodeFlags::NODUMP, None).await.unwrap();
+        let refused = one.set_flags(USER, known.ino, InodeFlags::IMMUTABLE, None).await;
+        assert_eq!(refused.unwrap_err().errno, Errno::EPERM);
+        assert_eq!(one.getattr(known.ino).await.unwrap().flags, InodeFlags::NODUMP);
+    });
+}

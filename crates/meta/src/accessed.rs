@@ -1,0 +1,38 @@
+//! Access times that clients tell some time after the reads.
+//!
+//! They are a service to programs that look for files nobody reads: no lease is in their way, who
+//! keeps attributes of such a file keeps the old time, and what can't be noted is left.
+
+use crate::executor::{Change, Stop};
+use crate::service::MetaService;
+use crate::view::View;
+use namespace::{Failure, ReadError, Reader, Writes};
+use std::collections::BTreeMap;
+use types::{InodeId, PartitionId, Result, Timestamp};
+use wire::AccessTime;
+
+impl MetaService {
+    /// Notes when files were read, with a commit for each partition.
+    pub(crate) async fn note_accesses(&self, accesses: &[AccessTime]) -> Result<()> {
+        let mut parts: BTreeMap<PartitionId, BTreeMap<InodeId, Timestamp>> = BTreeMap::new();
+        for &AccessTime { ino, at } in accesses {
+            if self.has_partition(ino.partition()) && self.executes(ino.partition()) {
+                let latest = parts.entry(ino.partition()).or_default().entry(ino).or_insert(at);
+                *latest = at.max(*latest);
+            }
+        }
+        for (partition, times) in parts {
+            let now = rt::now();
+            let note = |reader: &dyn Reader| -> std::result::Result<Writes, ReadError> {
+                let each = times.iter().map(|(&ino, &at)| namespace::accessed(reader, now, (ino, at)));
+                Ok(each.collect::<std::result::Result<Vec<Writes>, ReadError>>()?.concat())
+            };
+            let command = |view: &View<'_>| match note(view) {
+                Ok(writes) => Ok(Change { answer: (), writes }),
+                Err(error) => Err(Stop::from(Failure::from(error))),
+            };
+            self.executors.transact_freely(partition, command).await?;
+        }
+        Ok(())
+    }
+}

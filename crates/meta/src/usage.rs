@@ -1,0 +1,56 @@
+//! How many inodes there are.
+
+use crate::executor::Change;
+use crate::limits::BACKGROUND_BATCH;
+use crate::service::MetaService;
+use crate::view::View;
+use namespace::record::{Next, decode};
+use namespace::{Failure, ReadError, Reader, keys};
+use prost::Message;
+use types::{InodeId, PartitionId, Result};
+use wire::{StoreSpace, Usage};
+
+impl MetaService {
+    /// Inodes of the partitions that this service executes, as they are counted with every commit,
+    /// and the room of the store if it is here.
+    pub(crate) async fn usage(&self) -> Result<Usage> {
+        let mut usage = Usage::default();
+        for partition in self.executed() {
+            usage.inodes += self.inodes_of(partition).await?;
+        }
+        let space = self.executors.store.engine().and_then(|engine| engine.space());
+        usage.store =
+            space.map(|space| StoreSpace { used: space.used, free: space.free.saturating_sub(space.needed) });
+        Ok(usage)
+    }
+
+    async fn inodes_of(&self, partition: PartitionId) -> Result<u64> {
+        let command = |view: &View<'_>| counted(view, partition).map_err(|error| Failure::from(error).into());
+        let inodes = self.executors.transact_freely(partition, command).await?;
+        // The root is there without having been made.
+        Ok(inodes + u64::from(partition == InodeId::ROOT.partition()))
+    }
+}
+
+/// The inodes of a partition. Where an earlier version has not counted them it is done now, once
+/// and for all.
+fn counted(view: &View<'_>, partition: PartitionId) -> std::result::Result<Change<u64>, ReadError> {
+    let key = keys::next(partition);
+    let unchanged = |answer| Change { answer, writes: Vec::new() };
+    let Some(value) = view.get(&key)? else { return Ok(unchanged(0)) };
+    let next: Next = decode(&key, value)?;
+    if let Some(inodes) = next.inodes {
+        return Ok(unchanged(inodes));
+    }
+    let (mut inodes, mut after) = (0, InodeId(0));
+    loop {
+        let range = keys::inodes_after(partition, after);
+        let page = view.scan(&range.from, &range.to, BACKGROUND_BATCH)?;
+        let Some(last) = page.last().and_then(|(key, _)| keys::inode_of_key(key)) else { break };
+        inodes +=
+            page.iter().filter(|(key, _)| keys::inode_of_key(key) != Some(InodeId::ROOT)).count() as u64;
+        after = last;
+    }
+    let next = Next { inodes: Some(inodes), ..next };
+    Ok(Change { answer: inodes, writes: vec![(key.to_vec(), Some(next.encode_to_vec().into()))] })
+}
