@@ -5,7 +5,9 @@ use crate::epoch::Under;
 use crate::inode::KnownLens;
 use rt::IoBuf;
 use std::time::Duration;
-use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, Scheme, TargetId, TargetState};
+use types::{
+    ByteRange, Errno, Error, Group, GroupId, InodeId, Layout, Result, Scheme, TargetId, TargetState,
+};
 use wire::{LeaseMode, Path, StorageOp, StorageReply};
 
 /// How long a group is waited for that isn't in the map yet: a file that moves may come to one that was made a moment ago, and a map is with all clients within
@@ -72,16 +74,38 @@ enum Times {
 
 impl Client {
     /// Who is asked for what a group has.
+    ///
+    /// # Errors
+    /// `EIO` for a group that is lost, or that the map doesn't have.
     pub(crate) fn keeper(&self, group: GroupId) -> Result<Keeper> {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
-        let keeper = map.group(group).and_then(|group| match group.scheme {
-            Scheme::Single => group.members.first().map(|target| Keeper::Target(*target)),
-            Scheme::Mirror(_) => Some(Keeper::Mirror(group.id)),
-        });
-        keeper.ok_or_else(|| {
-            Error::new(Errno::EIO, format!("group {group} is not in the cluster map"))
-                .hint("weft target list shows what is there")
+        let Some(known) = map.group(group) else {
+            return Err(Error::new(Errno::EIO, format!("group {group} is not in the cluster map"))
+                .hint("weft target list shows what is there"));
+        };
+        known.ensure_not_lost()?;
+        Ok(match known.members[..] {
+            [target, ..] if known.scheme == Scheme::Single => Keeper::Target(target),
+            _ => Keeper::Mirror(group),
         })
+    }
+
+    /// Whether the content of a group is lost.
+    pub(crate) fn is_lost(&self, group: GroupId) -> bool {
+        let map = self.map.read().expect("nobody panics while holding the map");
+        map.group(group).is_some_and(Group::is_lost)
+    }
+
+    /// Refuses a change of all chunk files of a file of which some are lost, before anything is
+    /// changed.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub(crate) fn ensure_none_is_lost(&self, layout: &Layout) -> Result<()> {
+        match layout.groups.iter().find(|group| self.is_lost(**group)) {
+            Some(lost) => self.keeper(*lost).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// The same; a group that isn't known yet is waited for.
@@ -89,6 +113,7 @@ impl Client {
         let until_ns = rt::monotonic_ns() + MAP_PATIENCE.as_nanos() as u64;
         loop {
             match self.keeper(group) {
+                Err(error) if self.is_lost(group) => return Err(error),
                 Err(_) if rt::monotonic_ns() < until_ns && self.over().is_none() => rt::sleep(MAP_LOOK).await,
                 known => return known,
             }
@@ -177,7 +202,20 @@ impl Client {
         self.on_every_known_stripe(under, Chunked::unknown(layout), op).await
     }
 
-    /// The same, with what is known of each chunk file.
+    /// Syncs the chunk file of every stripe but those that are lost, side by side.
+    pub(crate) async fn sync_stripes_there_are(&self, under: Under, layout: &Layout) -> Result<()> {
+        let there = layout.groups.iter().enumerate().filter(|(_, group)| !self.is_lost(**group));
+        let calls = there.map(|(stripe, &group)| {
+            let chunk_file = layout.chunk_file(under.ino, stripe);
+            async move {
+                let place = (self.keeper_soon(group).await?, chunk_file);
+                self.store(under, place, StorageOp::Sync, None).await.map(drop)
+            }
+        });
+        first_error(rt::join_all(calls.collect()).await)
+    }
+
+    /// As [`Client::on_every_stripe`], with what is known of each chunk file.
     pub(crate) async fn on_every_known_stripe(
         &self,
         under: Under,

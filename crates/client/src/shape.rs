@@ -40,6 +40,7 @@ impl Client {
     }
 
     async fn truncate_alone(&self, inode: &OpenInode, size: u64, kill_suid_sgid: bool) -> Result<()> {
+        self.ensure_whole(inode)?;
         self.finish_cut(inode).await?;
         let era = inode.content.lock().era;
         // The service compares with the size it knows, so it must know the real one.
@@ -71,6 +72,18 @@ impl Client {
             Err(error) if error.errno == Errno::EKEYEXPIRED => Ok(()),
             done => done,
         }
+    }
+
+    /// Refuses to change a file of which a part is lost, before anything of the change is on record.
+    ///
+    /// # Errors
+    /// `EIO`.
+    fn ensure_whole(&self, inode: &OpenInode) -> Result<()> {
+        let in_chunks = {
+            let content = inode.content.lock();
+            content.layout.clone().filter(|_| content.inline.is_none())
+        };
+        in_chunks.map_or(Ok(()), |layout| self.ensure_none_is_lost(&layout))
     }
 
     /// Cuts the chunks of a file whose size has been set.
@@ -127,6 +140,7 @@ impl Client {
             }
             content.layout.is_some() && content.inline.is_some()
         };
+        self.ensure_whole(inode)?;
         let info = file_info(self.report(MetaOp::BeginWrite { ino: inode.ino }).await?)?;
         let layout = Arc::new(info.layout.ok_or_else(|| {
             Error::new(Errno::EIO, format!("inode {} got no layout to write to", inode.ino))

@@ -180,7 +180,9 @@ impl Client {
         let asked = groups.iter().map(|group| self.sync_group(*group));
         let asked: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
         if let Err(error) = asked {
-            self.verifiers.are_changed(&groups);
+            // Of a lost group it is told once: no later sync can be any better.
+            let left: Vec<GroupId> = groups.into_iter().filter(|group| !self.is_lost(*group)).collect();
+            self.verifiers.are_changed(&left);
             return Err(error);
         }
         Ok(())

@@ -238,6 +238,14 @@ pub(crate) fn seats(group: Option<&Group>) -> impl Iterator<Item = (Seat, Member
     })
 }
 
+/// What to do about a file in a lost group.
+pub(crate) const LOST_GROUP_REMEDY: &str = "delete the file, or replace it by a copy from a backup";
+
+/// Why content of a file in a lost group can't be read.
+pub(crate) fn in_lost_group(group: GroupId) -> String {
+    format!("group {group} of its layout is lost: its target was removed")
+}
+
 /// Files whose chunk files are gone, or end before what was written to them. A chunk file may rightly be absent where the
 /// file has a hole: it has to be there if its length is known, or if the file has no holes (as much space allocated as it
 /// has bytes).
@@ -257,6 +265,12 @@ async fn missing(
         let Some(content) = tree.content(ino) else { continue };
         for (stripe, &group) in content.layout.groups.iter().enumerate() {
             let known = subject.map.group(group);
+            if known.is_some_and(Group::is_lost) {
+                let cause = in_lost_group(group);
+                let found = Finding::new(Kind::LostGroup, tree.path(ino), cause, LOST_GROUP_REMEDY);
+                report.findings.push(Finding { lost: true, ..found });
+                continue;
+            }
             let here = |seat: &Seat| subject.stores.contains_key(&seat.target);
             if !seats(known).any(|(seat, _)| here(&seat)) {
                 let cause = format!("group {group} of its layout has no target here");

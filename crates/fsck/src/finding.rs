@@ -38,6 +38,8 @@ pub enum Kind {
     DamagedContent,
     /// Copies of a mirrored group that have different content although both count as good.
     CopiesDiffer,
+    /// A file with content in a group whose content is lost.
+    LostGroup,
     /// A layout that names a group or target which isn't in the map or can't be opened.
     UnknownTarget,
 }

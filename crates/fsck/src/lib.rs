@@ -15,6 +15,7 @@ mod exposure;
 mod finding;
 mod local;
 mod look;
+mod losses;
 mod mend;
 mod names;
 mod older;
@@ -29,6 +30,7 @@ pub use exposure::{Amount, Domain, Exposed, Exposure, Heavy, exposure};
 pub use finding::{Finding, Kind, Report, Verdict};
 pub use local::Local;
 pub use look::{Discard, Later, Targets};
+pub use losses::{Losses, LostFile, LostGroup, losses, usage};
 pub use online::{Freeze, Online, check_online};
 
 use chunkstore::{IfAbsent, Store};

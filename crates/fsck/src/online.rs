@@ -7,7 +7,7 @@
 //! Content is mended by the services themselves, which look again at what they change and let nobody change it meanwhile. The record of a file is read again
 //! before each chunk file, and before anything is given up: who has changed, emptied or moved it meanwhile has made the finding worthless. Names are not changed.
 
-use crate::data::{Seat, seats};
+use crate::data::{LOST_GROUP_REMEDY, Seat, in_lost_group, seats};
 use crate::finding::{Finding, Kind, Report};
 use crate::look::{Targets, look};
 use crate::mend::{Content, Mending};
@@ -18,7 +18,9 @@ use kv::Engine;
 use namespace::keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use types::{ByteRange, ClusterMap, Errno, GroupId, InodeId, MemberState, Result, TargetId, TargetState};
+use types::{
+    ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, MemberState, Result, TargetId, TargetState,
+};
 
 /// How often a suspect is looked at again.
 const LOOKS: usize = 5;
@@ -267,9 +269,13 @@ impl Online<'_> {
         let Some(content) = tree.content(ino) else { return wrong };
         for (stripe, &group) in content.layout.groups.iter().enumerate() {
             let members: Vec<(Seat, MemberState)> = seats(self.map.group(group)).collect();
-            if members.is_empty() {
-                let cause = format!("group {group} of its layout has no target");
+            if self.map.group(group).is_none() {
+                let cause = format!("group {group} of its layout is not in the cluster map");
                 wrong.push(Wrong { kind: Kind::UnknownTarget, stripe, seat: None, cause, ranges: vec![] });
+            }
+            if self.map.group(group).is_some_and(Group::is_lost) {
+                let cause = in_lost_group(group);
+                wrong.push(Wrong { kind: Kind::LostGroup, stripe, seat: None, cause, ranges: vec![] });
             }
             let mut copies: Vec<(Seat, Looked)> = Vec::new();
             let name = content.layout.chunk_file(ino, stripe);
@@ -332,9 +338,11 @@ impl Online<'_> {
             Kind::CopiesDiffer => {
                 "repair takes what most copies have, and among two what the group's primary has"
             }
+            Kind::LostGroup => LOST_GROUP_REMEDY,
             _ => "repair takes it from another copy; where there is none, restore the file from a backup",
         };
-        let found = Finding::new(wrong.kind, path, wrong.cause, remedy).of(ino, wrong.stripe);
+        let mut found = Finding::new(wrong.kind, path, wrong.cause, remedy).of(ino, wrong.stripe);
+        found.lost = wrong.kind == Kind::LostGroup;
         let found = match wrong.seat {
             Some(seat) => found.at(seat, self.map),
             None => found,

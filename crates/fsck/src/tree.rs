@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{ByteRange, Errno, Error, HashMap, HashSet, InodeId, Layout, PartitionId, Result};
 
 /// Pairs that one scan brings.
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// A name.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@
 //! none in an emergency of space. Of mirrored groups some are better than others: those whose members are all good and in different racks come
 //! first; where there are none, those with the fewest that are in the rack of another one; then those with several members on a node; then those with a member that is being drained, which another target
 //! will take the place of; and only then those that are degraded, of which one good member is online. One without such a member is never a candidate.
+//! A group whose content is lost ([`Group::is_lost`]) is none.
 //! What a pool keeps free for the members of others that are lost counts as full here ([`Pool::spare`](types::Pool)).
 //! Candidates with a target that is low on space serve only where the others don't fill the stripe count, and then come
 //! last. Pure: equal arguments give equal answers.
@@ -117,7 +118,8 @@ impl Candidates {
     pub(crate) fn find(map: &ClusterMap, pattern: &StripePattern) -> Candidates {
         let mut found = Candidates::default();
         let mut usable = Vec::new();
-        for group in map.groups.iter().filter(|g| g.pool == pattern.pool && g.scheme == pattern.scheme) {
+        let fits = |g: &&Group| g.pool == pattern.pool && g.scheme == pattern.scheme && !g.is_lost();
+        for group in map.groups.iter().filter(fits) {
             match condition(map, group) {
                 Err(Unusable::Offline) => found.others.offline += 1,
                 Err(Unusable::Drained) => found.others.drained += 1,
@@ -144,7 +146,8 @@ impl Candidates {
         };
         let name = &pool.name;
         let scheme = pattern.scheme;
-        let is_made = |group: &Group| group.pool == pattern.pool && group.scheme == scheme;
+        let is_made =
+            |group: &Group| group.pool == pattern.pool && group.scheme == scheme && !group.is_lost();
         if scheme.is_mirrored() && !map.groups.iter().any(is_made) {
             return Error::new(Errno::ENODEV, format!("pool {name} has no groups of scheme {scheme}"))
                 .hint(format!("weft group create --pool {name} --scheme {scheme} makes them"));

@@ -124,6 +124,7 @@ impl MetaService {
                 remaining_s,
                 hindrance: drain.hindrance,
                 groups_left: 0,
+                stuck: None,
             };
             (drain.target, progress)
         };

@@ -110,6 +110,9 @@ impl Chunks {
 
     /// Asks every group at once, about the chunk file of each stripe; answers with the number of the stripe. The first error is told after all have
     /// answered.
+    ///
+    /// Stripes in lost groups are left out: there is nothing that could be measured, cut or
+    /// deleted, and no start brings it back.
     async fn each(
         &self,
         Under { ino, epoch }: Under,
@@ -118,6 +121,9 @@ impl Chunks {
     ) -> Result<Vec<(usize, StorageReply)>> {
         let mut calls = Vec::new();
         for (stripe, group) in layout.groups.iter().enumerate() {
+            if self.is_lost(*group) {
+                continue;
+            }
             let under = Under { ino: layout.chunk_file(ino, stripe), epoch };
             let call = self.in_group(*group, under, op(stripe));
             calls.push(async move { call.await.map(|reply| (stripe, reply)) });
@@ -155,14 +161,15 @@ impl Chunks {
     }
 
     /// Where a group has its chunk files.
+    ///
+    /// # Errors
+    /// `EIO` for a group that is lost, or that the map doesn't have.
     pub fn place(&self, id: GroupId) -> Result<Place> {
         let known = self.group(id)?;
-        if known.scheme.is_mirrored() {
-            return Ok(Place::Group(id));
-        }
-        known.members.first().copied().map(Place::Target).ok_or_else(|| {
-            Error::new(Errno::EIO, format!("group {id} has no target"))
-                .hint("weft target list shows what is there")
+        known.ensure_not_lost()?;
+        Ok(match known.members[..] {
+            [target, ..] if !known.scheme.is_mirrored() => Place::Target(target),
+            _ => Place::Group(id),
         })
     }
 
@@ -202,6 +209,11 @@ impl Chunks {
             }
         }
         Ok(None)
+    }
+
+    /// Whether the content of a group is lost.
+    pub fn is_lost(&self, group: GroupId) -> bool {
+        self.current_map().group(group).is_some_and(Group::is_lost)
     }
 
     pub fn members(&self, group: GroupId) -> Result<Vec<TargetId>> {

@@ -7,7 +7,7 @@ use crate::service::{Answered, MetaService};
 use crate::sessions::Session;
 use net::{Deadline, LocalFuture};
 use std::sync::{Arc, PoisonError};
-use types::{ClusterMap, Errno, Error, Result, Scheme};
+use types::{ClusterMap, Errno, Error, Group, Result, Scheme};
 use wire::{MetaOp, MetaRequest, PatternChange};
 
 /// Who makes redundancy groups: management.
@@ -62,7 +62,9 @@ impl MetaService {
         loop {
             let map = self.map_now();
             let id = map.pool_named(pool).map(|pool| pool.id);
-            if map.groups.iter().any(|group| Some(group.pool) == id && group.scheme == scheme) {
+            let is_made =
+                |group: &Group| Some(group.pool) == id && group.scheme == scheme && !group.is_lost();
+            if map.groups.iter().any(is_made) {
                 return Ok(());
             }
             if rt::monotonic_ns() - began_ns > GROUPS_PATIENCE.as_nanos() as u64 {

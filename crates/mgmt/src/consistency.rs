@@ -1,7 +1,7 @@
 //! Who of a mirrored group has everything: how the states of members change. Pure.
 //!
 //! Invariants, whatever happens:
-//! - A mirrored group has a good member.
+//! - A mirrored group has a good member, or no members at all: then its content is lost.
 //! - A good member is taken out only while another good one is heard of: of members that are all silent nobody can tell which one has less. Or when
 //!   all good ones are lost for good, and an administrator accepts what goes with them ([`revive`]).
 //! - Who becomes primary is heard of. The other members are brought in step by it then: what the one before had begun may be on some of them

@@ -8,7 +8,7 @@ pub use certificates::Certificates;
 
 use crate::liveness::Liveness;
 use crate::roster::check_version;
-use types::{CapacityClass, ClusterMap, Node, NodeId, NodeState, Target, TargetId, TargetState};
+use types::{CapacityClass, ClusterMap, GroupUsage, Node, NodeId, NodeState, Target, TargetId, TargetState};
 use wire::mgmt::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
 
 /// Age from which the newest daily copy is too old: two of them are missing.
@@ -80,6 +80,12 @@ pub fn with_certificates(
     judged(health)
 }
 
+/// Adds what there is to be said of files in lost groups; `usage`: what was counted of them.
+pub fn with_lost(mut health: Health, map: &ClusterMap, usage: Option<&GroupUsage>) -> Health {
+    health.findings.extend(groups::lost(map, usage));
+    judged(health)
+}
+
 /// Adds what there is to be said of the disk that the metadata is on.
 pub fn with_store(mut health: Health, store: StoreInfo) -> Health {
     let StoreInfo { path, free, needed, .. } = &store;
@@ -140,7 +146,13 @@ fn node_findings(
                 ),
             };
             let address = node.addresses.first().map_or("", |a| a.as_str());
-            let hint = format!("start weft serve on that machine ({address}); weft node remove forgets it");
+            let lost = match serves {
+                0 => "weft node remove forgets it",
+                _ => {
+                    "if it is lost for good: weft target remove ID --dry-run says what goes with each of its targets"
+                }
+            };
+            let hint = format!("start weft serve on that machine ({address}); {lost}");
             findings.push(found(verdict, what, hint));
         }
     }

@@ -67,6 +67,16 @@ pub const MAX_REPORTS: usize = 4096;
 
 /// Characters of a name or a cause in a report.
 pub const MAX_REPORT_TEXT: usize = 160;
+/// A target that is drained has to be gone for this long before its drain counts as one that can't
+/// end: longer than a restart of its node takes.
+pub const UNDRAINABLE_AFTER: Duration = Duration::from_secs(60);
+
+/// Rest after files of lost groups were counted. A file that was begun when a target was there is
+/// on record long before.
+pub const LOST_REST: Duration = Duration::from_secs(15);
+
+/// The rest lasts so many times as long as the count, if that is longer: all inodes are read.
+pub const LOST_REST_TIMES: u64 = 20;
 
 /// Resynchronisations that a heartbeat may tell of; a target is in some dozens of groups.
 pub const MAX_RESYNCS: usize = 1024;

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::limits::REFRESH_INTERVAL;
 use crate::liveness::Liveness;
+use crate::lost::LostGroups;
 use crate::measure::{Sight, log_changes, measured, next_epoch};
 use crate::members::Members;
 use crate::rates::Told;
@@ -17,11 +18,12 @@ use crate::superblock::Superblock;
 use crate::target_list::TargetList;
 use kv::{Batch, Outcome, Writer};
 use net::LocalFuture;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use types::{
-    CapacityClass, ClusterMap, Epoch, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
-    Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
+    CapacityClass, ClusterMap, Epoch, GroupId, GroupUsage, InodeId, MapHandle, Node, NodeId, NodeState,
+    PartitionId, Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
 };
 use wire::mgmt::{
     CopiesInfo, DrainProgress, MetaInfo, PoolInfo, SessionInfo, StoreInfo, TargetSpace, Touched,
@@ -54,6 +56,8 @@ pub struct Management {
     began: (i64, u64),
     /// What has to be remembered of members of mirrored groups.
     pub(crate) members: Mutex<Members>,
+    /// What is known of groups whose content is lost.
+    pub(crate) lost: Mutex<LostGroups>,
     /// Set and taken back with every heartbeat.
     pub(crate) heard: rt::sync::Event,
     scope: Scope,
@@ -94,6 +98,8 @@ pub trait Metadata: Send + Sync {
     fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if there is one.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
+    /// What the metadata has in these groups. Reads every inode as it is on record at this moment.
+    fn usage(&self, groups: BTreeSet<GroupId>) -> LocalFuture<'_, types::Result<GroupUsage>>;
     /// An inode whose new files, or that itself, are to live in the pool, if there is one.
     fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
     /// How far targets are that are drained, as far as the services that can be reached know.
@@ -184,6 +190,7 @@ impl Management {
             reachability: Mutex::default(),
             began: (rt::now().secs, rt::monotonic_ns()),
             members: Mutex::default(),
+            lost: Mutex::default(),
             heard: rt::sync::Event::new(),
             scope,
             gate: OnceLock::new(),
@@ -314,6 +321,7 @@ impl Management {
             if let Err(e) = self.refresh().await {
                 tracing::error!(hint = e.hint(), "cluster map not updated: {e}");
             }
+            self.begin_to_count_lost();
         }
     }
 

@@ -233,15 +233,15 @@ impl Management {
 
     /// Lets other targets take the places of members that are lost or drained; `before`: the published map.
     pub(crate) fn move_members(&self, before: &ClusterMap, map: &mut ClusterMap) {
-        if !map.groups.iter().any(|group| group.scheme.is_mirrored()) {
-            return;
-        }
         let after = match map.settings.resync.replace_after_s {
             // Since when they are gone is to be known nevertheless.
             Some(0) => Duration::MAX,
             set => set.map_or(LOST_AFTER, Duration::from_secs),
         };
         let lost = self.members().lost(map, after, rt::monotonic_ns());
+        if !map.groups.iter().any(|group| group.scheme.is_mirrored()) {
+            return;
+        }
         let is_out_for_all = |group: GroupId, id: TargetId| {
             let known = before.group(group);
             // What this change does nobody can know yet.

@@ -6,8 +6,9 @@
 //! - A new member is `bad`: it has everything before it counts.
 
 use crate::consistency::{self, Presence};
+use crate::refusal;
 use std::collections::BTreeSet;
-use types::{CapacityClass, ClusterMap, Group, GroupId, MemberState, TargetId, TargetState};
+use types::{CapacityClass, ClusterMap, Group, GroupId, MemberState, Result, TargetId, TargetState};
 
 /// Memberships that one target makes place in at a time: more would only wait for one another.
 const LEAVES_AT_ONCE: usize = 4;
@@ -40,6 +41,26 @@ pub fn begin(map: &mut ClusterMap, group: GroupId, from: TargetId, to: TargetId)
         set_members(group, members);
         group.leaving = Some(from);
     }
+}
+
+/// Lets others take the places of a target that is offline and is about to be removed from the
+/// cluster, but for groups that go with it. Unlike a member that may come back, it may be good: it
+/// serves nobody any more, and another good member has everything, too.
+///
+/// # Errors
+/// `EBUSY` where there is no other target.
+pub fn replace_absent(map: &mut ClusterMap, target: TargetId, but: &BTreeSet<GroupId>) -> Result<()> {
+    let has_it = |group: &&Group| group.members.contains(&target) && !but.contains(&group.id);
+    let groups: Vec<GroupId> = map.groups.iter().filter(has_it).map(|group| group.id).collect();
+    for id in groups {
+        let to = map.group(id).and_then(|group| layout::successor(map, group, target));
+        let to = to.ok_or_else(|| refusal::no_successor(target, id))?;
+        if let Some(group) = group_mut(map, id) {
+            put_instead(group, target, to);
+            group.leaving = group.leaving.filter(|leaving| *leaving != target);
+        }
+    }
+    Ok(())
 }
 
 /// Takes members out of groups that nobody needs there any more.

@@ -9,6 +9,13 @@ use types::{ClusterMap, GroupId, MemberState, Result, TargetId, TargetState};
 use wire::MgmtReply;
 use wire::mgmt::ResyncProgress;
 
+/// How long a target must have been gone before what it alone has may be given up.
+pub(crate) fn given_up_after(map: &ClusterMap) -> Duration {
+    let set = map.settings.resync.replace_after_s.filter(|after_s| *after_s > 0);
+    let after = set.map_or(GIVEN_UP_AFTER, |set| Duration::from_secs(set).min(GIVEN_UP_AFTER));
+    after.max(REPLACED_AFTER)
+}
+
 impl Management {
     /// Makes a member the primary that has missed something, if `accepts_loss`.
     ///
@@ -57,9 +64,7 @@ impl Management {
         if !is_there {
             return Err(refusal::absent_member(id, from));
         }
-        let set = map.settings.resync.replace_after_s.filter(|after_s| *after_s > 0);
-        let after = set.map_or(GIVEN_UP_AFTER, |set| Duration::from_secs(set).min(GIVEN_UP_AFTER));
-        let after = after.max(REPLACED_AFTER);
+        let after = given_up_after(map);
         match group.good().find(|good| !self.is_given_up(map, &presence, *good, after)) {
             Some(good) => Err(refusal::may_come_back(id, good, after)),
             None => Ok(()),

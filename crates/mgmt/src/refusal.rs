@@ -3,7 +3,8 @@
 use crate::limits::{MAX_ADDRESSES, MAX_CLOCK_SKEW_S, MAX_EXPORTS, MAX_NAME, MAX_NODES, MAX_TARGETS};
 use std::time::Duration;
 use types::{
-    Errno, Error, ExportClients, GroupId, MemberState, Node, NodeId, Role, Scheme, Target, TargetId,
+    Errno, Error, ExportClients, GroupId, GroupUsage, MemberState, Node, NodeId, Role, Scheme, Target,
+    TargetId,
 };
 use wire::mgmt::ResyncProgress;
 
@@ -197,6 +198,63 @@ pub(crate) fn holds_data(target: TargetId, example: types::InodeId) -> Error {
         format!("target {target} holds data of files, for example of inode {example}"),
     )
     .hint(format!("weft target drain {target} --wait moves them to other targets"))
+}
+
+/// It is offline, and files would be lost with it.
+pub(crate) fn unaccepted_removal(target: TargetId, usage: &GroupUsage) -> Error {
+    let GroupUsage { files, bytes, .. } = usage;
+    let message = format!(
+        "target {target} is offline, and {files} files have content there and nowhere else, at most {} MiB",
+        bytes.div_ceil(1 << 20)
+    );
+    Error::new(Errno::ENOTEMPTY, message).hint(format!(
+        "bring it back, or give the content up: weft target remove {target} --dry-run lists the files, weft target remove {target} --accept-loss removes the target"
+    ))
+}
+
+/// What it has can be moved.
+pub(crate) fn needless_loss(target: TargetId) -> Error {
+    Error::new(Errno::EBUSY, format!("target {target} is not offline: nothing of it has to be lost")).hint(
+        format!(
+            "weft target drain {target} --wait moves its data to others; then weft target remove {target}"
+        ),
+    )
+}
+
+/// Nothing is given up that may be there again in a moment.
+pub(crate) fn may_return(target: TargetId, after: Duration) -> Error {
+    let message = format!(
+        "target {target} is offline, but hasn't been gone for {} s: it may come back with what it has",
+        after.as_secs()
+    );
+    Error::new(Errno::EBUSY, message)
+        .hint("bring it back, or ask again later; the time is counted anew after a start of management")
+}
+
+/// It, or what is known of its groups, isn't any more as it was when its files were counted.
+pub(crate) fn has_come_back(target: TargetId) -> Error {
+    let message =
+        format!("target {target} came back, or its groups have changed, while its files were counted");
+    Error::new(Errno::EBUSY, message).hint("weft target list and weft group list show how it is; ask again")
+}
+
+/// Another copy exists, but can't be reached.
+pub(crate) fn copies_out_of_reach(target: TargetId, group: GroupId) -> Error {
+    let message = format!(
+        "target {target} has a copy of group {group}, and no other target that has everything of it can be reached"
+    );
+    Error::new(Errno::EBUSY, message).hint(format!(
+        "start the nodes of the others (weft group show {group}); with --accept-loss the target is removed all the same, and the group goes on when one of them is back"
+    ))
+}
+
+/// A group would be left with a copy less.
+pub(crate) fn no_successor(target: TargetId, group: GroupId) -> Error {
+    Error::new(
+        Errno::EBUSY,
+        format!("no other target can take the place of target {target} in the mirrored group {group}"),
+    )
+    .hint("add a target in its pool, on another node than the other members, with room (weft target add)")
 }
 
 pub(crate) fn last_of_pool(target: TargetId, pool: &str) -> Error {

@@ -7,11 +7,14 @@ mod settings;
 
 use crate::limits::{MAX_ADDRESSES, MAX_NAME, MAX_NODES, MAX_TARGETS};
 use crate::liveness::{Liveness, is_skewed};
+use crate::moves;
 use crate::refusal;
+use crate::removal::only_on;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use types::{
-    CapacityClass, ClusterMap, Error, Node, NodeId, NodeState, Pool, PoolId, Result, Role, Target, TargetId,
-    TargetState,
+    CapacityClass, ClusterMap, Error, Group, GroupId, Node, NodeId, NodeState, Pool, PoolId, Result, Role,
+    Target, TargetId, TargetState,
 };
 use wire::mgmt::{Join, NodeChange, Register, TargetReport};
 
@@ -229,6 +232,31 @@ impl Roster {
         self.may_remove_target(target)?;
         self.map.targets.retain(|t| t.id != target);
         self.map.groups.retain(|g| !g.members.contains(&target));
+        Ok(())
+    }
+
+    /// Forgets a target that is offline. `alone`: the groups of which it alone has everything, as
+    /// they were when it was counted what is in them; those that are `used` are lost from now on.
+    /// Other targets take its place in the others.
+    pub fn remove_offline_target(
+        &mut self,
+        target: TargetId,
+        alone: &BTreeSet<GroupId>,
+        used: &BTreeSet<GroupId>,
+    ) -> Result<()> {
+        let known = self.known_target(target)?;
+        if known.state != TargetState::Offline || only_on(&self.map, target) != *alone {
+            return Err(refusal::has_come_back(target));
+        }
+        moves::replace_absent(&mut self.map, target, alone)?;
+        for group in self.map.groups.iter_mut().filter(|group| alone.contains(&group.id)) {
+            group.lose();
+        }
+        // Members of mirrored ones may have copies that are out of step: they remove them while the
+        // map has the group.
+        let stays = |group: &Group| group.scheme.is_mirrored() || used.contains(&group.id);
+        self.map.groups.retain(|group| !alone.contains(&group.id) || stays(group));
+        self.map.targets.retain(|t| t.id != target);
         Ok(())
     }
 

@@ -2,7 +2,9 @@
 
 use crate::consistency::{self, Word};
 use crate::gate::Gate;
-use crate::health::{Certificates, health, with_certificates, with_copies, with_findings, with_store};
+use crate::health::{
+    Certificates, health, with_certificates, with_copies, with_findings, with_lost, with_store,
+};
 use crate::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE, WATCH_INTERVAL};
 use crate::management::{Management, Metadata};
 use crate::refusal;
@@ -172,7 +174,9 @@ impl Management {
             | MgmtRequest::RevokeClient { .. }
             | MgmtRequest::Renew { .. } => self.answer_of_members(request).await,
             MgmtRequest::CertifyApi { csr, names, .. } => self.certify_api(&csr, &names),
-            MgmtRequest::RemoveTarget { target } => self.remove_target(target).await,
+            MgmtRequest::RemoveTarget { target, accept_loss } => {
+                self.remove_target(target, accept_loss).await
+            }
             MgmtRequest::SetPool { target, pool } => self.set_pool(target, &pool).await,
             administrative => self.administer(administrative).await,
         }
@@ -384,64 +388,6 @@ impl Management {
         Ok(MgmtReply::Added { target })
     }
 
-    async fn remove_target(&self, target: TargetId) -> Result<MgmtReply> {
-        self.require_cluster()?;
-        self.change(|roster| roster.require_no_member(target, "be removed")).await?;
-        if self.is_last_of_pool(target) {
-            return self.remove_last_target(target).await;
-        }
-        self.change(|roster| roster.may_remove_target(target)).await?;
-        // Nothing comes to it meanwhile: it is drained.
-        if let Some(file) = self.metadata()?.file_on(target).await? {
-            return Err(refusal::holds_data(target, file));
-        }
-        tracing::info!(target_id = target.0, "target {target} is removed");
-        self.change(|roster| roster.remove_target(target)).await?;
-        self.sync().await?;
-        Ok(MgmtReply::Done)
-    }
-
-    /// Whether it is the only target of its pool that gets new files.
-    fn is_last_of_pool(&self, target: TargetId) -> bool {
-        let map = self.current();
-        let Some(own) = map.target(target).filter(|own| !own.drain) else { return false };
-        !map.targets.iter().any(|t| t.id != target && t.pool == own.pool && !t.drain)
-    }
-
-    /// Refuses to take the last target away from a pool that somebody counts on.
-    async fn require_unnamed_pool(&self, target: TargetId) -> Result<()> {
-        let map = self.current();
-        let own = map.target(target).ok_or_else(|| refusal::no_target(target))?;
-        let name = map.pool(own.pool).map_or_else(|| own.pool.to_string(), |pool| pool.name.clone());
-        match self.metadata()?.names_pool(own.pool).await? {
-            Some(ino) => Err(refusal::named_pool(target, &name, ino)),
-            None => Ok(()),
-        }
-    }
-
-    /// Removes the last target of a pool that nobody counts on, so that the pool can go.
-    async fn remove_last_target(&self, target: TargetId) -> Result<MgmtReply> {
-        self.require_unnamed_pool(target).await?;
-        // From here on nothing comes to it, whoever names the pool meanwhile.
-        self.change(|roster| roster.close_target(target, true)).await?;
-        let held = match self.metadata() {
-            Ok(metadata) => metadata.file_on(target).await,
-            Err(error) => Err(error),
-        };
-        let refusal = match held {
-            Ok(None) => {
-                tracing::info!(target_id = target.0, "target {target} is removed, the last of its pool");
-                self.change(|roster| roster.remove_target(target)).await?;
-                self.sync().await?;
-                return Ok(MgmtReply::Done);
-            }
-            Ok(Some(file)) => refusal::holds_data(target, file),
-            Err(error) => error,
-        };
-        self.change(|roster| roster.close_target(target, false)).await?;
-        Err(refusal)
-    }
-
     async fn set_pool(&self, target: TargetId, pool: &str) -> Result<MgmtReply> {
         tracing::info!(target_id = target.0, pool, "administrator gives a target another pool");
         let stays = {
@@ -506,7 +452,7 @@ impl Management {
         };
         let progress = |target: &Target| {
             let found = drains.iter().find(|(id, _)| *id == target.id).map(|(_, progress)| progress.clone());
-            target.drain.then(|| self.with_groups(target, found.unwrap_or_default()))
+            target.drain.then(|| self.with_end(target, self.with_groups(target, found.unwrap_or_default())))
         };
         let info = |target: &Target| TargetInfo {
             progress: progress(target),
@@ -528,6 +474,7 @@ impl Management {
             Some(copies) => with_copies(health, copies()),
             None => health,
         };
+        let health = with_lost(health, &self.current(), self.lost_usage().as_ref());
         let mut health = match self.store_info.get().and_then(|store| store()) {
             Some(store) => with_store(health, store),
             None => health,
@@ -548,7 +495,7 @@ impl Management {
         MgmtReply::Health(health)
     }
 
-    fn require_cluster(&self) -> Result<(&Superblock, &Host)> {
+    pub(crate) fn require_cluster(&self) -> Result<(&Superblock, &Host)> {
         self.cluster().ok_or_else(|| {
             Error::new(Errno::EOPNOTSUPP, "this cluster is one process: it has no nodes")
                 .hint("weft cluster init makes a cluster of several machines")

@@ -33,7 +33,8 @@ impl StorageChannels {
     /// this waits, unless it was made for work that can be done later ([`WhenOffline::Refuse`]) and the map knows that nobody can answer.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when nobody has answered in time: whether it was done is not known. `EIO` for a group that the map doesn't have. Else
+    /// `ETIMEDOUT` when nobody has answered in time: whether it was done is not known. `EIO` for a
+    /// group that the map doesn't have, or that is lost. Else
     /// what [`StorageChannels::call`] says.
     pub async fn call_group(
         &self,
@@ -138,6 +139,7 @@ impl ToGroup<'_> {
             Error::new(Errno::EIO, format!("group {} is not in cluster map {}", self.group, map.epoch))
                 .hint("weft group list shows which groups there are")
         })?;
+        group.ensure_not_lost()?;
         Ok((group.primary(), group.since))
     }
 

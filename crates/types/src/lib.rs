@@ -31,8 +31,8 @@ pub use id::{
     ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, ProjectId, SessionId, TargetId,
 };
 pub use map::{
-    CapacityClass, ClusterMap, Group, MapHandle, MemberState, Node, NodeState, Pool, RevokedClient, Role,
-    Target, TargetState, kept_free,
+    CapacityClass, ClusterMap, Group, GroupUsage, MapHandle, MemberState, Node, NodeState, Pool,
+    RevokedClient, Role, Target, TargetState, kept_free,
 };
 pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
 pub use range::ByteRange;

@@ -1,8 +1,11 @@
 //! The cluster map: nodes, targets, pools, groups and their states under one version number.
 
 use crate::settings::is_default;
-use crate::{Epoch, ExportRule, GroupId, NodeId, PartitionId, PoolId, Scheme, Settings, TargetId};
+use crate::{
+    Epoch, Errno, Error, ExportRule, GroupId, NodeId, PartitionId, PoolId, Result, Scheme, Settings, TargetId,
+};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Reachability of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -167,7 +170,8 @@ pub struct Group {
     pub pool: PoolId,
     /// How it keeps data.
     pub scheme: Scheme,
-    /// Ordered members. The first good one is the primary.
+    /// Ordered members. The first good one is the primary. A group without members is lost
+    /// ([`Group::is_lost`]).
     pub members: Vec<TargetId>,
     /// Of each member of a mirrored group; empty while all are good.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -232,6 +236,40 @@ impl Group {
         (are_good && stay().count() >= self.scheme.members()).then_some(leaving)
     }
 
+    /// Whether its content is lost: the last target that had everything was removed from the
+    /// cluster, and an administrator accepted what goes with it. The group stays in the map while
+    /// files refer to it, so that reading and writing them fails instead of showing zeros.
+    pub fn is_lost(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Gives its content up: [`Group::is_lost`] from now on.
+    pub fn lose(&mut self) {
+        self.members.clear();
+        self.states.clear();
+        (self.leaving, self.revived) = (None, None);
+    }
+
+    /// Whether this target is the only one that has everything.
+    pub fn is_only_on(&self, target: TargetId) -> bool {
+        self.good().eq([target])
+    }
+
+    /// Refuses to look for content in a group that is lost.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub fn ensure_not_lost(&self) -> Result<()> {
+        match self.is_lost() {
+            false => Ok(()),
+            true => Err(Error::new(
+                Errno::EIO,
+                format!("the content of group {} is lost: its target was removed from the cluster", self.id),
+            )
+            .hint("delete the file, or replace it by a copy from a backup; weft fsck names all files of lost groups")),
+        }
+    }
+
     /// Whether a member isn't good.
     pub fn is_degraded(&self) -> bool {
         self.with_states().any(|(_, state)| state != MemberState::Good)
@@ -245,6 +283,17 @@ pub struct RevokedClient {
     pub name: String,
     /// The issue number of its last certificate that is refused; numbers grow with time.
     pub until: u64,
+}
+
+/// What the metadata has in some groups.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GroupUsage {
+    /// Files with a part in one of them.
+    pub files: u64,
+    /// Bytes of those parts, by the lengths of the files: holes count.
+    pub bytes: u64,
+    /// Those of the groups that a file refers to, or a chunk file that is yet to be deleted.
+    pub used: BTreeSet<GroupId>,
 }
 
 /// Everything that places data, at one version.
@@ -334,6 +383,26 @@ mod tests {
         let map = ClusterMap { revoked: vec![revoked("a", 7), revoked("b", 9)], ..ClusterMap::default() };
         assert!(map.is_revoked("a", 0) && map.is_revoked("a", 7) && map.is_revoked("b", 8));
         assert!(!map.is_revoked("a", 8) && !map.is_revoked("ab", 1) && !map.is_revoked("", 0));
+    }
+
+    #[test]
+    fn a_lost_group_refuses_everything() {
+        let mut group = Group {
+            scheme: Scheme::Mirror(2),
+            members: vec![TargetId(1), TargetId(2)],
+            states: vec![MemberState::Good, MemberState::Bad],
+            leaving: Some(TargetId(1)),
+            ..Group::single(GroupId(7), PoolId(1), TargetId(1))
+        };
+        assert!(group.is_only_on(TargetId(1)) && !group.is_only_on(TargetId(2)));
+        assert_eq!(group.ensure_not_lost(), Ok(()));
+        group.lose();
+        assert!(group.is_lost() && group.primary().is_none() && group.leaving.is_none());
+        let refused = group.ensure_not_lost().unwrap_err();
+        assert!(refused.errno == Errno::EIO && refused.message.contains("group 7"), "{refused}");
+        // One of which both members have everything.
+        group.members = vec![TargetId(1), TargetId(2)];
+        assert!(!group.is_lost() && !group.is_only_on(TargetId(1)));
     }
 
     #[test]

@@ -136,8 +136,13 @@ pub enum MgmtRequest {
     SetPool { target: TargetId, pool: String },
     /// The target gets no new files any more, or gets some again: `Done`.
     SetDrain { target: TargetId, drain: bool },
-    /// Forgets a target that holds no data: `Done`.
-    RemoveTarget { target: TargetId },
+    /// Forgets a target that holds no data: `Done`. With `accept_loss` also one that is offline and
+    /// holds some: what it alone has is lost then.
+    RemoveTarget {
+        target: TargetId,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        accept_loss: bool,
+    },
     /// `Pools`.
     ListPools,
     /// `Done`.
@@ -583,6 +588,10 @@ pub struct DrainProgress {
     /// Mirrored groups that it is a member of yet: others take its place, one after the other.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub groups_left: u64,
+    /// Why it doesn't come to an end by itself: the target is offline, and what it alone has can't
+    /// be moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<String>,
 }
 
 fn is_none_left(groups: &u64) -> bool {

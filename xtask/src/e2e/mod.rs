@@ -210,6 +210,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::CEILING_TESTS,
     machines::TOGETHER_TESTS,
     machines::THROUGH_TESTS,
+    machines::REMOVAL_TESTS,
     machines::SCRUB_TESTS,
     machines::DISK_TESTS,
     machines::UNMOUNT_TESTS,

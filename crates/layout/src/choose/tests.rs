@@ -282,6 +282,18 @@ fn groups_with_a_member_that_is_drained_serve_only_where_there_are_no_others() {
 }
 
 #[test]
+fn a_lost_group_gets_no_files_and_is_not_said_to_be_offline() {
+    let (mut map, pattern) = mirrored();
+    let ino = InodeId::new(PartitionId(0), 1);
+    let all: Vec<GroupId> = map.groups.iter().filter(|g| g.scheme == pattern.scheme).map(|g| g.id).collect();
+    map.groups.iter_mut().filter(|group| group.id == all[0]).for_each(types::Group::lose);
+    assert!(!choose(&map, &pattern, ino, 0).unwrap().contains(&all[0]));
+    map.groups.iter_mut().for_each(types::Group::lose);
+    let refused = choose(&map, &pattern, ino, 0).unwrap_err();
+    assert!(refused.message.contains("has no groups of scheme"), "{refused}");
+}
+
+#[test]
 fn groups_within_one_node_serve_only_where_there_are_no_others() {
     let (mut map, pattern) = mirrored();
     let chosen = |map: &ClusterMap| choose(map, &pattern, InodeId::new(PartitionId(0), 1), 0).unwrap().len();

@@ -72,7 +72,8 @@ pub fn is_spread(map: &ClusterMap, group: &Group) -> bool {
 pub fn crowded(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
     let all = Spread::of_pool(map, pool);
     let is_at_rest = |group: &&Group| {
-        group.pool == pool && group.scheme.is_mirrored() && !group.is_degraded() && group.leaving.is_none()
+        let is_whole = !group.is_degraded() && group.leaving.is_none() && !group.is_lost();
+        group.pool == pool && group.scheme.is_mirrored() && is_whole
     };
     let at_rest = map.groups.iter().filter(is_at_rest);
     at_rest.filter(|group| Spread::of_group(map, group) < all.best(group.scheme)).map(|g| g.id).collect()

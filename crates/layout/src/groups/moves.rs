@@ -80,6 +80,7 @@ impl Plan {
         group.pool == self.pool
             && group.scheme.is_mirrored()
             && !group.is_degraded()
+            && !group.is_lost()
             && group.leaving.is_none()
             && !self.moves.iter().any(|made| made.group == group.id)
     }

@@ -45,7 +45,9 @@ use crate::sessions::Session;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stripe::{Order, busy};
-use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
+use types::{
+    ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId, TargetState,
+};
 
 /// A file with a stripe on a target that is drained.
 #[derive(Clone, Copy)]
@@ -135,7 +137,9 @@ impl MetaService {
             for &partition in partitions {
                 is_empty = is_empty && self.file_on_in(target, partition).await?.is_none();
             }
-            self.drains.end_pass(target, is_empty, if is_empty { DRAIN_IDLE } else { DRAIN_RETRY });
+            // Of a target that is offline nothing can be moved before it is back.
+            let rests = is_empty || is_offline(&self.current_map(), target);
+            self.drains.end_pass(target, is_empty, if rests { DRAIN_IDLE } else { DRAIN_RETRY });
         }
         Ok(())
     }
@@ -199,9 +203,22 @@ impl MetaService {
             if self.chunks.is_mirrored(group)? {
                 return Err(stays_mirrored(group));
             }
+            self.ensure_can_be_read(found.target)?;
             let kind = self.chunks.kind(group)?;
             let order = Order { kind, lacks_room: &|_| false, copied: &|_| () };
             self.move_stripe(mover, found.ino, (layout, stripe), &order).await?;
+        }
+    }
+
+    /// Refuses to copy from a target that is offline before anything of it is on record.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN`.
+    fn ensure_can_be_read(&self, target: TargetId) -> Result<()> {
+        match is_offline(&self.current_map(), target) {
+            false => Ok(()),
+            true => Err(Error::new(Errno::EHOSTDOWN, format!("target {target} is offline"))
+                .hint("weft node list shows which nodes are up; weft health says more")),
         }
     }
 }
@@ -215,6 +232,10 @@ fn stays_mirrored(group: GroupId) -> Error {
         ),
     )
     .hint("weft group resync status shows how far that is")
+}
+
+fn is_offline(map: &ClusterMap, target: TargetId) -> bool {
+    map.target(target).is_some_and(|known| known.state == TargetState::Offline)
 }
 
 /// Targets that are to be emptied.

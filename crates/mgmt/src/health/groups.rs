@@ -4,7 +4,7 @@ use super::found;
 use crate::limits::LOST_AFTER;
 use crate::liveness::Liveness;
 use std::collections::BTreeMap;
-use types::{ClusterMap, Group, GroupId, MemberState, Pool, TargetId, TargetState};
+use types::{ClusterMap, Group, GroupId, GroupUsage, MemberState, Pool, TargetId, TargetState};
 use wire::mgmt::{HealthFinding, ResyncProgress, Verdict};
 
 /// Groups that a finding names; the rest is counted.
@@ -21,7 +21,27 @@ pub(super) fn group_findings(map: &ClusterMap, liveness: &Liveness) -> Vec<Healt
 }
 
 fn mirrored(map: &ClusterMap) -> impl Iterator<Item = &Group> {
-    map.groups.iter().filter(|group| group.scheme.is_mirrored())
+    map.groups.iter().filter(|group| group.scheme.is_mirrored() && !group.is_lost())
+}
+
+/// Files that have content in groups whose content is lost.
+pub(super) fn lost(map: &ClusterMap, usage: Option<&GroupUsage>) -> Option<HealthFinding> {
+    let ids: Vec<GroupId> = map.groups.iter().filter(|group| group.is_lost()).map(|group| group.id).collect();
+    let what = match usage {
+        _ if ids.is_empty() => return None,
+        Some(usage) if usage.files == 0 => return None,
+        Some(usage) => format!(
+            "{} files have content in {}, whose target was removed: it is lost, and reading and writing it fails",
+            usage.files,
+            named(&ids)
+        ),
+        None => format!(
+            "the content of {} is lost, whose target was removed; the files that have some there aren't counted yet",
+            named(&ids)
+        ),
+    };
+    let hint = "weft fsck names the files: delete them, or replace them by copies from a backup".to_string();
+    Some(found(Verdict::Warning, what, hint))
 }
 
 /// Groups of which nobody that has everything can be asked.
@@ -205,7 +225,7 @@ fn in_one_rack(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
     Some(found(Verdict::Warning, what, hint))
 }
 
-fn named(groups: &[GroupId]) -> String {
+pub(super) fn named(groups: &[GroupId]) -> String {
     match groups.len() {
         1 => format!("group {}", joined(groups)),
         count if count <= NAMED => format!("groups {}", joined(groups)),

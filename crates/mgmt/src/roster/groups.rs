@@ -10,7 +10,7 @@ impl Roster {
     /// Makes the groups of a scheme that a pool should have and hasn't.
     pub fn make_groups(&mut self, pool: &str, scheme: Scheme) -> Result<()> {
         let id = self.map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
-        let is_made = self.map.groups.iter().any(|g| g.pool == id && g.scheme == scheme);
+        let is_made = self.map.groups.iter().any(|g| g.pool == id && g.scheme == scheme && !g.is_lost());
         match self.add_mirrored(id, scheme) {
             // What is there serves.
             Err(_) if is_made => Ok(()),

@@ -50,7 +50,7 @@ fn a_wrong_token_is_refused_and_none_is_used_up_by_a_refusal() {
         let error = cluster.refused(MgmtRequest::Join(join("a", 7501, "open"))).await;
         assert_eq!(error.errno, Errno::EACCES);
         cluster.refused(MgmtRequest::Join(join("first", 7501, "sesame"))).await;
-        assert!(cluster.gate.0.lock().unwrap().is_empty());
+        assert!(cluster.gate.admitted.lock().unwrap().is_empty());
         assert_eq!(cluster.join("a", 7501).await, NodeId(2));
     });
 }
@@ -81,12 +81,16 @@ fn a_target_goes_only_when_it_holds_nothing() {
             [cluster.add(node, "/t1").await, cluster.add(node, "/t2").await, cluster.add(node, "/t3").await];
         assert_eq!(targets, [TargetId(1), TargetId(2), TargetId(3)]);
         for target in [TargetId(1), TargetId(2)] {
-            assert_eq!(cluster.refused(MgmtRequest::RemoveTarget { target }).await.errno, Errno::EBUSY);
+            assert_eq!(
+                cluster.refused(MgmtRequest::RemoveTarget { target, accept_loss: false }).await.errno,
+                Errno::EBUSY
+            );
             cluster.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
         }
-        let error = cluster.refused(MgmtRequest::RemoveTarget { target: TargetId(1) }).await;
+        let error =
+            cluster.refused(MgmtRequest::RemoveTarget { target: TargetId(1), accept_loss: false }).await;
         assert!(error.errno == Errno::ENOTEMPTY && error.message.contains("inode 7"), "{error}");
-        cluster.ask(MgmtRequest::RemoveTarget { target: TargetId(2) }).await.unwrap();
+        cluster.ask(MgmtRequest::RemoveTarget { target: TargetId(2), accept_loss: false }).await.unwrap();
         assert!(cluster.map().target(TargetId(2)).is_none());
         cluster.refused(MgmtRequest::SetDrain { target: TargetId(3), drain: true }).await;
         cluster.refused(MgmtRequest::RemoveNode { node }).await;
@@ -154,16 +158,17 @@ fn a_pool_that_nobody_names_can_be_emptied() {
         let moved = added("/moved", "moved").await;
         let kept = added("/kept", DEFAULT_POOL.1).await;
         assert_eq!(full, TargetId(1));
-        cluster.ask(MgmtRequest::RemoveTarget { target: empty }).await.unwrap();
+        cluster.ask(MgmtRequest::RemoveTarget { target: empty, accept_loss: false }).await.unwrap();
         cluster.ask(MgmtRequest::RemovePool { pool: "empty".into() }).await.unwrap();
         cluster.ask(MgmtRequest::SetPool { target: moved, pool: DEFAULT_POOL.1.into() }).await.unwrap();
         cluster.ask(MgmtRequest::RemovePool { pool: "moved".into() }).await.unwrap();
-        let error = cluster.ask(MgmtRequest::RemoveTarget { target: full }).await.unwrap_err();
+        let error =
+            cluster.ask(MgmtRequest::RemoveTarget { target: full, accept_loss: false }).await.unwrap_err();
         assert_eq!(error.errno, Errno::ENOTEMPTY);
         assert!(!cluster.map().target(full).unwrap().drain, "it gets new files as before");
         cluster.ask(MgmtRequest::SetDrain { target: moved, drain: true }).await.unwrap();
         for named in [
-            MgmtRequest::RemoveTarget { target: kept },
+            MgmtRequest::RemoveTarget { target: kept, accept_loss: false },
             MgmtRequest::SetPool { target: kept, pool: "other".into() },
         ] {
             assert!(cluster.refused(named).await.message.contains("names that pool"));
@@ -307,10 +312,10 @@ fn draining_the_last_target_of_a_pool_and_removing_one_that_holds_data() {
         let last = cluster.refused(MgmtRequest::SetDrain { target, drain: true }).await;
         says(&last, "target 1", "last of pool default", "weft target add");
         cluster.add(node, "/t2").await;
-        let not_drained = cluster.refused(MgmtRequest::RemoveTarget { target }).await;
+        let not_drained = cluster.refused(MgmtRequest::RemoveTarget { target, accept_loss: false }).await;
         says(&not_drained, "target 1", "new files", "weft target drain 1");
         cluster.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
-        let holds_data = cluster.refused(MgmtRequest::RemoveTarget { target }).await;
+        let holds_data = cluster.refused(MgmtRequest::RemoveTarget { target, accept_loss: false }).await;
         says(&holds_data, "target 1", "inode 7", "weft target drain 1");
     });
 }

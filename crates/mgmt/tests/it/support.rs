@@ -3,11 +3,12 @@
 use kv::{Blocking, Durability, Memory, Writer};
 use mgmt::{FirstNode, Gate, Management, Metadata, Superblock};
 use net::{Channel, LocalFuture};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use types::{
-    ClusterMap, Errno, Error, InodeId, NodeId, PartitionId, PoolId, Result, RevokedClient, Role, SessionId,
-    TargetId,
+    ClusterMap, Errno, Error, GroupId, GroupUsage, InodeId, NodeId, PartitionId, PoolId, Result,
+    RevokedClient, Role, SessionId, TargetId,
 };
 use wire::mgmt::Touched;
 use wire::mgmt::*;
@@ -17,7 +18,21 @@ pub const VERSION: &str = "0.4.0";
 
 /// Lets in who says "sesame", and counts; and which clients are revoked.
 #[derive(Default)]
-pub struct Sesame(pub Mutex<Vec<NodeId>>, pub Mutex<Vec<RevokedClient>>);
+pub struct Sesame {
+    pub admitted: Mutex<Vec<NodeId>>,
+    /// Groups that a file, or a chunk file that is yet to be deleted, is in.
+    pub used: Mutex<Used>,
+    pub revoked: Mutex<Vec<RevokedClient>>,
+}
+
+/// What the metadata has in groups.
+#[derive(Default)]
+pub struct Used {
+    pub by_files: BTreeSet<GroupId>,
+    pub by_deleted: BTreeSet<GroupId>,
+    /// Files that are left on each target that is drained.
+    pub left: Option<u64>,
+}
 
 impl Gate for Sesame {
     fn check(&self, join: &Join, _now_s: i64) -> Result<()> {
@@ -28,7 +43,7 @@ impl Gate for Sesame {
     }
 
     fn admit(&self, _join: &Join, node: NodeId, _now_s: i64) -> Result<String> {
-        self.0.lock().unwrap().push(node);
+        self.admitted.lock().unwrap().push(node);
         Ok(format!("certificate of {node}"))
     }
 
@@ -41,7 +56,7 @@ impl Gate for Sesame {
     }
 
     fn revoke_client(&self, name: &str, _now_s: i64) -> Result<()> {
-        let mut revoked = self.1.lock().unwrap();
+        let mut revoked = self.revoked.lock().unwrap();
         revoked.retain(|known| known.name != name);
         revoked.push(RevokedClient { name: name.into(), until: 7 });
         revoked.sort_by(|a, b| a.name.cmp(&b.name));
@@ -49,12 +64,13 @@ impl Gate for Sesame {
     }
 
     fn revoked(&self, _now_s: i64) -> Vec<RevokedClient> {
-        self.1.lock().unwrap().clone()
+        self.revoked.lock().unwrap().clone()
     }
 }
 
-/// A metadata service that has one file, on target 1.
-pub struct OneFile;
+/// A metadata service that has one file, on target 1; for targets that are offline, what the gate
+/// says.
+pub struct OneFile(Arc<Sesame>);
 
 impl Metadata for OneFile {
     fn tidy(&self, _target: TargetId, _touched: Touched) -> LocalFuture<'_, Result<()>> {
@@ -69,6 +85,16 @@ impl Metadata for OneFile {
         Box::pin(async move { Ok((target == TargetId(1)).then_some(InodeId(7))) })
     }
 
+    fn usage(&self, groups: BTreeSet<GroupId>) -> LocalFuture<'_, Result<GroupUsage>> {
+        Box::pin(async move {
+            let used = self.0.used.lock().unwrap();
+            let files = groups.intersection(&used.by_files).count() as u64;
+            let all: BTreeSet<GroupId> = used.by_files.union(&used.by_deleted).copied().collect();
+            let used = groups.intersection(&all).copied().collect();
+            Ok(GroupUsage { files, bytes: 5 * files, used })
+        })
+    }
+
     /// Everything is to live in the first pool.
     fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move { Ok((pool == PoolId(1)).then_some(InodeId::ROOT)) })
@@ -76,7 +102,8 @@ impl Metadata for OneFile {
 
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
         // Files go at some rate from each.
-        let some = DrainProgress { rate: 1000, ..DrainProgress::default() };
+        let files_left = self.0.used.lock().unwrap().left;
+        let some = DrainProgress { rate: 1000, files_left, ..DrainProgress::default() };
         Box::pin(async move { (1..=8).map(|id| (TargetId(id), some.clone())).collect() })
     }
 
@@ -197,7 +224,7 @@ pub async fn open(writer: &Arc<Writer>, superblock: &Superblock, gate: &Arc<Sesa
     let management = Management::open_cluster(writer.clone(), superblock, &first, Path::new("/state")).await;
     let management = Arc::new(management.unwrap());
     management.set_gate(gate.clone());
-    management.set_metadata(Arc::new(OneFile));
+    management.set_metadata(Arc::new(OneFile(gate.clone())));
     management
 }
 

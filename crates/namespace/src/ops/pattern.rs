@@ -84,7 +84,8 @@ fn changed(old: &StripePattern, change: &PatternChange, map: &ClusterMap) -> Res
 
 /// Mirrored groups are made for those who want them; each target is a group of its own anyhow.
 fn lacks_groups(pattern: &StripePattern, map: &ClusterMap) -> bool {
-    let fits = |group: &Group| group.pool == pattern.pool && group.scheme == pattern.scheme;
+    let fits =
+        |group: &Group| group.pool == pattern.pool && group.scheme == pattern.scheme && !group.is_lost();
     pattern.scheme.is_mirrored() && !map.groups.iter().any(fits)
 }
 

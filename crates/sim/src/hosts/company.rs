@@ -10,13 +10,14 @@ use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{Company, MetaOptions, MetaService, PartitionsChannel};
 use mgmt::{FirstNode, Gate, Management, Superblock};
 use net::{Channel, ClientIdentity, Handler, LocalFuture, Router, WhenOffline};
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{
-    Errno, Error, GroupId, InodeId, Node, NodeId, NodeState, PartitionId, PoolId, Result, Role, SessionId,
-    TargetId, TargetState, Timestamp,
+    Errno, Error, GroupId, GroupUsage, InodeId, Node, NodeId, NodeState, PartitionId, PoolId, Result, Role,
+    SessionId, TargetId, TargetState, Timestamp,
 };
 use wire::mgmt::{DrainProgress, Join, NewToken, SessionInfo, Touched};
 use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
@@ -90,6 +91,10 @@ impl mgmt::Metadata for Names {
     }
 
     fn file_on(&self, _target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
+    }
+
+    fn usage(&self, _groups: BTreeSet<GroupId>) -> LocalFuture<'_, Result<GroupUsage>> {
         Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
     }
 

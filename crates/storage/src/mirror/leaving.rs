@@ -114,11 +114,13 @@ pub(super) async fn sweep(mirrors: &Mirrors, map: &ClusterMap, store: &Arc<Store
     }
 }
 
-/// Whether nobody needs what a target has of a group: it is no member, and those that are have everything.
+/// Whether nobody needs what a target has of a group: it is no member, and those that are have
+/// everything; or the content of the group was given up.
 fn is_over(map: &ClusterMap, group: GroupId, target: TargetId) -> bool {
     map.group(group).is_some_and(|group| {
-        !group.members.contains(&target)
+        let is_replaced = !group.members.contains(&target)
             && !group.is_degraded()
-            && group.members.len() >= group.scheme.members()
+            && group.members.len() >= group.scheme.members();
+        is_replaced || group.is_lost()
     })
 }

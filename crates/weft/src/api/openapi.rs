@@ -136,7 +136,7 @@ fn schemas() -> Value {
         })),
         "DrainProgress": object(json!({
             "empty": flag, "files_left": maybe_number, "bytes_left": number, "files_moved": number, "bytes_moved": number,
-            "rate": number, "remaining_s": maybe_number, "hindrance?": text, "groups_left?": number,
+            "rate": number, "remaining_s": maybe_number, "hindrance?": text, "groups_left?": number, "stuck?": text,
         })),
         "Pool": object(json!({
             "id": number, "name": text, "targets": number, "groups": number, "capacity": number, "free": number, "spare": number,

@@ -65,7 +65,7 @@ pub(super) const ROUTES: &[Route] = routes! {
         c.change_target()
     };
     "DELETE" "/v1/targets/{target}" "Forget a target that is drained and holds nothing" None => None, |c| {
-        c.change(MgmtRequest::RemoveTarget { target: c.target()? })
+        c.change(MgmtRequest::RemoveTarget { target: c.target()?, accept_loss: false })
     };
     "GET" "/v1/pools" "All pools" None => Some("[Pool]"), |c| c.list(MgmtRequest::ListPools, "pools");
     "GET" "/v1/pools/{pool}" "A pool, by name" None => Some("Pool"), |c| {

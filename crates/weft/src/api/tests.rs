@@ -83,6 +83,13 @@ impl Metadata for Open {
         Box::pin(async { Ok(None) })
     }
 
+    fn usage(
+        &self,
+        _: std::collections::BTreeSet<types::GroupId>,
+    ) -> LocalFuture<'_, Result<types::GroupUsage>> {
+        Box::pin(async { Ok(types::GroupUsage::default()) })
+    }
+
     fn names_pool(&self, _: types::PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async { Ok(Some(InodeId::ROOT)) })
     }

@@ -7,9 +7,9 @@ use crate::control::{CheckOrders, CheckProgress};
 use crate::output::os_error;
 use kv::Engine;
 use mgmt::StateDir;
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::Path;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use types::{Errno, Error, Result};
@@ -91,6 +91,35 @@ pub(super) fn note_loss(file: Option<&Path>, loss: &fsck::Loss) -> Result<()> {
         list.sync_data()
     };
     write().map_err(|e| os_error(format_args!("can't write {}", file.display()), &e))
+}
+
+/// A file with a line of JSON for each file that would be lost.
+pub(super) struct LossList {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl LossList {
+    /// Writes to a file that is there.
+    pub fn open(path: &Path) -> Result<LossList> {
+        let opened = OpenOptions::new().append(true).open(path);
+        let file = opened.map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))?;
+        Ok(LossList { path: path.to_path_buf(), file: BufWriter::new(file) })
+    }
+
+    pub fn add(&mut self, lost: &fsck::LostFile) -> Result<()> {
+        let mut line = serde_json::to_vec(lost).map_err(|e| Error::new(Errno::EIO, e.to_string()))?;
+        line.push(b'\n');
+        let path = &self.path;
+        self.file.write_all(&line).map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
+    }
+
+    /// All of it is on disk when this returns.
+    pub fn close(mut self) -> Result<()> {
+        let path = &self.path;
+        let written = self.file.flush().and_then(|()| self.file.get_ref().sync_data());
+        written.map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
+    }
 }
 
 /// Checks of a process that serves: one at a time that mends, so that two don't mend the same.

@@ -9,7 +9,7 @@ use super::online_check::OnlineCheck;
 use super::peers::Peers;
 use super::reachability::keep_probing;
 use crate::cli;
-use crate::control::CheckOrders;
+use crate::control::{CheckOrders, LossOrder};
 use crate::node_config::NodeConfig;
 use kv::{Durability, Writer};
 use meta::MetaService;
@@ -83,7 +83,9 @@ impl Head {
         };
         copies.tell(&management);
         let (map, partitions) = (management.map(), superblock.partitions);
-        management.set_metadata(Arc::new(Metadata { node, service, map, peers: peers.clone(), partitions }));
+        let metadata =
+            Metadata { node, service, map, peers: peers.clone(), writer: writer.clone(), partitions };
+        management.set_metadata(Arc::new(metadata));
         Head { writer, management, peers, online, checks: Checks::default(), copies }
     }
 
@@ -102,6 +104,11 @@ impl Head {
     /// What would be lost with each target and node.
     pub async fn exposure(&self) -> Result<fsck::Exposure> {
         self.online.exposure(&**self.writer.engine()).await
+    }
+
+    /// What would be lost if a target were removed that is offline.
+    pub async fn losses(&self, order: &LossOrder) -> Result<fsck::Losses> {
+        self.online.losses(&**self.writer.engine(), order).await
     }
 
     /// What writes to the store of metadata.

@@ -2,15 +2,16 @@
 
 use super::follow::out_of_turn as answered_out_of_turn;
 use super::peers::{MgmtChannel, Peers};
+use kv::Writer;
 use meta::{MetaService, PartitionsChannel};
 use net::{Channel, LocalFuture};
 use rt::sync::Event;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use types::{
-    ClusterMap, Errno, Error, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, PoolId,
-    Result, Role, Scheme, SessionId, TargetId,
+    ClusterMap, Errno, Error, GroupId, GroupUsage, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
+    PoolId, Result, Role, Scheme, SessionId, TargetId,
 };
 use wire::mgmt::{DrainProgress, SessionInfo, Touched};
 use wire::{MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
@@ -28,6 +29,8 @@ pub struct Metadata {
     pub map: MapHandle,
     /// The ways to the others.
     pub peers: Arc<Peers>,
+    /// What writes to the store of all metadata.
+    pub writer: Arc<Writer>,
     /// Number of partitions.
     pub partitions: u16,
 }
@@ -94,6 +97,15 @@ impl mgmt::Metadata for Metadata {
                 }
             }
             Ok(None)
+        })
+    }
+
+    fn usage(&self, groups: BTreeSet<GroupId>) -> LocalFuture<'_, Result<GroupUsage>> {
+        Box::pin(async move {
+            let engine = self.writer.engine().snapshot().ok_or_else(|| {
+                Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is used")
+            })?;
+            fsck::usage(&*engine, self.partitions, &groups).await
         })
     }
 
@@ -236,6 +248,11 @@ impl mgmt::Metadata for OnlyMetadata {
 
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(self.service.file_on(target))
+    }
+
+    /// Nothing is removed from a cluster of one process.
+    fn usage(&self, _groups: BTreeSet<GroupId>) -> LocalFuture<'_, Result<GroupUsage>> {
+        Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
     }
 
     fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {

@@ -10,8 +10,8 @@ use super::stop::Stop;
 use crate::api;
 use crate::cli::value_name;
 use crate::control::{
-    CheckOrders, ClusterStatus, Counters, DiskFree, MeasureOrder, Notice, PoolStatus, Request, Service,
-    TargetStatus,
+    CheckOrders, ClusterStatus, Counters, DiskFree, LossOrder, MeasureOrder, Notice, PoolStatus, Request,
+    Service, TargetStatus,
 };
 use crate::node_config::{NodeConfig, Protection, TargetConfig};
 use crate::output::os_error;
@@ -207,6 +207,13 @@ impl NodeView {
         json(&weighed.map_err(|e| os_error("io_uring", &e))??)
     }
 
+    /// The same for what would be lost with a target.
+    fn losses(&self, order: LossOrder) -> Result<Value> {
+        let services = self.services.clone();
+        let listed = rt::block_on(async move { services.head()?.losses(&order).await });
+        json(&listed.map_err(|e| os_error("io_uring", &e))??)
+    }
+
     /// Adds to node.toml what has become a target: a start after this finds it.
     fn add_target(&self, target: TargetConfig) -> Result<Value> {
         if !self.config.roles.contains(&types::Role::Storage) {
@@ -250,6 +257,7 @@ impl Service for NodeView {
             Request::Check { orders } => self.check(orders),
             Request::CheckProgress => json(&self.services.head()?.checks.progress()),
             Request::Exposure => self.exposure(),
+            Request::Losses { order } => self.losses(order),
             Request::Backup { place, changes_only } => {
                 json(&self.services.copies()?.make(place.as_deref(), changes_only)?)
             }

@@ -1,7 +1,7 @@
 //! The check of a cluster that is being used: metadata is here, chunk files are on all nodes.
 
-use super::check::{Checks, note_loss, orders_of};
-use crate::control::CheckOrders;
+use super::check::{Checks, LossList, note_loss, orders_of};
+use crate::control::{CheckOrders, LossOrder};
 use fsck::{Online, Seat, Targets};
 use kv::Engine;
 use net::StorageChannels;
@@ -58,6 +58,22 @@ impl OnlineCheck {
         let map = self.map_now();
         self.with(engine, &map, fsck::Orders::default(), &|_, _, _| (), async |online| fsck::exposure(online))
             .await
+    }
+
+    /// What would be lost if a target were removed that is offline; all of it is written to the
+    /// file of the order, if it names one.
+    pub async fn losses(&self, engine: &dyn Engine, order: &LossOrder) -> Result<fsck::Losses> {
+        let map = self.map_now();
+        let mut list = order.list.as_deref().map(LossList::open).transpose()?;
+        let mut tell = |file: &fsck::LostFile| list.as_mut().map_or(Ok(()), |list| list.add(file));
+        let orders = fsck::Orders::default();
+        let losses = self
+            .with(engine, &map, orders, &|_, _, _| (), async |online| {
+                fsck::losses(online, order.target, &mut tell)
+            })
+            .await?;
+        list.map_or(Ok(()), LossList::close)?;
+        Ok(losses)
     }
 
     fn map_now(&self) -> Arc<ClusterMap> {

@@ -195,7 +195,11 @@ impl Service for View {
                 serde_json::to_value(self.services.copies.make(place.as_deref(), changes_only)?)
             }
             Request::BackupProgress => serde_json::to_value(self.services.copies.progress()),
-            Request::Net | Request::Session | Request::MountHow | Request::AddTarget { .. } => {
+            Request::Net
+            | Request::Session
+            | Request::MountHow
+            | Request::AddTarget { .. }
+            | Request::Losses { .. } => {
                 return Err(one_process());
             }
             Request::Measure { .. } | Request::Stop => {

@@ -247,8 +247,29 @@ pub enum TargetCommand {
     Set(TargetSetArgs),
     /// Move all data off one, while it is in use; weft target set ID --drain off calls it off
     Drain(TargetDrainArgs),
-    /// Forget one that is drained and holds no data
-    Remove(TargetArgs),
+    /// Forget one that is drained and holds no data, or one that is offline with what it alone has
+    Remove(TargetRemoveArgs),
+}
+
+/// `weft target remove`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Files of which a target that is offline alone has content are lost with it: reading and writing them gives EIO until they are deleted. Without --accept-loss such a target stays. A target that is online is drained first (weft target drain ID --wait). The disk of a removed target is never taken back."
+)]
+pub struct TargetRemoveArgs {
+    /// Id of the target
+    pub target: u32,
+    /// Remove it with content that no other target has, after listing the files
+    #[arg(long, group = "listing")]
+    pub accept_loss: bool,
+    /// Only list the files that would be lost
+    #[arg(long, group = "listing")]
+    pub dry_run: bool,
+    /// Write all files that are lost to this new file on this node, a line of JSON each
+    #[arg(long, value_name = "FILE", requires = "listing")]
+    pub list: Option<PathBuf>,
+    #[command(flatten)]
+    pub query: QueryArgs,
 }
 
 /// `weft target drain`.

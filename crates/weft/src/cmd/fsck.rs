@@ -92,7 +92,7 @@ fn open_and_check(args: &FsckArgs) -> Result<Report> {
 }
 
 /// Makes the list of what will be given up: who can't write it learns that before anything is looked at.
-fn make_list(file: &Path) -> Result<PathBuf> {
+pub fn make_list(file: &Path) -> Result<PathBuf> {
     let failed = |e| os_error(format_args!("can't make {}", file.display()), &e);
     let file = std::path::absolute(file).map_err(failed)?;
     let made = File::options().write(true).create_new(true).open(&file);

@@ -4,7 +4,7 @@ use super::manage::{ask, unexpected};
 use crate::cli::{GroupArgs, GroupCommand, GroupRebalanceArgs, GroupRecoverArgs, QueryArgs};
 use crate::output::{Align, list, note, show, table};
 use crate::size::format_size;
-use types::{ClusterMap, Epoch, Errno, Error, GroupId, MemberState, Result, TargetId};
+use types::{ClusterMap, Epoch, Errno, Error, Group, GroupId, MemberState, Result, TargetId};
 use wire::mgmt::{GroupInfo, MembershipMove, ResyncProgress};
 use wire::{MgmtReply, MgmtRequest};
 
@@ -121,6 +121,15 @@ fn state_word(state: MemberState) -> &'static str {
     }
 }
 
+/// How a group is as a whole.
+fn group_word(group: &Group) -> &'static str {
+    match group {
+        group if group.is_lost() => "lost",
+        group if group.is_degraded() => "degraded",
+        _ => "good",
+    }
+}
+
 fn primary_word(primary: Option<TargetId>) -> String {
     primary.map_or_else(|| "none".into(), |target| target.to_string())
 }
@@ -140,7 +149,7 @@ fn groups_table(groups: &[GroupInfo]) -> String {
             info.group.id.to_string(),
             info.pool_name.clone(),
             info.group.scheme.to_string(),
-            if info.group.is_degraded() { "degraded" } else { "good" }.into(),
+            group_word(&info.group).into(),
             primary_word(info.primary),
             info.group.with_states().map(member).collect::<Vec<_>>().join(","),
             racks(info),
@@ -204,7 +213,7 @@ fn sentence(progress: &ResyncProgress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{Group, NodeId, PoolId, Scheme};
+    use types::{NodeId, PoolId, Scheme};
 
     fn info(states: Vec<MemberState>) -> GroupInfo {
         let group = Group {
@@ -223,6 +232,10 @@ mod tests {
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[1].contains("good") && lines[1].ends_with("3,4"), "{table}");
         assert!(lines[2].contains("degraded") && lines[2].ends_with("3,4(bad)"), "{table}");
+        let mut lost = info(vec![]);
+        lost.group.lose();
+        let table = groups_table(&[lost]);
+        assert!(table.lines().nth(1).is_some_and(|line| line.contains("lost")), "{table}");
     }
 
     #[test]

@@ -149,9 +149,7 @@ pub fn target(command: TargetCommand) -> Result<()> {
         TargetCommand::Show(args) => show_target(&args),
         TargetCommand::Set(args) => set_target(&args),
         TargetCommand::Drain(args) => super::target_drain::run(&args),
-        TargetCommand::Remove(TargetArgs { target, query }) => {
-            change(&query, MgmtRequest::RemoveTarget { target: TargetId(target) })
-        }
+        TargetCommand::Remove(args) => super::target_remove::run(&args),
     }
 }
 

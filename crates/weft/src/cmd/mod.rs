@@ -31,6 +31,7 @@ mod status;
 mod target_add;
 mod target_drain;
 mod target_list;
+mod target_remove;
 mod umount;
 mod up;
 

@@ -26,6 +26,11 @@ pub fn run(args: &TargetDrainArgs) -> Result<()> {
         if progress.empty {
             break info;
         }
+        if let Some(stuck) = &progress.stuck {
+            return Err(Error::new(Errno::EHOSTDOWN, stuck.clone()).hint(format!(
+                "bring it back (weft node list, weft health) and the drain goes on; or give up what it alone has: weft target remove {target} --dry-run lists the files, and weft target remove {target} says what else is needed"
+            )));
+        }
         let line = sentence(progress);
         if line != told {
             note(&format!("target {target}: {line}\n"));
@@ -71,7 +76,7 @@ pub fn sentence(progress: &DrainProgress) -> String {
     if let Some(seconds) = progress.remaining_s {
         text += &format!("; about {} left at {} a second", duration(seconds), format_size(progress.rate));
     }
-    if let Some(why) = &progress.hindrance {
+    if let Some(why) = progress.stuck.as_ref().or(progress.hindrance.as_ref()) {
         text += &format!("; {why}");
     }
     text

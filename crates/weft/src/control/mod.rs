@@ -12,8 +12,8 @@ mod server;
 pub use client::{Control, not_running};
 pub use protocol::{
     Answer, CheckOrders, CheckProgress, ClusterStatus, CopyMade, CopyProgress, Counters, DiskFree, LinkInfo,
-    MeasureOrder, MountHow, MountSession, Notice, PeerInfo, PoolStatus, ReplacedInfo, Request, Stopping,
-    TargetStatus, Unserved,
+    LossOrder, MeasureOrder, MountHow, MountSession, Notice, PeerInfo, PoolStatus, ReplacedInfo, Request,
+    Stopping, TargetStatus, Unserved,
 };
 pub use server::{Service, start};
 

@@ -38,6 +38,8 @@ pub enum Request {
     CheckProgress,
     /// A [`fsck::Exposure`].
     Exposure,
+    /// [`fsck::Losses`]: what would be lost if a target were removed that is offline.
+    Losses { order: LossOrder },
     /// [`CopyMade`]: a copy of the metadata at this place, or in the folder that is the process's own for them.
     Backup { place: Option<PathBuf>, changes_only: bool },
     /// [`CopyProgress`].
@@ -302,6 +304,15 @@ pub struct CheckOrders {
     pub delete: bool,
     /// Mend although the metadata looks older than the chunk files.
     pub accept_loss: bool,
+}
+
+/// What would be lost with a target.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LossOrder {
+    /// The target.
+    pub target: TargetId,
+    /// All files are listed in this file, which is there.
+    pub list: Option<PathBuf>,
 }
 
 /// How far a check is.

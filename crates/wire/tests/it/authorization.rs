@@ -87,7 +87,7 @@ fn management_requests() -> Vec<MgmtRequest> {
         MgmtRequest::ListTargets,
         MgmtRequest::SetPool { target, pool: pool() },
         MgmtRequest::SetDrain { target, drain: true },
-        MgmtRequest::RemoveTarget { target },
+        MgmtRequest::RemoveTarget { target, accept_loss: false },
         MgmtRequest::ListPools,
         MgmtRequest::RenamePool { pool: pool(), name: "p".into() },
         MgmtRequest::RemovePool { pool: pool() },

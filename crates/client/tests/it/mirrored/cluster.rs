@@ -17,7 +17,7 @@ use testkit::cluster::{self, ClusterBuilder, set_pattern};
 use testkit::map::{self, MapBuilder};
 use types::{ClusterMap, GroupId, InodeId, MapHandle, TargetId};
 
-pub(crate) use testkit::program::{Program, RDWR, ROOT, runs};
+pub(crate) use testkit::program::{Program, RDONLY, RDWR, ROOT, runs};
 
 pub(crate) const TARGETS: u32 = 3;
 /// Bytes of a chunk.

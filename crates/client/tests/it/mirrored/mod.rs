@@ -6,6 +6,7 @@
 mod cluster;
 mod failover;
 mod group;
+mod lost;
 mod migrate;
 mod services;
 mod sync;

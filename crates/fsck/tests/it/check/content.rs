@@ -1,10 +1,12 @@
 //! Faults of chunk files.
 
-use super::support::{GIVEN_OUT, on_a_core};
+use super::support::{Fs, GIVEN_OUT, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IoPath, Orphan, Store};
 use fsck::{Kind, Loss, Orders, Verdict};
+use namespace::keys;
 use rt::IoBuf;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use types::{ByteRange, GroupId, InodeId};
@@ -286,5 +288,38 @@ fn a_layout_that_names_an_unknown_group_is_found_and_left() {
         assert!(fs.map.group(GroupId(77)).is_none());
         fs.edit_inode(ino, |inode| inode.layout.as_mut().unwrap().groups[3] = 77);
         fs.finds_and_leaves(Kind::UnknownTarget).await;
+    });
+}
+
+#[test]
+fn files_in_a_lost_group_are_named_listed_and_counted() {
+    on_a_core(async |mut fs| {
+        let (ino, other) =
+            (fs.chunked(InodeId::ROOT, "big", 1000).await, fs.chunked(InodeId::ROOT, "small", 10).await);
+        // One of them has something on the first target alone, the other one nothing.
+        fs.edit_inode(ino, |inode| inode.layout.as_mut().unwrap().groups = vec![1]);
+        fs.edit_inode(other, |inode| inode.layout.as_mut().unwrap().groups = vec![2]);
+        let groups = BTreeSet::from([GroupId(1), GroupId(3)]);
+        let usage = async |fs: &Fs| fsck::usage(&*fs.frozen(), PARTITIONS, &groups).await.unwrap();
+        let found = usage(&fs).await;
+        assert_eq!((found.files, found.bytes, found.used), (1, 1000, [GroupId(1)].into()));
+
+        let target = fs.map.groups[0].members[0];
+        for group in fs.map.groups.iter_mut().filter(|group| group.is_only_on(target)) {
+            group.lose();
+        }
+        let finding = fs.check(true).await.findings.into_iter().find(|found| found.kind == Kind::LostGroup);
+        let finding = finding.unwrap();
+        assert!(finding.object == "/big" && finding.lost && !finding.repaired, "{finding:?}");
+        assert!(finding.remedy.contains("delete the file"), "{finding:?}");
+
+        // Deleted, and yet to be cleared away.
+        let doomed = fs.inode(ino).layout.unwrap();
+        fs.delete(&keys::inode(ino));
+        fs.put(&keys::doomed(ino), &doomed);
+        let found = usage(&fs).await;
+        assert_eq!((found.files, found.bytes, found.used), (0, 0, [GroupId(1)].into()));
+        fs.delete(&keys::doomed(ino));
+        assert_eq!(usage(&fs).await, types::GroupUsage::default());
     });
 }

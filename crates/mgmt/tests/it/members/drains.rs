@@ -6,7 +6,7 @@ use super::*;
 fn a_drained_member_leaves_all_groups_with_no_copy_less() {
     simulated(4, TWO, async |site, nodes| {
         let target = nodes[1].target;
-        let error = site.ask(MgmtRequest::RemoveTarget { target }).await.unwrap_err();
+        let error = site.ask(MgmtRequest::RemoveTarget { target, accept_loss: false }).await.unwrap_err();
         assert!(error.errno == Errno::EBUSY && error.hint.contains("drain"), "{error}");
         site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
         let progress = async || match site.ask(MgmtRequest::ListTargets).await {
@@ -31,7 +31,7 @@ fn a_drained_member_leaves_all_groups_with_no_copy_less() {
         rt::sleep(seconds(5)).await;
         assert_eq!(progress().await.groups_left, 0);
         require_whole(&site);
-        site.ask(MgmtRequest::RemoveTarget { target }).await.unwrap();
+        site.ask(MgmtRequest::RemoveTarget { target, accept_loss: false }).await.unwrap();
     });
 }
 

@@ -4,6 +4,7 @@ mod drains;
 mod power;
 mod reachability;
 mod recover;
+mod removals;
 mod revoked;
 
 use crate::support::{Cluster, open};
@@ -632,13 +633,13 @@ fn groups_are_made_added_to_and_shown() {
         let own = nodes[0].target;
         for refused in [
             MgmtRequest::SetPool { target: own, pool: "other".into() },
-            MgmtRequest::RemoveTarget { target: own },
+            MgmtRequest::RemoveTarget { target: own, accept_loss: false },
         ] {
             let error = site.ask(refused).await.unwrap_err();
             assert!(error.errno == Errno::EBUSY && error.message.contains("group 10000"), "{error}");
         }
         site.ask(MgmtRequest::SetDrain { target: own, drain: true }).await.unwrap();
-        assert!(site.ask(MgmtRequest::RemoveTarget { target: own }).await.is_err());
+        assert!(site.ask(MgmtRequest::RemoveTarget { target: own, accept_loss: false }).await.is_err());
         let map = site.cluster.borrow().map();
         let chosen = layout::choose(&map, &pattern, types::InodeId::ROOT, 1).unwrap();
         assert!(chosen.iter().all(|id| !map.group(*id).unwrap().members.contains(&own)));

@@ -368,6 +368,7 @@ fn drain_progress() -> impl Strategy<Value = DrainProgress> {
         remaining_s: left.2,
         hindrance: done.4.map(|why| format!("reason {why}")),
         groups_left: done.2,
+        stuck: done.4.map(|why| format!("stuck {why}")),
     })
 }
 

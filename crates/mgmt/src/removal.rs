@@ -1,0 +1,185 @@
+//! Targets that are removed from the cluster.
+//!
+//! A target that can be reached has to be empty. Of one that is offline nothing can be moved: what
+//! it alone has goes with it, if an administrator accepts that. Its groups are lost then
+//! ([`types::Group::is_lost`]).
+//!
+//! Invariants:
+//! - Nothing is given up without `accept_loss`, and nothing of a target that may come back in a
+//!   moment.
+//! - A target whose content is given up was offline from before its files were counted until it is
+//!   removed, so that no file came to it meanwhile.
+
+use crate::limits::{REPLACED_AFTER, UNDRAINABLE_AFTER};
+use crate::management::Management;
+use crate::recover::given_up_after;
+use crate::refusal;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use types::{ClusterMap, GroupId, Result, Target, TargetId, TargetState};
+use wire::MgmtReply;
+use wire::mgmt::DrainProgress;
+
+/// Groups of which a target alone has everything.
+pub(crate) fn only_on(map: &ClusterMap, target: TargetId) -> BTreeSet<GroupId> {
+    map.groups.iter().filter(|group| group.is_only_on(target)).map(|group| group.id).collect()
+}
+
+/// Refuses to remove a target whose place in a mirrored group another one is to take first. Where
+/// no other target that has everything of the group can be reached, `accept_loss` allows it.
+///
+/// # Errors
+/// `EBUSY`.
+pub(crate) fn ensure_replaced(map: &ClusterMap, target: TargetId, accept_loss: bool) -> Result<()> {
+    let is_online = |id: TargetId| map.target(id).is_some_and(|known| known.state == TargetState::Online);
+    let shared =
+        map.groups.iter().filter(|group| group.members.contains(&target) && !group.is_only_on(target));
+    for group in shared {
+        let is_served = group.good().any(|id| id != target && is_online(id));
+        match layout::successor(map, group, target) {
+            None => return Err(refusal::no_successor(target, group.id)),
+            Some(_) if is_served => return Err(refusal::member_of(target, group.id, "be removed")),
+            Some(_) if !accept_loss => return Err(refusal::copies_out_of_reach(target, group.id)),
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+impl Management {
+    /// Forgets a target: one that is empty, or, with `accept_loss`, one that is offline with what
+    /// it alone has.
+    pub(crate) async fn remove_target(&self, target: TargetId, accept_loss: bool) -> Result<MgmtReply> {
+        self.require_cluster()?;
+        let map = self.current();
+        let known = map.target(target).ok_or_else(|| refusal::no_target(target))?;
+        // What no node has ever served holds nothing.
+        let was_served = known.capacity > 0;
+        match known.state {
+            TargetState::Offline if was_served => self.remove_offline(known, accept_loss).await,
+            _ if was_served && accept_loss => Err(refusal::needless_loss(target)),
+            _ => self.remove_empty(target).await,
+        }
+    }
+
+    async fn remove_empty(&self, target: TargetId) -> Result<MgmtReply> {
+        self.change(|roster| roster.require_no_member(target, "be removed")).await?;
+        if self.is_last_of_pool(target) {
+            return self.remove_last_target(target).await;
+        }
+        self.change(|roster| roster.may_remove_target(target)).await?;
+        // Nothing comes to it meanwhile: it is drained.
+        if let Some(file) = self.metadata()?.file_on(target).await? {
+            return Err(refusal::holds_data(target, file));
+        }
+        tracing::info!(target_id = target.0, "target {target} is removed");
+        self.change(|roster| roster.remove_target(target)).await?;
+        self.sync().await?;
+        Ok(MgmtReply::Done)
+    }
+
+    /// Whether it is the only target of its pool that gets new files.
+    pub(crate) fn is_last_of_pool(&self, target: TargetId) -> bool {
+        let map = self.current();
+        let Some(own) = map.target(target).filter(|own| !own.drain) else { return false };
+        !map.targets.iter().any(|t| t.id != target && t.pool == own.pool && !t.drain)
+    }
+
+    /// Refuses to take the last target away from a pool that somebody counts on.
+    pub(crate) async fn require_unnamed_pool(&self, target: TargetId) -> Result<()> {
+        let map = self.current();
+        let own = map.target(target).ok_or_else(|| refusal::no_target(target))?;
+        let name = map.pool(own.pool).map_or_else(|| own.pool.to_string(), |pool| pool.name.clone());
+        match self.metadata()?.names_pool(own.pool).await? {
+            Some(ino) => Err(refusal::named_pool(target, &name, ino)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the last target of a pool that nobody counts on, so that the pool can go.
+    async fn remove_last_target(&self, target: TargetId) -> Result<MgmtReply> {
+        self.require_unnamed_pool(target).await?;
+        // From here on nothing comes to it, whoever names the pool meanwhile.
+        self.change(|roster| roster.close_target(target, true)).await?;
+        let held = match self.metadata() {
+            Ok(metadata) => metadata.file_on(target).await,
+            Err(error) => Err(error),
+        };
+        let refusal = match held {
+            Ok(None) => {
+                tracing::info!(target_id = target.0, "target {target} is removed, the last of its pool");
+                self.change(|roster| roster.remove_target(target)).await?;
+                self.sync().await?;
+                return Ok(MgmtReply::Done);
+            }
+            Ok(Some(file)) => refusal::holds_data(target, file),
+            Err(error) => error,
+        };
+        self.change(|roster| roster.close_target(target, false)).await?;
+        Err(refusal)
+    }
+
+    async fn remove_offline(&self, known: &Target, accept_loss: bool) -> Result<MgmtReply> {
+        let (target, map) = (known.id, self.current());
+        ensure_replaced(&map, target, accept_loss)?;
+        if self.is_last_of_pool(target) {
+            self.require_unnamed_pool(target).await?;
+        }
+        let (began_ns, alone) = (rt::monotonic_ns(), only_on(&map, target));
+        let usage = self.metadata()?.usage(alone.clone()).await?;
+        let patience = match usage.files {
+            0 if known.drain => Duration::ZERO,
+            0 => REPLACED_AFTER,
+            _ if !accept_loss => return Err(refusal::unaccepted_removal(target, &usage)),
+            _ => given_up_after(&map),
+        };
+        tracing::warn!(
+            target_id = target.0,
+            files = usage.files,
+            bytes = usage.bytes,
+            groups = ?usage.used,
+            "target {target} is removed while it is offline, with everything that it alone has"
+        );
+        self.change(|roster| {
+            let now_ns = rt::monotonic_ns();
+            let counted_for = Duration::from_nanos(now_ns.saturating_sub(began_ns));
+            if !self.members().is_gone_for(target, patience.max(counted_for), now_ns) {
+                return Err(refusal::may_return(target, patience));
+            }
+            ensure_replaced(&roster.map, target, accept_loss)?;
+            roster.remove_offline_target(target, &alone, &usage.used)
+        })
+        .await?;
+        self.sync().await?;
+        self.forget_count_of_lost();
+        Ok(MgmtReply::Done)
+    }
+
+    /// Says of a drain that it can't come to an end by itself, if that is so.
+    pub(crate) fn with_end(&self, target: &Target, told: DrainProgress) -> DrainProgress {
+        let map = self.current();
+        let alone = only_on(&map, target.id);
+        let is_mirrored = |id: &&GroupId| map.group(**id).is_some_and(|group| group.scheme.is_mirrored());
+        let waits_for_others = told.groups_left > alone.iter().filter(is_mirrored).count() as u64;
+        let is_gone = self.members().is_gone_for(target.id, UNDRAINABLE_AFTER, rt::monotonic_ns());
+        let Some(files) = told.files_left.filter(|_| is_gone && !told.empty && !waits_for_others) else {
+            return told;
+        };
+        let stuck = match files {
+            0 => format!("target {} is offline, and no file has anything there", target.id),
+            _ => format!(
+                "target {} is offline: {files} files can't be moved, since it alone has what is in {}",
+                target.id,
+                groups(&alone)
+            ),
+        };
+        DrainProgress { stuck: Some(stuck), remaining_s: None, ..told }
+    }
+}
+
+fn groups(ids: &BTreeSet<GroupId>) -> String {
+    match ids.first() {
+        Some(only) if ids.len() == 1 => format!("group {only}"),
+        _ => format!("{} groups", ids.len()),
+    }
+}
