@@ -109,8 +109,13 @@ impl Client {
         let keeps = self.face().is_some_and(|face| face.keeps_access_times());
         let quiet_ns = if keeps { QUIET_NS } else { DISABLED_NS };
         inode.quiet_until_ns.store(now_ns + quiet_ns, Ordering::Relaxed);
+        if !keeps {
+            return;
+        }
+        // What the service said may be older than what it has yet to be told.
+        let known = self.inodes.accesses.latest(inode.ino, inode.content.lock().atime);
         let now = rt::now();
-        if keeps && inode.content.lock().takes_access(now) {
+        if inode.content.lock().takes_access(known, now) {
             self.inodes.accesses.note(inode.ino, now);
         }
     }
@@ -154,8 +159,9 @@ impl Content {
         (self.atime, self.changed) = (attr.atime, attr.mtime.max(attr.ctime));
     }
 
-    /// Whether a read now shows in the access time; it has then.
-    fn takes_access(&mut self, now: Timestamp) -> bool {
+    /// Whether a read now shows in the access time, which is `known` so far; it has then.
+    fn takes_access(&mut self, known: Timestamp, now: Timestamp) -> bool {
+        self.atime = known;
         let changed = self.mtime.map_or(self.changed, |mtime| mtime.max(self.changed));
         let is_due = self.loaded && types::is_access_due(self.atime, changed, now);
         if is_due {

@@ -267,11 +267,11 @@ impl Client {
     /// Makes sure that the service knows that a file is open that was made just now, or found and
     /// opened with these flags.
     async fn hold_made(&self, handle: &Handle, found_with: Option<u32>) -> Result<()> {
-        let held = async {
-            self.hold(&handle.inode, Need::Look).await?;
-            if let Some(flags) = found_with { self.refuse_writer(handle, flags).await } else { Ok(()) }
-        };
-        if let Err(error) = held.await {
+        let mut held = self.hold(&handle.inode, Need::Look).await;
+        if let (Ok(()), Some(flags)) = (&held, found_with) {
+            held = Box::pin(self.refuse_writer(handle, flags)).await;
+        }
+        if let Err(error) = held {
             self.end_use(&handle.inode).await;
             self.inodes.forget(handle.ino(), 1);
             return Err(error);

@@ -69,24 +69,11 @@ impl Client {
         if !handle.is_writable() {
             return Ok(());
         }
-        let ino = handle.ino();
-        let flags = match self.flags_under_lease(ino) {
+        let flags = match self.flags_under_lease(handle.ino()) {
             Some(flags) => flags,
-            None => Box::pin(self.ask_for_flags(ino)).await?,
+            None => Box::pin(self.ask_for_flags(handle.ino())).await?,
         };
-        if flags.has(InodeFlags::IMMUTABLE) {
-            let message = format!("inode {ino} is immutable and can't be opened for writing");
-            return Err(Error::new(Errno::EPERM, message).hint("chattr -i"));
-        }
-        if flags.has(InodeFlags::APPEND) {
-            if open_flags & O_APPEND == 0 {
-                let message =
-                    format!("inode {ino} is append-only and can't be opened for writing without O_APPEND");
-                return Err(Error::new(Errno::EPERM, message).hint("chattr -a"));
-            }
-            handle.append_only.store(true, Ordering::Relaxed);
-        }
-        Ok(())
+        handle.obey(flags, open_flags)
     }
 
     /// The flags as they were told under a lease that lasts: others have not changed them since.
@@ -105,6 +92,24 @@ impl Client {
 }
 
 impl Handle {
+    /// Refuses what the flags of its file forbid, as it was opened for writing.
+    fn obey(&self, flags: InodeFlags, open_flags: u32) -> Result<()> {
+        let ino = self.ino();
+        if flags.has(InodeFlags::IMMUTABLE) {
+            let message = format!("inode {ino} is immutable and can't be opened for writing");
+            return Err(Error::new(Errno::EPERM, message).hint("chattr -i"));
+        }
+        if flags.has(InodeFlags::APPEND) {
+            if open_flags & O_APPEND == 0 {
+                let message =
+                    format!("inode {ino} is append-only and can't be opened for writing without O_APPEND");
+                return Err(Error::new(Errno::EPERM, message).hint("chattr -a"));
+            }
+            self.append_only.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// Refuses what doesn't only append, if nothing else may be done through it. It was opened with
     /// `O_APPEND`, which fcntl(2) can take away; a mapping has no end.
     pub(crate) fn refuse_unless(&self, appends: bool) -> Result<()> {

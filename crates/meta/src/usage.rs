@@ -11,11 +11,11 @@ use types::{InodeId, PartitionId, Result};
 use wire::{StoreSpace, Usage};
 
 impl MetaService {
-    /// Inodes of the partitions that this service executes, as they are counted with every commit,
+    /// Inodes of the partitions that are this service's, as they are counted with every commit,
     /// and the room of the store if it is here.
     pub(crate) async fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
-        for partition in self.executed() {
+        for partition in self.owned() {
             usage.inodes += self.inodes_of(partition).await?;
         }
         let space = self.executors.store.engine().and_then(|engine| engine.space());

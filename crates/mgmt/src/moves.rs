@@ -53,12 +53,17 @@ pub fn replace_absent(map: &mut ClusterMap, target: TargetId, but: &BTreeSet<Gro
     let has_it = |group: &&Group| group.members.contains(&target) && !but.contains(&group.id);
     let groups: Vec<GroupId> = map.groups.iter().filter(has_it).map(|group| group.id).collect();
     for id in groups {
-        let to = map.group(id).and_then(|group| layout::successor(map, group, target));
-        let to = to.ok_or_else(|| refusal::no_successor(target, id))?;
-        if let Some(group) = group_mut(map, id) {
-            put_instead(group, target, to);
-            group.leaving = group.leaving.filter(|leaving| *leaving != target);
+        let Some(group) = map.group(id) else { continue };
+        // One that takes its place may have come beside it already.
+        let has_more = group.members.len() > group.scheme.members();
+        let to = if has_more { None } else { layout::successor(map, group, target) };
+        let Some(group) = group_mut(map, id) else { continue };
+        match to {
+            Some(to) => put_instead(group, target, to),
+            None if has_more => remove(group, target),
+            None => return Err(refusal::no_successor(target, id)),
         }
+        group.leaving = group.leaving.filter(|leaving| *leaving != target);
     }
     Ok(())
 }

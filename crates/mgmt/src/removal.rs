@@ -36,11 +36,15 @@ pub(crate) fn ensure_replaced(map: &ClusterMap, target: TargetId, accept_loss: b
         map.groups.iter().filter(|group| group.members.contains(&target) && !group.is_only_on(target));
     for group in shared {
         let is_served = group.good().any(|id| id != target && is_online(id));
-        match layout::successor(map, group, target) {
-            None => return Err(refusal::no_successor(target, group.id)),
-            Some(_) if is_served => return Err(refusal::member_of(target, group.id, "be removed")),
-            Some(_) if !accept_loss => return Err(refusal::copies_out_of_reach(target, group.id)),
-            Some(_) => {}
+        let has_more = group.members.len() > group.scheme.members();
+        if !has_more && layout::successor(map, group, target).is_none() {
+            return Err(refusal::no_successor(target, group.id));
+        }
+        if is_served {
+            return Err(refusal::member_of(target, group.id, "be removed"));
+        }
+        if !accept_loss {
+            return Err(refusal::copies_out_of_reach(target, group.id));
         }
     }
     Ok(())

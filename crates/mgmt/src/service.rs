@@ -24,6 +24,7 @@ use types::{
 use wire::authorization::Principal;
 use wire::mgmt::{
     Alive, Heartbeat, Join, Joined, MAX_TIDY_FILES, NodeInfo, Register, Registered, Secret, TargetInfo,
+    UnreachableNode,
 };
 use wire::{MgmtReply, MgmtRequest};
 
@@ -59,8 +60,7 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
                 }
                 MgmtRequest::ReportUnreachable { member, nodes } => {
                     let place = caller.address.inet().map_or_else(String::new, |at| at.ip().to_string());
-                    self.reachability().report(caller.client, (&member, &place), nodes, rt::monotonic_ns());
-                    Ok(MgmtReply::Done)
+                    self.note_report(caller.client, (&member, &place), nodes)
                 }
                 request => self.answer(request).await,
             }
@@ -110,10 +110,7 @@ impl Management {
             MgmtRequest::Goodbye { node, instance } => self.goodbye(node, instance).await,
             MgmtRequest::Attach { cluster, version, clock_s } => self.attach(&cluster, &version, clock_s),
             MgmtRequest::WatchMap { after } => Ok(MgmtReply::Map { map: self.watch(after).await }),
-            MgmtRequest::ReportUnreachable { member, nodes } => {
-                self.reachability().report(0, (&member, ""), nodes, rt::monotonic_ns());
-                Ok(MgmtReply::Done)
-            }
+            MgmtRequest::ReportUnreachable { member, nodes } => self.note_report(0, (&member, ""), nodes),
             MgmtRequest::AddTarget { node, path, pool } => self.add_target(node, &path, &pool).await,
             MgmtRequest::Tidy { target, touched } => {
                 check_tidied(&touched.files)?;
@@ -180,6 +177,17 @@ impl Management {
             MgmtRequest::SetPool { target, pool } => self.set_pool(target, &pool).await,
             administrative => self.administer(administrative).await,
         }
+    }
+
+    /// Notes which nodes a member says that it can't reach.
+    fn note_report(
+        &self,
+        process: u64,
+        member: (&str, &str),
+        nodes: Vec<UnreachableNode>,
+    ) -> Result<MgmtReply> {
+        self.reachability().report(process, member, nodes, rt::monotonic_ns());
+        Ok(MgmtReply::Done)
     }
 
     /// Changes of the map that need nobody else.

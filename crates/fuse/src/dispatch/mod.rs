@@ -100,11 +100,11 @@ async fn perform_rest(core: &Rc<Core>, rq: &Request, operation: Operation<'_>) -
 
         Op::Getattr => attrs::getattr(core, rq).await,
         Op::Statx => attrs::statx(core, rq).await,
-        Op::Setattr(args) => attrs::setattr(core, rq, args).await,
+        Op::Setattr(args) => Box::pin(attrs::setattr(core, rq, args)).await,
         Op::Readlink => attrs::readlink(core, rq).await,
 
         Op::Open(args) => files::open(core, rq, args).await,
-        Op::Create { args, name } => files::create(core, rq, args, name).await,
+        Op::Create { args, name } => Box::pin(files::create(core, rq, args, name)).await,
         Op::Tmpfile(args) => files::tmpfile(core, rq, args).await,
         Op::Flush(args) => files::flush(core, rq, args).await,
         Op::Release(args) => files::release(core, args).await,

@@ -37,7 +37,11 @@ fn warn_of_expiry(file: &ClusterFile, path: &Path) -> Result<()> {
 
 fn expiry_warning(credentials: &Credentials, path: &Path, now_s: i64) -> Option<String> {
     let (identity, validity) = (credentials.identity(), credentials.validity());
-    if !identity::expires_soon(identity.expires, validity.until - validity.from, now_s) {
+    if !identity::expires_soon(
+        identity.expires,
+        validity.until - validity.from - identity::CLOCK_SKEW_S,
+        now_s,
+    ) {
         return None;
     }
     let (ends, path) = (Timestamp::new(identity.expires, 0), path.display());

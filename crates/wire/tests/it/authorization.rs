@@ -269,7 +269,7 @@ fn every_operation_has_a_row() {
     // Those of the other services are decoded by number: `every_kind_is_tested` finds a new one, and
     // the samples of these tests name each kind of the enum once.
     assert_eq!(rows("management"), known_to_management());
-    assert_eq!(rows("metadata, in a client's session").len(), 48);
+    assert_eq!(rows("metadata, in a client's session").len(), 50);
     assert_eq!(rows("storage, in session 0").len(), 30);
     assert_eq!(rows("key-value store").len(), 4);
     assert_eq!(rows("partitions").len(), 12);
@@ -285,7 +285,7 @@ fn admitted(principal: Principal) -> BTreeSet<(&'static str, &'static str)> {
 }
 
 /// Operations that anybody who sees the cluster map may ask management for.
-const SEEN_BY_MEMBERS: [&str; 11] = [
+const SEEN_BY_MEMBERS: [&str; 12] = [
     "attach",
     "watch-map",
     "list-nodes",
@@ -297,6 +297,7 @@ const SEEN_BY_MEMBERS: [&str; 11] = [
     "list-ceilings",
     "health",
     "renew",
+    "report-unreachable",
 ];
 
 #[test]

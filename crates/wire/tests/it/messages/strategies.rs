@@ -188,6 +188,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Describe { ino: ino() },
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
+        Usage,
         ReclaimLocks { locks: vec_of(held_lock()) },
         ReclaimOpens { inodes: vec_of(ino()) },
         ReclaimSizes { sizes: vec_of((ino(), u64s()).prop_map(|(ino, size)| KnownSize { ino, size })) },
