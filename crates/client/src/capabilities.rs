@@ -229,3 +229,56 @@ fn file_of(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rt::sim::Machine;
+
+    const INO: InodeId = InodeId(9);
+
+    /// One that allows to read and write.
+    fn capability(valid_s: u16, expires_s: u64) -> Capability {
+        let mut bytes = [0; wire::CAPABILITY_BYTES];
+        bytes[1] = 3;
+        bytes[2..4].copy_from_slice(&valid_s.to_le_bytes());
+        bytes[32..40].copy_from_slice(&expires_s.to_le_bytes());
+        Capability(bytes)
+    }
+
+    /// It expires by the cluster's time, which no client knows.
+    #[test]
+    fn a_capability_is_kept_for_as_long_as_it_is_valid_whatever_the_clock_says() {
+        let run = async {
+            let kept = |capability| {
+                let capabilities = Capabilities::default();
+                capabilities.keep(&MetaOp::Open { ino: INO, wish: None }, &MetaReply::Unit, capability);
+                capabilities.find(INO, true)
+            };
+            for expires_s in [0, rt::now().secs as u64, u64::MAX] {
+                assert!(matches!(kept(capability(600, expires_s)), Found::Good(_)), "{expires_s}");
+            }
+            assert!(matches!(kept(capability(0, u64::MAX)), Found::None));
+        };
+        Machine::new(1).run(run).unwrap();
+    }
+
+    /// Nodes hear of the cluster's time one after the other.
+    #[test]
+    fn a_request_is_sent_again_for_as_long_as_nodes_take_to_hear_of_the_time() {
+        let run = async {
+            let (mut stale, began_ns, mut sent) = (Stale::default(), rt::monotonic_ns(), 0);
+            while stale.may_repeat(rt::monotonic_ns()).await {
+                sent += 1;
+            }
+            let lasted_ns = rt::monotonic_ns() - began_ns;
+            assert!((STALE_PATIENCE_NS..2 * STALE_PATIENCE_NS).contains(&lasted_ns), "{lasted_ns}");
+            assert!(sent > 10, "{sent}");
+            // One that has waited for services has another capability to wait for.
+            let sent_ns = rt::monotonic_ns();
+            rt::sleep(Duration::from_nanos(2 * LATE_NS)).await;
+            assert!(stale.may_repeat(sent_ns).await);
+        };
+        Machine::new(1).run(run).unwrap();
+    }
+}

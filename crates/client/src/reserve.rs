@@ -1,4 +1,4 @@
-//! `fallocate(2)`: all stripes of a file get their space, or none does.
+//! `fallocate(2)`: all stripes of a file get their space, in all copies, or none does.
 //!
 //! The targets of a file often share a disk, where each of them has room for its own part and all
 //! together have not. So the client asks all of them before it reserves anything, and adds up what
@@ -9,8 +9,8 @@ use crate::Client;
 use crate::data::Chunked;
 use crate::epoch::Under;
 use std::collections::BTreeMap;
-use types::{ByteRange, Errno, Error, Layout, NodeId, Result, TargetId};
-use wire::{Allocate, Room, StorageOp, StorageReply};
+use types::{ByteRange, ClusterMap, Errno, Error, GroupId, Layout, NodeId, Result, TargetId};
+use wire::{Allocate, MemberRoom, Room, StorageOp, StorageReply};
 
 /// What a disk is to give.
 struct Demand {
@@ -34,7 +34,8 @@ impl Client {
     ) -> Result<Vec<StorageReply>> {
         let layout = chunked.layout;
         let rooms = self.rooms_for(under, layout, range).await?;
-        self.require_room(layout, &rooms)?;
+        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        require_room(&map, layout, &rooms)?;
         let done = self.on_every_known_stripe(under, chunked, op).await;
         if done.as_ref().is_err_and(|error| error.errno == Errno::ENOSPC) {
             self.give_back(under, layout, &rooms).await;
@@ -48,30 +49,6 @@ impl Client {
         let replies = self.on_every_stripe(under, layout, op).await?;
         let room = |reply| if let StorageReply::Room(room) = reply { room } else { Room::default() };
         Ok(replies.into_iter().map(room).collect())
-    }
-
-    fn require_room(&self, layout: &Layout, rooms: &[Room]) -> Result<()> {
-        let map = self.map.read().expect("nobody panics while holding the map").clone();
-        let mut disks: BTreeMap<(NodeId, u64), Demand> = BTreeMap::new();
-        for (&group, room) in layout.groups.iter().zip(rooms) {
-            let primary = map.group(group).and_then(|group| group.primary());
-            let Some(target) = primary.and_then(|id| map.target(id)) else { continue };
-            let demand = disks.entry((target.node, room.disk)).or_insert(Demand {
-                target: target.id,
-                wanted: 0,
-                free: room.free,
-            });
-            demand.wanted = demand.wanted.saturating_add(room.wanted);
-            demand.free = demand.free.min(room.free);
-        }
-        match disks.values().find(|demand| demand.wanted > demand.free) {
-            None => Ok(()),
-            Some(Demand { target, wanted, free }) => Err(Error::new(
-                Errno::ENOSPC,
-                format!("no room for {wanted} bytes on the disk of target {target}: files may take {free} more bytes there"),
-            )
-            .hint("delete files, or add a target on another disk")),
-        }
     }
 
     /// Frees the parts of chunk files that had no space before. Nobody else changes the file
@@ -93,5 +70,78 @@ impl Client {
             let ino = under.ino.0;
             tracing::warn!(ino, %error, "space that was reserved for a part of a file stays reserved: there was none for the others");
         }
+    }
+}
+
+/// Refuses what a disk has no room for. `rooms`: of the groups of a layout, in its order.
+fn require_room(map: &ClusterMap, layout: &Layout, rooms: &[Room]) -> Result<()> {
+    let mut disks: BTreeMap<(NodeId, u64), Demand> = BTreeMap::new();
+    let of_all = layout.groups.iter().zip(rooms).flat_map(|(&group, room)| of_members(map, group, room));
+    for MemberRoom { target, disk, free, wanted } in of_all {
+        let Some(node) = map.target(target).map(|target| target.node) else { continue };
+        let demand = disks.entry((node, disk)).or_insert(Demand { target, wanted: 0, free });
+        demand.wanted = demand.wanted.saturating_add(wanted);
+        demand.free = demand.free.min(free);
+    }
+    match disks.values().find(|demand| demand.wanted > demand.free) {
+        None => Ok(()),
+        Some(Demand { target, wanted, free }) => Err(Error::new(
+            Errno::ENOSPC,
+            format!("no room for {wanted} bytes on the disk of target {target}: files may take {free} more bytes there"),
+        )
+        .hint("delete files, or add a target on another disk")),
+    }
+}
+
+/// What the members of a group need.
+fn of_members(map: &ClusterMap, group: GroupId, room: &Room) -> impl Iterator<Item = MemberRoom> {
+    let primary = map.group(group).and_then(|group| group.primary());
+    let Room { disk, free, wanted, .. } = *room;
+    let own = primary.map(|target| MemberRoom { target, disk, free, wanted });
+    own.into_iter().chain(room.others.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{CapacityClass, Group, PoolId, Scheme, Target, TargetState};
+
+    const GROUP: GroupId = GroupId(11);
+
+    /// A mirrored group of targets 1 and 2, each on a node of its own.
+    fn map() -> ClusterMap {
+        let target = |id: u32| Target {
+            id: TargetId(id),
+            node: NodeId(id),
+            pool: PoolId(1),
+            path: format!("/t{id}"),
+            state: TargetState::Online,
+            capacity: 1000,
+            free: 500,
+            class: CapacityClass::Normal,
+            drain: false,
+            used: None,
+        };
+        let members = vec![TargetId(1), TargetId(2)];
+        let group =
+            Group { scheme: Scheme::Mirror(2), members, ..Group::single(GROUP, PoolId(1), TargetId(1)) };
+        ClusterMap { targets: [1, 2].map(target).into(), groups: vec![group], ..ClusterMap::default() }
+    }
+
+    #[test]
+    fn every_copy_needs_room() {
+        let (scheme, pool) = (Scheme::Mirror(2), PoolId(1));
+        let layout = Layout { chunk_size: 65_536, pool, scheme, groups: vec![GROUP], slots: Vec::new() };
+        // The disks of both nodes have the same number.
+        let asks = |wanted: u64, asked: Option<u64>| {
+            let other = |wanted| MemberRoom { target: TargetId(2), disk: 5, free: 100, wanted };
+            let others = asked.into_iter().map(other).collect();
+            let room = Room { disk: 5, free: 100, wanted, gaps: Vec::new(), others };
+            require_room(&map(), &layout, &[room]).map_err(|error| error.message.to_string())
+        };
+        assert_eq!(asks(100, Some(100)), Ok(()));
+        assert!(asks(101, Some(100)).unwrap_err().contains("disk of target 1"));
+        assert!(asks(100, Some(101)).unwrap_err().contains("disk of target 2"));
+        assert_eq!(asks(100, None), Ok(()), "it doesn't answer");
     }
 }

@@ -584,7 +584,36 @@ pub(crate) async fn first_of(one: impl Future<Output = ()>, other: impl Future<O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use identity::{Identity, Role as Proved};
+    use net::{Proof, Transport};
+    use std::net::Ipv4Addr;
     use types::{Node, NodeState};
+
+    /// Management looks at it once more: this decides about copies.
+    #[test]
+    fn clients_and_strangers_say_nothing_of_members() {
+        let says = |proof: Proof| {
+            let caller = Caller {
+                name: "caller".into(),
+                proof,
+                holder: 0,
+                address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),
+                transport: Transport::Tcp,
+                client: 1,
+                core: 0,
+                cluster: String::new(),
+                host: String::new(),
+            };
+            speaker(&caller).map_err(|error| error.errno)
+        };
+        let proved =
+            |role| Proof::Member(Identity { cluster: "c".into(), role, expires: 0, serial: String::new() });
+        assert_eq!(says(proved(Proved::Node(NodeId(2)))), Ok(Some(NodeId(2))));
+        assert_eq!(says(Proof::NotAsked), Ok(None));
+        for proof in [Proof::Stranger, proved(Proved::Client("login1".into()))] {
+            assert_eq!(says(proof), Err(Errno::EACCES));
+        }
+    }
 
     #[test]
     fn a_node_gets_no_name_of_another_machine() {

@@ -16,7 +16,7 @@ pub(crate) fn durability(durable: bool) -> Durability {
 
 pub(crate) fn room(room: chunkstore::RoomFor) -> wire::Room {
     let chunkstore::RoomFor { disk, free, wanted, gaps } = room;
-    wire::Room { disk, free, wanted, gaps }
+    wire::Room { disk, free, wanted, gaps, others: Vec::new() }
 }
 
 pub(crate) fn allocate(how: wire::Allocate) -> chunkstore::Allocate {

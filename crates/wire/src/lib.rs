@@ -57,6 +57,6 @@ pub use partitions::{Access, PartitionsReply, PartitionsRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{
     Allocate, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_GAPS, MAX_RATES, MAX_REGIONS, MAX_SURVEYED,
-    Measure, Number, Part, Path, Rate, RateOf, Regions, Room, Seek, StorageOp, StorageReply, StorageRequest,
-    Survey, WATCHED_REGION,
+    Measure, MemberRoom, Number, Part, Path, Rate, RateOf, Regions, Room, Seek, StorageOp, StorageReply,
+    StorageRequest, Survey, WATCHED_REGION,
 };

@@ -334,6 +334,21 @@ pub struct Room {
     /// The first parts of the range without space, at most [`MAX_GAPS`]: what a reservation that
     /// fails is to give back.
     pub gaps: Vec<ByteRange>,
+    /// The same of the other members of a mirrored group, which get every reservation, too.
+    pub others: Vec<MemberRoom>,
+}
+
+/// What a range of another member's copy needs to have all of its space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberRoom {
+    /// The member.
+    pub target: TargetId,
+    /// Its disk, of all of its node's machine.
+    pub disk: u64,
+    /// Bytes that chunk files may still take on it.
+    pub free: u64,
+    /// Bytes of the range without space.
+    pub wanted: u64,
 }
 
 /// Items of [`Room::gaps`].

@@ -65,6 +65,8 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     rig.ok(&["target", "add", &target, "--dir", &b])?;
     rig.serve("b")?;
     ensure!(owner(&rig)? != before, "target 1 is still counted as of node {before}");
+    let text = fs::read_to_string(&config).at("node.toml")?;
+    ensure!(!text.contains("new = true"), "a later start would make an empty target 1:\n{text}");
     check_files(&mount, 1)?;
     write_files(&mount, 2)?;
     // Who had it finds it taken.

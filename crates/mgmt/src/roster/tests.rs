@@ -1,7 +1,7 @@
 //! Every refusal, and what is allowed beside it.
 
 use super::*;
-use types::{Epoch, Errno};
+use types::{Epoch, Errno, Scheme};
 use wire::mgmt::TargetSpace;
 
 const S: u64 = 1_000_000_000;
@@ -316,6 +316,28 @@ fn what_is_no_name_of_a_rack_is_refused() {
         assert_eq!(roster.join(&asked, &host(), NOW_S).unwrap_err().errno, Errno::EINVAL);
         assert_eq!(roster.map, before.map);
     }
+}
+
+#[test]
+fn a_target_gets_its_part_in_groups_when_it_is_served_for_the_first_time() {
+    let (mut roster, _) = with_two_nodes();
+    roster.make_groups("default", Scheme::Mirror(2)).unwrap();
+    let has_part = |roster: &Roster, target: TargetId| {
+        roster.map.groups.iter().any(|g| g.scheme.is_mirrored() && g.members.contains(&target))
+    };
+    assert!(has_part(&roster, TargetId(1)));
+    let added = roster.add_target(NodeId(3), "/t4", "default").unwrap();
+    let before = roster.map.clone();
+    roster.group_first_served(&before);
+    assert!(!has_part(&roster, added), "nothing serves it");
+    let target = roster.target_mut(added).unwrap();
+    (target.state, target.capacity, target.free) = (TargetState::Online, 100, 50);
+    roster.group_first_served(&before);
+    assert!(has_part(&roster, added));
+    // It is away for a moment.
+    let served = roster.map.clone();
+    roster.group_first_served(&served);
+    assert_eq!(roster.map, served);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cluster;
+mod cluster_time;
 mod damaged;
 mod members;
 mod state_directory_refusals;

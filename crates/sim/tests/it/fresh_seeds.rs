@@ -1,7 +1,7 @@
 //! Seeds that are new in each run of the tests: what the fixed ones miss, one of many runs finds. A
 //! failure shows the command that replays it; `WEFT_SIM_SEED=N` runs that seed alone, in all forms.
 
-use crate::hosts::mirrored;
+use crate::hosts::{mirrored, striking};
 use sim::hosts::{HostsOptions, PowerCuts, run_hosts_seed};
 use sim::{RunOptions, run_seed};
 
@@ -52,4 +52,9 @@ fn fresh_seeds_pass_with_several_clients_and_metadata_services() {
 #[test]
 fn fresh_seeds_pass_with_mirrored_files() {
     hosts_pass(HostsOptions { programs: 1, ..mirrored(2, PowerCuts::OneAtATime) });
+}
+
+#[test]
+fn fresh_seeds_pass_while_resyncs_are_struck() {
+    hosts_pass(HostsOptions { programs: 1, ..striking(2) });
 }

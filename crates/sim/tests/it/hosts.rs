@@ -192,6 +192,28 @@ fn what_an_fsync_has_promised_outlives_power_cuts() {
     }
 }
 
+/// Faults aim at groups that are being brought in sync.
+pub(crate) fn striking(copies: u8) -> HostsOptions {
+    HostsOptions { strike_resyncs: true, faults: 4, ..mirrored(copies, PowerCuts::Fsynced) }
+}
+
+/// The only member in sync loses its power while another one is sent what it has missed; management
+/// dies, and the other member loses its power. What an fsync has promised is there all the same.
+#[test]
+fn a_resync_that_is_struck_undoes_no_fsync() {
+    let (mut kills, mut copies) = (0, 0);
+    for &(seed, members) in first_of(&[(0, 2), (1, 2), (2, 3), (3, 2)], 2) {
+        match run_hosts_seed(seed, striking(members)) {
+            Ok(summary) => {
+                kills += summary.kills;
+                copies += summary.copies;
+            }
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    assert!(kills > 0 && copies > 0);
+}
+
 /// All services die, several times in a row, while clients append records that lie in two chunks.
 /// Without the sizes that clients tell when they come back, a record is there twice (10), or a part
 /// of one is in front of it (8, 9).

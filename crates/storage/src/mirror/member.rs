@@ -35,9 +35,7 @@ impl Mirrors {
             StorageOp::Regions { from, which: Regions::All } if state == MemberState::Good => {
                 Box::pin(regions(&replica, from, Regions::All)).await
             }
-            StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. }
-                if state == MemberState::Good =>
-            {
+            _ if may_look(&request.op, state) => {
                 replica.turns.enter(replica.group, asked.since, false).await?;
                 let looked = perform_known(&replica.store, &request, payload).await;
                 looked.map_err(|error| replica.failed(&error))
@@ -111,6 +109,17 @@ impl Mirrors {
             }
             _ => detached::run(async move { bring_in_step(&replica, asked, request, payload).await }).await,
         }
+    }
+}
+
+/// Whether a member in this state can answer what changes nothing.
+fn may_look(op: &StorageOp, state: MemberState) -> bool {
+    match op {
+        StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. } => {
+            state == MemberState::Good
+        }
+        StorageOp::Room { .. } => state.gets_writes(),
+        _ => false,
     }
 }
 

@@ -26,6 +26,7 @@ mod repair;
 mod replica;
 mod resync;
 mod revive;
+mod room;
 mod salvage;
 mod sequences;
 mod step;

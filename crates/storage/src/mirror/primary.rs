@@ -32,7 +32,9 @@ impl Mirrors {
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let view = self.agreed(&asked).await?;
-        if request.session != SessionId(0) && is_look(&request.op) && view.has_other_primary(&replica)? {
+        // What a reservation needs on all members only the primary tells.
+        let may_read = is_look(&request.op) && !matches!(request.op, StorageOp::Room { .. });
+        if request.session != SessionId(0) && may_read && view.has_other_primary(&replica)? {
             return self.as_reader(&replica, asked, request, payload).await;
         }
         self.lease_holds(replica.target).await?;
@@ -134,11 +136,14 @@ impl Mirrors {
         }
         replica.turns.enter(replica.group, group.since, false).await?;
         let look = Look { group, request: &request, payload: &payload };
-        let reply = match self.look_or_heal(replica, look).await {
+        let mut reply = match self.look_or_heal(replica, look).await {
             Ok(reply) => reply,
             // What is missing may have been cut off under a later lease.
             Err(error) => return entered.check().and(Err(error)),
         };
+        if let StorageReply::Room(room) = &mut reply {
+            room.others = Box::pin(self.room_of_others(group, replica.target, &request)).await;
+        }
         // The disk may have taken longer than it has been the primary.
         self.primary_view(replica)?;
         if !self.lease.holds(rt::monotonic_ns()) {

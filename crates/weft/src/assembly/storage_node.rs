@@ -695,6 +695,49 @@ mod tests {
     }
 
     #[test]
+    fn a_node_goes_by_the_time_of_the_cluster() {
+        let run = async {
+            let cluster = cluster().await.unwrap();
+            let ring = &cluster.node.ring;
+            let off_s = || ring.time_s(rt::monotonic_ns()).abs_diff(rt::now().secs as u64);
+            ring.set_time(0, rt::monotonic_ns());
+            cluster.node.register().await.unwrap();
+            assert!(off_s() < 60, "{} s off after it has registered", off_s());
+            ring.set_time(0, rt::monotonic_ns());
+            cluster.node.heartbeat().await.unwrap();
+            assert!(off_s() < 60, "{} s off after a heartbeat", off_s());
+        };
+        rt::block_on(run).unwrap();
+    }
+
+    #[test]
+    fn a_removed_target_leaves_the_nodes_file_and_one_that_a_restored_map_lacks_stays() {
+        const LATER: u64 = 1 << 31;
+        let run = async {
+            let (cluster, dir) = (cluster().await.unwrap(), TempDir::new().unwrap());
+            let node = &cluster.node;
+            let identity = Identity { cluster: node.options.cluster.clone(), target: TargetId(3) };
+            make_target(dir.path(), &identity).await.unwrap();
+            node.service.add(open_target(dir.path(), &identity, 1).await.unwrap()).unwrap();
+            let (file, path) = (node.options.dir.join("node.toml"), dir.path());
+            std::fs::write(&file, format!("[[target]]\npath = {path:?}\npool = \"default\"\n")).unwrap();
+            let is_listed = || std::fs::read_to_string(&file).unwrap().contains(path.to_str().unwrap());
+            // The map had it, and doesn't have it now.
+            let miss = |before: u64, now: u64| {
+                let map = ClusterMap { epoch: Epoch(now), ..ClusterMap::default() };
+                node.map.take_over(Arc::new(map));
+                assert_eq!(node.map.epoch(), Epoch(now));
+                node.forget_removed((Epoch(before), BTreeSet::from([TargetId(3)])));
+            };
+            miss(7, LATER);
+            assert!(is_listed(), "its data may be wanted");
+            miss(LATER, LATER + 1);
+            assert!(!is_listed());
+        };
+        rt::block_on(run).unwrap();
+    }
+
+    #[test]
     fn a_lease_counts_after_the_map_that_came_with_it() {
         let cluster = rt::block_on(async {
             let cluster = cluster().await.unwrap();

@@ -2,11 +2,11 @@
 
 use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, packed, time, unpacked};
 use super::fields;
+use super::room::RoomFields;
 use crate::authorization::{self, Rule};
 use crate::{
-    Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_GAPS, MAX_LIST_ITEMS, MAX_RATES,
-    MAX_SURVEYED, Malformed, Measure, Message, Part, Path, Rate, RateOf, Regions, Request, Room, Seek,
-    Service, Survey,
+    Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_LIST_ITEMS, MAX_RATES, MAX_SURVEYED,
+    Malformed, Measure, Message, Part, Path, Rate, RateOf, Regions, Request, Seek, Service, Survey,
 };
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
@@ -348,18 +348,6 @@ enum AnswerFields {
     Rates(RatesFields),
     #[prost(message, tag = "18")]
     Room(RoomFields),
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct RoomFields {
-    #[prost(uint64, tag = "1")]
-    disk: u64,
-    #[prost(uint64, tag = "2")]
-    free: u64,
-    #[prost(uint64, tag = "3")]
-    wanted: u64,
-    #[prost(message, optional, tag = "4")]
-    gaps: Option<List<RangeFields, MAX_GAPS>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -735,12 +723,7 @@ impl Message for StorageReply {
             &StorageReply::Healed(Healed { damaged, mended, unclear }) => {
                 AnswerFields::Healed(HealedFields { damaged, mended, unclear })
             }
-            StorageReply::Room(Room { disk, free, wanted, gaps }) => AnswerFields::Room(RoomFields {
-                disk: *disk,
-                free: *free,
-                wanted: *wanted,
-                gaps: List::of(gaps, |range| (*range).into()),
-            }),
+            StorageReply::Room(room) => AnswerFields::Room(room.into()),
             StorageReply::Rates(rates) => {
                 AnswerFields::Rates(RatesFields { rates: List::of(rates, RateFields::from) })
             }
@@ -770,10 +753,7 @@ impl Message for StorageReply {
             AnswerFields::Healed(HealedFields { damaged, mended, unclear }) => {
                 StorageReply::Healed(Healed { damaged, mended, unclear })
             }
-            AnswerFields::Room(RoomFields { disk, free, wanted, gaps }) => {
-                let gaps = List::take(gaps, |range: RangeFields| range.try_into())?;
-                StorageReply::Room(Room { disk, free, wanted, gaps })
-            }
+            AnswerFields::Room(f) => StorageReply::Room(f.try_into()?),
             AnswerFields::Rates(f) => {
                 let rate =
                     |f: RateFields| Ok(Rate { of: RateOf::take(f.of)?, rate: f.rate, streams: f.streams });

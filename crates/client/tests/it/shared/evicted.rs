@@ -294,8 +294,12 @@ fn what_the_kernel_refers_to_stays_known_and_can_be_forgotten() {
         let other = cluster.client().await;
         let file = make(&mount, "f").await;
         let (ino, old) = (file.ino(), mount.current());
+        let dir = mount.mkdir(ROOT, InodeId::ROOT, b"d", 0o755, 0).await.unwrap().ino;
         cluster.replace_session(&mount).await;
         file.release().await;
+        assert_eq!(mount.errno_of_gone(ROOT, dir), Errno::ENOENT, "as in any directory that is gone");
+        assert_eq!(mount.errno_of_gone(ROOT, ino), Errno::ESTALE);
+        mount.forget(dir, 1);
         let again = mount.open(ROOT, ino, RDWR).await.unwrap();
         // A reference that an answer of the old session brings, late, counts as well.
         old.remember(ino, FileKind::Regular);

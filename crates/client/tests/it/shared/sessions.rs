@@ -1,14 +1,15 @@
 //! Sessions that end, in good order or not.
 
 use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
+use client::{Cancel, Client};
 use net::{Handler, LocalFuture};
 use rt::IoBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::channel::MetaHandler;
 use types::{Errno, InodeId, Result};
-use wire::{MetaOp, MetaRequest, MetaResponse};
+use wire::{LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaRequest, MetaResponse};
 
 /// Counts the open inodes that a client tells a service of when it comes back.
 struct Told {
@@ -134,6 +135,49 @@ fn a_session_with_many_open_files_tells_of_them_in_pieces_and_keeps_them_over_a_
         assert!(told.most_at_once.load(Relaxed) <= PIECE);
         for &ino in &deleted {
             assert_eq!(one.getattr(ino).await.unwrap().nlink, 0, "{ino} is open, and gone");
+        }
+    });
+}
+
+/// Says of locks on one file that another session has them by now.
+struct Lost {
+    service: MetaHandler,
+    file: Mutex<Option<InodeId>>,
+}
+
+impl Handler<MetaRequest, MetaResponse> for Lost {
+    fn handle(&self, request: MetaRequest, payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
+        let lost = *self.file.lock().unwrap();
+        match &request.op {
+            MetaOp::ReclaimLocks { locks } if locks.iter().any(|lock| Some(lock.ino) == lost) => {
+                Box::pin(async { Err(Errno::EAGAIN.into()) })
+            }
+            _ => self.service.handle(request, payload),
+        }
+    }
+}
+
+#[test]
+fn a_session_that_has_lost_one_lock_keeps_the_others() {
+    const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
+    with_cluster(|cluster| async move {
+        let way = Arc::new(Lost { service: cluster.metadata.handler(), file: Mutex::default() });
+        let one = cluster.client_through(way.clone()).await;
+        let two = cluster.client().await;
+        let lock = async |client: &Arc<Client>, ino, owner| {
+            let (space, kind, cancel) = (LockSpace::Posix, LockKind::Exclusive, Cancel::default());
+            client.lock(ino, space, LockOwner(owner), 1, kind, WHOLE, false, &cancel).await
+        };
+        let inodes = [one.make("a").await.ino(), one.make("b").await.ino(), one.make("c").await.ino()];
+        for ino in inodes {
+            lock(&one, ino, 1).await.unwrap();
+        }
+        *way.file.lock().unwrap() = Some(inodes[1]);
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_secs(5)).await;
+        lock(&two, inodes[1], 2).await.unwrap();
+        for ino in [inodes[0], inodes[2]] {
+            assert_eq!(lock(&two, ino, 2).await.unwrap_err().errno, Errno::EAGAIN);
         }
     });
 }

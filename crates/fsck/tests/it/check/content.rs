@@ -9,6 +9,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use testkit::targets;
 use types::{ByteRange, GroupId, InodeId};
 
 const CHUNK: u64 = 1024 * 1024;
@@ -269,6 +271,33 @@ fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
         assert_eq!(fs.check_with(&forget()).await.verdict(), Verdict::Repaired);
         assert_eq!(told.take(), [ByteRange::new(CHUNK, 2 * CHUNK)]);
         assert_eq!(fs.check(false).await.findings, []);
+    });
+}
+
+/// A process died, and the power took what it had just written: the next start of the cluster makes up for that.
+#[test]
+fn what_a_crash_took_of_a_known_length_is_no_damage_until_it_is_seen_to() {
+    on_a_core(async |mut fs| {
+        let ino = fs.chunked(InodeId::ROOT, "sparse", 2 * CHUNK as usize).await;
+        fs.edit_inode(ino, |inode| {
+            (inode.size, inode.blocks, inode.known_end) = (9 * CHUNK, 8, 2 * CHUNK);
+        });
+        let (path, store) = (fs.chunk_file(ino, 1), fs.store_of(&fs.layout(ino), 1));
+        let (target, dir) = (store.target(), store.dir().to_path_buf());
+        // Without a shutdown.
+        fs.stores.remove(&target);
+        let cut = |path: &Path, len| {
+            OpenOptions::new().write(true).open(path).unwrap().set_len(len).unwrap();
+        };
+        cut(&path, CHUNK / 2);
+        cut(&path.with_extension("sum"), CHUNK / 2 / 1024);
+        let store = targets::open(&dir, target).await;
+        fs.stores.insert(target, store.clone());
+        assert_eq!(fs.check(false).await.findings, []);
+        store.crash_is_seen_to();
+        store.close().await.unwrap();
+        fs.stores.insert(target, targets::open(&dir, target).await);
+        assert_eq!(fs.finds_and_leaves(Kind::ShortChunkFile).await.object, "/sparse");
     });
 }
 

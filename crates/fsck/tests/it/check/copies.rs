@@ -264,6 +264,28 @@ fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
 }
 
 /// Its record is read again before anything of it is given up.
+/// Of a file with holes only what is known of the lengths of its chunk files tells.
+#[test]
+fn a_chunk_file_of_known_length_is_missed_while_the_cluster_runs() {
+    on_a_core(async |fs| {
+        let chunk = CHUNK as u64;
+        let ino = fs.chunked(InodeId::ROOT, "sparse", 2 * CHUNK).await;
+        fs.edit_inode(ino, |inode| {
+            (inode.size, inode.blocks, inode.known_end) = (9 * chunk, 8, 2 * chunk);
+        });
+        let found = async || {
+            let report = Served::check(&fs, None).await;
+            report.findings.iter().map(|finding| finding.kind).collect::<Vec<Kind>>()
+        };
+        assert_eq!(found().await, []);
+        let store = fs.store_of(&fs.layout(ino), 1);
+        store.truncate(ino, chunk / 2).await.unwrap();
+        assert_eq!(found().await, [Kind::ShortChunkFile]);
+        store.delete(ino).await.unwrap();
+        assert_eq!(found().await, [Kind::MissingChunkFile]);
+    });
+}
+
 #[test]
 fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
     on_a_core(async |mut fs| {

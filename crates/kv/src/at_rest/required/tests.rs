@@ -130,6 +130,32 @@ fn a_journal_with_a_newer_one_is_missed_unless_there_is_another_list_of_tables()
 }
 
 #[test]
+fn a_journal_that_is_missing_between_others_is_missed() {
+    let (dir, _) = closed();
+    let later = dir.path().join("2.jnl");
+    fs::write(&later, "").unwrap();
+    is_refused(dir.path(), &dir.path().join("1.jnl"));
+    fs::remove_file(later).unwrap();
+    assert!(has(dir.path(), 0..21));
+}
+
+/// A batch may be in the journal of before its sync, which is the newest one no more.
+#[test]
+fn a_batch_is_noted_when_it_is_in_a_journal_for_sure() {
+    let dir = tempfile::tempdir().unwrap();
+    let synced = Synced::open(dir.path());
+    let noted_after = |journal, committed, next| {
+        synced.note(dir.path(), journal, committed, next);
+        read_synced(dir.path()).map(|batch| (batch.journal, batch.number))
+    };
+    assert_eq!(noted_after(3, 10, 11), None, "the first sync");
+    assert_eq!(noted_after(3, 10, 13), None, "from before it");
+    assert_eq!(noted_after(3, 13, 16), Some((3, 13)));
+    assert_eq!(noted_after(4, 17, 18), Some((3, 13)), "another journal");
+    assert_eq!(noted_after(4, 18, 19), Some((4, 18)));
+}
+
+#[test]
 fn a_damaged_record_of_a_closed_engine_is_refused() {
     let (dir, _) = closed();
     let record = dir.path().join(CLOSED);

@@ -33,6 +33,13 @@ fn what_is_answered_is_on_all_copies() {
         let seek = StorageOp::Seek { from: 0, what: Seek::Data };
         assert_eq!(ask(seek).await, StorageReply::Offset(Some(4096)));
         assert!(matches!(ask(StorageOp::Stat).await, StorageReply::Stat { len: 9000, .. }));
+        let StorageReply::Room(room) = ask(StorageOp::Room { range: ByteRange::new(0, 8192) }).await else {
+            panic!("no room is told")
+        };
+        assert_eq!((room.wanted, room.gaps), (4096, vec![ByteRange::new(0, 4096)]));
+        let others: Vec<(u32, u64)> =
+            room.others.iter().map(|other| (other.target.0, other.wanted)).collect();
+        assert_eq!(others, [(2, 4096), (3, 4096)], "each gets what is reserved");
         cluster.write(InodeId(12), 3, 0, &[2; 100]).await;
         ask(StorageOp::Delete).await;
         cluster.require_equal().await;

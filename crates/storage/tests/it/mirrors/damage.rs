@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
-use types::{ByteRange, InodeId};
-use wire::{Healed, Part, Path as Way, Seek, StorageOp, StorageReply};
+use types::{ByteRange, Errno, InodeId, SessionId, TargetId};
+use wire::{Healed, InGroup, Part, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
 
 fn chunk_file(dir: &Path, target: u32, ino: InodeId) -> PathBuf {
     Store::chunk_file_path(&Store::group_dir(&dir.join(target.to_string()), GROUP), ino)
@@ -216,7 +216,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_
         let data = lost_by_the_primary(&cluster).await;
         cluster.set_road(2, Road::Closed);
         let since = cluster.management.group().since.0;
-        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Err(types::Errno::EREMCHG));
+        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Err(Errno::EREMCHG));
         // Whose node isn't heard of may be gone for long.
         cluster.management.set_online(2, false);
         assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(vec![0; 100_000]));
@@ -258,6 +258,28 @@ fn what_one_member_lacks_of_a_known_length_is_read_from_another_and_made_again()
     });
 }
 
+/// It has chosen the member, which may be the one that lacks something.
+#[test]
+fn a_client_that_reads_from_a_member_without_a_known_length_is_sent_to_the_primary() {
+    with_members_on_disk(2, |cluster| async move {
+        let data = content(5, 100_000);
+        cluster.write(INO, 3, 0, &data).await;
+        meanwhile(&cluster, |dir| spoil(&chunk_file(dir, 2, INO), 8192)).await;
+        let read = async |known, len| {
+            let buf = IoBuf::alloc(len);
+            let part = Part::Primary;
+            let group = Some(InGroup { group: GROUP, since: cluster.management.group().since, part });
+            let op = StorageOp::Read { offset: 0, path: Way::Cached };
+            let request = StorageRequest::new(SessionId(3), TargetId(2), INO, op);
+            let asked = cluster.call(StorageRequest { group, known, ..request }, Some(buf.clone())).await;
+            asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
+        };
+        assert_eq!(read(8192, 8192).await, Ok(data[..8192].to_vec()), "it reads from that one");
+        assert_eq!(read(100_000, 100_000).await, Err(Errno::EREMOTE));
+        assert!(read_known(&cluster, 100_000, data.len()).await.unwrap() == data);
+    });
+}
+
 #[test]
 fn what_no_member_has_of_a_known_length_is_refused() {
     with_members_on_disk(2, |cluster| async move {
@@ -266,7 +288,7 @@ fn what_no_member_has_of_a_known_length_is_refused() {
             meanwhile(&cluster, |dir| [1, 2].iter().for_each(|t| spoil(&chunk_file(dir, *t, INO), left)))
                 .await;
             let error = read_known(&cluster, 100_000, 100_000).await.unwrap_err();
-            assert_eq!(error.errno, types::Errno::EIO, "{error}");
+            assert_eq!(error.errno, Errno::EIO, "{error}");
             assert_eq!(read_known(&cluster, left, 100_000).await.unwrap().len(), 100_000, "a hole");
             let op = StorageOp::Truncate { len: 0 };
             cluster.ask_file(INO, (3, None), op, None).await.unwrap();
@@ -325,7 +347,7 @@ fn what_was_punched_or_cut_is_neither_a_hole_nor_the_end_to_who_moves_it() {
         assert!(seek(0, Seek::Hole).await >= Some(end));
         assert_eq!(seek(MIB + 100, Seek::Data).await, Some(MIB + 100));
         cluster.set_road(2, Road::Closed);
-        assert_eq!(len().await, Err(types::Errno::EIO), "nobody is there who could tell");
+        assert_eq!(len().await, Err(Errno::EIO), "nobody is there who could tell");
         cluster.set_road(2, Road::Open);
         assert_eq!(len().await, Ok(end));
         heal(&cluster, INO).await;

@@ -7,10 +7,11 @@ use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::targets;
 use types::{ByteRange, InodeId, MemberState};
-use wire::{Allocate, Number, Path as Way, StorageOp};
+use wire::{Allocate, Number, Part, Path as Way, StorageOp, StorageRequest};
 
 #[test]
 fn after_an_outage_only_what_changed_is_sent() {
@@ -206,6 +207,31 @@ fn a_member_that_fails_while_it_comes_in_step_begins_again() {
         cluster.write(INO, 3, MIB, &[3; 5000]).await;
         cluster.set_road(2, Road::Open);
         cluster.in_step().await;
+    });
+}
+
+/// Else a power cut right afterwards takes what an fsync has covered on the other copies.
+#[test]
+fn a_member_counts_when_all_that_it_was_sent_is_on_its_disk() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 20_000]).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.write(INO, 3, 0, &[2; 20_000]).await;
+        cluster.set_road(2, Road::Open);
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = asked.clone();
+        let note = move |request: &StorageRequest| {
+            if request.group.is_some_and(|group| group.part == Part::Resync) {
+                seen.lock().unwrap().push(request.op.clone());
+            }
+        };
+        *cluster.link(2).after.lock().unwrap() = Some(Box::new(note));
+        cluster.drive();
+        cluster.in_step().await;
+        let asked = asked.lock().unwrap();
+        let counts = asked.iter().position(|op| matches!(op, StorageOp::Adopt { .. })).unwrap();
+        let sent = asked[..counts].iter().rposition(|op| matches!(op, StorageOp::Write { .. })).unwrap();
+        assert!(asked[sent..counts].contains(&StorageOp::SyncTarget), "{asked:?}");
     });
 }
 

@@ -46,13 +46,25 @@ async fn fill(cluster: &Cluster) {
 
 #[test]
 fn a_member_whose_disk_is_gone_is_no_source_for_the_one_that_takes_its_place() {
-    with_others_on_disk(2, 1, |cluster| async move {
+    // When the member has just been asked for the first time.
+    source_goes(|_| true);
+}
+
+#[test]
+fn what_was_sent_from_a_disk_that_has_gone_meanwhile_does_not_count() {
+    // When the member has been told that it has everything.
+    source_goes(|op| matches!(op, StorageOp::Adopt { .. }));
+}
+
+/// The disk of the member that another one is built from goes after an answer of a kind.
+fn source_goes(is_moment: fn(&StorageOp) -> bool) {
+    with_others_on_disk(2, 1, move |cluster| async move {
         fill(&cluster).await;
         restart(&cluster, 1).await;
-        // It goes when the member has just been asked for the first time.
         let (dir, mut is_gone) = (cluster.dir.clone(), false);
         let unmount_once = move |asked: &StorageRequest| {
-            if !is_gone && asked.group.is_some_and(|group| group.part == Part::Resync) {
+            let is_resync = asked.group.is_some_and(|group| group.part == Part::Resync);
+            if !is_gone && is_resync && is_moment(&asked.op) {
                 is_gone = true;
                 unmount(&dir, 1);
             }

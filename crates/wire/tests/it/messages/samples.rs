@@ -523,6 +523,7 @@ fn storage_replies() -> Vec<StorageReply> {
             free: 1 << 39,
             wanted: 8192,
             gaps: vec![ByteRange::new(4096, 8192), ByteRange::new(1 << 20, (1 << 20) + 4096)],
+            others: vec![wire::MemberRoom { target: TargetId(7), disk: 0x802, free: 1 << 38, wanted: 4096 }],
         }),
         StorageReply::Rates(vec![
             wire::Rate { of: wire::RateOf::Write, rate: 1 << 33, streams: 16 },

@@ -94,10 +94,21 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
             StorageReply::Healed(wire::Healed { damaged, mended, unclear })
         }),
         prop::collection::vec(rate(), 0..5).prop_map(StorageReply::Rates),
-        (any::<(u64, u64, u64)>(), vec_of(range())).prop_map(|((disk, free, wanted), gaps)| {
-            StorageReply::Room(wire::Room { disk, free, wanted, gaps })
-        }),
+        (any::<(u64, u64, u64)>(), vec_of(range()), prop::collection::vec(member_room(), 0..3)).prop_map(
+            |((disk, free, wanted), gaps, others)| {
+                StorageReply::Room(wire::Room { disk, free, wanted, gaps, others })
+            }
+        ),
     ]
+}
+
+fn member_room() -> impl Strategy<Value = wire::MemberRoom> {
+    any::<(u32, u64, u64, u64)>().prop_map(|(target, disk, free, wanted)| wire::MemberRoom {
+        target: TargetId(target),
+        disk,
+        free,
+        wanted,
+    })
 }
 
 pub fn kv_requests() -> impl Strategy<Value = KvRequest> {
