@@ -87,6 +87,10 @@ impl Cluster {
     }
 
     fn remove_address(&self, part: Part, address: &str) -> TestResult {
+        // The others stay, also where this one was the first of its subnet.
+        let mut command = self.node(part).command("sysctl");
+        command.args(["-q", "-w", "net.ipv4.conf.all.promote_secondaries=1"]);
+        process::run_ok(&mut command, COMMAND_DEADLINE)?;
         self.change_address(part, "del", address)
     }
 
