@@ -186,14 +186,14 @@ impl Reachability {
         // Of the others there are findings that say more.
         let online = map.nodes.iter().filter(|node| node.state == NodeState::Online);
         let of_node = |node: &Node| {
-            let tried = liveness.seen(node.id).and_then(|seen| self.from_here(node, seen));
-            tried.into_iter().chain(self.from_elsewhere(node, now_ns))
+            let tried = liveness.seen(node.id).and_then(|seen| self.as_probed(node, seen));
+            tried.into_iter().chain(self.as_reported(node, now_ns))
         };
         online.flat_map(of_node).collect()
     }
 
     /// What management has found itself.
-    fn from_here(&self, node: &Node, seen: &Seen) -> Option<HealthFinding> {
+    fn as_probed(&self, node: &Node, seen: &Seen) -> Option<HealthFinding> {
         let probed = self.nodes.get(&node.id).filter(|probed| probed.instance == seen.instance)?;
         // It was heard of since, so it isn't the node's own silence.
         let lasts =
@@ -226,7 +226,7 @@ impl Reachability {
     }
 
     /// What members have reported.
-    fn from_elsewhere(&self, node: &Node, now_ns: u64) -> Option<HealthFinding> {
+    fn as_reported(&self, node: &Node, now_ns: u64) -> Option<HealthFinding> {
         let fresh = self.reports.values().filter(|report| !report.is_over(now_ns));
         let mut about = fresh.filter_map(|report| {
             let named = report.nodes.iter().find(|named| named.node == node.id)?;

@@ -188,7 +188,7 @@ fn rules_for_networks_are_kept_and_told() {
         let rules = cluster.ask(MgmtRequest::ListExports).await.unwrap();
         assert_eq!(rules, MgmtReply::Exports { exports: vec![rule.clone()] });
         let again = open(&cluster.writer, &cluster.superblock, &cluster.gate).await;
-        assert_eq!(again.current().exports, [rule.clone()]);
+        assert_eq!(again.current().exports, std::slice::from_ref(&rule));
         let wrong = "10.0.0.0/9".parse().unwrap();
         cluster.refused(MgmtRequest::RemoveExport { clients: wrong }).await;
         cluster.ask(MgmtRequest::RemoveExport { clients: rule.clients }).await.unwrap();

@@ -156,7 +156,7 @@ impl Peer {
         limit: Duration,
     ) -> Result<String, ProbeFailure> {
         let probed = rt::timeout(limit, Box::pin(dial::probe(&self.shared, address, core))).await;
-        probed.unwrap_or_else(|| Err(ProbeFailure::TimedOut))
+        probed.unwrap_or(Err(ProbeFailure::TimedOut))
     }
 
     /// Says which cluster map this process knows; requests carry it.
