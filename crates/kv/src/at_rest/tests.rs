@@ -7,12 +7,12 @@ use std::os::unix::fs::FileExt;
 const PAIRS: u32 = 2500;
 const VALUE_BYTES: usize = 6000;
 
-fn key(number: u32) -> Vec<u8> {
+pub(super) fn key(number: u32) -> Vec<u8> {
     format!("key {number:08}").into_bytes()
 }
 
 /// No zeros, and nothing twice.
-fn value(number: u32, length: usize) -> Bytes {
+pub(super) fn value(number: u32, length: usize) -> Bytes {
     let mut state = number as u64 + 1;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

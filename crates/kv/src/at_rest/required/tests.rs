@@ -1,23 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
+use crate::at_rest::tests::{key, value};
 use crate::{Batch, Embedded, Engine};
-use bytes::Bytes;
 use std::path::PathBuf;
-
-fn key(number: u32) -> Vec<u8> {
-    format!("key {number:08}").into_bytes()
-}
-
-/// No zeros, and nothing that can be compressed.
-fn value(number: u32, length: usize) -> Bytes {
-    let mut state = number as u64 + 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8 | 1
-    };
-    (0..length).map(|_| next()).collect()
-}
 
 fn put(engine: &Embedded, numbers: std::ops::Range<u32>, length: usize) {
     for number in numbers {
