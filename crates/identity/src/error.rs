@@ -115,8 +115,11 @@ impl Error {
                 format!("weft client add {name}, on the management node, makes another cluster file")
             }
             Error::EndsBefore { .. } => "name a longer time with --expires".into(),
-            Error::NotRenewed { .. } => {
-                "weft client revoke and add, on the management node, make another cluster file".into()
+            Error::NotRenewed { member } => {
+                let name = member.strip_prefix("client/").unwrap_or("NAME");
+                format!(
+                    "on the management node: weft client revoke {name}, then weft client add {name} makes another cluster file"
+                )
             }
             Error::NotDue { .. } => "it is renewed by itself when a third of its validity is left".into(),
             Error::TooManyClients(_) => {
@@ -128,9 +131,11 @@ impl Error {
             Error::BadRequest { .. } => "use the same version of weft on both machines".into(),
             Error::BadToken { .. } => "copy the whole token, from weft-join- to its end".into(),
             Error::UnknownToken | Error::ExpiredToken | Error::TokenRole { .. } => {
-                "ask the administrator for a new token".into()
+                "weft cluster token, on the management node, makes another one".into()
             }
-            Error::TooManyTokens(_) => "revoke some, or wait until they expire".into(),
+            Error::TooManyTokens(_) => {
+                "revoke some (weft cluster token list shows them all), or wait until they expire".into()
+            }
             Error::Crypto(_) => "look at the log of the service".into(),
         }
     }

@@ -138,7 +138,7 @@ impl MetaService {
             return Ok(());
         }
         let message = format!("session {id} is not on record: the locks that it had are lost");
-        Err(Error::new(Errno::ENOLCK, message))
+        Err(Error::new(Errno::ENOLCK, message).hint("close the files that were locked, and lock them again"))
     }
 }
 

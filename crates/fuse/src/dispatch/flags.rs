@@ -53,7 +53,9 @@ pub(super) async fn ioctl(core: &Core, rq: &Request, args: IoctlIn) -> Result<us
             let wanted: FsXattr = abi::read(input).ok_or(Errno::EINVAL)?;
             let flags = meant(wanted.xflags, |(_, _, number)| *number)?;
             if wanted.extsize != 0 || wanted.cowextsize != 0 {
-                return Err(Error::new(Errno::EOPNOTSUPP, "sizes of extents can't be set"));
+                let message = format!("inode {}: weft has no extents whose size could be set", rq.ino());
+                return Err(Error::new(Errno::EOPNOTSUPP, message)
+                    .hint("weft entry set-pattern sets the chunk size of new files of a directory"));
             }
             let project = Some(ProjectId(wanted.projid));
             client.set_flags(rq.credentials(), rq.ino(), flags, project).await?;
@@ -90,9 +92,8 @@ fn meant(wanted: u32, number: impl Fn(&Numbers) -> u32) -> Result<InodeFlags> {
     match wanted & !numbers {
         0 => Ok(flags),
         unknown => {
-            let message =
-                format!("flags {unknown:#x} can't be set: of those of chattr(1) there are a, d, i and P");
-            Err(Error::new(Errno::EOPNOTSUPP, message))
+            let message = format!("weft doesn't have the flags {unknown:#x} of an inode");
+            Err(Error::new(Errno::EOPNOTSUPP, message).hint("of the flags of chattr(1), set a, d, i or P"))
         }
     }
 }

@@ -17,6 +17,9 @@ use types::{Errno, Error, Result};
 /// be made; one takes some KiB until it carries data. Half of what a connection carries
 /// (`net`, `MAX_WAITS_IN_FLIGHT`), so that the mount's own waits find room.
 const MAX_LOCK_WAITS: usize = 16 << 10;
+
+/// What can be done about too many of them.
+const LOCK_REMEDY: &str = "let fewer processes of this machine wait for locks at a time";
 /// Lanes that may wait at a time beside those that wait for locks: more than the kernel sends requests that no program waits for (`MAX_BACKGROUND`).
 const MAX_WAITS: usize = 512;
 /// When all lanes are taken for so long and no request ends meanwhile, there are more: what waits for one server keeps nobody from the others.
@@ -188,8 +191,9 @@ impl Core {
     /// with it. Drop the guard when the wait ends.
     pub(crate) fn block_lane_for_lock(self: &Rc<Self>) -> Result<Blocked> {
         if self.lock_waits.get() >= MAX_LOCK_WAITS {
-            let message = format!("{MAX_LOCK_WAITS} requests of one processor wait for locks already");
-            return Err(Error::new(Errno::ENOLCK, message));
+            let message =
+                format!("{MAX_LOCK_WAITS} requests of one processor of the mount wait for locks already");
+            return Err(Error::new(Errno::ENOLCK, message).hint(LOCK_REMEDY));
         }
         // First: it makes the room for its lane.
         self.lock_waits.set(self.lock_waits.get() + 1);
@@ -200,8 +204,9 @@ impl Core {
     fn block(self: &Rc<Self>) -> Result<Blocked> {
         if self.blocked.get() >= self.spare.get() {
             if self.spare.get() >= self.most_spare() {
-                let message = format!("{} requests of one processor wait already", self.spare.get());
-                return Err(Error::new(Errno::ENOLCK, message));
+                let message =
+                    format!("{} requests of one processor of the mount wait already", self.spare.get());
+                return Err(Error::new(Errno::ENOLCK, message).hint(LOCK_REMEDY));
             }
             self.add_spare()?;
         }

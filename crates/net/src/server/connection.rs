@@ -537,4 +537,5 @@ fn offset_of(header: &Header) -> usize {
 
 fn oversized(len: usize) -> Error {
     Error::new(Errno::E2BIG, format!("an answer has {len} bytes, at most {MAX_ANSWER_BYTES} are allowed"))
+        .hint("this is a fault of weft: report it with the log of the process that answers")
 }

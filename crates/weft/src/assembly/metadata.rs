@@ -104,6 +104,7 @@ impl mgmt::Metadata for Metadata {
         Box::pin(async move {
             let engine = self.writer.engine().snapshot().ok_or_else(|| {
                 Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is used")
+                    .hint("ask the node with management, which has the store (weft node list)")
             })?;
             fsck::usage(&*engine, self.partitions, &groups).await
         })
