@@ -1,14 +1,20 @@
 //! `weft fsck --orphans`: chunk files of no file that repairs have moved aside.
+//!
+//! A chunk file is put back only while no process serves its target: a client could make one of the
+//! same name at that moment.
 
 use crate::cli::OrphansArg;
 use crate::node_config::{self, NodeConfig};
 use crate::output::{Align, os_error, show, table};
 use crate::size::format_size;
 use chunkstore::Orphan;
-use mgmt::{StatePaths, TargetList};
+use mgmt::{StatePaths, TargetList, lock_target};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use types::Result;
+use types::{Errno, Error, Result};
+
+/// The file that makes a directory a target.
+const SUPERBLOCK: &str = "target.toml";
 
 /// A chunk file that was moved aside, and what became of it.
 #[derive(Serialize)]
@@ -24,14 +30,28 @@ struct Told {
 
 /// Lists, puts back or deletes what is on the targets of a state directory.
 pub fn run(dir: &Path, what: OrphansArg, json: bool) -> Result<()> {
-    let all = rt::block_on(see_to_all(targets(dir)?, what)).map_err(|e| os_error("io_uring", &e))??;
+    let targets = targets(dir)?;
+    require_targets(&targets)?;
+    let all = rt::block_on(see_to_all(targets, what)).map_err(|e| os_error("io_uring", &e))??;
     show(json, &all, || screen(&all))
+}
+
+/// Refuses directories that hold no target: that nothing is found there says nothing of the target.
+fn require_targets(targets: &[PathBuf]) -> Result<()> {
+    let Some(missing) = targets.iter().find(|target| !target.join(SUPERBLOCK).is_file()) else {
+        return Ok(());
+    };
+    let shown = missing.display();
+    Err(Error::new(Errno::ENOENT, format!("{shown} should hold a target, and {SUPERBLOCK} isn't there"))
+        .hint(format!("findmnt --target {shown} shows what is mounted there: mount its disk, and ask again")))
 }
 
 /// Directories of the targets that are on this machine.
 fn targets(dir: &Path) -> Result<Vec<PathBuf>> {
     if node_config::is_node(dir) {
-        return Ok(NodeConfig::read(dir)?.targets.into_iter().map(|target| target.path).collect());
+        // One that is to be made at the next start has nothing yet.
+        let made = NodeConfig::read(dir)?.targets.into_iter().filter(|target| !target.new);
+        return Ok(made.map(|target| target.path).collect());
     }
     let list = TargetList::read(&StatePaths::new(dir))?;
     let own = |list: TargetList| list.targets().map(|(_, path)| path.to_path_buf()).collect();
@@ -48,6 +68,8 @@ async fn see_to_all(targets: Vec<PathBuf>, what: OrphansArg) -> Result<Vec<Told>
 
 async fn see_to(target: &Path, what: OrphansArg, all: &mut Vec<Told>) -> Result<()> {
     let failed = |e| os_error(target.display(), &e);
+    let is_restored = matches!(what, OrphansArg::Restore);
+    let _served_by_nobody = is_restored.then(|| lock_target(target).map_err(in_use)).transpose()?;
     for orphan in Orphan::list(target).await.map_err(failed)? {
         let state = match what {
             OrphansArg::List => "kept",
@@ -64,6 +86,15 @@ async fn see_to(target: &Path, what: OrphansArg, all: &mut Vec<Told>) -> Result<
         all.push(Told { target: target.into(), group, ino: orphan.ino.0, bytes: orphan.bytes, state });
     }
     Ok(())
+}
+
+fn in_use(error: mgmt::Error) -> Error {
+    let is_served = matches!(error, mgmt::Error::TargetInUse { .. });
+    let error = Error::from(error);
+    match is_served {
+        true => error.hint("weft down --dir DIR stops it: put chunk files back, and start it again"),
+        false => error,
+    }
 }
 
 fn screen(all: &[Told]) -> String {
@@ -85,4 +116,36 @@ fn screen(all: &[Told]) -> String {
         ("STATE", Align::Left),
     ];
     table(heading, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(target: &Path, what: OrphansArg) -> Result<usize> {
+        let all = rt::block_on(see_to_all(vec![target.to_path_buf()], what)).unwrap();
+        all.map(|all| all.len())
+    }
+
+    #[test]
+    fn a_target_whose_disk_is_missing_is_not_taken_for_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let targets = [dir.path().to_path_buf()];
+        let refused = require_targets(&targets).unwrap_err();
+        assert_eq!(refused.errno, Errno::ENOENT);
+        assert!(refused.message.contains(&*dir.path().to_string_lossy()), "{refused}");
+        std::fs::write(dir.path().join(SUPERBLOCK), "").unwrap();
+        require_targets(&targets).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_put_back_while_a_process_serves_the_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let served = lock_target(dir.path()).unwrap();
+        let refused = seen(dir.path(), OrphansArg::Restore).unwrap_err();
+        assert!(refused.errno == Errno::EBUSY && refused.hint.contains("weft down"), "{refused}");
+        assert_eq!(seen(dir.path(), OrphansArg::List), Ok(0));
+        drop(served);
+        assert_eq!(seen(dir.path(), OrphansArg::Restore), Ok(0));
+    }
 }
