@@ -9,8 +9,6 @@ use crate::process;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
 pub(super) const TESTS: &[TestCase] = &[TestCase {
     name: "cluster_target_of_two_nodes",
@@ -104,6 +102,19 @@ fn missing_disk(rig: &mut ClusterRig) -> TestResult {
     rig.serve("b")
 }
 
+/// Waits until management has heard of a node twice more.
+fn wait_for_heartbeats(rig: &ClusterRig, node: &str) -> TestResult {
+    let dir = rig.text(&rig.dir("m"));
+    let silent_s = || rig.json(&["node", "show", node, "--dir", &dir]).ok()?["silent_s"].as_u64();
+    for _ in 0..2 {
+        let is_silent = || silent_s().is_some_and(|silent_s| silent_s > 0);
+        ensure!(process::eventually(NOTICE_DEADLINE, is_silent), "{node} sends heartbeats all the time");
+        let is_heard = || silent_s() == Some(0);
+        ensure!(process::eventually(NOTICE_DEADLINE, is_heard), "{node} sends no heartbeats");
+    }
+    Ok(())
+}
+
 /// One that was removed keeps its node, which is `b`, from nothing: neither when management is started anew nor when the node is.
 fn removed_target(rig: &mut ClusterRig, target: &str, mount: &Path) -> TestResult {
     let (m, a, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")), rig.text(&rig.dir("b")));
@@ -121,8 +132,8 @@ fn removed_target(rig: &mut ClusterRig, target: &str, mount: &Path) -> TestResul
         rig.serve(node)?;
         rig.wait_for_node("b", "online")?;
         check_files(mount, 2)?;
-        // Longer than a heartbeat, by which it would be told to go.
-        thread::sleep(Duration::from_secs(3));
+        // By the answer to a heartbeat it would be told to go.
+        wait_for_heartbeats(rig, "b")?;
         rig.wait_for_node("b", "online")?;
     }
     rig.refused(&["target", "add", target, "--dir", &a], "is not in the cluster")?;

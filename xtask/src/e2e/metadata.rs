@@ -238,33 +238,42 @@ fn inodes_in_use_are(path: &Path, expected: u64) -> TestResult {
     }
 }
 
+/// How many inodes are in use once that rests: what earlier tests have deleted may still be going.
+fn inodes_at_rest(path: &Path) -> TestResult<u64> {
+    /// So often in a row the count must be the same, each time a new one.
+    const SAME: u32 = 3;
+    let end = Instant::now() + DEADLINE;
+    let (mut last, mut same) = (inodes_in_use(path)?.0, 0);
+    while same < SAME {
+        ensure!(Instant::now() < end, "{last} inodes are in use, and the number doesn't rest");
+        thread::sleep(Duration::from_millis(1100));
+        let now = inodes_in_use(path)?.0;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+    }
+    Ok(last)
+}
+
 fn inodes_are_counted(stage: &Stage) -> TestResult {
     if let Subject::Directory(_) = stage.subject {
         return skip("others use the file system, too");
     }
     const FILES: u64 = 300;
     let dir = stage.folder("inodes_are_counted")?;
-    let mut before = inodes_in_use(&dir)?;
-    ensure!(before.0 > 0 && before.1 > 1000, "{} inodes in use and {} free", before.0, before.1);
-    // What earlier tests have deleted may still be going.
-    for _ in 0..20 {
-        thread::sleep(Duration::from_millis(1100));
-        let now = inodes_in_use(&dir)?;
-        if std::mem::replace(&mut before, now).0 == now.0 {
-            break;
-        }
-    }
+    let (used, free) = inodes_in_use(&dir)?;
+    ensure!(used > 0 && free > 1000, "{used} inodes in use and {free} free");
+    let before = inodes_at_rest(&dir)?;
     for number in 0..FILES {
         fs::write(dir.join(format!("file-{number}")), "content").at("file")?;
     }
     fs::create_dir(dir.join("below")).at("mkdir")?;
     fs::hard_link(dir.join("file-0"), dir.join("link")).at("link")?;
     std::os::unix::fs::symlink("file-0", dir.join("symlink")).at("symlink")?;
-    inodes_in_use_are(&dir, before.0 + FILES + 2)?;
+    inodes_in_use_are(&dir, before + FILES + 2)?;
     for number in 0..FILES {
         fs::remove_file(dir.join(format!("file-{number}"))).at("unlink")?;
     }
-    inodes_in_use_are(&dir, before.0 + 3)
+    inodes_in_use_are(&dir, before + 3)
 }
 
 fn access_times(stage: &Stage) -> TestResult {

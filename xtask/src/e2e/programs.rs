@@ -1,13 +1,13 @@
 //! Programs that people run.
 
 use super::cleanup::{self, Resource};
-use super::outcome::{At, Failure, TestResult, ensure, ensure_eq, expect_errno, skip};
+use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno, skip};
 use super::stage::Stage;
-use super::{Rng, Scope, TestCase, tools};
+use super::{Rng, Scope, TestCase, mounts, tools};
 use crate::{build, demo, process};
 use std::fs;
 use std::os::unix::fs::{OpenOptionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -55,6 +55,33 @@ fn git(stage: &Stage) -> TestResult {
     Ok(())
 }
 
+/// A mounted overlay file system. It goes with the test, whatever that comes to: weft below it
+/// couldn't be unmounted.
+struct Overlay(PathBuf);
+
+impl Overlay {
+    fn mount(at: &Path, options: &str) -> TestResult<Overlay> {
+        cleanup::hold(Resource::Disk(at.to_path_buf()));
+        let overlay = Overlay(at.to_path_buf());
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "overlay", "overlay", "-o", options]).arg(at);
+        process::run_ok(&mut mount, DEADLINE)?;
+        Ok(overlay)
+    }
+
+    fn unmount(self) -> TestResult {
+        process::run_ok(Command::new("umount").arg(&self.0), DEADLINE)?;
+        Ok(())
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        mounts::force_unmount(&self.0);
+        cleanup::released(&Resource::Disk(self.0.clone()));
+    }
+}
+
 /// An overlay file system, as containers use it, whose upper directory is on weft. What it has removed or renamed is marked there by whiteouts, which
 /// rename(2) leaves behind.
 fn overlay(stage: &Stage) -> TestResult {
@@ -74,17 +101,6 @@ fn overlay(stage: &Stage) -> TestResult {
         dir.join("upper").display(),
         dir.join("work").display()
     );
-    let mount = || -> TestResult {
-        cleanup::hold(Resource::Disk(merged.clone()));
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(&merged);
-        process::run_ok(&mut mount, DEADLINE).map(drop).map_err(Failure::from)
-    };
-    let unmount = || -> TestResult {
-        process::run_ok(Command::new("umount").arg(&merged), DEADLINE)?;
-        cleanup::released(&Resource::Disk(merged.clone()));
-        Ok(())
-    };
     let expected = "./moved 1\n./renamed/three 3\n./renamed/four 4\n";
     let list = |what: &str| -> TestResult {
         let found = sh("for f in moved renamed/three renamed/four; do echo ./$f $(cat $f); done", &merged)?;
@@ -92,15 +108,15 @@ fn overlay(stage: &Stage) -> TestResult {
         ensure_eq!(sh("find . | wc -l", &merged)?.trim(), "5", "names {what}");
         Ok(())
     };
-    mount()?;
+    let mounted = Overlay::mount(&merged, &options)?;
     sh("mv one moved && rm two && mv tree renamed && echo 4 > renamed/four", &merged)?;
     list("of the overlay")?;
-    unmount()?;
+    mounted.unmount()?;
     let whiteouts = sh("find . -type c | sort | tr '\\n' ' '", &dir.join("upper"))?;
     ensure_eq!(whiteouts, "./one ./tree ./two ", "whiteouts on weft");
-    mount()?;
+    let mounted = Overlay::mount(&merged, &options)?;
     list("of the overlay, mounted again")?;
-    unmount()
+    mounted.unmount()
 }
 
 /// A tree of many files of many sizes, with links and modes; the same for the same count.

@@ -277,7 +277,8 @@ fn management_restored(stage: &Stage) -> TestResult {
     }
     cluster.wait_until_used(&file, &content, &cluster.mount(0).join("after"))?;
     cluster.wait_until_healthy()?;
-    let text = fs::read_to_string(dir.join("node.toml")).at("node.toml")?;
-    ensure!(text.contains(&format!("management = [\"{new}:{PORT}\"")), "management's own file: {text}");
+    let (own, line) = (dir.join("node.toml"), format!("management = [\"{new}:{PORT}\""));
+    let is_written = || fs::read_to_string(&own).is_ok_and(|text| text.contains(&line));
+    ensure!(process::eventually(NOTICE_DEADLINE, is_written), "{} doesn't say {line}", own.display());
     cluster.stop()
 }
