@@ -103,11 +103,12 @@ async fn keep_searching_one(service: std::sync::Weak<StorageService>, map: MapHa
             tracing::info!(target_id = %target, "target {target} is searched for damage");
         }
         let round = Round { service: &service, map: &map, target, dir: &dir };
-        if let Err(error) = round.run(&mut record).await {
+        let outcome = round.run(&mut record).await;
+        round.keep(&record).await;
+        if let Err(error) = outcome {
             tracing::warn!(target_id = %target, %error, "the search of target {target} for damage rests");
             service.scrubs.tell(record.progress(target, true, Some(error.message.to_string())));
             rt::sleep(10 * LOOK_INTERVAL).await;
         }
-        round.keep(&record).await;
     }
 }

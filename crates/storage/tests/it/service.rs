@@ -15,6 +15,9 @@ use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
 use wire::{Allocate, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
 
 const INO: InodeId = InodeId(9);
+/// What a target's directory has, by name.
+const SUPERBLOCK: &str = "target.toml";
+const CHUNKS: &str = "chunks";
 
 async fn store(dir: &Path, target: u32) -> Arc<Store> {
     let dir = dir.join(target.to_string());
@@ -294,22 +297,58 @@ fn a_disk_that_goes_is_noticed_by_itself() {
 
 #[test]
 fn a_search_finds_nothing_out_about_a_target_whose_disk_is_gone() {
-    with_service(|service, path| async move {
+    search_in_vain(unmount, mount);
+}
+
+/// The disk in its place is a copy of it as it was before anything was written.
+#[test]
+fn a_search_finds_nothing_out_about_a_target_whose_disk_was_swapped_for_a_copy() {
+    let swap = |dir: &Path| {
+        unmount(dir);
+        std::fs::copy(dir.with_extension("away").join(SUPERBLOCK), dir.join(SUPERBLOCK)).unwrap();
+        std::fs::create_dir(dir.join(CHUNKS)).unwrap();
+    };
+    let swap_back = |dir: &Path| {
+        std::fs::remove_file(dir.join(SUPERBLOCK)).unwrap();
+        std::fs::remove_dir(dir.join(CHUNKS)).unwrap();
+        mount(dir);
+    };
+    search_in_vain(swap, swap_back);
+}
+
+/// All files are those that were opened, and the superblock says that they are another target's.
+#[test]
+fn a_search_finds_nothing_out_about_a_target_whose_superblock_is_another_ones() {
+    let write = |dir: &Path, from: &str, to: &str| {
+        let path = dir.join(SUPERBLOCK);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text.replace(from, to)).unwrap();
+    };
+    let (one, other) = ("target = 1\n", "target = 4\n");
+    search_in_vain(move |dir| write(dir, one, other), move |dir| write(dir, other, one));
+}
+
+/// Searches a target after its directory has become something else: nothing is found out, and
+/// nothing is written there.
+fn search_in_vain(change: impl FnOnce(&Path) + 'static, change_back: impl FnOnce(&Path) + 'static) {
+    with_service(move |service, path| async move {
+        let dir = path.join("1");
         let op = StorageOp::Write { offset: 0, path: Way::Cached, durable: true };
         ask(&service, 1, op, Some(IoBuf::from_slice(&[7; 20_000]))).await.unwrap();
-        unmount(&path.join("1"));
+        change(&dir);
         let mut map = types::ClusterMap::default();
         map.settings.scrub.asked = 1;
         let handle: types::MapHandle = Arc::new(std::sync::RwLock::new(Arc::new(map)));
         rt::spawn(StorageService::keep_searching(service.clone(), handle));
         let progress = || service.scrubs().into_iter().find(|p| p.target == TargetId(1)).unwrap_or_default();
-        while progress().hindrance.is_none() {
+        while progress().hindrance.is_none() && progress().ended_s == 0 {
             rt::sleep(Duration::from_millis(20)).await;
         }
         let told = progress();
-        assert!(told.hindrance.unwrap().contains("target 1 is offline"));
+        assert!(told.hindrance.as_ref().is_some_and(|why| why.contains("target 1 is offline")), "{told:?}");
         assert_eq!((told.ended_s, told.missing, told.files_done), (0, 0, 0));
-        // Nothing was written below the mount point.
-        mount(&path.join("1"));
+        assert!(!dir.join("scrub.json").exists(), "it keeps how far it is in what isn't the store");
+        // An unmounted directory has to be empty.
+        change_back(&dir);
     });
 }

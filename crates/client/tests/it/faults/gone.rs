@@ -167,6 +167,13 @@ fn holes_stay_holes() {
         cluster.set_size(cut, CHUNK + 5).await.unwrap();
         cluster.set_size(cut, 2 * STRIPE).await.unwrap();
         cluster.client.release(file).await;
+        // Content that was cut off, and the file is written behind it.
+        let (behind, file) = cluster.create("behind").await;
+        cluster.fill(&file, 0, 2 * STRIPE, b'd').await.unwrap();
+        cluster.client.fsync(&file, false).await.unwrap();
+        cluster.set_size(behind, CHUNK + 5).await.unwrap();
+        cluster.fill(&file, 2 * STRIPE - CHUNK, CHUNK, b'n').await.unwrap();
+        cluster.client.release(file).await;
         let (emptied, file) = cluster.create("emptied").await;
         cluster.fill(&file, 0, STRIPE, b'd').await.unwrap();
         cluster.client.release(file).await;
@@ -183,6 +190,8 @@ fn holes_stay_holes() {
             assert_eq!(content(sparse).await, [(0, CHUNK), (b'd', CHUNK), (0, 2 * STRIPE - 2 * CHUNK)]);
             assert_eq!(content(punched).await, [(0, 2 * STRIPE)]);
             assert_eq!(content(cut).await, [(b'd', CHUNK + 5), (0, 2 * STRIPE - CHUNK - 5)]);
+            let hole = (0, 2 * STRIPE - 2 * CHUNK - 5);
+            assert_eq!(content(behind).await, [(b'd', CHUNK + 5), hole, (b'n', CHUNK)]);
             assert_eq!(content(emptied).await, [(0, STRIPE)]);
             assert_eq!(cluster.damage_counted(), 0);
             cluster = cluster.restart().await;

@@ -35,17 +35,22 @@ fn a_drained_member_leaves_all_groups_with_no_copy_less() {
     });
 }
 
+/// What the list of targets says a drain waits for.
+async fn hindrance_of(site: &Site, target: TargetId) -> Option<String> {
+    match site.ask(MgmtRequest::ListTargets).await {
+        Ok(MgmtReply::Targets { targets }) => {
+            targets.into_iter().find(|t| t.target.id == target).unwrap().progress.unwrap().hindrance
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_drain_says_why_the_target_that_is_to_take_the_place_has_not_taken_it() {
     simulated(4, TWO, async |site, nodes| {
         let target = nodes[1].target;
         site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
-        let hindrance = async || match site.ask(MgmtRequest::ListTargets).await {
-            Ok(MgmtReply::Targets { targets }) => {
-                targets.into_iter().find(|t| t.target.id == target).unwrap().progress.unwrap().hindrance
-            }
-            other => panic!("{other:?}"),
-        };
+        let hindrance = async || hindrance_of(&site, target).await;
         rt::sleep(seconds(5)).await;
         assert_eq!(hindrance().await, None);
         let group = site.groups_with(target).into_iter().find(|group| group.leaving.is_some()).unwrap();
@@ -70,6 +75,30 @@ fn a_drain_says_why_the_target_that_is_to_take_the_place_has_not_taken_it() {
         rt::sleep(seconds(60)).await;
         let told = hindrance().await.unwrap();
         assert!(told.contains("can't be reached"), "{told}");
+    });
+}
+
+/// A member that was good when its node went silent counts as good until a client writes. The copy
+/// on the drained target is the only reachable one then.
+#[test]
+fn a_drain_says_which_other_copy_is_unreachable() {
+    simulated(4, TWO, async |site, nodes| {
+        let target = nodes[0].target;
+        let group = site.group_of(&nodes[0]);
+        let other = *group.members.iter().find(|id| **id != target).unwrap();
+        let silent = nodes.iter().find(|node| node.target == other).unwrap();
+        silent.kill();
+        rt::sleep(seconds(60)).await;
+        assert_eq!(site.members(group.id), [(target, Good), (other, Good)]);
+        site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
+        rt::sleep(seconds(5)).await;
+        let told = hindrance_of(&site, target).await.unwrap();
+        let cause = format!("target {other}, which has another copy of group {}, can't be reached", group.id);
+        assert!(told.contains(&cause), "{told}");
+        // Its node runs again: the drain waits for nothing but the copies.
+        site.start(silent.node, other).await;
+        rt::sleep(seconds(5)).await;
+        assert_eq!(hindrance_of(&site, target).await, None);
     });
 }
 

@@ -72,6 +72,11 @@ fn lengths_of_chunk_files_are_known_once_they_are_reported_and_until_they_are_cu
     assert_eq!(known(&mut world, file), [MIB; 4]);
     let cut = truncate(&mut world, file, 2 * MIB + 7);
     assert_eq!(cut.known, [MIB, MIB, 7, 0]);
+    // A writer that makes the file longer again hasn't filled what was cut off.
+    world.run(MetaOp::BeginWrite { ino: file }).unwrap();
+    report(&mut world, file, 4 * MIB, &[]);
+    assert_eq!(known(&mut world, file), [MIB, MIB, 7, 0]);
+    end_write(&mut world, file, 4 * MIB);
     truncate(&mut world, file, 9 * MIB);
     assert_eq!(known(&mut world, file), [MIB, MIB, 7, 0]);
     assert!(truncate(&mut world, file, 0).known.is_empty());

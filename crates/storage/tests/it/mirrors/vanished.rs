@@ -23,9 +23,14 @@ async fn mount(cluster: &Cluster, target: u32) {
     let [here, away] = places(&cluster.dir, target);
     fs::remove_dir(&here).unwrap();
     fs::rename(away, here).unwrap();
+    assert!(is_proven(cluster, target).await);
+}
+
+/// Has the node of a target prove it.
+async fn is_proven(cluster: &Cluster, target: u32) -> bool {
     let service = cluster.link(target).service.lock().unwrap().clone().unwrap();
     service.prove(TargetId(target)).await;
-    assert!(service.is_proven(TargetId(target)));
+    service.is_proven(TargetId(target))
 }
 
 /// Nothing is open in a node that was just started.
@@ -109,6 +114,31 @@ fn a_target_that_management_believes_to_be_gone_is_no_source() {
     });
 }
 
+/// It isn't brought in sync, and doesn't count among the copies that a leaving member leaves behind.
+#[test]
+fn a_member_that_management_believes_to_be_gone_is_no_copy() {
+    with_others_on_disk(2, 1, |cluster| async move {
+        fill(&cluster).await;
+        cluster.management.set_online(3, false);
+        cluster.management.bring(3, (1, true));
+        cluster.drive();
+        // As long as several looks at the map.
+        rt::sleep(std::time::Duration::from_secs(1)).await;
+        let changes = cluster.management.changes.lock().unwrap().clone();
+        assert!(changes.iter().all(|change| change.target != TargetId(3)), "{changes:?}");
+        cluster.management.set_online(2, false);
+        cluster.management.set_online(3, true);
+        let is_copied = || cluster.management.state(3) == MemberState::Good;
+        cluster.until("the member that comes has everything", is_copied).await;
+        rt::sleep(std::time::Duration::from_secs(1)).await;
+        let group = cluster.management.group();
+        assert_eq!(group.members.len(), 3, "one has left while another can't be reached: {group:?}");
+        cluster.management.set_online(2, true);
+        cluster.until("another one has its place", || cluster.management.group().members.len() == 2).await;
+        cluster.in_step().await;
+    });
+}
+
 #[test]
 fn a_primary_whose_disk_is_gone_lets_others_answer_and_gives_way() {
     with_members_on_disk(2, |cluster| async move {
@@ -136,6 +166,21 @@ fn a_member_whose_disk_is_gone_is_taken_out_by_the_next_change() {
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
         // Also what it has open is not changed there any more.
         cluster.write(InodeId(20), 3, 0, &[9; 100]).await;
+        mount(&cluster, 2).await;
+        cluster.drive();
+        cluster.in_step().await;
+    });
+}
+
+/// Its files are open there, so that no lookup has to end anywhere for a change of them.
+#[test]
+fn a_member_that_is_offline_takes_no_change_of_what_it_has_open() {
+    with_members_on_disk(2, |cluster| async move {
+        fill(&cluster).await;
+        unmount(&cluster.dir, 2);
+        assert!(!is_proven(&cluster, 2).await);
+        cluster.write(InodeId(20), 3, 0, &[9; 100]).await;
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
         mount(&cluster, 2).await;
         cluster.drive();
         cluster.in_step().await;
