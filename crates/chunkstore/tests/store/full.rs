@@ -14,10 +14,16 @@ const RESERVE: u64 = CAPACITY / 8;
 const PIECE: u64 = 256 << 10;
 /// As many pieces as could not fit.
 const TOO_MANY: u64 = CAPACITY / PIECE;
+/// How space is reserved.
+const HOW: [Allocate; 2] = [Allocate::Reserve, Allocate::Zero];
 
 fn on_small_disk<F: Future<Output = ()> + 'static>(test: impl FnOnce(Arc<Store>) -> F + 'static) {
+    on_disk(CAPACITY, test);
+}
+
+fn on_disk<F: Future<Output = ()> + 'static>(capacity: u64, test: impl FnOnce(Arc<Store>) -> F + 'static) {
     let mut machine = Machine::new(7);
-    machine.set_capacity(Some(CAPACITY));
+    machine.set_capacity(Some(capacity));
     let whole = async move {
         Store::format_with_log(Path::new(DIR), &identity(), LOG_BYTES).await.unwrap();
         let (store, _) = Store::open(Path::new(DIR), &identity(), Options::default()).await.unwrap();
@@ -55,25 +61,32 @@ fn writing_ends_before_the_disk_is_full() {
         assert!(free >= RESERVE, "{free} bytes are free");
         assert!(free < RESERVE + 2 * PIECE, "{free} bytes are free");
         let beyond = ByteRange::at(pieces * PIECE, PIECE);
-        for how in [Allocate::Reserve, Allocate::Zero] {
-            let error = store.allocate(INO, beyond, how).await.unwrap_err();
+        for (ino, how) in [INO, InodeId(9)].into_iter().flat_map(|ino| HOW.map(|how| (ino, how))) {
+            let error = store.allocate(ino, beyond, how).await.unwrap_err();
             assert_eq!(error.kind(), Kind::NoSpace, "{error}");
         }
+        assert!(!store.has_chunk_file(InodeId(9)).await.unwrap(), "what is refused makes no chunk file");
         assert_eq!(fill(&store, InodeId(9)).await, 0);
         let last = read(&store, INO, (pieces - 1) * PIECE, PIECE as usize, IoPath::Cached).await.unwrap();
         assert!(last.iter().all(|byte| *byte == 1));
     });
 }
 
+/// Each takes its space in several parts, so that both have begun when the disk is full.
 #[test]
 fn reservations_of_targets_that_share_a_disk_leave_the_reserve() {
-    for how in [Allocate::Reserve, Allocate::Zero] {
-        on_small_disk(move |store| async move {
+    const DISK: u64 = 512 << 20;
+    const KEPT: u64 = DISK / 8;
+    // What checksums take of the disk.
+    const SLACK: u64 = 2 << 20;
+    for how in HOW {
+        on_disk(DISK, move |store| async move {
             let dir = Path::new("/other");
             Store::format_with_log(dir, &identity(), LOG_BYTES).await.unwrap();
             let (other, _) = Store::open(dir, &identity(), Options::default()).await.unwrap();
             // Both fit on the disk, and not beside the reserve; each fits alone.
-            let half = (store.space().await.unwrap().free - RESERVE / 2) / 2;
+            let before = store.space().await.unwrap().free;
+            let half = (before - KEPT / 2) / 2;
             let range = ByteRange::new(0, half / PIECE * PIECE);
             let asked = [store.allocate(INO, range, how), other.allocate(INO, range, how)];
             let outcomes = rt::join_all(asked.into()).await;
@@ -81,9 +94,10 @@ fn reservations_of_targets_that_share_a_disk_leave_the_reserve() {
             assert_eq!(refused.len(), 1, "{how:?}: {refused:?}");
             assert_eq!(refused[0].kind(), Kind::NoSpace, "{how:?}: {}", refused[0]);
             let free = store.space().await.unwrap().free;
-            assert!(free >= RESERVE, "{how:?}: {free} bytes are free");
+            assert!(free >= KEPT, "{how:?}: {free} bytes are free");
+            assert!(free + range.len() + SLACK >= before, "{how:?}: what is refused has taken space");
             // What has been taken of the claim isn't claimed any more.
-            let rest = ByteRange::new(0, (free - RESERVE) / PIECE * PIECE / 2);
+            let rest = ByteRange::new(0, (free - KEPT) / PIECE * PIECE / 2);
             other.allocate(InodeId(9), rest, how).await.unwrap();
             other.close().await.unwrap();
         });

@@ -28,7 +28,11 @@ const VERSION: &[u8] = b"FJL\x03";
 /// Where the trees are; each is a directory with a number.
 const TREES: &str = "keyspaces";
 
-/// The tree that holds everything; fjall has one of its own beside it.
+/// fjall's own tree: the names and settings of the others.
+const OWN_TREE: &str = "0";
+
+/// The tree that holds everything. It has a higher number where a process died while it made the
+/// tree: fjall uses no number twice.
 const TREE: &str = "1";
 
 /// Says that damage was met while the engine was in use: the next start reads everything.
@@ -71,17 +75,20 @@ pub fn examine(path: &Path, depth: Depth) -> Result<Examined, KvError> {
         return Err(corrupt(&path.join(VERSION_FILE), "it doesn't say which format this is"));
     }
     let trees = path.join(TREES);
-    let mut unfinished = Vec::new();
+    let (mut unfinished, mut has_tree) = (Vec::new(), false);
     for name in names(&trees)? {
         let tree = trees.join(&name);
-        if tree.is_dir() && !tables::examine(&tree, depth, &mut examined)? {
-            unfinished.push(tree);
+        if !tree.is_dir() {
+            continue;
+        }
+        match tables::examine(&tree, depth, &mut examined)? {
+            true => has_tree |= name != Path::new(OWN_TREE),
+            false => unfinished.push(tree),
         }
     }
     journal::examine(path, &mut examined)?;
-    let tree = trees.join(TREE);
-    if !tree.exists() {
-        unfinished.push(tree);
+    if !has_tree {
+        unfinished.push(trees.join(TREE));
     }
     let holds_something = examined.journal_bytes > 0 || required::is_known_to_hold_something(path);
     match unfinished.first() {

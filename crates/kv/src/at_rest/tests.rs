@@ -206,11 +206,27 @@ fn a_tree_that_has_lost_its_list_of_tables_is_not_taken_for_an_empty_one() {
         fs::rename(&away, &current).unwrap();
         assert!(Embedded::open(dir.path()).unwrap().get(&key(3)).unwrap().is_some());
     }
-    // One that was really being made.
+    // One that was really being made: fjall gives the next attempt another number.
     let dir = tempfile::tempdir().unwrap();
     drop(Embedded::open(dir.path()).unwrap());
     fs::remove_file(dir.path().join("keyspaces/1/current")).unwrap();
-    assert!(Embedded::open(dir.path()).is_ok());
+    let engine = Embedded::open(dir.path()).unwrap();
+    write(&engine, 0..20, 100);
+    drop(engine);
+    assert!(Embedded::open(dir.path()).unwrap().get(&key(3)).unwrap().is_some());
+}
+
+/// fjall makes a tree that is gone again, and it is empty then.
+#[test]
+fn a_tree_that_is_gone_is_not_taken_for_one_that_was_never_made() {
+    let (dir, ..) = with_large_batch();
+    let (tree, away) = (dir.path().join("keyspaces/1"), dir.path().join("away"));
+    fs::rename(&tree, &away).unwrap();
+    let refused = Embedded::open(dir.path()).err().unwrap().to_string();
+    let cause = format!("{} is damaged: it is missing", tree.join("current").display());
+    assert!(refused.contains(&cause), "{refused}");
+    fs::rename(&away, &tree).unwrap();
+    assert!(Embedded::open(dir.path()).unwrap().get(&key(3)).unwrap().is_some());
 }
 
 /// An engine with one large batch after others in its journal: where it begins and ends.

@@ -191,25 +191,73 @@ fn a_service_on_which_management_does_not_count_ends_no_sessions() {
     });
 }
 
+/// The client says before it follows the partition that it has the second file open, and of the
+/// first one as it follows.
 #[test]
 fn a_file_without_a_name_survives_the_move_of_its_partition() {
     simulated(4, 2, async |cluster| {
         let (user, remover) = (Roaming::new(&cluster, 1), Roaming::new(&cluster, 2));
         let dir = directory_at(&cluster, &remover, 2, "d").await;
-        let file = remover.entry(create(dir, "file")).await.unwrap().ino;
-        user.call(MetaOp::Open { ino: file, wish: None }).await.unwrap();
-        user.in_use.lock().push(file);
-        remover.entry(MetaOp::Unlink { parent: dir, name: bytes("file") }).await.unwrap();
-        cluster.give(file.partition(), NodeId(1));
+        let mut files = Vec::new();
+        for name in ["one", "two"] {
+            let file = remover.entry(create(dir, name)).await.unwrap().ino;
+            user.call(MetaOp::Open { ino: file, wish: None }).await.unwrap();
+            user.in_use.lock().push(file);
+            remover.entry(MetaOp::Unlink { parent: dir, name: bytes(name) }).await.unwrap();
+            files.push(file);
+        }
+        assert_eq!(files[0].partition(), files[1].partition());
+        cluster.give(files[0].partition(), NodeId(1));
         cluster.settled().await;
-        remover.call(MetaOp::Reclaim { ino: file }).await.unwrap();
+        for &file in &files {
+            remover.call(MetaOp::Reclaim { ino: file }).await.unwrap();
+        }
         rt::sleep(Duration::from_secs(1)).await;
-        assert_eq!(user.entry(MetaOp::Getattr { ino: file }).await.unwrap().nlink, 0, "it is still open");
+        for &file in &files {
+            let found = user.entry(MetaOp::Getattr { ino: file }).await.unwrap();
+            assert_eq!(found.nlink, 0, "it is still open");
+        }
         user.in_use.lock().clear();
-        user.call(MetaOp::Release { inodes: vec![file], seen: u64::MAX }).await.unwrap();
-        user.call(MetaOp::Reclaim { ino: file }).await.unwrap();
-        let gone = user.entry(MetaOp::Getattr { ino: file }).await;
-        assert_eq!(gone.unwrap_err().errno, Errno::ESTALE);
+        for file in files {
+            user.call(MetaOp::Release { inodes: vec![file], seen: u64::MAX }).await.unwrap();
+            user.call(MetaOp::Reclaim { ino: file }).await.unwrap();
+            let gone = user.entry(MetaOp::Getattr { ino: file }).await;
+            assert_eq!(gone.unwrap_err().errno, Errno::ESTALE);
+        }
+    });
+}
+
+/// A copy of the session's registration comes late, after the session has begun to say what it has
+/// open in a partition that it is about to follow.
+#[test]
+fn what_a_session_has_open_stays_known_over_a_late_copy_of_its_registration() {
+    simulated(4, 2, async |cluster| {
+        let remover = Roaming::new(&cluster, 2);
+        let dir = directory_at(&cluster, &remover, 2, "d").await;
+        let ino = remover.entry(create(dir, "file")).await.unwrap().ino;
+        let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
+        let register = || MetaOp::Register { in_use: vec![], promised: vec![] };
+        for service in [&there, &here] {
+            service.call(register()).await.unwrap();
+        }
+        there.call(MetaOp::Open { ino, wish: None }).await.unwrap();
+        remover.entry(MetaOp::Unlink { parent: dir, name: bytes("file") }).await.unwrap();
+        let partition = ino.partition();
+        cluster.give(partition, NodeId(1));
+        let is_adopted = |reply: &MetaReply| matches!(reply, MetaReply::Adopted { partitions } if partitions.contains(&partition));
+        loop {
+            let news = here.call(MetaOp::NextRecalls { after: 0 }).await.unwrap();
+            if is_adopted(&news) {
+                break;
+            }
+        }
+        here.call(MetaOp::ReclaimOpens { inodes: vec![ino] }).await.unwrap();
+        here.call(register()).await.unwrap();
+        let follow = MetaOp::Follow { partitions: vec![partition], in_use: vec![], promised: vec![] };
+        here.call(follow).await.unwrap();
+        cluster.settled().await;
+        remover.call(MetaOp::Reclaim { ino }).await.unwrap();
+        assert_eq!(here.getattr(ino).await.unwrap().nlink, 0, "it is still open");
     });
 }
 

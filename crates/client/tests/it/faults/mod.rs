@@ -12,6 +12,7 @@ mod gone;
 mod mode_bits;
 mod new_files;
 mod reports;
+mod reserved;
 mod shutdown;
 mod tap;
 mod times;

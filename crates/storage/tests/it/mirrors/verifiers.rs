@@ -1,11 +1,15 @@
 //! By what clients know whether a sync covers what was acknowledged before.
 
 use super::cluster::{Cluster, GROUP, INO, Management, Road, with_members};
+use chunkstore::Store;
 use rt::IoBuf;
 use std::fs;
 use std::path::Path;
-use types::MemberState;
-use wire::{Path as Way, StorageOp, StorageReply};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use storage::MemberChange;
+use types::{MemberState, TargetId};
+use wire::{Part, Path as Way, StorageOp, StorageReply, StorageRequest};
 
 async fn verifier(cluster: &Cluster, op: StorageOp, payload: Option<IoBuf>) -> u64 {
     match cluster.ask_file(INO, (3, None), op, payload).await.unwrap() {
@@ -94,4 +98,51 @@ fn after_a_death_of_all_processes_it_is_the_same() {
 fn after_a_power_cut_of_all_it_is_another_one() {
     let (before, after) = after_a_death_of_both(&[1, 2]);
     assert_ne!(before, after);
+}
+
+#[test]
+fn a_member_that_was_started_again_after_the_last_data_is_sent_all_of_it_again() {
+    starts_again_after(|op| matches!(op, StorageOp::SetTime { .. }));
+}
+
+/// The sync covers nothing that clients have written since.
+#[test]
+fn a_member_that_was_started_again_after_the_last_sync_is_sent_all_of_it_again() {
+    starts_again_after(|op| matches!(op, StorageOp::SyncTarget));
+}
+
+/// The power of a member fails when a resync has come to a request of a kind: the member has
+/// answered the request, and starts again without the file.
+fn starts_again_after(is_moment: fn(&StorageOp) -> bool) {
+    with_members(2, move |cluster| async move {
+        cluster.set_road(2, Road::Closed);
+        cluster.write(INO, 3, 0, &[1; 20_000]).await;
+        cluster.set_road(2, Road::Open);
+        let has_come = Arc::new(AtomicBool::new(false));
+        let (link, come) = (Arc::downgrade(&cluster.links[&TargetId(2)]), has_come.clone());
+        // The next requests wait on their way.
+        let hold_once = move |asked: &StorageRequest| {
+            let is_resync = asked.group.is_some_and(|group| group.part == Part::Resync);
+            if is_resync && is_moment(&asked.op) && !come.swap(true, Ordering::SeqCst) {
+                *link.upgrade().unwrap().road.lock().unwrap() = Road::Late;
+            }
+        };
+        *cluster.link(2).after.lock().unwrap() = Some(Box::new(hold_once));
+        cluster.drive();
+        cluster.until("the resync has come there", || has_come.load(Ordering::SeqCst)).await;
+        cluster.stop(2).await;
+        let file = Store::chunk_file_path(&Store::group_dir(&cluster.dir.join("2"), GROUP), INO);
+        rt::remove_file(&file).await.unwrap();
+        // A chunk file has its checksums beside it once they were written back.
+        let _ = rt::remove_file(&file.with_extension("sum")).await;
+        cluster.start_again(2).await;
+        cluster.set_road(2, Road::Open);
+        cluster.link(2).late.set();
+        cluster.in_step().await;
+        let changes = cluster.management.changes.lock().unwrap();
+        let is_refusal = |change: &MemberChange| {
+            change.state == MemberState::NeedsResync && change.reason.contains("was started anew")
+        };
+        assert_eq!(changes.iter().filter(|change| is_refusal(change)).count(), 1, "{changes:?}");
+    });
 }

@@ -1,0 +1,43 @@
+//! Reservations of space that a target refuses although it had room when the client asked.
+
+use super::cluster::{CHUNK, TARGETS, with_cluster};
+use std::path::Path;
+use types::{ByteRange, Errno, TargetId};
+use wire::{Allocate, StorageOp, StorageRequest};
+
+const MIB: u64 = 1 << 20;
+/// What names and checksums take of the disk meanwhile.
+const SLACK: u64 = MIB;
+
+fn reserves(request: &StorageRequest) -> bool {
+    matches!(request.op, StorageOp::Allocate { how: Allocate::Reserve, .. })
+}
+
+async fn free() -> u64 {
+    rt::space(Path::new("/")).await.unwrap().1
+}
+
+/// Another program fills the disk of one target between the client's question and its request.
+#[test]
+fn what_the_other_targets_have_reserved_is_given_back() {
+    with_cluster(|cluster| async move {
+        let (ino, file) = cluster.create("f").await;
+        cluster.fill(&file, 0, 4 * CHUNK, b'x').await.unwrap();
+        let reserve = async |end: u64| cluster.client.fallocate(&file, 0, ByteRange::new(0, end)).await;
+        reserve(MIB).await.unwrap();
+        let before = free().await;
+        let is_second = |request: &StorageRequest| request.target == TargetId(2) && reserves(request);
+        cluster.storage.refuse_next(Errno::ENOSPC, is_second);
+        let error = reserve(64 * MIB).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ENOSPC, "{error}");
+        let reserved = cluster.storage.succeeded(reserves);
+        assert_eq!(reserved, 2 * TARGETS as usize - 1, "all other targets have room");
+        let now = free().await;
+        assert!(now + SLACK >= before, "{before} bytes were free, {now} are left");
+        assert_eq!(cluster.client.getattr(ino).await.unwrap().size, MIB);
+        let data = 4 * CHUNK;
+        assert_eq!(cluster.runs(&file).await, [(b'x', data), (0, MIB as usize - data)]);
+        reserve(64 * MIB).await.unwrap();
+        assert_eq!(cluster.client.getattr(ino).await.unwrap().size, 64 * MIB);
+    });
+}
