@@ -60,6 +60,19 @@ fn a_name_is_given_away_again_after_it_was_revoked() {
 }
 
 #[test]
+fn a_revocation_covers_certificates_that_an_older_copy_of_the_records_lacks() {
+    let mut records = ClientRecords::default();
+    let issue = records.add("a", YEAR, NOW).unwrap();
+    let mut older = records.clone();
+    let due = issue.validity.renew_at();
+    let renewed = records.renew("a", &certificate("a", issue), due).unwrap();
+    older.revoke("a", due + 1).unwrap();
+    let until = older.revoked()[0].until;
+    assert!(until >= renewed.number, "{} is accepted", renewed.number);
+    assert!(older.add("a", YEAR, due + 1).unwrap().number > until);
+}
+
+#[test]
 fn certificates_are_renewed_up_to_the_end_that_was_chosen() {
     let mut records = ClientRecords::default();
     let issue = records.add("a", YEAR, NOW).unwrap();
@@ -135,4 +148,21 @@ fn records_survive_their_file() {
     assert_eq!(again.add("b", YEAR, NOW).unwrap(), records.add("b", YEAR, NOW).unwrap());
     fs::write(&path, fs::read_to_string(&path).unwrap().replace("last = ", "last = 0 # ")).unwrap();
     assert!(matches!(ClientRecords::load(&path), Err(Error::Damaged { .. })));
+}
+
+#[test]
+fn a_revocation_that_is_missing_in_the_file_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("clients.toml");
+    let mut records = ClientRecords::default();
+    records.add("a", YEAR, NOW).unwrap();
+    records.revoke("a", NOW).unwrap();
+    records.store(&path).unwrap();
+    let whole = fs::read_to_string(&path).unwrap();
+    let (before, after) = whole.split_once("revoked = ").unwrap();
+    let (_, after) = after.split_once('\n').unwrap();
+    fs::write(&path, format!("{before}{after}")).unwrap();
+    assert!(matches!(ClientRecords::load(&path), Err(Error::Damaged { .. })));
+    fs::write(&path, whole).unwrap();
+    assert_eq!(ClientRecords::load(&path).unwrap(), records);
 }

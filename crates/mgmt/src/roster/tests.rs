@@ -370,3 +370,18 @@ fn roles_are_set_where_nothing_relies_on_them() {
     roster.set_roles(NodeId(2), &[Storage]).unwrap();
     assert_eq!(refused(&mut roster, 9, &[Storage]), Errno::ENOENT);
 }
+
+#[test]
+fn nothing_is_given_up_of_a_target_that_is_back_or_whose_groups_were_not_counted() {
+    let (mut roster, _) = with_two_nodes();
+    let (target, group) = (TargetId(3), GroupId(3));
+    let (alone, nothing) = (only_on(&roster.map, target), BTreeSet::new());
+    assert_eq!(alone, [group].into());
+    let remove = |roster: &mut Roster| roster.remove_offline_target(target, &alone, &alone);
+    assert_eq!(refused(&mut roster, remove).errno, Errno::EBUSY);
+    roster.target_mut(target).unwrap().state = TargetState::Offline;
+    let uncounted = |roster: &mut Roster| roster.remove_offline_target(target, &nothing, &nothing);
+    assert_eq!(refused(&mut roster, uncounted).errno, Errno::EBUSY);
+    remove(&mut roster).unwrap();
+    assert!(roster.map.target(target).is_none() && roster.map.group(group).unwrap().is_lost());
+}

@@ -197,6 +197,16 @@ fn rules_for_networks_are_kept_and_told() {
 }
 
 #[test]
+fn a_rule_for_a_name_is_refused_where_clients_prove_none() {
+    in_cluster(async |cluster| {
+        let rule: types::ExportRule =
+            serde_json::from_str(r#"{"clients":"client:login1","access":"ro"}"#).unwrap();
+        let error = cluster.refused(MgmtRequest::SetExport { rule }).await;
+        assert!(error.errno == Errno::EOPNOTSUPP && error.message.contains("client:login1"), "{error}");
+    });
+}
+
+#[test]
 fn clients_of_other_clusters_are_sent_away() {
     in_cluster(async |cluster| {
         let attach = |uuid: &str, version: &str, ahead: i64| MgmtRequest::Attach {

@@ -1,7 +1,7 @@
 //! A cluster's management, and requests to it.
 
 use kv::{Blocking, Durability, Memory, Writer};
-use mgmt::{FirstNode, Gate, Management, Metadata, Superblock};
+use mgmt::{FirstNode, Gate, Management, Metadata, Renewed, Superblock};
 use net::{Channel, LocalFuture};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,6 +23,8 @@ pub struct Sesame {
     /// Groups that a file, or a chunk file that is yet to be deleted, is in.
     pub used: Mutex<Used>,
     pub revoked: Mutex<Vec<RevokedClient>>,
+    /// Sessions of the metadata service.
+    pub sessions: Mutex<Vec<SessionInfo>>,
 }
 
 /// What the metadata has in groups.
@@ -32,6 +34,8 @@ pub struct Used {
     pub by_deleted: BTreeSet<GroupId>,
     /// Files that are left on each target that is drained.
     pub left: Option<u64>,
+    /// How often management has asked.
+    pub counts: u64,
 }
 
 impl Gate for Sesame {
@@ -66,6 +70,17 @@ impl Gate for Sesame {
     fn revoked(&self, _now_s: i64) -> Vec<RevokedClient> {
         self.revoked.lock().unwrap().clone()
     }
+
+    fn renew(
+        &self,
+        member: &identity::Role,
+        present: Option<&identity::Identity>,
+        _csr: &str,
+        _now_s: i64,
+    ) -> Result<Renewed> {
+        let shown = present.map_or_else(|| "nothing".to_string(), |present| present.role.to_string());
+        Ok(Renewed { chain: format!("{member} for {shown}"), ends_s: rt::now().secs + 1_000_000_000 })
+    }
 }
 
 /// A metadata service that has one file, on target 1; for targets that are offline, what the gate
@@ -87,7 +102,8 @@ impl Metadata for OneFile {
 
     fn usage(&self, groups: BTreeSet<GroupId>) -> LocalFuture<'_, Result<GroupUsage>> {
         Box::pin(async move {
-            let used = self.0.used.lock().unwrap();
+            let mut used = self.0.used.lock().unwrap();
+            used.counts += 1;
             let files = groups.intersection(&used.by_files).count() as u64;
             let all: BTreeSet<GroupId> = used.by_files.union(&used.by_deleted).copied().collect();
             let used = groups.intersection(&all).copied().collect();
@@ -108,15 +124,18 @@ impl Metadata for OneFile {
     }
 
     fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
-        Box::pin(async { Ok(vec![]) })
+        Box::pin(async { Ok(self.0.sessions.lock().unwrap().clone()) })
     }
 
     fn executed<'a>(&'a self, _node: &'a types::Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
         Box::pin(async { Ok(vec![]) })
     }
 
-    fn evict(&self, _session: SessionId) -> LocalFuture<'_, Result<()>> {
-        Box::pin(async { Ok(()) })
+    fn evict(&self, session: SessionId) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.0.sessions.lock().unwrap().retain(|known| known.session != session);
+            Ok(())
+        })
     }
 }
 

@@ -401,6 +401,7 @@ mod tests {
         let tokens = gate.tokens(NOW).unwrap();
         assert_eq!((tokens.len(), tokens[0].uses_left, tokens[0].ends_s), (1, 1, NOW + 60));
         assert!(gate.tokens(NOW + 60).unwrap().is_empty(), "it has ended");
+        assert_eq!(self::gate(dir.path(), Protection::Tls).tokens(NOW).unwrap(), tokens, "on disk");
         // By its id, and only once.
         let error = gate.revoke_token("nonsense").unwrap_err();
         assert!(error.errno == Errno::ENOENT && error.hint.contains("weft cluster token list"), "{error}");

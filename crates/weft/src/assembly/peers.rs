@@ -276,3 +276,107 @@ pub fn joining(protection: Protection, token: &JoinToken) -> Result<Security> {
         _ => Ok(Security::Tls(net::Tls::joining(token)?)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use identity::{Authority, Validity};
+    use net::{Router, Server, ServerLimits, ServerOptions};
+    use types::{MapHandle, NodeState, RevokedClient, Role};
+
+    const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
+
+    fn places() -> Arc<Places> {
+        Places::fixed(&["127.0.0.1:7500".to_string()])
+    }
+
+    fn peers(security: Security, places: Arc<Places>) -> Arc<Peers> {
+        let oneself = Oneself {
+            cluster: CLUSTER.into(),
+            name: "node 1 (m)".into(),
+            security,
+            networks: Networks::default(),
+            same_host: SameHost::OverTcp,
+        };
+        Peers::new(oneself, places, Duration::from_secs(60)).unwrap()
+    }
+
+    /// A node without services.
+    fn serve(node: u32, security: Security) -> Arc<Server> {
+        let options = ServerOptions {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            cores: 1,
+            name: format!("node {node} (n{node})"),
+            cluster: CLUSTER.into(),
+            security,
+            map: MapHandle::default(),
+            sum_payloads: true,
+            limits: ServerLimits::default(),
+        };
+        Server::start(options, Router::new()).unwrap()
+    }
+
+    /// Tries the address of a server as that of a node.
+    fn probed(peers: &Arc<Peers>, node: u32, server: &Server) -> ProbeOutcome {
+        let address = server.addresses()[0].to_string();
+        let probe = DueProbe { node: NodeId(node), instance: 1, address, index: 0 };
+        let peers = peers.clone();
+        rt::block_on(async move { peers.probe(&probe).await }).unwrap()
+    }
+
+    #[test]
+    fn another_node_at_an_address_is_not_taken_for_the_one_that_is_meant() {
+        let authority = Authority::create(CLUSTER, "test", rt::now().secs).unwrap();
+        let of_node = |id: u32| {
+            let role = identity::Role::Node(NodeId(id));
+            let credentials = authority.issue(&role, Validity::of_node(rt::now().secs)).unwrap();
+            security(Protection::Tls, Some(&credentials), Strangers::Refused).unwrap()
+        };
+        for (ours, theirs) in [(of_node(1), of_node(2)), (Security::Plain, Security::Plain)] {
+            let (own, server) = (peers(ours, places()), serve(2, theirs));
+            assert_eq!(probed(&own, 2, &server), ProbeOutcome::Reached);
+            let other = probed(&own, 3, &server);
+            assert!(matches!(other, ProbeOutcome::Failed(ProbeFailure::Strange(_))), "{other:?}");
+            server.stop();
+        }
+    }
+
+    #[test]
+    fn servers_refuse_clients_that_are_revoked_by_the_map_that_is_followed() {
+        let authority = Authority::create(CLUSTER, "test", rt::now().secs).unwrap();
+        let member = |credentials: &Credentials| {
+            security(Protection::Tls, Some(credentials), Strangers::Refused).unwrap()
+        };
+        let node = authority.issue(&identity::Role::Node(NodeId(1)), Validity::of_node(rt::now().secs));
+        let client = authority.issue_to_client("a", Validity::of_client(rt::now().secs), 5);
+        let (ours, theirs) = (member(&node.unwrap()), member(&client.unwrap()));
+        let (server, own, client) = (serve(1, ours.clone()), peers(ours, places()), peers(theirs, places()));
+        assert_eq!(probed(&client, 1, &server), ProbeOutcome::Reached);
+        let revoked = vec![RevokedClient { name: "a".into(), until: 5 }];
+        own.follow(&Arc::new(ClusterMap { epoch: Epoch(2), revoked, ..ClusterMap::default() }));
+        let refused = probed(&client, 1, &server);
+        assert!(matches!(refused, ProbeOutcome::Failed(ProbeFailure::Strange(_))), "{refused:?}");
+        server.stop();
+    }
+
+    #[test]
+    fn a_map_says_where_management_and_the_nodes_are() {
+        let places = places();
+        let peers = peers(Security::Plain, places.clone());
+        let node = |id: u32, role: Role, address: &str| Node {
+            id: NodeId(id),
+            name: format!("n{id}"),
+            addresses: vec![address.into()],
+            roles: vec![role],
+            state: NodeState::Online,
+            version: String::new(),
+            rack: None,
+        };
+        let _channel = peers.storage(&node(2, Role::Storage, "127.0.0.2:7500"));
+        let nodes = vec![node(1, Role::Mgmt, "127.0.0.3:7500"), node(2, Role::Storage, "127.0.0.4:7500")];
+        peers.follow(&Arc::new(ClusterMap { epoch: Epoch(2), nodes, ..ClusterMap::default() }));
+        let management: Vec<String> = places.resolve().unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(management, ["127.0.0.3:7500", "127.0.0.1:7500"]);
+        assert_eq!(peers.infos()[1].addresses, ["127.0.0.4:7500"]);
+    }
+}

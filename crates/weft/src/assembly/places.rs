@@ -207,6 +207,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_map_says_is_written_into_the_file() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("node.toml");
+        std::fs::write(&path, "cluster = \"c\"\nmanagement = [\"127.0.0.1:7500\"]\n").unwrap();
+        let places = Places::in_file(path.clone(), "c", &texts(&["127.0.0.1:7500"]));
+        places.follow(&map(&["127.0.0.3:7500"]));
+        let began_ns = rt::monotonic_ns();
+        // A thread of its own writes.
+        while management_in(&path, "c") != Some(texts(&["127.0.0.3:7500", "127.0.0.1:7500"])) {
+            assert!(rt::monotonic_ns() - began_ns < 60_000_000_000, "{:?}", management_in(&path, "c"));
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
     fn a_name_that_cant_be_resolved_leaves_the_addresses() {
         let places = Places::fixed(&texts(&["127.0.0.1:7500", "no port"]));
         assert_eq!(places.resolve().unwrap(), ["127.0.0.1:7500".parse().unwrap()]);

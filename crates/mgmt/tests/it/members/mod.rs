@@ -5,6 +5,7 @@ mod power;
 mod reachability;
 mod recover;
 mod removals;
+mod renewals;
 mod revoked;
 
 use crate::support::{Cluster, open};

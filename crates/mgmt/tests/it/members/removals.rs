@@ -152,6 +152,42 @@ fn a_target_without_files_goes_without_a_word_of_loss() {
     });
 }
 
+/// Waits until management has counted once more what is in lost groups.
+async fn until_counted(site: &Site) {
+    let counts = || site.cluster().gate.used.lock().unwrap().counts;
+    let before = counts();
+    for _ in 0..600 {
+        if counts() > before {
+            return;
+        }
+        rt::sleep(seconds(1)).await;
+    }
+    panic!("nothing is counted");
+}
+
+/// A file that was begun while the target was there may come on record late.
+#[test]
+fn a_lost_group_goes_when_nothing_referred_to_it_twice_in_a_row() {
+    simulated(4, TWO, async |site, nodes| {
+        let gone = nodes[0].target;
+        site.set_resync(|settings| settings.replace_after_s = Some(60)).await;
+        put_deleted(&site, &[own(gone)]);
+        nodes[0].kill();
+        until_replaced(&site, &nodes[0]).await;
+        remove(&site, gone, false).await.unwrap();
+        put_deleted(&site, &[]);
+        until_counted(&site).await;
+        put_files(&site, &[own(gone)]);
+        until_counted(&site).await;
+        put_files(&site, &[]);
+        until_counted(&site).await;
+        assert_eq!(lost(&site), [own(gone)].into());
+        until_counted(&site).await;
+        rt::sleep(seconds(1)).await;
+        assert_eq!(lost(&site), BTreeSet::new());
+    });
+}
+
 /// Of one group the target alone has everything, in the others another target has a copy.
 #[test]
 fn a_mirrored_group_whose_only_good_member_is_removed_is_lost() {

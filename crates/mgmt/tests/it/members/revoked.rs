@@ -5,8 +5,8 @@ use crate::support::open;
 use kv::{Blocking, Durability, Memory, Writer};
 use std::rc::Rc;
 use std::sync::Arc;
-use types::NodeId;
-use wire::mgmt::RevocationInfo;
+use types::{NodeId, SessionId};
+use wire::mgmt::{RevocationInfo, SessionInfo};
 use wire::{MgmtReply, MgmtRequest};
 
 async fn revoke(site: &Rc<Site>, name: &str) -> RevocationInfo {
@@ -40,6 +40,26 @@ fn a_revocation_is_answered_when_every_node_goes_by_it() {
         let began_ns = rt::monotonic_ns();
         assert_eq!(revoke(&site, "c").await.unaware, ids(&nodes[..1]));
         assert!(rt::monotonic_ns() - began_ns < 6_000_000_000, "in time of the simulation");
+    });
+}
+
+#[test]
+fn a_revocation_ends_the_sessions_of_this_client_alone() {
+    simulated(2, TWO, async |site, _| {
+        let session = |id, client: &str| SessionInfo {
+            session: SessionId(id),
+            client: client.into(),
+            host: "a:1".into(),
+            address: String::new(),
+            idle_s: None,
+            leases: None,
+            in_use: None,
+        };
+        let of_others = [session(6, "client/ab"), session(7, "a"), session(8, "client/clients")];
+        let gate = site.cluster().gate;
+        *gate.sessions.lock().unwrap() = [&[session(5, "client/a")][..], &of_others[..]].concat();
+        assert_eq!(revoke(&site, "a").await.sessions, [SessionId(5)]);
+        assert_eq!(*gate.sessions.lock().unwrap(), of_others);
     });
 }
 

@@ -177,6 +177,31 @@ fn a_revoked_client_is_refused_on_the_connection_that_it_has() {
 }
 
 #[test]
+fn a_connection_goes_by_each_later_list_and_by_no_earlier_one() {
+    let authority = authority();
+    let security = member(&node(&authority, 1));
+    let server = serve(security.clone());
+    let channel = channel::<3>(&server, member(&numbered(&authority, "a", 5)), PATIENCE);
+    let list = |epoch, name: &str| {
+        let revoked = vec![RevokedClient { name: name.into(), until: 5 }];
+        Arc::new(ClusterMap { epoch: Epoch(epoch), revoked, ..ClusterMap::default() })
+    };
+    let (of_another, of_this) = (list(6, "b"), list(7, "a"));
+    let asked = async move {
+        security.follow(&of_another);
+        assert_eq!(channel.call(Ask { fill: false }, None).await, Ok(Told("client/a by tls".into())));
+        security.follow(&of_this);
+        let refused = channel.call(Ask { fill: false }, None).await.unwrap_err();
+        assert_eq!(refused.errno, Errno::EACCES, "{refused}");
+        // A map that was on its way for longer takes nothing back.
+        security.follow(&of_another);
+        let refused = channel.call(Ask { fill: false }, None).await.unwrap_err();
+        assert_eq!(refused.errno, Errno::EACCES, "{refused}");
+    };
+    rt::block_on(asked).unwrap();
+}
+
+#[test]
 fn a_connection_ends_with_its_certificate() {
     let authority = authority();
     let mut limits = net::ServerLimits::default();
