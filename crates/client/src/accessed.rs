@@ -159,6 +159,13 @@ impl Content {
         (self.atime, self.changed) = (attr.atime, attr.mtime.max(attr.ctime));
     }
 
+    /// The last change has been reported, and counts as one that the service told of from now on.
+    pub(crate) fn note_reported_change(&mut self) {
+        if let Some(mtime) = self.mtime.take() {
+            self.changed = self.changed.max(mtime);
+        }
+    }
+
     /// Whether a read now shows in the access time, which is `known` so far; it has then.
     fn takes_access(&mut self, known: Timestamp, now: Timestamp) -> bool {
         self.atime = known;

@@ -149,7 +149,7 @@ impl Client {
         }
         content.note_lens(&lens, size);
         content.unreported = false;
-        content.mtime = None;
+        content.note_reported_change();
         content.writing = !done;
         // A report that ends nothing leaves it open whether an earlier one did.
         content.end_in_doubt &= !done;

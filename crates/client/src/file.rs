@@ -610,6 +610,7 @@ impl Client {
         let old = content.inline.take().unwrap_or_default();
         content.inline = Some(laid_over(old, offset as usize, data));
         content.size = attr.size;
+        content.note_times(&attr);
         Ok(clears)
     }
 

@@ -120,3 +120,23 @@ impl Handle {
         Err(Error::new(Errno::EPERM, message).hint("write with O_APPEND"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Leases;
+
+    /// Answers come in any order.
+    #[test]
+    fn an_answer_tells_no_flags_where_a_later_one_is_known() {
+        let leases = Leases::new(false);
+        let asked = [leases.asking(), leases.asking(), leases.asking()];
+        let changed = KnownFlags::newer(None, asked[1], None);
+        let told = |asked| {
+            let known = KnownFlags::newer(changed, asked, Some(InodeFlags::NODUMP));
+            known.and_then(|known| known.flags)
+        };
+        assert_eq!(told(asked[0]), None, "it is of before the change");
+        assert_eq!(told(asked[2]), Some(InodeFlags::NODUMP));
+    }
+}

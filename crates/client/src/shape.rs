@@ -11,6 +11,7 @@ use bytes::Bytes;
 use rt::IoBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use types::{ByteRange, Errno, Error, InodeId, Layout, Result};
 use wire::{Allocate, LeaseMode, MetaOp, Path, Seek, StorageOp, StorageReply};
 
@@ -35,6 +36,8 @@ impl Client {
             self.truncate_alone(&inode, size, kill_suid_sgid).await
         };
         let result = self.while_lease_lasts(truncate).await;
+        // The next read is the first one after a change.
+        inode.quiet_until_ns.store(0, Ordering::Relaxed);
         self.end_use(&inode).await;
         result
     }

@@ -2,6 +2,7 @@
 
 use super::locks::{WHOLE_FILE, drop_posix};
 use crate::abi::{self, CreateIn, FlushIn, OpenIn, OpenOut, ReleaseIn, fopen};
+use crate::init::Agreement;
 use crate::locks::OpenFileId;
 use crate::reply::{entry, put};
 use crate::request::Request;
@@ -93,7 +94,7 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
     let caching = || if is_lost { Caching::Direct } else { file.caching() };
     let shared_with = core.shared.is_shared.then(caching);
     let mut open_flags = reply_flags(flags, shared_with);
-    if is_lost || open_flags & fopen::DIRECT_IO != 0 && !core.shared.agreement.writes_mapped_pages_first() {
+    if !keeps_pages(open_flags, is_lost, &core.shared.agreement) {
         open_flags &= !fopen::KEEP_CACHE;
     }
     let open = Arc::new(OpenFile { file, owners: Mutex::default(), failed_end: AtomicU64::new(0) });
@@ -121,6 +122,16 @@ fn reply_flags(flags: u32, shared_with: Option<Caching>) -> u32 {
     let is_direct = flags & O_DIRECT != 0 || shared_with == Some(Caching::Direct);
     let past_the_cache = if is_direct { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 };
     past_the_cache | fopen::KEEP_CACHE
+}
+
+/// Whether the kernel may keep the pages that it has of a file when it is opened with these flags.
+/// It drops those of a session that has ended. Older kernels write back what programs have changed
+/// in mapped pages only when they drop them, which has to be done before reads go past the cache.
+fn keeps_pages(open_flags: u32, is_lost: bool, agreement: &Agreement) -> bool {
+    if is_lost {
+        return false;
+    }
+    open_flags & fopen::DIRECT_IO == 0 || agreement.writes_mapped_pages_first()
 }
 
 pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<usize> {
@@ -172,6 +183,19 @@ mod tests {
         let direct = reply_flags(O_RDWR | O_DIRECT, None);
         assert_eq!(direct, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES | fopen::KEEP_CACHE);
         assert_eq!(reply_flags(O_RDWR, None), fopen::KEEP_CACHE);
+    }
+
+    #[test]
+    fn pages_stay_unless_they_are_of_an_ended_session_or_would_be_lost() {
+        let agreement = |flags| Agreement { flags, max_io: 4096, minor: abi::MINOR_OLDEST };
+        let (older, newer) = (agreement(0), agreement(abi::init::DIRECT_IO_ALLOW_MMAP));
+        let (cached, direct) = (reply_flags(O_RDWR, None), reply_flags(O_RDWR | O_DIRECT, None));
+        for (flags, agreement, keeps) in
+            [(cached, older, true), (cached, newer, true), (direct, older, false), (direct, newer, true)]
+        {
+            assert_eq!(keeps_pages(flags, false, &agreement), keeps, "{flags:#x} {agreement:?}");
+            assert!(!keeps_pages(flags, true, &agreement));
+        }
     }
 
     #[test]

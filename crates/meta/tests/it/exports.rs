@@ -10,7 +10,7 @@ use std::sync::Arc;
 use types::{
     Credentials, Errno, Export, ExportAccess, ExportRule, InodeId, Result, SessionId, SetAttr, Squash,
 };
-use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Promise, PromisedFile};
+use wire::{AccessTime, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Promise, PromisedFile};
 
 const OWNER: u32 = 1000;
 const NOBODY: u32 = types::NOBODY;
@@ -278,6 +278,7 @@ fn readers_change_nothing() {
             },
             MetaOp::Truncate { ino: file, size: 9, kill_suid_sgid: false },
             open(file, Some(LeaseMode::Write)),
+            MetaOp::NoteAccess { accesses: vec![AccessTime { ino: file, at: rt::now() }] },
             report(file),
         ] {
             assert_eq!(errno(ask(&world, READER, AS_ROOT, op.clone()).await), Errno::EROFS, "{op:?}");

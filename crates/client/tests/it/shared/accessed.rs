@@ -79,6 +79,62 @@ fn the_first_read_since_a_change_shows_and_no_read_costs_a_request() {
     });
 }
 
+/// The service hears of a read some time later, and says until then when the file was read before.
+#[test]
+fn a_file_that_is_opened_again_was_read_already() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let _mount = mount(&one);
+        let file = one.make("f").await;
+        let ino = file.ino();
+        one.put(&file, 0, 100, b'x').await;
+        one.release(file).await;
+        let open_and_read = async || {
+            rt::sleep(Duration::from_secs(1)).await;
+            let file = one.open(ROOT, ino, RDONLY).await.unwrap();
+            read(&one, &file, ReadHow::default()).await;
+            one.release(file).await;
+            atime(&one, ino).await
+        };
+        let first = open_and_read().await;
+        for _ in 0..2 {
+            assert_eq!(open_and_read().await, first);
+        }
+    });
+}
+
+/// Programs tell by it whether there is something new in a file that they have open.
+#[test]
+fn the_first_read_after_each_change_shows() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let _mount = mount(&one);
+        let file = one.make("f").await;
+        let mut last = Timestamp::default();
+        // In the inode at first, then in chunks; some of it is reported before the read.
+        let changes = [(100, false), (200, false), (2 * CHUNK, false), (2 * CHUNK, true), (2 * CHUNK, false)];
+        for (step, (len, is_synced)) in changes.into_iter().enumerate() {
+            one.put(&file, 0, len, b'x').await;
+            if is_synced {
+                one.fsync(&file, false).await.unwrap();
+            }
+            rt::sleep(Duration::from_secs(1)).await;
+            read(&one, &file, ReadHow::default()).await;
+            let first = atime(&one, file.ino()).await;
+            assert!(first > last, "change {step}");
+            rt::sleep(Duration::from_millis(100)).await;
+            read(&one, &file, ReadHow::default()).await;
+            last = atime(&one, file.ino()).await;
+            assert_eq!(last, first, "change {step}: the second read");
+        }
+        one.set_size(file.ino(), 100).await;
+        rt::sleep(Duration::from_secs(1)).await;
+        read(&one, &file, ReadHow::default()).await;
+        assert!(atime(&one, file.ino()).await > last, "the file was cut");
+        one.release(file).await;
+    });
+}
+
 #[test]
 fn a_time_that_is_set_stands() {
     with_cluster(|cluster| async move {
@@ -94,6 +150,7 @@ fn a_time_that_is_set_stands() {
             rt::sleep(Duration::from_secs(1)).await;
             let set = SetAttr { atime: Some(SetTime::At(given)), ..SetAttr::default() };
             setter.setattr(ROOT, ino, set, None).await.unwrap();
+            assert_eq!(atime(setter, ino).await, given, "set by {name} just now");
             rt::sleep(REPORTED).await;
             assert_eq!(atime(&other, ino).await, given, "set by {name}");
             assert_eq!(atime(&one, ino).await, given, "set by {name}");

@@ -1,12 +1,17 @@
 //! Flags of inodes that one client sets bind all of them.
 
-use super::cluster::{Program, ROOT, with_cluster};
+use super::cluster::{Program, RDONLY, ROOT, with_cluster};
 use client::WriteHow;
 use rt::IoBuf;
-use types::{Credentials, Errno, InodeFlags, InodeId};
+use std::time::Duration;
+use types::{ByteRange, Credentials, Errno, InodeFlags, InodeId};
 
 const WRONLY: u32 = 1;
 const O_APPEND: u32 = 0o2000;
+/// Modes of `fallocate(2)`.
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 0x10;
 const USER: Credentials = Credentials { uid: 1000, gid: 100, pid: 1 };
 
 #[test]
@@ -34,6 +39,61 @@ fn a_file_that_another_client_makes_immutable_is_not_opened_for_writing() {
     });
 }
 
+/// A listing brings leases, and no flags.
+#[test]
+fn flags_of_before_a_recall_are_asked_for_again() {
+    with_cluster(|cluster| async move {
+        let [one, other] = cluster.clients().await;
+        let file = other.make("f").await;
+        let ino = file.ino();
+        other.release(file).await;
+        let known = one.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        assert_eq!((known.ino, one.getattr(ino).await.unwrap().flags), (ino, InodeFlags::NONE));
+        other.set_flags(ROOT, ino, InodeFlags::IMMUTABLE, None).await.unwrap();
+        let lists_with_a_lease = async || {
+            let listing = one.readdir(InodeId::ROOT, 0, 1000, true).await.unwrap();
+            let at = listing.entries.iter().position(|entry| entry.ino == ino).unwrap();
+            listing.trusted_attributes[at]
+        };
+        // A recall leaves nobody a lease unasked for a second.
+        let mut has_lease = false;
+        for _ in 0..10 {
+            rt::sleep(Duration::from_secs(1)).await;
+            has_lease = lists_with_a_lease().await;
+            if has_lease {
+                break;
+            }
+        }
+        assert!(has_lease, "the listing brings no lease");
+        let refused = one.open(ROOT, ino, WRONLY).await;
+        assert_eq!(refused.map(drop).unwrap_err().errno, Errno::EPERM);
+    });
+}
+
+/// The kernel wants to make a file that it doesn't know of, and opens what is there without asking
+/// for its flags.
+#[test]
+fn an_immutable_file_that_is_found_instead_of_being_made_is_not_opened_for_writing() {
+    with_cluster(|cluster| async move {
+        let [one, other] = cluster.clients().await;
+        let file = other.make("f").await;
+        let set = async |flags| other.set_flags(ROOT, file.ino(), flags, None).await.unwrap();
+        let create = async |flags| {
+            let made = one.create(ROOT, InodeId::ROOT, b"f", 0o100_644, 0, flags).await;
+            made.map(|(_, opened)| opened)
+        };
+        set(InodeFlags::IMMUTABLE).await;
+        assert_eq!(create(WRONLY).await.map(drop).unwrap_err().errno, Errno::EPERM);
+        one.release(create(RDONLY).await.unwrap()).await;
+        set(InodeFlags::APPEND).await;
+        assert_eq!(create(WRONLY).await.map(drop).unwrap_err().errno, Errno::EPERM);
+        one.release(create(WRONLY | O_APPEND).await.unwrap()).await;
+        set(InodeFlags::NONE).await;
+        one.release(create(WRONLY).await.unwrap()).await;
+        other.release(file).await;
+    });
+}
+
 #[test]
 fn an_append_only_file_is_only_appended_to() {
     with_cluster(|cluster| async move {
@@ -47,6 +107,10 @@ fn an_append_only_file_is_only_appended_to() {
         let write = async |how| one.write(&log, 0, IoBuf::from_slice(b"yy"), how).await;
         assert_eq!(write(WriteHow::default()).await.unwrap_err().errno, Errno::EPERM);
         assert_eq!(write(WriteHow { append: true, ..WriteHow::default() }).await.unwrap(), 2);
+        for mode in [PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE] {
+            let emptied = one.fallocate(&log, mode, ByteRange::new(0, 50)).await;
+            assert_eq!(emptied.unwrap_err().errno, Errno::EPERM, "mode {mode:#x}");
+        }
         let cut = one.setattr(ROOT, ino, Default::default(), Some(0)).await;
         assert_eq!(cut.unwrap_err().errno, Errno::EPERM);
         assert_eq!(other.getattr(ino).await.unwrap().size, 102);

@@ -406,3 +406,26 @@ fn a_long_file_is_kept_for_whoever_opens_it_while_its_last_writer_goes() {
         assert_eq!(reader.caching(), Caching::Direct, "a copy of the descriptor was closed");
     });
 }
+
+/// What the last use has to report may wait for a storage service that doesn't answer.
+#[test]
+fn a_long_file_is_kept_for_whoever_opens_it_before_its_last_writer_has_reported() {
+    with_cluster(|cluster| async move {
+        for late_us in [0, 2000] {
+            let (one, storage) = cluster.client_to_cut_from_storage().await;
+            let writer = one.make(&format!("late{late_us}")).await;
+            let ino = writer.ino();
+            one.put(&writer, 0, (1 << 20) + 1, b'x').await;
+            one.flush(&writer).await.unwrap();
+            storage.cut();
+            let closer = one.clone();
+            rt::spawn(async move {
+                rt::sleep(Duration::from_micros(late_us)).await;
+                closer.release(writer).await;
+            });
+            let reader = one.open(ROOT, ino, RDONLY).await.unwrap();
+            assert_eq!(reader.caching(), Caching::Kept, "the last writer goes {late_us} us later");
+            storage.mend();
+        }
+    });
+}

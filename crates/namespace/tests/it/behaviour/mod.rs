@@ -4,6 +4,7 @@ mod access_control;
 mod attributes;
 mod background;
 mod chunks;
+mod flags;
 mod inline_content;
 mod moves;
 mod names;

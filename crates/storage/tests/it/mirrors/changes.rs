@@ -52,6 +52,29 @@ fn what_is_answered_is_on_all_copies() {
     });
 }
 
+/// A member that is brought in sync gets the reservation, too.
+#[test]
+fn the_primary_alone_says_what_a_reservation_needs_on_all_that_get_it() {
+    with_members(3, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        cluster.management.set(3, MemberState::NeedsResync);
+        let needs = async |target| {
+            let since = cluster.management.group().since.0;
+            let op = StorageOp::Room { range: ByteRange::new(0, 8192) };
+            let answer = cluster.ask_one(target, (since, Part::Primary), (3, None), op, None).await;
+            let StorageReply::Room(room) = answer.map_err(|error| error.errno)? else {
+                panic!("no room is told")
+            };
+            let others = room.others.iter().map(|other| (other.target.0, other.wanted));
+            Ok::<Vec<(u32, u64)>, Errno>(others.collect())
+        };
+        assert_eq!(needs(1).await, Ok(vec![(2, 4096)]), "one that needs a resync gets nothing yet");
+        cluster.management.set(3, MemberState::Resyncing);
+        assert_eq!(needs(1).await, Ok(vec![(2, 4096), (3, 4096)]));
+        assert_eq!(needs(2).await, Err(Errno::EREMCHG), "it knows nothing of the others");
+    });
+}
+
 #[test]
 fn writes_that_overlap_have_one_order_on_all_copies() {
     with_members(3, |cluster| async move {
