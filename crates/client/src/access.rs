@@ -259,14 +259,14 @@ impl Client {
         Ok(info)
     }
 
-    /// Asks the chunk files of a file.
+    /// Asks the chunk files of a file, except for those that are lost.
     pub(crate) async fn measure(&self, under: Under, layout: &Layout) -> Result<Measured> {
-        let replies = self.on_every_stripe(under, layout, |_| StorageOp::Stat).await?;
+        let replies = self.on_stripes_there_are(under, layout, |_| StorageOp::Stat).await?;
         let mut measured = Measured { end: 0, blocks: 0, mtime: Timestamp::default() };
-        let mut lens = Vec::with_capacity(replies.len());
-        for reply in replies {
+        let mut lens = vec![0; layout.groups.len()];
+        for (stripe, reply) in replies {
             let StorageReply::Stat { len, blocks, mtime, .. } = reply else { continue };
-            lens.push(len);
+            lens[stripe] = len;
             measured.blocks += blocks;
             measured.mtime = measured.mtime.max(mtime);
         }

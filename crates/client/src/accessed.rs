@@ -26,7 +26,8 @@ const MAX_REPORTED: usize = 1000;
 const MAX_NOTED: usize = 65_536;
 /// How long nothing more is noted of a file after a look at its times.
 const QUIET_NS: u64 = 3600 * 1_000_000_000;
-/// The same where access times aren't kept now: a mount may be changed.
+/// The same where access times aren't kept now, and how long it counts whether they are: a mount
+/// may be changed. To ask the mount costs a read of the kernel's table of all mounts.
 const DISABLED_NS: u64 = 1_000_000_000;
 
 /// Files that were read, and when.
@@ -35,6 +36,8 @@ pub(crate) struct Accesses {
     noted: Mutex<Noted>,
     count: AtomicUsize,
     some: rt::sync::Event,
+    /// Whether the mount keeps access times, and until when that counts, on the monotonic clock.
+    keeping: Mutex<Option<(bool, u64)>>,
 }
 
 #[derive(Default)]
@@ -45,6 +48,19 @@ struct Noted {
 }
 
 impl Accesses {
+    /// Whether the mount keeps access times, as it said within the last second.
+    fn keeps(&self, now_ns: u64, ask: impl FnOnce() -> bool) -> bool {
+        let known = *self.keeping.lock();
+        if let Some((keeps, until_ns)) = known
+            && now_ns < until_ns
+        {
+            return keeps;
+        }
+        let keeps = ask();
+        *self.keeping.lock() = Some((keeps, now_ns + DISABLED_NS));
+        keeps
+    }
+
     fn note(&self, ino: InodeId, at: Timestamp) {
         self.change(|noted| {
             if noted.waiting.len() < MAX_NOTED {
@@ -106,7 +122,8 @@ impl Client {
 
     #[cold]
     fn note_first_read(&self, inode: &OpenInode, now_ns: u64) {
-        let keeps = self.face().is_some_and(|face| face.keeps_access_times());
+        let ask = || self.face().is_some_and(|face| face.keeps_access_times());
+        let keeps = self.inodes.accesses.keeps(now_ns, ask);
         let quiet_ns = if keeps { QUIET_NS } else { DISABLED_NS };
         inode.quiet_until_ns.store(now_ns + quiet_ns, Ordering::Relaxed);
         if !keeps {
@@ -175,5 +192,27 @@ impl Content {
             self.atime = now;
         }
         is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_mount_is_asked_once_a_second_whether_it_keeps_access_times() {
+        let (accesses, asked) = (Accesses::default(), Cell::new(0));
+        let keeps = |now_ns, keeps| {
+            let ask = || {
+                asked.set(asked.get() + 1);
+                keeps
+            };
+            accesses.keeps(now_ns, ask)
+        };
+        assert!(keeps(5, true) && keeps(6, false) && keeps(4 + DISABLED_NS, false));
+        assert_eq!(asked.get(), 1);
+        assert!(!keeps(5 + DISABLED_NS, false), "a remount");
+        assert_eq!(asked.get(), 2);
     }
 }

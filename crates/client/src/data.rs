@@ -202,17 +202,24 @@ impl Client {
         self.on_every_known_stripe(under, Chunked::unknown(layout), op).await
     }
 
-    /// Syncs the chunk file of every stripe but those that are lost, side by side.
-    pub(crate) async fn sync_stripes_there_are(&self, under: Under, layout: &Layout) -> Result<()> {
+    /// The same about the chunk files of all stripes but those that are lost; answers with the
+    /// numbers of the stripes.
+    pub(crate) async fn on_stripes_there_are(
+        &self,
+        under: Under,
+        layout: &Layout,
+        op: impl Fn(usize) -> StorageOp,
+    ) -> Result<Vec<(usize, StorageReply)>> {
         let there = layout.groups.iter().enumerate().filter(|(_, group)| !self.is_lost(**group));
         let calls = there.map(|(stripe, &group)| {
-            let chunk_file = layout.chunk_file(under.ino, stripe);
+            let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
             async move {
                 let place = (self.keeper_soon(group).await?, chunk_file);
-                self.store(under, place, StorageOp::Sync, None).await.map(drop)
+                let reply = self.store(under, place, op, None).await?;
+                Ok::<_, Error>((stripe, reply))
             }
         });
-        first_error(rt::join_all(calls.collect()).await)
+        rt::join_all(calls.collect()).await.into_iter().collect()
     }
 
     /// As [`Client::on_every_stripe`], with what is known of each chunk file.
@@ -231,13 +238,16 @@ impl Client {
         rt::join_all(calls.collect()).await.into_iter().collect()
     }
 
-    /// What all chunk files take up.
+    /// What all chunk files take up; those that are lost take up nothing.
     pub(crate) async fn allocated(&self, ino: InodeId, layout: &Layout) -> Result<Allocated> {
-        let replies = self.on_every_stripe(Under::no_lease(ino), layout, |_| StorageOp::Stat).await?;
-        Ok(Allocated::of(replies.into_iter().map(|reply| match reply {
-            StorageReply::Stat { len, blocks, .. } => (blocks, len),
-            _ => (0, 0),
-        })))
+        let replies = self.on_stripes_there_are(Under::no_lease(ino), layout, |_| StorageOp::Stat).await?;
+        let mut stripes = vec![(0, 0); layout.groups.len()];
+        for (stripe, reply) in replies {
+            if let StorageReply::Stat { len, blocks, .. } = reply {
+                stripes[stripe] = (blocks, len);
+            }
+        }
+        Ok(Allocated::of(stripes))
     }
 
     /// The same, and a guess from the file's size for chunk files on targets that can't be asked.

@@ -11,7 +11,7 @@ use crate::data::Keeper;
 use crate::inode::OpenInode;
 use crate::{Client, file_info};
 use types::{Errno, InodeId, Layout, Result};
-use wire::MetaOp;
+use wire::{MetaOp, StorageOp};
 
 /// How often a request is sent in another epoch before its operation begins anew.
 pub(crate) const MAX_RENEWALS: u32 = 8;
@@ -84,7 +84,7 @@ impl Client {
         let Some(layout) = layout else { return Ok(()) };
         // What is read next may be answered by a member that has never heard of the change, which is with the primary. So that one learns first that it is
         // too late for it.
-        self.sync_stripes_there_are(Under { epoch, ..under }, &layout).await?;
+        self.on_stripes_there_are(Under { epoch, ..under }, &layout, |_| StorageOp::Sync).await?;
         let mut content = inode.content.lock();
         content.still(inode.ino, under.era)?;
         // Unless another one has failed meanwhile.

@@ -124,7 +124,12 @@ impl OpenInode {
         if self.content.lock().size <= MAX_CHANGED {
             return;
         }
-        while self.writers.load(Ordering::Relaxed) > 0 && is_within(CLOSING_NS, &self.flushed_ns) {
+        // No longer than after one close: other descriptors may be closed all the time.
+        let until_ns = rt::monotonic_ns().saturating_add(CLOSING_NS);
+        while self.writers.load(Ordering::Relaxed) > 0
+            && is_within(CLOSING_NS, &self.flushed_ns)
+            && rt::monotonic_ns() < until_ns
+        {
             rt::sleep(CLOSING_STEP).await;
         }
     }

@@ -128,6 +128,12 @@ impl Client {
         if self.over().is_none() && self.inodes.is_directory(ino) {
             return Errno::ENOENT;
         }
+        self.errno_of_replaced(credentials)
+    }
+
+    /// What a program is told when a name of a directory, which is there, names something else by now:
+    /// `ESTALE`, upon which the kernel looks the name up again.
+    pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
         self.note_missed(credentials);
         Errno::ESTALE
     }

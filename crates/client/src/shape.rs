@@ -119,7 +119,7 @@ impl Client {
         {
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().still(inode.ino, era)?;
-            let cut = pin!(self.on_every_stripe(under, &layout, cut));
+            let cut = pin!(self.on_stripes_there_are(under, &layout, cut));
             self.change_in_era(inode, era, false, cut).await?;
         }
         // Who was let in meanwhile may have made the file longer, and knows nothing of this cut: the service has settled it.

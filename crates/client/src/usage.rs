@@ -3,7 +3,8 @@
 use crate::introduction::User;
 use crate::{Client, unexpected};
 use parking_lot::Mutex;
-use types::Result;
+use std::time::Duration;
+use types::{Errno, Result};
 use wire::{MetaOp, MetaReply, StoreSpace, Usage};
 
 /// Bytes of a block.
@@ -11,6 +12,9 @@ const BLOCK: u64 = 4096;
 /// For how long the count of inodes is used again: programs look at the room of a file system in
 /// bursts.
 const KEPT_NS: u64 = 1_000_000_000;
+/// How long the metadata services may take to answer: where one is away, `df` shows what they said
+/// last.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// What an inode with its name and all that the store needs beside it takes at least, bytes.
 const BYTES_PER_INODE: u64 = 1024;
 /// With fewer inodes than this, what the store takes says nothing of what one takes.
@@ -67,7 +71,8 @@ impl Client {
         {
             return usage;
         }
-        match self.ask_for_usage().await {
+        let asked = rt::timeout(PATIENCE, Box::pin(self.ask_for_usage())).await;
+        match asked.unwrap_or_else(|| Err(Errno::ETIMEDOUT.into())) {
             Ok(usage) => {
                 *self.usage.0.lock() = Some((rt::monotonic_ns(), usage));
                 usage
@@ -87,7 +92,7 @@ impl Client {
         for answer in rt::join_all(asked.collect()).await {
             match answer?.reply {
                 MetaReply::Usage(one) => {
-                    all.inodes += one.inodes;
+                    all.inodes = all.inodes.saturating_add(one.inodes);
                     all.store = all.store.or(one.store);
                 }
                 other => return Err(unexpected(other)),

@@ -57,6 +57,11 @@ impl Succession {
         self.current().errno_of_gone(credentials, ino)
     }
 
+    /// [`Client::errno_of_replaced`] in the session that there is.
+    pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
+        self.current().errno_of_replaced(credentials)
+    }
+
     /// Opens an inode in the session that there is.
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<File> {
         self.look(async |client: &Arc<Client>| {

@@ -31,11 +31,22 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
         Err(error) => {
             log_failure(core, request, &error);
             if error.errno == Errno::ESTALE {
-                return Err(core.shared.client.errno_of_gone(request.credentials(), request.ino()));
+                let (client, who) = (&core.shared.client, request.credentials());
+                return Err(match is_about_what_a_name_names(&operation) {
+                    true => client.errno_of_replaced(who),
+                    false => client.errno_of_gone(who, request.ino()),
+                });
             }
             Err(for_application(error.errno))
         }
     }
+}
+
+/// Whether `ESTALE` is said of the inode that is found by a name, and not of the directory with the
+/// name, which the kernel has put into the request: of that one, when it is gone, the service says
+/// `ENOENT`.
+fn is_about_what_a_name_names(operation: &Operation<'_>) -> bool {
+    matches!(operation, Operation::Lookup { .. } | Operation::Create { .. })
 }
 
 /// What an application sees: no numbers that the parts of weft use between themselves, and none that
@@ -153,6 +164,14 @@ mod tests {
         }
         for known in [Errno::ENOENT, Errno::ENOSPC, Errno::EDQUOT, Errno::ESTALE, Errno::ETIMEDOUT] {
             assert_eq!(for_application(known), known);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_replaced_all_the_time_is_looked_up_again() {
+        assert!(is_about_what_a_name_names(&Operation::Lookup { name: b"f" }));
+        for in_directory in [Operation::Unlink { name: b"f" }, Operation::Rmdir { name: b"f" }] {
+            assert!(!is_about_what_a_name_names(&in_directory));
         }
     }
 

@@ -92,3 +92,23 @@ fn a_file_of_a_dead_writer_is_settled_without_a_lost_group() {
         assert!(failed <= 1 && read.iter().flatten().any(|len| *len == CHUNK), "{read:?}");
     });
 }
+
+/// What a writer has changed of the parts that are left comes to the metadata service.
+#[test]
+fn a_file_that_is_open_for_writing_is_reported_without_a_lost_group() {
+    with_cluster(async |cluster| {
+        let (client, other) = (cluster.client().await, cluster.client().await);
+        let file = client.make("a").await;
+        client.put(&file, 0, 3 * CHUNK, 1).await;
+        let ino = file.ino();
+        lose(&cluster);
+        let (read, _) = chunks(&client, &file).await;
+        let lost = lost_chunk(&read);
+        // Behind the end, so that what other targets may have taken of it is to be cut.
+        let beyond = client.try_put(&file, (GROUPS.len() + lost) * CHUNK, 10, 2).await;
+        assert_eq!(beyond.unwrap_err().errno, Errno::EIO);
+        client.put(&file, (lost + 1) % GROUPS.len() * CHUNK, 10, 2).await;
+        client.shutdown().await.unwrap();
+        assert_eq!(other.size(ino).await, 3 * CHUNK as u64);
+    });
+}

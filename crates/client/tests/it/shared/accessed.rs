@@ -136,6 +136,29 @@ fn the_first_read_after_each_change_shows() {
 }
 
 #[test]
+fn the_first_read_after_a_change_that_was_reported_shows_again() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let _mount = mount(&one);
+        for len in [100, 2 * CHUNK] {
+            let file = one.make(&format!("f{len}")).await;
+            let mut before = Timestamp::default();
+            for turn in 0..3 {
+                one.put(&file, 0, len, b'x').await;
+                one.fsync(&file, false).await.unwrap();
+                rt::sleep(Duration::from_secs(1)).await;
+                read(&one, &file, ReadHow::default()).await;
+                let now = atime(&one, file.ino()).await;
+                assert!(now > before, "turn {turn} of {len} bytes");
+                before = now;
+                rt::sleep(Duration::from_secs(1)).await;
+            }
+            one.release(file).await;
+        }
+    });
+}
+
+#[test]
 fn a_time_that_is_set_stands() {
     with_cluster(|cluster| async move {
         let [one, other] = cluster.clients().await;

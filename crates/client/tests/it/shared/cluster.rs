@@ -170,11 +170,6 @@ impl Cluster {
         clients::start(ClientOptions { write_behind: true, ..options }).await
     }
 
-    /// A client with a way of its own to the metadata service.
-    pub(crate) async fn client_to_names_over(&self, names: MetaHandler) -> Arc<Client> {
-        clients::start(self.options_over(names, self.slow_storage())).await
-    }
-
     /// One that keeps small writes for a moment.
     pub(crate) async fn client_that_keeps(
         &self,

@@ -5,6 +5,7 @@
 mod accessed;
 mod appends;
 mod behind;
+mod closed;
 mod cluster;
 mod company;
 mod directories;
@@ -31,4 +32,5 @@ mod silence;
 mod sizes;
 mod storm;
 mod twin;
+mod usage;
 mod writers;

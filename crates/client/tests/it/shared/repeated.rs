@@ -238,7 +238,7 @@ fn a_truncation_whose_answer_is_lost_is_applied_once() {
             again: Event::new(),
             cuts: Mutex::new(0),
         });
-        let two = cluster.client_to_names_over(way.clone()).await;
+        let two = cluster.client_through(way.clone()).await;
         let file = two.make("f").await;
         two.put(&file, 0, 2 * CHUNK, b'x').await;
         let program = two.clone();
