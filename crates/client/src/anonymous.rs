@@ -37,7 +37,7 @@ impl Client {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         map.exports.iter().any(|rule| match rule.export.squash {
             Squash::None => false,
-            Squash::Root => user.uid == 0 || user.gid == 0,
+            Squash::Root => user.uid == 0 || user.gid == 0 || user.is_unknown(),
             Squash::All => true,
         })
     }

@@ -57,6 +57,12 @@ pub trait Invalidate: Send + Sync {
         false
     }
 
+    /// Whether ids of users may be mapped before requests come. Then the kernel alone knows who
+    /// asks, and has checked what it passes on.
+    fn maps_ids(&self) -> bool {
+        false
+    }
+
     /// What is known of the user of a thread that is waiting for an answer, beyond its ids. `None` when the thread can't be seen, or acts for
     /// another user. It may read a file of the kernel's.
     fn standing(&self, credentials: Credentials) -> Option<Standing> {

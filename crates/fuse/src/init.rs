@@ -68,6 +68,12 @@ impl Agreement {
         self.flags & DIRECT_IO_ALLOW_MMAP != 0
     }
 
+    /// True if views of the mount may have their ids mapped: only requests that make an inode
+    /// come with ids then, which are mapped already.
+    pub fn maps_ids(&self) -> bool {
+        self.flags & ALLOW_IDMAP != 0
+    }
+
     /// True if directories need no OPENDIR.
     pub fn without_opendir(&self) -> bool {
         self.flags & NO_OPENDIR_SUPPORT != 0
@@ -89,9 +95,22 @@ pub fn offered(request: &InitIn) -> u64 {
     u64::from(request.flags) | u64::from(high) << 32
 }
 
-/// Answers an INIT. `uring`: take requests over io_uring if the kernel offers it. `is_shared`: other clients use the same file system. An error for a kernel that
-/// is too old.
-pub fn negotiate(request: &InitIn, uring: bool, is_shared: bool) -> Result<Handshake, Error> {
+/// What a mount wants of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// Take requests over io_uring if the kernel offers it.
+    pub uring: bool,
+    /// Other clients use the same file system.
+    pub is_shared: bool,
+    /// Allow views of the mount with mapped ids.
+    pub idmap: bool,
+}
+
+/// Answers an INIT.
+///
+/// # Errors
+/// `EPROTO` for a kernel that is too old, `EOPNOTSUPP` for one that can't map the ids of FUSE mounts.
+pub fn negotiate(request: &InitIn, wish: Wish) -> Result<Handshake, Error> {
     if request.major > abi::MAJOR {
         return Ok(Handshake::AskAgain(InitOut {
             major: abi::MAJOR,
@@ -104,8 +123,15 @@ pub fn negotiate(request: &InitIn, uring: bool, is_shared: bool) -> Result<Hands
         return Err(Error::new(Errno::EPROTO, format!("the kernel speaks FUSE {major}.{minor}"))
             .hint(format!("{}.{} is needed: Linux 5.4 or later", abi::MAJOR, abi::MINOR_OLDEST)));
     }
-    let mut wanted = if uring { WANTED | OVER_IO_URING } else { WANTED };
-    if is_shared {
+    if wish.idmap && offered(request) & ALLOW_IDMAP == 0 {
+        return Err(Error::new(Errno::EOPNOTSUPP, "this kernel can't map the ids of FUSE mounts")
+            .hint("Linux 6.12 or later can; without idmap it can be mounted here"));
+    }
+    let mut wanted = if wish.uring { WANTED | OVER_IO_URING } else { WANTED };
+    if wish.idmap {
+        wanted |= ALLOW_IDMAP;
+    }
+    if wish.is_shared {
         // A directory that is opened without a request has its listing kept by the kernel, which looks at the times that it knows and asks nobody.
         wanted &= !NO_OPENDIR_SUPPORT;
     }
@@ -143,8 +169,10 @@ mod tests {
         }
     }
 
+    const PLAIN: Wish = Wish { uring: true, is_shared: false, idmap: false };
+
     fn agree(minor: u32, flags: u64, uring: bool) -> (Agreement, InitOut) {
-        match negotiate(&request(minor, flags), uring, false) {
+        match negotiate(&request(minor, flags), Wish { uring, ..PLAIN }) {
             Ok(Handshake::Done(agreement, reply)) => (agreement, reply),
             other => panic!("{other:?}"),
         }
@@ -164,10 +192,22 @@ mod tests {
 
     #[test]
     fn beside_other_clients_directories_are_opened_by_requests() {
-        match negotiate(&request(45, u64::MAX), true, true) {
+        match negotiate(&request(45, u64::MAX), Wish { is_shared: true, ..PLAIN }) {
             Ok(Handshake::Done(agreement, _)) => assert!(!agreement.without_opendir()),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn ids_are_mapped_only_on_request_and_by_kernels_that_can() {
+        assert!(!agree(45, u64::MAX, true).0.maps_ids());
+        let wish = Wish { idmap: true, ..PLAIN };
+        match negotiate(&request(45, u64::MAX), wish) {
+            Ok(Handshake::Done(agreement, _)) => assert!(agreement.maps_ids()),
+            other => panic!("{other:?}"),
+        }
+        let refused = negotiate(&request(40, u64::MAX & !ALLOW_IDMAP), wish).unwrap_err();
+        assert_eq!(refused.errno, Errno::EOPNOTSUPP);
     }
 
     #[test]
@@ -203,9 +243,9 @@ mod tests {
     #[test]
     fn other_majors() {
         let newer = InitIn { major: 8, minor: 0, ..Default::default() };
-        assert!(matches!(negotiate(&newer, true, false), Ok(Handshake::AskAgain(InitOut { major: 7, .. }))));
+        assert!(matches!(negotiate(&newer, PLAIN), Ok(Handshake::AskAgain(InitOut { major: 7, .. }))));
         let older = InitIn { major: 6, minor: 99, ..Default::default() };
-        assert_eq!(negotiate(&older, true, false).unwrap_err().errno, Errno::EPROTO);
-        assert_eq!(negotiate(&request(30, u64::MAX), true, false).unwrap_err().errno, Errno::EPROTO);
+        assert_eq!(negotiate(&older, PLAIN).unwrap_err().errno, Errno::EPROTO);
+        assert_eq!(negotiate(&request(30, u64::MAX), PLAIN).unwrap_err().errno, Errno::EPROTO);
     }
 }

@@ -4,7 +4,7 @@ use crate::abi::{self, InHeader, InitIn, OutHeader, bytes_of};
 use crate::callers::Callers;
 use crate::dispatch::OpenFile;
 use crate::handles::Handles;
-use crate::init::{Agreement, Handshake, negotiate};
+use crate::init::{Agreement, Handshake, Wish, negotiate};
 use crate::locks::{Holders, Interrupts};
 use crate::mount::{Mount, MountHow, errno};
 use crate::notify::{self, Notifier};
@@ -50,6 +50,9 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Users other than the one that mounts may use it; the kernel checks permissions either way.
     pub allow_other: bool,
+    /// Views of the mount may have their ids mapped (`mount_setattr(2)`); the kernel alone checks
+    /// permissions then.
+    pub idmap: bool,
     /// Requests under way per processor; cut to what 512 MiB of buffers hold, and at least 4.
     pub depth: usize,
 }
@@ -63,6 +66,7 @@ impl MountOptions {
             transport: Transport::Auto,
             read_only: false,
             allow_other: true,
+            idmap: false,
             depth: DEFAULT_DEPTH,
         }
     }
@@ -120,7 +124,8 @@ impl Session {
         let mount = Mount::new(&options.mountpoint, &how)?;
         // Other clients use the same file system: what the kernel keeps is taken back when they change it.
         let is_shared = !client.current().is_alone();
-        let agreement = match handshake(&mount, wants_uring, is_shared) {
+        let wish = Wish { uring: wants_uring, is_shared, idmap: options.idmap };
+        let agreement = match handshake(&mount, wish) {
             Ok(agreement) if options.transport == Transport::Uring && !agreement.over_uring() => {
                 Err(transport::uring_missing())
             }
@@ -296,6 +301,10 @@ impl Invalidate for Shared {
         self.mount.keeps_access_times()
     }
 
+    fn maps_ids(&self) -> bool {
+        self.agreement.maps_ids()
+    }
+
     fn standing(&self, credentials: Credentials) -> Option<Standing> {
         standing::of_requester(credentials)
     }
@@ -351,7 +360,7 @@ fn give_up(mount: &Mount) {
 }
 
 /// Answers INIT.
-fn handshake(mount: &Mount, uring: bool, is_shared: bool) -> Result<Agreement> {
+fn handshake(mount: &Mount, wish: Wish) -> Result<Agreement> {
     let mut buf = vec![0; INIT_BUFFER];
     loop {
         let len = match sys::read(mount.device(), &mut buf) {
@@ -366,7 +375,7 @@ fn handshake(mount: &Mount, uring: bool, is_shared: bool) -> Result<Agreement> {
         buf[len..].fill(0);
         let init: InitIn =
             abi::read(&buf[size_of::<InHeader>()..]).expect("the buffer is longer than header and struct");
-        let answer = negotiate(&init, uring, is_shared)?;
+        let answer = negotiate(&init, wish)?;
         let body = match &answer {
             Handshake::AskAgain(body) | Handshake::Done(_, body) => bytes_of(body),
         };

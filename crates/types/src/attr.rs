@@ -146,3 +146,14 @@ pub struct Credentials {
     /// Process id, for lock owners and messages.
     pub pid: u32,
 }
+
+impl Credentials {
+    /// Takes the place of ids that a client's kernel keeps to itself (`FUSE_INVALID_UIDGID` of
+    /// Linux's `include/uapi/linux/fuse.h`). No user has this id.
+    pub const UNKNOWN_ID: u32 = u32::MAX;
+
+    /// Whether the client's kernel keeps the user to itself.
+    pub fn is_unknown(&self) -> bool {
+        self.uid == Credentials::UNKNOWN_ID
+    }
+}

@@ -93,7 +93,8 @@ impl Export {
         match self.squash {
             Squash::None => user,
             Squash::All => self.anonymous(user),
-            Squash::Root if user.uid == 0 => self.anonymous(user),
+            // A user whom the client's kernel keeps to itself can be root.
+            Squash::Root if user.uid == 0 || user.is_unknown() => self.anonymous(user),
             Squash::Root if user.gid == 0 => Credentials { gid: self.anon_gid, ..user },
             Squash::Root => user,
         }

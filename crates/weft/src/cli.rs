@@ -158,6 +158,9 @@ pub struct UpArgs {
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
+    /// Let containers see this mount with mapped ids (idmapped mounts, Linux 6.12)
+    #[arg(long)]
+    pub idmap: bool,
     /// Daily copies of the metadata that are kept; 0: none are made
     #[arg(long, value_name = "N", default_value_t = crate::assembly::DEFAULT_KEPT)]
     pub backups: u32,
@@ -221,6 +224,7 @@ impl UpArgs {
             ("--detach", self.detach),
             ("--no-server-cache", self.no_server_cache),
             ("--read-only", self.read_only),
+            ("--idmap", self.idmap),
             ("--detached", self.detached),
         ];
         line.extend(flags.iter().filter(|(_, set)| *set).map(|(name, _)| OsString::from(name)));

@@ -43,6 +43,8 @@ pub struct MountOptions {
     pub remount: bool,
     /// Flags of mount(2).
     pub flags: MountFlags,
+    /// Whether views of the mount may have their ids mapped.
+    pub idmap: bool,
     /// Number of targets of a new cluster.
     pub targets: Option<u16>,
     /// Their directories.
@@ -82,6 +84,7 @@ impl MountOptions {
         let mut options = MountOptions {
             remount: false,
             flags: MountFlags::empty(),
+            idmap: false,
             targets: None,
             target_dir: vec![],
             transport: Transport::default(),
@@ -100,7 +103,7 @@ impl MountOptions {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             if !options.take(name, value).ok_or_else(|| bad_value(name, value))? && !sloppy {
                 return Err(Error::new(Errno::EINVAL, format!("unknown mount option {word:?}")).hint(
-                    "weft knows ro, rw, transport=auto|uring|dev and no-server-cache; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME, no-shared-memory and write-behind",
+                    "weft knows ro, rw, idmap, transport=auto|uring|dev and no-server-cache; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME, no-shared-memory and write-behind",
                 ));
             }
             let noted = |names: &[&str]| names.contains(&name).then(|| name.to_string());
@@ -114,6 +117,7 @@ impl MountOptions {
     fn take(&mut self, name: &str, value: &str) -> Option<bool> {
         match name {
             "remount" => self.remount = true,
+            "idmap" => self.idmap = true,
             "targets" => self.targets = Some(value.parse().ok().filter(|n| *n > 0)?),
             "target-dir" => self.target_dir.push(Some(value).filter(|v| !v.is_empty())?.into()),
             "transport" => self.transport = Transport::from_str(value, false).ok()?,
@@ -151,6 +155,7 @@ impl MountOptions {
             durability: self.durability,
             no_server_cache: self.no_server_cache,
             read_only: self.flags.contains(MountFlags::RDONLY),
+            idmap: self.idmap,
             backups: self.backups,
             detached: false,
         })
@@ -171,6 +176,7 @@ impl MountOptions {
             network: vec![],
             rack: self.rack.clone(),
             read_only: self.flags.contains(MountFlags::RDONLY),
+            idmap: self.idmap,
             transport: self.transport,
             no_server_cache: self.no_server_cache,
             write_behind: self.write_behind,
@@ -253,10 +259,11 @@ mod tests {
     fn a_cluster_file_is_mounted_as_a_client() {
         let client = |text: &str| parse(text).unwrap().mount(Path::new("/c.toml"), Path::new("/m"));
         let mount =
-            client("ro,_netdev,timeout=20,rack=r1,no-shared-memory,write-behind,transport=dev").unwrap();
+            client("ro,idmap,_netdev,timeout=20,rack=r1,no-shared-memory,write-behind,transport=dev").unwrap();
         assert_eq!((mount.cluster, mount.mountpoint, mount.timeout), ("/c.toml".into(), "/m".into(), 20));
         assert_eq!((mount.rack.as_deref(), mount.transport), (Some("r1"), Transport::Dev));
-        assert!(mount.read_only && mount.no_shared_memory && mount.write_behind && !mount.foreground);
+        assert!(mount.read_only && mount.idmap && mount.no_shared_memory && mount.write_behind);
+        assert!(!mount.foreground && !client("rw").unwrap().idmap);
         assert_eq!(client("defaults").unwrap().timeout, DEFAULT_TIMEOUT_S);
         let error = client("backups=3").unwrap_err();
         assert!(error.message.contains("backups is for a state directory, and /c.toml is"), "{error}");

@@ -218,6 +218,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::PROMISE_TESTS,
     machines::BEHIND_TESTS,
     machines::MAPPED_TESTS,
+    machines::IDMAPPED_TESTS,
     machines::RANGE_TESTS,
     machines::ADDRESS_TESTS,
 ];

@@ -47,6 +47,7 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const ALLOW_IDMAP: u64 = 1 << 40;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 

@@ -168,6 +168,7 @@ fn mount_options(args: &UpArgs) -> MountOptions {
         source: args.dir.display().to_string(),
         transport: fuse_transport(args.transport),
         read_only: args.read_only,
+        idmap: args.idmap,
         ..MountOptions::at(&args.mount)
     }
 }

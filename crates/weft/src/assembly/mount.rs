@@ -24,7 +24,7 @@ use std::pin::Pin;
 use std::process::Child;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use types::{ClusterMap, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId};
+use types::{ClusterMap, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId, Squash};
 use wire::{MgmtReply, MgmtRequest};
 
 /// How long the end of a session may take beyond the time-out of one request: what was asked of servers that answer is through by then.
@@ -118,6 +118,31 @@ impl MountHow {
             shared_memory: !args.no_shared_memory,
         }
     }
+}
+
+/// How the kernel is to mount it.
+///
+/// # Errors
+/// `EPERM` for ids that may be mapped where a rule squashes users: the services have to know who asks.
+fn fuse_options(args: &MountArgs, export: &Export) -> Result<MountOptions> {
+    if args.idmap && export.squash != Squash::None {
+        let message = format!(
+            "{} can't be mounted with idmap: a rule of the cluster squashes users of this client",
+            args.mountpoint.display()
+        );
+        return Err(Error::new(Errno::EPERM, message)
+            .hint("mount it without idmap, or let an administrator change the rule (weft export list)"));
+    }
+    // As a line of fstab names it: `mount -a` sees by it that the line is mounted.
+    let source = std::path::absolute(&args.cluster).unwrap_or_else(|_| args.cluster.clone());
+    Ok(MountOptions {
+        source: source.display().to_string(),
+        transport: fuse_transport(args.transport),
+        // The kernel then refuses changes by itself; the services do so in any case.
+        read_only: args.read_only || export.access == ExportAccess::Ro,
+        idmap: args.idmap,
+        ..MountOptions::at(&args.mountpoint)
+    })
 }
 
 impl MountPlan {
@@ -224,21 +249,13 @@ impl MountProcess {
     pub fn start(args: &MountArgs, file: ClusterFile) -> Result<MountProcess> {
         prepare_process()?;
         let stops = Stops::listen()?;
-        // As a line of fstab names it: `mount -a` sees by it that the line is mounted.
-        let source = std::path::absolute(&args.cluster).unwrap_or_else(|_| args.cluster.clone());
-        let source = source.display().to_string();
         let how = MountHow::of(args, &file);
         let plan = MountPlan::new(&how, file)?;
         let own_rack = plan.own_rack.clone();
         let core = BackgroundCore::<ClientServices>::start(plan)?;
-        let options = MountOptions {
-            source,
-            transport: fuse_transport(args.transport),
-            // The kernel then refuses changes by itself; the services do so in any case.
-            read_only: args.read_only || core.services().export.access == ExportAccess::Ro,
-            ..MountOptions::at(&args.mountpoint)
-        };
-        let session = match Session::mount_sessions(core.services().client.clone(), options) {
+        let session = fuse_options(args, &core.services().export)
+            .and_then(|options| Session::mount_sessions(core.services().client.clone(), options));
+        let session = match session {
             Ok(session) => Arc::new(session),
             Err(error) => {
                 core.shut_down()?;
@@ -314,4 +331,28 @@ pub fn unreachable(file: &ClusterFile, cause: Error) -> Error {
     );
     Error::new(Errno::ETIMEDOUT, message)
         .hint("check that weft serve runs on the management node, and the way there (ping, firewall)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount_options;
+    use std::path::Path;
+
+    #[test]
+    fn ids_are_not_mapped_where_a_rule_squashes_users() {
+        let args = |options: &str| {
+            let options = mount_options::MountOptions::parse(&[options.to_string()], false).unwrap();
+            options.mount(Path::new("/cluster.toml"), Path::new("/m")).unwrap()
+        };
+        let plain = Export::default();
+        assert!(fuse_options(&args("idmap"), &plain).unwrap().idmap);
+        for squash in [Squash::Root, Squash::All] {
+            let squashed = Export { squash, ..plain };
+            let refused = fuse_options(&args("idmap"), &squashed).unwrap_err();
+            assert_eq!(refused.errno, Errno::EPERM);
+            assert!(refused.message.contains("/m can't be mounted with idmap"), "{refused}");
+            assert!(!fuse_options(&args("rw"), &squashed).unwrap().idmap);
+        }
+    }
 }

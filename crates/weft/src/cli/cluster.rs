@@ -587,6 +587,11 @@ pub struct MountArgs {
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
+    /// Let containers see this mount with mapped ids (idmapped mounts, Linux 6.12)
+    ///
+    /// Permissions are checked by the kernel of this machine alone then, and not by the metadata service too.
+    #[arg(long)]
+    pub idmap: bool,
     /// How requests come from the kernel
     #[arg(long, value_enum, default_value_t)]
     pub transport: Transport,
@@ -643,6 +648,7 @@ impl MountArgs {
         }
         let flags = [
             ("--read-only", self.read_only),
+            ("--idmap", self.idmap),
             ("--no-server-cache", self.no_server_cache),
             ("--write-behind", self.write_behind),
             ("--no-shared-memory", self.no_shared_memory),

@@ -1,0 +1,162 @@
+//! A view of a mount whose ids are mapped, as containers without root get it.
+
+use super::super::cleanup::{self, Resource};
+use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq, skip};
+use super::super::stage::Stage;
+use super::super::{Scope, TestCase};
+use super::{Cluster, Shape};
+use crate::{process, sys};
+use std::fs::{self, File, Permissions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+pub(in super::super) const TESTS: &[TestCase] =
+    &[TestCase { name: "idmapped_mount", scope: Scope::Own, minutes: 2, run: idmapped_mount }];
+
+const OPTIONS: &[&str] = &["--idmap"];
+const DEADLINE: Duration = Duration::from_secs(60);
+/// First Linux that maps the ids of FUSE mounts.
+const FIRST_LINUX: (u32, u32) = (6, 12);
+/// User 0 of the container on this machine.
+const FIRST_ID: u32 = 100_000;
+const IDS: u32 = 65_536;
+/// A user of the container, and on this machine.
+const USER: u32 = 1000;
+
+/// A user namespace, as a container without root has it, while it is needed.
+struct Namespace {
+    holder: Child,
+}
+
+impl Namespace {
+    fn new() -> TestResult<Namespace> {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "sh", "-c", "echo; read line"]);
+        let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().at("unshare")?;
+        let mut line = String::new();
+        let printed = holder.stdout.take().expect("it is piped");
+        BufReader::new(printed).read_line(&mut line).at("what unshare prints")?;
+        let namespace = Namespace { holder };
+        if line.is_empty() {
+            return skip("no user namespace can be made");
+        }
+        for map in ["uid_map", "gid_map"] {
+            let path = namespace.folder().join(map);
+            fs::write(&path, format!("0 {FIRST_ID} {IDS}")).at(path.display())?;
+        }
+        Ok(namespace)
+    }
+
+    fn folder(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}", self.holder.id()))
+    }
+
+    /// Runs a script as a user of the container.
+    fn run(&self, user: u32, script: &str, folder: &Path) -> Result<String, String> {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--user={}", self.folder().join("ns/user").display()));
+        command.args(["--setuid", &user.to_string(), "--setgid", &user.to_string()]);
+        command.args(["sh", "-ec", script]).current_dir(folder);
+        process::run_ok(&mut command, DEADLINE).map(|said| said.stdout)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // It ends with its input.
+        drop(self.holder.stdin.take());
+        drop(self.holder.wait());
+    }
+}
+
+/// `major.minor` of the kernel.
+fn linux() -> TestResult<(u32, u32)> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").at("osrelease")?;
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse().ok());
+    Ok((numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)))
+}
+
+/// Owner, group, mode and name of everything below a folder.
+fn list(folder: &Path) -> TestResult<String> {
+    let mut find = Command::new("find");
+    find.args([".", "-mindepth", "1", "-printf", "%U %G %m %P\\n"]).current_dir(folder);
+    let found = process::run_ok(&mut find, DEADLINE).map_err(Failure::from)?.stdout;
+    let mut lines: Vec<&str> = found.lines().collect();
+    lines.sort_unstable();
+    Ok(lines.join("\n"))
+}
+
+/// A tar file with files of several users of a container.
+fn archive(folder: &Path) -> TestResult<PathBuf> {
+    let tree = folder.join("tree");
+    fs::create_dir_all(tree.join("etc")).at(tree.display())?;
+    let files = [("etc/passwd", 0, 0, 0o644), ("mail", 5, 5, 0o600), ("home", USER, USER, 0o640)];
+    for (name, uid, gid, mode) in files {
+        let path = tree.join(name);
+        fs::write(&path, name).at(path.display())?;
+        chown(&path, Some(uid), Some(gid)).at(path.display())?;
+        fs::set_permissions(&path, Permissions::from_mode(mode)).at(path.display())?;
+    }
+    let archive = folder.join("image.tar");
+    let mut tar = Command::new("tar");
+    tar.arg("-cf").arg(&archive).arg("-C").arg(&tree).args(["etc", "mail", "home"]);
+    process::run_ok(&mut tar, DEADLINE)?;
+    Ok(archive)
+}
+
+/// A container without root unpacks an image: the files belong to the users of the image. Its users
+/// have the rights of theirs, and no others.
+fn idmapped_mount(stage: &Stage) -> TestResult {
+    if linux()? < FIRST_LINUX {
+        return skip("this kernel can't map the ids of FUSE mounts");
+    }
+    let namespace = Namespace::new()?;
+    let outside = stage.scratch("idmapped")?;
+    fs::set_permissions(&outside, Permissions::from_mode(0o755)).at(outside.display())?;
+    let archive = archive(&outside)?;
+    let shape = Shape { metadata: 0, storage: 1, clients: 2, timeout: None };
+    let cluster = Cluster::build_mounted(stage, "idmapped", shape, OPTIONS)?;
+    let folders = cluster.shared_folder("container")?;
+    let view = outside.join("view");
+    fs::create_dir(&view).at(view.display())?;
+    let mapping = File::open(namespace.folder().join("ns/user")).at("the user namespace")?;
+    cleanup::hold(Resource::Disk(view.clone()));
+    sys::mount_idmapped(&folders[0], &view, &mapping).at("mount_setattr")?;
+
+    let unpack = format!("umask 022; tar -xpf '{}' && mkdir own && echo 1 > own/by-root", archive.display());
+    namespace.run(0, &unpack, &view)?;
+    let expected = format!(
+        "0 0 644 etc/passwd\n0 0 644 own/by-root\n0 0 755 etc\n0 0 755 own\n5 5 600 mail\n{USER} {USER} 640 home"
+    );
+    ensure_eq!(list(&folders[1])?, expected, "what another mount shows");
+    let mapped = |id: u32| (FIRST_ID + id).to_string();
+    let shown = list(&view)?;
+    for (id, name) in [(0, "755 own"), (5, "600 mail"), (USER, "640 home")] {
+        let line = format!("{0} {0} {name}", mapped(id));
+        ensure!(shown.lines().any(|shown| shown == line), "the view shows {shown:?}, without {line:?}");
+    }
+
+    // Root of the container gives a folder away, and may still change what is in it.
+    namespace.run(0, &format!("chown {USER}:{USER} own && chmod 700 own && echo 2 > own/two"), &view)?;
+    namespace.run(USER, "echo 3 > own/three && mv own/two own/2 && rm own/by-root && cat home", &view)?;
+    let own = list(&folders[1].join("own"))?;
+    ensure_eq!(own, format!("0 0 644 2\n{USER} {USER} 644 three"), "what a user of the container has made");
+    for (user, refused) in [(USER, "cat mail"), (USER, "rm etc/passwd"), (7, "echo 4 > own/four"), (7, "ls own")]
+    {
+        let said = namespace.run(user, refused, &view);
+        ensure!(said.is_err(), "user {user} of the container may do {refused}: {said:?}");
+    }
+    // The same id without the mapping is somebody else.
+    let mut as_user = Command::new("setpriv");
+    as_user.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_string()]);
+    as_user.args(["cat", "own/three"]).current_dir(&view);
+    ensure!(process::run_ok(&mut as_user, DEADLINE).is_err(), "user {USER} of this machine reads the container's file");
+
+    process::run_ok(Command::new("umount").arg(&view), DEADLINE)?;
+    cleanup::released(&Resource::Disk(view));
+    drop(namespace);
+    cluster.stop()
+}
