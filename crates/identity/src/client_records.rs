@@ -179,7 +179,8 @@ impl ClientRecords {
         let number = self.next_number(now);
         let at = self.position(name).map_err(|_| Error::UnknownClient { name: name.to_string() })?;
         let record = &mut self.records[at];
-        if present.issue_number().unwrap_or(0) <= record.revoked {
+        // One without a number is older than all that have one.
+        if record.revoked > 0 && present.issue_number().unwrap_or(0) <= record.revoked {
             return Err(Error::RevokedClient { name: name.to_string() });
         }
         let validity = record.validity(now);
@@ -212,8 +213,10 @@ impl ClientRecords {
         let number = self.next_number(now);
         self.last = number;
         let record = &mut self.records[at];
+        // The same holds for their ends: one that was issued until now ends by this time.
+        let latest = record.validity(now).until;
         record.revoked = number;
-        record.revoked_ends = record.revoked_ends.max(record.expires);
+        record.revoked_ends = record.revoked_ends.max(record.expires).max(latest);
         Ok(())
     }
 

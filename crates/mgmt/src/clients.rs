@@ -19,8 +19,11 @@ impl Management {
         self.gate()?.revoke_client(name, rt::now().secs)?;
         tracing::warn!(client = name, "an administrator revokes the certificates of a client");
         self.refresh().await?;
-        let sessions = self.end_sessions_of(name).await?;
+        let not_ended = |cause: Error| refusal::sessions_go_on(name, &cause);
+        let mut sessions = self.end_sessions_of(name).await.map_err(not_ended)?;
         let unaware = self.await_awareness().await;
+        // Until then a service may have let the client begin another one.
+        sessions.extend(self.end_sessions_of(name).await.map_err(not_ended)?);
         Ok(MgmtReply::Revoked(RevocationInfo { sessions, unaware }))
     }
 

@@ -133,7 +133,9 @@ impl Reachability {
 
     fn address_mut(&mut self, probe: &DueProbe) -> Option<&mut Address> {
         let probed = self.nodes.get_mut(&probe.node).filter(|probed| probed.instance == probe.instance)?;
-        probed.addresses.iter_mut().find(|address| address.text == probe.address)
+        // Not by its text alone: a node may announce one twice.
+        let address = probed.addresses.get_mut(probe.index as usize)?;
+        (address.text == probe.address).then_some(address)
     }
 
     /// Notes what became of a try. Returns whether that is another outcome than before.

@@ -106,6 +106,15 @@ pub(crate) fn no_proven_names(clients: &ExportClients) -> Error {
     .hint("the cluster's protection is plain (node.toml): write rules for networks")
 }
 
+/// A client is revoked, which stays so.
+pub(crate) fn sessions_go_on(client: &str, cause: &Error) -> Error {
+    let message =
+        format!("client {client} is refused from now on, but its sessions are not ended: {}", cause.message);
+    Error::new(cause.errno, message).hint(format!(
+        "weft health shows what is in the way; then weft client revoke {client} again ends them"
+    ))
+}
+
 pub(crate) fn foreign_name(node: &Node, name: &str) -> Error {
     let message =
         format!("{name:?} is not a name that the cluster map knows of node {} ({})", node.id, node.name);

@@ -65,7 +65,7 @@ impl Roster {
     pub fn join(&mut self, join: &Join, host: &Host, now_s: i64) -> Result<Node> {
         let who = if join.name.is_empty() { "the new node" } else { &join.name };
         check_version(who, &join.version, &host.version)?;
-        check_clock(who, join.clock_s - now_s)?;
+        check_clock(who, join.clock_s.saturating_sub(now_s))?;
         if join.roles.is_empty() || join.roles.contains(&Role::Mgmt) {
             return Err(refusal::unsupported_roles(&join.roles));
         }
@@ -100,7 +100,7 @@ impl Roster {
         let node = self.known_node(ask.node)?;
         let who = format!("node {} ({})", node.id, node.name);
         check_version(&who, &ask.version, &host.version)?;
-        check_clock(&who, ask.clock_s - now_s)?;
+        check_clock(&who, ask.clock_s.saturating_sub(now_s))?;
         self.check_addresses(ask.node, &ask.addresses)?;
         let others = liveness.seen(ask.node).is_some_and(|seen| seen.instance != ask.instance);
         // At the same address it can only be the successor of a process that has died.

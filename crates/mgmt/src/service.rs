@@ -60,7 +60,7 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
                 }
                 MgmtRequest::ReportUnreachable { member, nodes } => {
                     let place = caller.address.inet().map_or_else(String::new, |at| at.ip().to_string());
-                    self.note_report(caller.client, (&member, &place), nodes)
+                    self.note_report(caller.client, (&reporter(caller, member), &place), nodes)
                 }
                 request => self.answer(request).await,
             }
@@ -83,6 +83,14 @@ fn speaker(caller: &Caller) -> Result<Option<NodeId>> {
         Principal::Unproved => Ok(None),
         Principal::Node(node) => Ok(Some(node)),
         Principal::Stranger | Principal::Client => Err(refusal::not_allowed(&caller.name)),
+    }
+}
+
+/// The sender of a report, for people: what it calls itself proves nothing.
+fn reporter(caller: &Caller, member: String) -> String {
+    match caller.proof.role() {
+        Some(role) => format!("{role} ({member})"),
+        None => member,
     }
 }
 
@@ -266,7 +274,7 @@ impl Management {
             }
             liveness.registered(node, instance, now_ns);
             liveness.set_elsewhere(node, register.is_elsewhere);
-            liveness.heard(node, instance, register.clock_s - now_s, &register.targets, now_ns);
+            liveness.heard(node, instance, register.clock_s.saturating_sub(now_s), &register.targets, now_ns);
             Ok::<_, Error>(is_new)
         });
         let is_new = is_new.await?;
@@ -292,7 +300,7 @@ impl Management {
         if before.node(node).is_none() {
             return Err(refusal::removed_node(node));
         }
-        let skew_s = beat.clock_s - rt::now().secs;
+        let skew_s = beat.clock_s.saturating_sub(rt::now().secs);
         let (known, was_skewed) = {
             let mut liveness = self.liveness();
             let was_skewed = liveness.seen(node).map(|seen| seen.is_skewed());
@@ -358,7 +366,7 @@ impl Management {
             return Err(refusal::other_cluster(cluster, &host.uuid));
         }
         check_version("this client", version, &host.version)?;
-        check_clock("this client", clock_s - rt::now().secs)?;
+        check_clock("this client", clock_s.saturating_sub(rt::now().secs))?;
         let (facts, map) = (superblock.facts(), self.current());
         Ok(MgmtReply::Welcome { facts, map, export: Export::default() })
     }
@@ -589,25 +597,35 @@ mod tests {
     use std::net::Ipv4Addr;
     use types::{Node, NodeState};
 
+    fn caller(proof: Proof) -> Caller {
+        Caller {
+            name: "caller".into(),
+            proof,
+            holder: 0,
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),
+            transport: Transport::Tcp,
+            client: 1,
+            core: 0,
+            cluster: String::new(),
+            host: String::new(),
+        }
+    }
+
+    fn proved(role: Proved) -> Proof {
+        Proof::Member(Identity { cluster: "c".into(), role, expires: 0, serial: String::new() })
+    }
+
+    #[test]
+    fn a_report_names_what_its_sender_has_proved() {
+        let name = |proof: Proof| reporter(&caller(proof), "node 1 (mgmt)".into());
+        assert_eq!(name(proved(Proved::Client("login1".into()))), "client/login1 (node 1 (mgmt))");
+        assert_eq!(name(Proof::NotAsked), "node 1 (mgmt)");
+    }
+
     /// Management looks at it once more: this decides about copies.
     #[test]
     fn clients_and_strangers_say_nothing_of_members() {
-        let says = |proof: Proof| {
-            let caller = Caller {
-                name: "caller".into(),
-                proof,
-                holder: 0,
-                address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),
-                transport: Transport::Tcp,
-                client: 1,
-                core: 0,
-                cluster: String::new(),
-                host: String::new(),
-            };
-            speaker(&caller).map_err(|error| error.errno)
-        };
-        let proved =
-            |role| Proof::Member(Identity { cluster: "c".into(), role, expires: 0, serial: String::new() });
+        let says = |proof: Proof| speaker(&caller(proof)).map_err(|error| error.errno);
         assert_eq!(says(proved(Proved::Node(NodeId(2)))), Ok(Some(NodeId(2))));
         assert_eq!(says(Proof::NotAsked), Ok(None));
         for proof in [Proof::Stranger, proved(Proved::Client("login1".into()))] {

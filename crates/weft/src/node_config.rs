@@ -290,7 +290,7 @@ pub fn set_management(path: &Path, cluster: &str, addresses: &[String]) -> Resul
     }
     let mut file = editable(path)?;
     file["management"] = toml_edit::value(addresses.iter().collect::<toml_edit::Array>());
-    write_whole(path, &file.to_string(), meta.mode() & 0o777)
+    replace(path, &file.to_string(), &meta)
 }
 
 fn path(dir: &Path) -> PathBuf {
@@ -333,12 +333,38 @@ fn exposed(path: &Path, error: identity::Error) -> Error {
 
 /// Writes a file so that it is there entirely, and durably, or not at all.
 pub fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
-    // Several mounts may write one cluster file.
+    put(path, text, mode, |_| Ok(()))
+}
+
+/// Puts another file in the place of one, with its owner and mode.
+fn replace(path: &Path, text: &str, known: &fs::Metadata) -> Result<()> {
+    put(path, text, 0o600, |file| {
+        let made = file.metadata()?;
+        if (made.uid(), made.gid()) != (known.uid(), known.gid()) {
+            std::os::unix::fs::fchown(file, Some(known.uid()), Some(known.gid()))?;
+        }
+        file.set_permissions(known.permissions())
+    })
+}
+
+/// `finish` is called before the file takes its place.
+fn put(
+    path: &Path,
+    text: &str,
+    mode: u32,
+    finish: impl FnOnce(&fs::File) -> std::io::Result<()>,
+) -> Result<()> {
+    // Several mounts may write one cluster file, and renew its certificate at the same moment.
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let write = || -> std::io::Result<()> {
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
+        // One that a crash left may have another mode.
+        match fs::remove_file(&draft) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
         file.write_all(text.as_bytes())?;
+        finish(&file)?;
         file.sync_all()?;
         fs::rename(&draft, path)?;
         fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
@@ -347,26 +373,6 @@ pub fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
         let _ = fs::remove_file(&draft);
         os_error(format_args!("can't write {}", path.display()), &e)
     })
-}
-
-/// Puts another file in the place of one, with its owner and mode.
-fn replace(path: &Path, text: &str, known: &fs::Metadata) -> std::io::Result<()> {
-    let draft = path.with_extension("draft");
-    // One that a crash left may have another mode.
-    match fs::remove_file(&draft) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    let made = file.metadata()?;
-    if (made.uid(), made.gid()) != (known.uid(), known.gid()) {
-        std::os::unix::fs::fchown(&file, Some(known.uid()), Some(known.gid()))?;
-    }
-    file.write_all(text.as_bytes())?;
-    file.set_permissions(known.permissions())?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
-    fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
 /// What a client needs to mount, one file.
@@ -438,10 +444,10 @@ impl ClusterFile {
     /// Puts other credentials into a file, at once or not at all. The rest of it, its owner and its
     /// mode stay.
     pub fn renew(path: &Path, credentials: &Credentials) -> Result<()> {
+        let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
         let known = fs::metadata(path).map_err(|e| os_error(path.display(), &e))?;
         let file = ClusterFile { credentials: credentials.to_text(), ..ClusterFile::read(path)? };
         replace(path, &file.render(), &known)
-            .map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
     }
 
     /// What a mount by this file has to prove itself; nothing where connections prove nothing.
@@ -610,9 +616,55 @@ mod tests {
         assert_eq!(ClusterFile::read(&client).unwrap(), ClusterFile { management: moved.into(), ..file });
         assert_eq!(fs::metadata(&client).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&node).unwrap().permissions().mode() & 0o777, 0o644);
+        fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
+        set_management(&node, "01234567", &["mgmt2:7500".into()]).unwrap();
+        let mode = fs::metadata(&node).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o666, "the mode that the administrator gave it, whatever the umask");
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 2, "no draft is left");
         fs::write(&client, "cut").unwrap();
         assert_eq!(management_in(&client, "01234567"), None);
+    }
+
+    #[test]
+    fn a_renewal_and_a_change_of_addresses_do_not_undo_each_other() {
+        const ROUNDS: u16 = 50;
+        let base = tempfile::tempdir().unwrap();
+        let (path, cluster) = (base.path().join("client.toml"), "01234567-89ab-4def-8123-456789abcdef");
+        let now_s = rt::now().secs;
+        let authority = identity::Authority::create(cluster, "scratch", now_s).unwrap();
+        let issue =
+            |number| authority.issue_to_client("a", identity::Validity::of_client(now_s), number).unwrap();
+        let both = [issue(1), issue(2)];
+        let file = ClusterFile {
+            name: "scratch".into(),
+            cluster: cluster.into(),
+            management: vec!["mgmt1:7500".into()],
+            networks: vec![],
+            rack: None,
+            protection: Protection::Tls,
+            credentials: both[0].to_text(),
+        };
+        file.write(&path).unwrap();
+        // Of another mount, which writes the same file.
+        let draft = path.with_extension("draft");
+        fs::write(&draft, "half").unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    let moved = [format!("10.0.0.9:{}", 7500 + round)];
+                    set_management(&path, cluster, &moved).unwrap();
+                    assert_eq!(management_in(&path, cluster).unwrap(), moved, "the renewal brought it back");
+                }
+            });
+            for round in 1..=usize::from(ROUNDS) {
+                let renewed = &both[round % 2];
+                ClusterFile::renew(&path, renewed).unwrap();
+                let found = ClusterFile::read(&path).unwrap().credentials;
+                assert!(found == renewed.to_text(), "the certificate of before is back");
+            }
+        });
+        assert_eq!(fs::read_to_string(&draft).unwrap(), "half");
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 2, "no draft of this process is left");
     }
 
     #[test]

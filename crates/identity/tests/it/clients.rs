@@ -54,8 +54,9 @@ fn a_name_is_given_away_again_after_it_was_revoked() {
     assert!(new.number > records.revoked()[0].until, "it would be refused, too");
     assert_eq!(standing(&records, "login1", NOW + 2), Some(Standing::Valid));
     // The refusal is of no use any more once what it refuses has ended.
-    assert!(!records.purge(old.validity.until + CLOCK_SKEW_S - 1));
-    assert!(records.purge(old.validity.until + CLOCK_SKEW_S) && records.revoked().is_empty());
+    let ends = NOW + 2 + YEAR.validity_s;
+    assert!(ends >= old.validity.until && !records.purge(ends + CLOCK_SKEW_S - 1));
+    assert!(records.purge(ends + CLOCK_SKEW_S) && records.revoked().is_empty());
     assert_eq!(standing(&records, "login1", NOW), Some(Standing::Valid));
 }
 
@@ -92,6 +93,36 @@ fn certificates_are_renewed_up_to_the_end_that_was_chosen() {
     assert!(matches!(late, Err(Error::NotRenewed { .. })));
     let nobody = records.renew("c", &present, due);
     assert!(matches!(nobody, Err(Error::UnknownClient { .. })));
+}
+
+#[test]
+fn a_revocation_outlasts_certificates_that_older_records_do_not_know() {
+    let mut records = ClientRecords::default();
+    let issue = records.add("a", YEAR, NOW).unwrap();
+    let older = records.clone();
+    let due = issue.validity.renew_at();
+    let renewed = records.renew("a", &certificate("a", issue), due).unwrap();
+    // The records went back to a copy in which the certificate has ended by now.
+    let (mut records, now) = (older, issue.validity.until + DAY);
+    assert!(renewed.validity.until > now + DAY);
+    records.revoke("a", now).unwrap();
+    assert!(!records.purge(renewed.validity.until));
+    assert!(records.revoked()[0].until >= renewed.number);
+    let present = certificate("a", renewed);
+    assert!(matches!(records.renew("a", &present, now), Err(Error::RevokedClient { .. })));
+}
+
+#[test]
+fn a_certificate_without_a_number_is_renewed_unless_it_was_revoked() {
+    let mut records = ClientRecords::default();
+    records.add("login1", YEAR, NOW).unwrap();
+    // As certificates were before there were records.
+    let present = crate::common::client(&authority(CLUSTER), "login1").identity().clone();
+    let due = present.expires - DAY;
+    let renewed = records.renew("login1", &present, due).unwrap();
+    assert!(renewed.validity.until > present.expires);
+    records.revoke("login1", due).unwrap();
+    assert!(matches!(records.renew("login1", &present, due), Err(Error::RevokedClient { .. })));
 }
 
 #[test]

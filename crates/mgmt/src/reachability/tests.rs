@@ -125,6 +125,18 @@ fn each_address_is_tried_once_at_a_time_and_again_later() {
 }
 
 #[test]
+fn an_address_that_is_announced_twice_is_two() {
+    let mut world = world();
+    world.0.nodes[1].addresses = vec![FIRST.into(), FIRST.into()];
+    let (map, liveness, reachability) = &mut world;
+    assert_eq!(reachability.due(map, liveness, 0).len(), 2);
+    assert_eq!(reachability.due(map, liveness, S), [], "both are under way");
+    world.2 = Reachability::default();
+    let found = try_until(&mut world, 7, |_| fail(ProbeFailure::Refused));
+    assert_eq!((found.len(), found[0].verdict), (1, Verdict::Critical), "no other one answers");
+}
+
+#[test]
 fn no_more_are_tried_at_a_time_than_the_limit() {
     let (mut map, mut liveness, mut reachability) = world();
     for id in 3..100 {

@@ -295,6 +295,12 @@ fn clocks_far_apart() {
         let node = cluster.join("a", 7501).await;
         let late = Register { clock_s: rt::now().secs - 3600, ..cluster.registration(node, 1, 7501, &[]) };
         says(&cluster.refused(MgmtRequest::Register(late)).await, "node 2", "behind", "NTP");
+        // Whatever a peer says, the difference can be computed.
+        let (cluster_id, version) = (cluster.superblock.uuid.clone(), VERSION.to_string());
+        let attach = MgmtRequest::Attach { cluster: cluster_id, version, clock_s: i64::MIN };
+        says(&cluster.refused(attach).await, "this client", "behind", "NTP");
+        let first = Register { clock_s: i64::MIN, ..cluster.registration(node, 1, 7501, &[]) };
+        says(&cluster.refused(MgmtRequest::Register(first)).await, "node 2", "behind", "NTP");
     });
 }
 

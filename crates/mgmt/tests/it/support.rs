@@ -23,8 +23,17 @@ pub struct Sesame {
     /// Groups that a file, or a chunk file that is yet to be deleted, is in.
     pub used: Mutex<Used>,
     pub revoked: Mutex<Vec<RevokedClient>>,
-    /// Sessions of the metadata service.
-    pub sessions: Mutex<Vec<SessionInfo>>,
+    pub sessions: Mutex<Sessions>,
+}
+
+/// Clients that hold sessions.
+#[derive(Default)]
+pub struct Sessions {
+    pub all: Vec<SessionInfo>,
+    /// They begin when the first one of `all` is ended.
+    pub late: Vec<SessionInfo>,
+    /// No metadata service answers.
+    pub are_unknown: bool,
 }
 
 /// What the metadata has in groups.
@@ -124,7 +133,13 @@ impl Metadata for OneFile {
     }
 
     fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
-        Box::pin(async { Ok(self.0.sessions.lock().unwrap().clone()) })
+        Box::pin(async {
+            let sessions = self.0.sessions.lock().unwrap();
+            match sessions.are_unknown {
+                true => Err(Error::new(Errno::ETIMEDOUT, "node 2 doesn't answer")),
+                false => Ok(sessions.all.clone()),
+            }
+        })
     }
 
     fn executed<'a>(&'a self, _node: &'a types::Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
@@ -133,7 +148,10 @@ impl Metadata for OneFile {
 
     fn evict(&self, session: SessionId) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.0.sessions.lock().unwrap().retain(|known| known.session != session);
+            let mut sessions = self.0.sessions.lock().unwrap();
+            sessions.all.retain(|known| known.session != session);
+            let late = std::mem::take(&mut sessions.late);
+            sessions.all.extend(late);
             Ok(())
         })
     }

@@ -249,6 +249,9 @@ impl Connection {
         if job.as_ref().is_ok_and(|job| !self.may_begin(job.answer)) {
             return Err(Fault::unexpected("more requests are in flight than were allowed"));
         }
+        if self.requests.is_waiting(header.id) {
+            return Err(Fault::unexpected(format!("request {} is in flight already", header.id)));
+        }
         let payload = match (&job, header.payload_bytes as usize) {
             (_, 0) => None,
             (Err(_), _) => {

@@ -44,6 +44,11 @@ impl Requests {
         self.waiting.borrow().len()
     }
 
+    /// Whether one of those has this id. A second one would not be counted, and nothing could end it.
+    pub(super) fn is_waiting(&self, id: u64) -> bool {
+        self.waiting.borrow().contains_key(&id)
+    }
+
     /// How many of them do not.
     pub(super) fn working(&self) -> usize {
         self.running() - self.waiting()

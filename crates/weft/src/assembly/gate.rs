@@ -150,28 +150,30 @@ impl Gate {
         }
     }
 
-    fn redeem(&self, records: &mut TokenRecords, join: &Join, now_s: i64) -> Result<()> {
-        let token: JoinToken = join.secret.parse().map_err(Error::from)?;
-        Ok(records.redeem(&self.superblock.uuid, token.id, &token.secret, MemberKind::Node, now_s)?)
+    fn redeem(&self, records: &mut TokenRecords, join: &Join, now_s: i64) -> identity::Result<()> {
+        let token: JoinToken = join.secret.parse()?;
+        records.redeem(&self.superblock.uuid, token.id, &token.secret, MemberKind::Node, now_s)
     }
 }
 
 impl mgmt::Gate for Gate {
     fn check(&self, join: &Join, now_s: i64) -> Result<()> {
         let mut trial = locked(&self.tokens).records.clone();
-        self.redeem(&mut trial, join, now_s)
+        Ok(self.redeem(&mut trial, join, now_s)?)
     }
 
     fn admit(&self, join: &Join, node: NodeId, now_s: i64) -> Result<String> {
-        let mut tokens = locked(&self.tokens);
-        self.redeem(&mut tokens.records, join, now_s)?;
-        tokens.records.store(&tokens.path)?;
-        drop(tokens);
-        if self.protection == Protection::Plain {
-            return Ok(String::new());
-        }
-        let request = request_bytes(&join.csr)?;
-        Ok(self.authority.certify(&request, &Role::Node(node), Validity::of_node(now_s))?)
+        // A token may be for one node: what can fail comes before it is used up.
+        let chain = match self.protection {
+            Protection::Plain => String::new(),
+            _ => {
+                let request = request_bytes(&join.csr)?;
+                self.authority.certify(&request, &Role::Node(node), Validity::of_node(now_s))?
+            }
+        };
+        let redeem = |records: &mut TokenRecords| self.redeem(records, join, now_s);
+        locked(&self.tokens).change(redeem, TokenRecords::store)?;
+        Ok(chain)
     }
 
     fn capability_keys(&self, now_s: i64) -> Result<String> {
@@ -412,6 +414,25 @@ mod tests {
         assert_eq!(gate.token(&shared, NOW).unwrap_err().errno, Errno::EINVAL);
         let forever = NewToken { expires_s: Some(u64::MAX), ..NewToken::default() };
         assert_eq!(gate.token(&forever, NOW).unwrap_err().errno, Errno::EINVAL);
+    }
+
+    #[test]
+    fn a_join_that_fails_does_not_use_the_token_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let gate = gate(dir.path(), Protection::Tls);
+        let token = gate.token(&NewToken::default(), NOW).unwrap();
+        for csr in ["no digits", "00ff"] {
+            let bad = Join { csr: csr.into(), ..joining(&token) };
+            assert_eq!(gate.admit(&bad, NodeId(2), NOW).unwrap_err().errno, Errno::EINVAL);
+        }
+        // The records can't be written: their draft's place is taken.
+        let draft = dir.path().join("tokens.toml.draft");
+        assert!(!draft.exists());
+        std::fs::create_dir(&draft).unwrap();
+        gate.admit(&joining(&token), NodeId(2), NOW).unwrap_err();
+        std::fs::remove_dir(&draft).unwrap();
+        gate.admit(&joining(&token), NodeId(2), NOW).unwrap();
+        assert_eq!(gate.admit(&joining(&token), NodeId(3), NOW).unwrap_err().errno, Errno::EACCES);
     }
 
     #[test]

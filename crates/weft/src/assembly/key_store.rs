@@ -47,7 +47,11 @@ impl KeyStore {
             _ => return Ok(&self.keys),
         };
         // What isn't in the file is handed to nobody: after a start nothing would be known of it.
-        next.store(&self.path)?;
+        if let Err(error) = next.store(&self.path) {
+            // A full disk, for example. Nodes that weren't told their keys would lose their leases.
+            tracing::warn!(hint = error.hint(), "the keys of capabilities are not changed yet: {error}");
+            return Ok(&self.keys);
+        }
         tracing::info!(keys = ?next.ids(), staged, "the keys of capabilities were changed");
         (self.keys, self.staged, self.changed_s) = (next, staged, now_s);
         Ok(&self.keys)
@@ -77,5 +81,20 @@ mod tests {
             let promoted = store.at(day_s + KEY_SPREAD_S).unwrap();
             assert!(promoted.ids() == [1, 2] && !promoted.is_staged());
         }
+    }
+
+    #[test]
+    fn keys_that_cant_be_changed_stay_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = KeyStore::load(&dir.path().join("keys.toml")).unwrap();
+        let day_s = store.changed_s + KEY_ROTATION_S;
+        // The file can't be written: its draft's place is taken.
+        let draft = dir.path().join("keys.toml.draft");
+        std::fs::create_dir(&draft).unwrap();
+        let kept = store.at(day_s).unwrap();
+        assert!(kept.ids() == [1] && !kept.is_staged());
+        std::fs::remove_dir(&draft).unwrap();
+        let staged = store.at(day_s).unwrap();
+        assert!(staged.ids() == [1, 2] && staged.is_staged());
     }
 }

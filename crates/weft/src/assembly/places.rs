@@ -5,6 +5,7 @@
 
 use crate::node_config::{management_in, resolve, set_management};
 use mgmt::limits::MAX_ADDRESSES;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,8 @@ struct Known {
     configured: Vec<String>,
     /// By the cluster map; empty until there is one.
     mapped: Vec<String>,
+    /// What each of them stood for when it was last resolved.
+    resolved: BTreeMap<String, Vec<SocketAddr>>,
 }
 
 impl Places {
@@ -45,7 +48,7 @@ impl Places {
     }
 
     fn new(file: Option<PlacesFile>, addresses: &[String]) -> Arc<Places> {
-        let known = Known { configured: addresses.to_vec(), mapped: Vec::new() };
+        let known = Known { configured: addresses.to_vec(), ..Known::default() };
         Arc::new(Places { file, known: Mutex::new(known), writing: Mutex::new(()) })
     }
 
@@ -58,6 +61,10 @@ impl Places {
     /// # Errors
     /// No address is known, or none of the names can be resolved.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>> {
+        self.resolve_by(|name| resolve(&[name.to_string()]))
+    }
+
+    fn resolve_by(&self, look_up: impl Fn(&str) -> Result<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>> {
         let now = self.file.as_ref().and_then(|file| management_in(&file.path, &file.cluster));
         let names = {
             let mut known = self.known();
@@ -67,14 +74,29 @@ impl Places {
             }
             merged(&known.configured, &known.mapped)
         };
-        let mut found = resolve(&names)?;
-        let mut seen = Vec::new();
-        found.retain(|address| {
-            let is_new = !seen.contains(address);
-            seen.push(*address);
-            is_new
-        });
-        Ok(found)
+        let (mut found, mut failure) = (Vec::new(), None);
+        let looked_up: Vec<Result<Vec<SocketAddr>>> = names.iter().map(|name| look_up(name)).collect();
+        let mut known = self.known();
+        known.resolved.retain(|name, _| names.contains(name));
+        for (name, addresses) in names.iter().zip(looked_up) {
+            match addresses {
+                Ok(addresses) => _ = known.resolved.insert(name.clone(), addresses),
+                // Nor does a name server that doesn't answer: a connection to an address of before works
+                // as it did.
+                Err(error) => failure = Some(error),
+            }
+            let addresses = known.resolved.get(name).map_or(&[][..], Vec::as_slice);
+            for address in addresses {
+                if !found.contains(address) {
+                    found.push(*address);
+                }
+            }
+        }
+        match failure {
+            Some(error) if found.is_empty() => Err(error),
+            None if found.is_empty() => resolve(&[]),
+            _ => Ok(found),
+        }
     }
 
     /// Takes over what a map says. What is news goes into the file, on a thread of its own: a slow disk must not hold up what the map
@@ -142,7 +164,7 @@ fn merged(configured: &[String], mapped: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{Node, NodeId, NodeState};
+    use types::{Errno, Node, NodeId, NodeState};
 
     fn texts(addresses: &[&str]) -> Vec<String> {
         addresses.iter().map(ToString::to_string).collect()
@@ -226,5 +248,22 @@ mod tests {
         let places = Places::fixed(&texts(&["127.0.0.1:7500", "no port"]));
         assert_eq!(places.resolve().unwrap(), ["127.0.0.1:7500".parse().unwrap()]);
         assert!(Places::fixed(&texts(&["no port"])).resolve().is_err());
+        assert!(Places::fixed(&[]).resolve().is_err());
+    }
+
+    #[test]
+    fn a_name_that_cant_be_resolved_for_now_stands_for_what_it_did() {
+        let places = Places::fixed(&texts(&["mgmt:7500", "10.0.0.1:7500"]));
+        let resolved = |is_up: bool| -> Vec<String> {
+            let found = places.resolve_by(|name| match name {
+                "mgmt:7500" if is_up => Ok(vec!["192.0.2.5:7500".parse().unwrap()]),
+                "mgmt:7500" => Err(Errno::ETIMEDOUT.into()),
+                address => Ok(vec![address.parse().unwrap()]),
+            });
+            found.unwrap().iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(resolved(false), ["10.0.0.1:7500"]);
+        assert_eq!(resolved(true), ["192.0.2.5:7500", "10.0.0.1:7500"]);
+        assert_eq!(resolved(false), ["192.0.2.5:7500", "10.0.0.1:7500"], "connections to it stay");
     }
 }

@@ -57,9 +57,46 @@ fn a_revocation_ends_the_sessions_of_this_client_alone() {
         };
         let of_others = [session(6, "client/ab"), session(7, "a"), session(8, "client/clients")];
         let gate = site.cluster().gate;
-        *gate.sessions.lock().unwrap() = [&[session(5, "client/a")][..], &of_others[..]].concat();
+        gate.sessions.lock().unwrap().all = [&[session(5, "client/a")][..], &of_others[..]].concat();
         assert_eq!(revoke(&site, "a").await.sessions, [SessionId(5)]);
-        assert_eq!(*gate.sessions.lock().unwrap(), of_others);
+        assert_eq!(gate.sessions.lock().unwrap().all, of_others);
+    });
+}
+
+#[test]
+fn a_session_that_begins_before_every_service_knows_is_ended_too() {
+    simulated(2, TWO, async |site, _| {
+        rt::sleep(seconds(20)).await;
+        let session = |session: u64, client: &str| SessionInfo {
+            session: SessionId(session),
+            client: format!("client/{client}"),
+            host: String::new(),
+            address: String::new(),
+            idle_s: None,
+            leases: None,
+            in_use: None,
+        };
+        let cluster = site.cluster();
+        {
+            let mut sessions = cluster.gate.sessions.lock().unwrap();
+            sessions.all = vec![session(5, "a"), session(6, "b")];
+            sessions.late = vec![session(7, "a")];
+        }
+        assert_eq!(revoke(&site, "a").await.sessions, [SessionId(5), SessionId(7)]);
+        let left = cluster.gate.sessions.lock().unwrap();
+        assert_eq!(left.all, [session(6, "b")]);
+    });
+}
+
+#[test]
+fn a_client_is_revoked_although_its_sessions_cannot_be_ended() {
+    simulated(2, TWO, async |site, _| {
+        let cluster = site.cluster();
+        cluster.gate.sessions.lock().unwrap().are_unknown = true;
+        let error = site.ask(MgmtRequest::RevokeClient { name: "a".into() }).await.unwrap_err();
+        assert!(error.message.contains("client a is refused from now on, but"), "{error}");
+        assert!(error.hint.contains("weft client revoke a"), "{}", error.hint);
+        assert!(cluster.map().is_revoked("a", 7));
     });
 }
 

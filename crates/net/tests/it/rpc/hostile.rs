@@ -9,6 +9,7 @@ use rt::IoBuf;
 use std::io::Write;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{BLOCK_SIZE, Errno};
 use wire::frame::{Header, Kind, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
@@ -111,6 +112,19 @@ pub fn more_requests_than_allowed_end_the_connection(way: Way) {
     }
     assert!(raw.receive().is_none());
     service.gate.set();
+    still_works(way, &server);
+}
+
+/// Else the requests beyond the first would not be counted, and would outlive the connection.
+pub fn two_requests_that_wait_under_one_number_end_the_connection(way: Way) {
+    let service = Service1::open();
+    let server = serve(way, &service);
+    let mut raw = Raw::welcome(way, server.addresses()[0], 1);
+    raw.send(request(1), &body(Ask::Wait(1)), &[]);
+    raw.send(request(1), &body(Ask::Wait(2)), &[]);
+    assert!(raw.receive().is_none());
+    let waiting = service.clone();
+    rt::block_on(until(move || waiting.waiting.load(Ordering::SeqCst) == 0)).unwrap();
     still_works(way, &server);
 }
 

@@ -100,6 +100,7 @@ macro_rules! tests_of_networks {
                 a_connection_that_breaks_off_in_a_frame_is_forgotten,
                 a_request_that_cannot_be_understood_is_refused_and_the_connection_stays,
                 more_requests_than_allowed_end_the_connection,
+                two_requests_that_wait_under_one_number_end_the_connection,
                 who_asks_for_signs_of_life_and_does_not_read_them_is_not_read_either,
                 a_flipped_bit_on_the_way_to_the_server_is_noticed,
                 a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired,
