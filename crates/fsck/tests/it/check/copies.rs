@@ -263,7 +263,6 @@ fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
     });
 }
 
-/// Its record is read again before anything of it is given up.
 /// Of a file with holes only what is known of the lengths of its chunk files tells.
 #[test]
 fn a_chunk_file_of_known_length_is_missed_while_the_cluster_runs() {
@@ -286,6 +285,7 @@ fn a_chunk_file_of_known_length_is_missed_while_the_cluster_runs() {
     });
 }
 
+/// Its record is read again before anything of it is given up.
 #[test]
 fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
     on_a_core(async |mut fs| {
