@@ -12,6 +12,7 @@ use types::{BLOCK_SIZE, ByteRange, InodeId};
 impl Store {
     /// Makes holes of the blocks of a range that can't be read: they read as zeros afterwards, and everything else stays as it is. What was lost, in
     /// order. One that isn't there, has nothing in it, or ends before the range is made a hole up to the end of the range: all of the range was lost then.
+    /// What its checksums tell of between its end and the range stays damage.
     ///
     /// All of it is looked at while nobody changes it, so that what was written over meanwhile is safe. Nothing is removed, and nothing cut.
     pub async fn forget(&self, ino: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
@@ -66,10 +67,11 @@ impl Store {
         if len > 0 && len > range.start {
             return Ok(false);
         }
-        self.note(file, ByteRange::new(len, range.end)).await?;
-        // The block in which it ends has always had zeros behind its end.
-        let blocks = whole_blocks(ByteRange::new(len.next_multiple_of(BLOCK), range.end));
-        self.clear_sums(file, blocks).await?;
+        self.note(file, range).await?;
+        // The block in which it ends has always had zeros behind its end. Checksums before the range stay: what they tell of is not given up, and must not
+        // read as zeros.
+        let first = range.start.max(len.next_multiple_of(BLOCK));
+        self.clear_sums(file, whole_blocks(ByteRange::new(first, range.end))).await?;
         self.mark_unsynced(file);
         file.cached.set_len(range.end).await.map_err(failed)?;
         self.mark_unsynced(file);

@@ -184,13 +184,15 @@ impl Store {
         if rt::read_dir(&gone).await.is_ok() {
             remove_all(gone.clone()).await.map_err(failed)?;
         }
+        // The mark first: a crash after that leaves a store without one, which is marked again when it is opened. The other
+        // way round it would leave a store that looks lost.
+        self.unmark_made(group).await?;
         match self.home.confirm(rt::rename(&dir, &gone).await) {
             // It has been lost, or has never been.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return self.unmark_made(group).await,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             renamed => renamed.map_err(failed)?,
         }
         rt::sync_dir(&self.dir.join(GROUPS)).await.map_err(failed)?;
-        self.unmark_made(group).await?;
         remove_all(gone).await.map_err(failed)
     }
 
@@ -204,13 +206,6 @@ impl Store {
         let Ok(names) = rt::read_dir(&dir).await else { return Ok(()) };
         for path in names.iter().map(|name| dir.join(name)) {
             if path.extension().is_some_and(|extension| extension == FORGOTTEN) {
-                let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).map(GroupId);
-                // It was renamed, and the mark was to go next.
-                if let Some(group) = number
-                    && !has_folder(self.target(), &path.with_extension("")).await?
-                {
-                    self.unmark_made(group).await?;
-                }
                 remove_all(path.clone()).await.map_err(|e| self.failed("remove", &path, e))?;
             }
         }

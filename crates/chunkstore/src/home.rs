@@ -63,10 +63,11 @@ impl Home {
     }
 
     /// Passes on what a lookup below the directory said, if that was the store's own directory.
-    /// Only "found" and "not found" need the proof: any other error is one already.
+    /// Only "found" and "not found" need the proof, and "not a directory", which means that there
+    /// is nothing below a file: any other error is one already.
     pub(crate) fn confirm<T>(&self, looked_up: io::Result<T>) -> io::Result<T> {
         match looked_up {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Err(e),
             found_or_not => self.check().and(found_or_not),
         }
     }

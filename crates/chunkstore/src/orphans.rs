@@ -99,11 +99,16 @@ impl Orphan {
             None => target_dir.to_path_buf(),
         };
         let (data, sums) = (place::chunk_file(&store_dir, self.ino), place::sum_file(&store_dir, self.ino));
+        let (kept, kept_sums) = self.places(target_dir);
         let has_store = rt::read_dir(&store_dir.join(place::CHUNKS)).await.is_ok();
-        if !has_store || length(&data).await?.is_some() || length(&sums).await?.is_some() {
+        if !has_store || length(&data).await?.is_some() {
             return Ok(false);
         }
-        let (kept, kept_sums) = self.places(target_dir);
+        // Without checksums beside the kept data, those in the store are its own: an earlier call has moved them and was
+        // cut short.
+        if length(&sums).await?.is_some() && length(&kept_sums).await?.is_some() {
+            return Ok(false);
+        }
         let to = place::folder(&store_dir, self.ino);
         rt::create_dir_all(&to).await?;
         // First, since data without checksums would look damaged.
@@ -165,5 +170,93 @@ async fn entries(folder: &Path) -> io::Result<Vec<String>> {
     match rt::read_dir(folder).await {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         listed => Ok(listed?.into_iter().filter_map(|name| name.into_string().ok()).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Durability, Identity, IoPath, Options};
+    use rt::IoBuf;
+    use std::sync::Arc;
+    use types::TargetId;
+
+    const INO: InodeId = InodeId(5);
+    const ORPHAN: Orphan = Orphan { group: None, ino: INO, bytes: 0 };
+
+    async fn open(dir: &Path) -> Result<Arc<Store>> {
+        let identity = Identity { cluster: "orphans".to_string(), target: TargetId(1) };
+        if rt::read_dir(&dir.join(place::CHUNKS)).await.is_err() {
+            Store::format_with_log(dir, &identity, 64 << 10).await?;
+        }
+        Ok(Store::open(dir, &identity, Options::default()).await?.0)
+    }
+
+    /// A chunk file of some regions, with nothing noted about it.
+    async fn filled(dir: &Path, content: &[u8]) -> Result<Arc<Store>> {
+        let store = open(dir).await?;
+        store.write(INO, 0, &IoBuf::from_slice(content), IoPath::Cached, Durability::Later).await?;
+        store.close().await?;
+        drop(store);
+        open(dir).await
+    }
+
+    /// Nothing is lost where moving ends in a crash, in either direction, after the checksums have been moved.
+    async fn are_kept_through_crashes(dir: PathBuf) -> Result<()> {
+        let content = vec![7; 5 << 19];
+        let store = filled(&dir, &content).await?;
+        let folder = folder(&dir, None);
+        let kept = folder.join(name(INO));
+        // A directory under the name of the data stops it there.
+        std::fs::create_dir_all(&kept).expect("a directory");
+        store.take_away(INO, Some(&folder)).await.expect_err("the data can't be moved");
+        assert!(sums_of(&kept).exists() && place::chunk_file(&dir, INO).exists());
+        drop(store);
+        std::fs::remove_dir(&kept).expect("it is empty");
+
+        let store = open(&dir).await?;
+        store.set_aside(INO).await?;
+        store.close().await?;
+        drop(store);
+        // The same on the way back.
+        let sums = place::sum_file(&dir, INO);
+        std::fs::rename(sums_of(&kept), &sums).expect("they were moved aside");
+        assert!(ORPHAN.put_back(&dir).await.expect("the disk works"));
+        assert!(!kept.exists() && sums.exists());
+
+        let store = open(&dir).await?;
+        assert_eq!(store.verify(INO).await?, []);
+        let buf = IoBuf::alloc(content.len());
+        store.read(INO, 0, &buf, IoPath::Cached).await?;
+        assert!(buf.as_slice() == content);
+        store.close().await
+    }
+
+    #[test]
+    fn what_is_moved_aside_and_back_is_whole_although_crashes_cut_it_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("target");
+        rt::block_on(are_kept_through_crashes(path)).unwrap().unwrap();
+    }
+
+    async fn is_refused_beside_another(dir: PathBuf) -> Result<()> {
+        let store = filled(&dir, &[7; 100]).await?;
+        store.set_aside(INO).await?;
+        store.close().await?;
+        drop(store);
+        // Checksums of another one, whose data somebody has removed.
+        let sums = place::sum_file(&dir, INO);
+        std::fs::write(&sums, [1_u8; 4]).expect("a file");
+        assert!(!ORPHAN.put_back(&dir).await.expect("the disk works"));
+        std::fs::remove_file(&sums).expect("it is there");
+        assert!(ORPHAN.put_back(&dir).await.expect("the disk works"));
+        Ok(())
+    }
+
+    #[test]
+    fn checksums_of_another_chunk_file_are_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("target");
+        rt::block_on(is_refused_beside_another(path)).unwrap().unwrap();
     }
 }

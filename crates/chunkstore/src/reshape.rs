@@ -173,12 +173,11 @@ impl Store {
         // The note stays until the file is gone, whoever needs room for others.
         let _noted = self.intents.as_ref().map(|log| log.holds().hold());
         if let Some(file) = self.find(ino).await? {
-            // A crash may bring it back: the note tells then to look. Another copy still has all of it.
-            let end = match self.group {
-                Some(_) => {
-                    file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len.max(1)
-                }
-                None => 1,
+            // A crash may bring it back: the note tells then to look. Another copy still has all of it. Where its checksums were moved aside and it was not,
+            // all of them are made again: none of those that are aside may be lost to an incomplete file of the same name.
+            let end = match (self.group, aside) {
+                (None, None) => 1,
+                _ => file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len.max(1),
             };
             self.note(&file, ByteRange::new(0, end)).await?;
         }

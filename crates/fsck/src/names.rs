@@ -272,8 +272,8 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
         found.inodes += inodes;
     }
     // A record that is missing, damaged or superfluous has been found already; then the count is
-    // only set.
-    let explains_counts = checker.report.findings.len().checked_sub(1);
+    // set with that repair. A finding that repair leaves must not count as repaired for this.
+    let explains_counts = checker.fixes.last().map(|fix| fix.finding);
     for (partition, Found { largest, inodes }) in partitions {
         let next = tree.next.get(&partition).copied().unwrap_or(FIRST);
         // An earlier version didn't count them.

@@ -386,15 +386,54 @@ fn a_store_that_was_forgotten_is_not_lost() {
         target.forget_group(GROUP).await.unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
         open_group(&target).await.close().await.unwrap();
-        // The power goes while it is forgotten.
+        // The power goes while it is forgotten: the mark goes first.
         let here = Store::group_dir(&dir, GROUP);
+        std::fs::remove_file(made(&dir)).unwrap();
+        reopen(&target).await.close().await.unwrap();
+        assert!(made(&dir).exists(), "it is not forgotten after all");
+        std::fs::remove_file(made(&dir)).unwrap();
         std::fs::rename(&here, here.with_extension("gone")).unwrap();
+        assert_eq!(target.groups().await.unwrap(), []);
+        assert!(Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().is_none());
         target.remove_forgotten_groups().await.unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
         assert!(!here.with_extension("gone").exists());
         open_group(&target).await.close().await.unwrap();
         // What is lost can be forgotten, too.
         std::fs::remove_dir_all(&here).unwrap();
+        target.forget_group(GROUP).await.unwrap();
+        assert_eq!(target.groups().await.unwrap(), []);
+    });
+}
+
+/// A store is forgotten, made again before the rest of the first one is removed, and lost then.
+#[test]
+fn what_is_left_of_a_forgotten_store_does_not_hide_the_loss_of_the_next_one() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        open_group(&target).await.close().await.unwrap();
+        let here = Store::group_dir(&dir, GROUP);
+        std::fs::rename(&here, here.with_extension("gone")).unwrap();
+        target.remove_forgotten_groups().await.unwrap();
+        assert!(!here.with_extension("gone").exists());
+        assert_eq!(target.groups().await.unwrap(), [GROUP]);
+        let refused = Store::open_group(&target, GROUP, IfAbsent::Make).await.err().unwrap();
+        assert_eq!(refused.kind(), Kind::Damaged);
+    });
+}
+
+/// Nothing of a group is in the way of its store, however far its removal has come.
+#[test]
+fn a_store_whose_removal_fails_half_way_is_not_lost() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        open_group(&target).await.close().await.unwrap();
+        // A file under the name of what is being removed: the store can't be renamed to it.
+        let gone = Store::group_dir(&dir, GROUP).with_extension("gone");
+        std::fs::write(&gone, "").unwrap();
+        target.forget_group(GROUP).await.unwrap_err();
+        reopen(&target).await.close().await.unwrap();
+        std::fs::remove_file(&gone).unwrap();
         target.forget_group(GROUP).await.unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
     });

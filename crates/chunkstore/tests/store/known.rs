@@ -116,6 +116,30 @@ fn what_is_behind_the_end_of_a_cut_chunk_file_can_be_given_up() {
 }
 
 #[test]
+fn what_is_between_the_end_of_a_cut_chunk_file_and_what_is_given_up_stays_damage() {
+    with_target(|dir| async move {
+        let (store, _) = open(&dir).await;
+        put(&store, INO, LEN).await;
+        store.close().await.unwrap();
+        let path = chunk_files(&dir).pop().unwrap();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        let (store, _) = open(&dir).await;
+        let range = types::ByteRange::new(12_288, 16_384);
+        assert_eq!(store.forget(INO, range).await.unwrap(), [range]);
+        assert_eq!(read(&store, at(0, 0), 4096).await.unwrap(), [7; 4096]);
+        assert_eq!(read(&store, at(12_288, 0), 4096).await.unwrap(), [0; 4096]);
+        for offset in [4096, 8192, 16_384] {
+            let error = read(&store, at(offset, 0), 4096).await.expect_err("it was not given up");
+            assert!(is_damage(&error), "{error}");
+        }
+        let rest = types::ByteRange::new(4096, 12_288);
+        assert_eq!(store.forget(INO, rest).await.unwrap(), [rest]);
+        assert_eq!(read(&store, at(4096, 0), 8192).await.unwrap(), [0; 8192]);
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
 fn a_file_that_is_cut_and_grows_in_good_order_is_never_refused() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;

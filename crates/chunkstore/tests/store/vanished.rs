@@ -101,6 +101,20 @@ fn an_empty_directory_in_its_place_is_no_store_without_files() {
 }
 
 #[test]
+fn a_file_in_place_of_its_chunk_folder_is_no_empty_list() {
+    with_target(|dir| async move {
+        let store = filled(&dir).await;
+        unmount(&dir);
+        fs::write(dir.join("chunks"), "").unwrap();
+        require_vanished("a list", store.list().await);
+        fs::remove_file(dir.join("chunks")).unwrap();
+        mount(&dir);
+        assert_eq!(store.list().await.unwrap(), [INO, CLOSED]);
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
 fn nothing_at_its_path_is_no_store_without_files() {
     with_target(|dir| async move {
         let store = filled(&dir).await;

@@ -1,12 +1,12 @@
 //! One stripe on its way from group to group.
 
-use super::transfer::{End, Transfer};
+use super::transfer::{End, Transfer, lacking};
 use crate::chunks::Under;
 use crate::limits::{ALONE_TIME, LAST_REGIONS, MAX_ROUNDS, MOST_LAST_REGIONS};
 use crate::rewind::Rewound;
 use crate::service::MetaService;
 use crate::sessions::Session;
-use namespace::{Move, Step};
+use namespace::{Chunks, Move, Step};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme};
@@ -35,10 +35,11 @@ impl MetaService {
         let moved = Move { ino, from, stripe, to, kind: order.kind };
         let (place, name) = (self.chunks.place(to.0)?, ino.chunk_file(to.1));
         let source = self.chunks.place(moved.source().0)?;
+        let source = End { place: source, name: moved.from.chunk_file(ino, stripe) };
+        self.require_whole(&moved, source).await?;
         let Some(claim) = self.claims.claim(place, name) else { return Err(busy(ino)) };
         let epoch = self.leases.next_epoch(ino);
         self.step(&moved, namespace::begin_move).await?;
-        let source = End { place: source, name: moved.from.chunk_file(ino, stripe) };
         let goes_on = || !self.stopping.is_set() && self.executes(ino.partition());
         let ways = (&self.chunks, epoch);
         let transfer = Transfer::new(ways, source, End { place, name }, (&goes_on, order.copied));
@@ -78,7 +79,7 @@ impl MetaService {
                 let finish = async {
                     let is_little = transfer.copy_changes(limit).await? <= limit;
                     if is_little {
-                        transfer.finish().await?;
+                        transfer.finish(self.known_len(moved).await?).await?;
                     }
                     Ok(is_little)
                 };
@@ -98,6 +99,32 @@ impl MetaService {
             }
             limit *= 2;
         }
+    }
+
+    /// Refuses to move a chunk file that is gone or has lost its end: the old chunk files are deleted after a move, also a copy in a mirrored group that has
+    /// everything, and one that somebody finds again has no place any more.
+    async fn require_whole(&self, moved: &Move, source: End) -> Result<()> {
+        let known = self.known_len(moved).await?;
+        if known == 0 {
+            return Ok(());
+        }
+        let file = Under { ino: source.name, epoch: 0 };
+        match self.chunks.at(source.place, file, StorageOp::Stat).await? {
+            // Who is cutting the file right now leaves it for the next time, too.
+            StorageReply::Stat { len, .. } if len < known => Err(lacking(source, len, known)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes that the chunk file which moves is known to have at least, while nobody changes the file.
+    async fn known_len(&self, moved: &Move) -> Result<u64> {
+        let chunks = self.read(moved.ino.partition(), |view| namespace::chunks(view, moved.ino)).await?;
+        Ok(match chunks {
+            Chunks::Settled { layout, known, .. } if layout == moved.from => {
+                layout::known::of_stripe(&known, moved.stripe)
+            }
+            _ => 0,
+        })
     }
 
     /// Carries a step of a move out.

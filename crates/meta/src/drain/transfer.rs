@@ -134,9 +134,15 @@ impl<'a> Transfer<'a> {
     }
 
     /// Gives the copy the length of the source and the time of its last change, puts it on disk, and makes sure that everything was read from one and the same process and sent
-    /// to one and the same, which so has all of it. Nothing may change the source any more.
-    pub async fn finish(&self) -> Result<()> {
+    /// to one and the same, which so has all of it. Nothing may change the source any more, which is known to have at least `known` bytes.
+    ///
+    /// # Errors
+    /// `EIO`, too, when it has less: what is missing would be a hole of the copy.
+    pub async fn finish(&self, known: u64) -> Result<()> {
         let Found { len, mtime } = self.stat(self.source).await?;
+        if len < known {
+            return Err(lacking(self.source, len, known));
+        }
         // A source that was started anew since its changes were copied may have less now than the copy, which is right.
         let (token, round) = (self.token, self.round.get());
         self.ask(self.source, StorageOp::Changed { token, round, from: u64::MAX }).await?;
@@ -212,6 +218,13 @@ impl<'a> Transfer<'a> {
         let epoch = if end == self.into { self.epoch } else { 0 };
         self.chunks.send(end.place, Under { ino: end.name, epoch }, op, payload).await
     }
+}
+
+/// The refusal of a source that ends before what was written to it.
+pub(super) fn lacking(End { place, name }: End, len: u64, known: u64) -> Error {
+    let message = format!("chunk file {:016x} in {place} has {len} bytes and had at least {known}", name.0);
+    Error::new(Errno::EIO, message)
+        .hint("weft fsck names the file: put the chunk file back, or restore the file from a backup")
 }
 
 fn offset(reply: StorageReply) -> Result<Option<u64>> {

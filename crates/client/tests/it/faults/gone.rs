@@ -215,3 +215,23 @@ fn a_file_that_moved_lacks_nothing() {
         assert_eq!(cluster.damage_counted(), 0);
     });
 }
+
+/// A move would make a hole of what is missing, and leave no place for what is found again.
+#[test]
+fn a_file_that_lacks_a_chunk_file_stays_where_it_is_until_that_is_put_back() {
+    with_cluster(|cluster| async move {
+        let (cluster, ino) = full_file(cluster).await;
+        let path = cluster.chunk_file(LOSING, ino);
+        let (sums, lost) = (path.with_extension("sum"), path.with_extension("lost"));
+        let lost_sums = path.with_extension("lost-sum");
+        rt::rename(&path, &lost).await.unwrap();
+        rt::rename(&sums, &lost_sums).await.unwrap();
+        cluster.start_moving();
+        assert!(!cluster.empty(LOSING).await, "what is missing is no hole");
+        rt::rename(&lost_sums, &sums).await.unwrap();
+        rt::rename(&lost, &path).await.unwrap();
+        assert!(cluster.empty(LOSING).await);
+        let file = cluster.open(ino).await;
+        assert_eq!(unreadable(&cluster, &file, 2 * TARGETS as usize, b'd').await, Vec::<usize>::new());
+    });
+}

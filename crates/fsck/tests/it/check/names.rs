@@ -191,6 +191,24 @@ fn inodes_that_are_counted_wrongly_are_counted() {
     });
 }
 
+/// The count is wrong beside something that only an administrator can decide.
+#[test]
+fn a_finding_that_repair_leaves_does_not_count_as_repaired_with_the_inodes() {
+    on_a_core(async |fs| {
+        let (dir, file) = tree(&fs);
+        fs.put(&fs.entry_key(InodeId::ROOT, "again"), &Entry::new(dir, mode::S_IFDIR));
+        fs.edit_inode(InodeId::ROOT, |inode| inode.nlink += 1);
+        let key = keys::next(file.partition());
+        let next: Next = fs.get(&key);
+        let counted = next.inodes.expect("they are counted");
+        fs.put(&key, &Next { inodes: Some(counted + 1), ..next });
+        let report = fs.check(true).await;
+        let found: Vec<_> = report.findings.iter().map(|found| (found.kind, found.repaired)).collect();
+        assert_eq!(found, [(Kind::Parent, false), (Kind::InodeCount, true)]);
+        assert_eq!(fs.get::<Next>(&key), next);
+    });
+}
+
 #[test]
 fn names_alone_are_checked_and_put_right_where_no_chunk_files_are() {
     on_a_core(async |fs| {
