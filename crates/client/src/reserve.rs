@@ -24,7 +24,7 @@ impl Client {
     /// Does `op` on every stripe, which gives a range its space.
     ///
     /// # Errors
-    /// `ENOSPC`: no stripe has more space than before then.
+    /// `ENOSPC` and `EIO`: no stripe has more space than before then.
     pub(crate) async fn on_every_stripe_with_space(
         &self,
         under: Under,
@@ -37,7 +37,8 @@ impl Client {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         require_room(&map, layout, &rooms)?;
         let done = self.on_every_known_stripe(under, chunked, op).await;
-        if done.as_ref().is_err_and(|error| error.errno == Errno::ENOSPC) {
+        // The first error may be another stripe's. What isn't answered may be done yet.
+        if done.as_ref().is_err_and(|error| matches!(error.errno, Errno::ENOSPC | Errno::EIO)) {
             self.give_back(under, layout, &rooms).await;
         }
         done

@@ -26,14 +26,17 @@ fn what_the_other_targets_have_reserved_is_given_back() {
         let reserve = async |end: u64| cluster.client.fallocate(&file, 0, ByteRange::new(0, end)).await;
         reserve(MIB).await.unwrap();
         let before = free().await;
-        let is_second = |request: &StorageRequest| request.target == TargetId(2) && reserves(request);
-        cluster.storage.refuse_next(Errno::ENOSPC, is_second);
-        let error = reserve(64 * MIB).await.unwrap_err();
-        assert_eq!(error.errno, Errno::ENOSPC, "{error}");
-        let reserved = cluster.storage.succeeded(reserves);
-        assert_eq!(reserved, 2 * TARGETS as usize - 1, "all other targets have room");
-        let now = free().await;
-        assert!(now + SLACK >= before, "{before} bytes were free, {now} are left");
+        for (turn, refusal) in [Errno::ENOSPC, Errno::EIO].into_iter().enumerate() {
+            let is_second = |request: &StorageRequest| request.target == TargetId(2) && reserves(request);
+            cluster.storage.refuse_next(refusal, is_second);
+            let earlier = cluster.storage.succeeded(reserves);
+            let error = reserve(64 * MIB).await.unwrap_err();
+            assert_eq!(error.errno, refusal, "{error}");
+            let reserved = cluster.storage.succeeded(reserves) - earlier;
+            assert_eq!(reserved, TARGETS as usize - 1, "all other targets have room, turn {turn}");
+            let now = free().await;
+            assert!(now + SLACK >= before, "{before} bytes were free, {now} are left");
+        }
         assert_eq!(cluster.client.getattr(ino).await.unwrap().size, MIB);
         let data = 4 * CHUNK;
         assert_eq!(cluster.runs(&file).await, [(b'x', data), (0, MIB as usize - data)]);
