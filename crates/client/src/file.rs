@@ -13,7 +13,7 @@ use rt::IoBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::{Attr, ByteRange, Credentials, Errno, FileKind, InodeId, Layout, Result, SetAttr, mode};
+use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
 use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path};
 
 /// Access mode in the flags of `open(2)`.
@@ -246,7 +246,7 @@ impl Client {
         if fresh.is_none() {
             self.may_open_found(credentials, attr.ino, flags).await?;
         }
-        let (inode, alone) = self.inodes.remember_and_acquire(attr.ino);
+        let (inode, alone) = self.inodes.remember_and_acquire(&attr);
         let handle = Handle::new(inode, flags);
         if fresh.is_some() {
             handle.inode.content.lock().unsynced_names.made(losses);
@@ -294,7 +294,7 @@ impl Client {
         let answer = self.change(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
         let asked = answer.asked;
         let attr = entry(answer.reply)?;
-        self.inodes.remember(attr.ino, FileKind::Regular);
+        self.inodes.remember(&attr);
         let handle = Handle::new(self.inodes.acquire(attr.ino), flags);
         self.inodes.unlinked(attr.ino);
         handle.inode.content.lock().unsynced_names.made(losses);

@@ -309,8 +309,8 @@ struct Node {
     users: u64,
     /// No name is left.
     unlinked: bool,
-    /// The kernel's references are to a directory.
-    is_directory: bool,
+    /// The kernel's references are to a directory, whose attributes an answer told last.
+    directory: Option<Box<Attr>>,
     /// Its flags, as far as they were told.
     flags: Option<KnownFlags>,
     /// The kernel may have pages from when it was open. They outlive the files that they were read through, and go with the references.
@@ -407,19 +407,33 @@ impl InodeTable {
     }
 
     /// The kernel got a reference.
-    pub(crate) fn remember(&self, ino: InodeId, kind: FileKind) {
+    pub(crate) fn remember(&self, attr: &Attr) {
+        let ino = attr.ino;
         let mut shard = self.shard(ino);
         if let Some(heir) = self.heir_of(ino) {
-            return heir.remember(ino, kind);
+            return heir.remember(attr);
         }
         let node = shard.entry(ino).or_default();
         node.references += 1;
-        node.is_directory = kind == FileKind::Directory;
+        node.directory = (attr.kind() == FileKind::Directory).then(|| Box::new(*attr));
     }
 
-    /// Whether the kernel knows a directory under this number.
-    pub(crate) fn is_directory(&self, ino: InodeId) -> bool {
-        self.shard(ino).get(&ino).is_some_and(|node| node.is_directory)
+    /// The attributes of a directory that the kernel knows, as an answer told them last.
+    pub(crate) fn directory(&self, ino: InodeId) -> Option<Attr> {
+        self.shard(ino).get(&ino)?.directory.as_deref().copied()
+    }
+
+    /// An answer told attributes. They are noted if they are those of a directory that the kernel
+    /// knows.
+    pub(crate) fn note_directory(&self, attr: &Attr) {
+        if attr.kind() != FileKind::Directory {
+            return;
+        }
+        if let Some(node) = self.shard(attr.ino).get_mut(&attr.ino)
+            && let Some(directory) = &mut node.directory
+        {
+            **directory = *attr;
+        }
     }
 
     /// An answer told the flags of an inode; `None`: they have changed. Those of inodes that nobody
@@ -448,7 +462,7 @@ impl InodeTable {
                 let mut shard = heir.shard(ino);
                 let inherited = shard.entry(ino).or_default();
                 inherited.references += std::mem::take(&mut node.references);
-                inherited.is_directory = node.is_directory;
+                inherited.directory = node.directory.take();
             }
             shard.retain(|_, node| node.users > 0 || node.open.is_some());
         }
@@ -506,8 +520,9 @@ impl InodeTable {
 
     /// Both for an inode that was made just now: the kernel gets a reference, and a use of the content starts. True when nobody else
     /// refers to it, so that it surely is as it was made.
-    pub(crate) fn remember_and_acquire(&self, ino: InodeId) -> (Arc<OpenInode>, bool) {
-        self.remember(ino, FileKind::Regular);
+    pub(crate) fn remember_and_acquire(&self, attr: &Attr) -> (Arc<OpenInode>, bool) {
+        let ino = attr.ino;
+        self.remember(attr);
         let open = self.acquire(ino);
         let alone = self.shard(ino).get(&ino).is_some_and(|node| node.references == 1 && node.users == 1);
         (open, alone)

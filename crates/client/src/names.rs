@@ -109,7 +109,7 @@ impl Client {
     ) -> Result<Option<Known>> {
         match self.getattr(ino).await {
             Ok(known) if known.nlink > 0 || last => {
-                self.inodes.remember(ino, known.kind());
+                self.inodes.remember(&known.attr);
                 Ok(Some(Known { name_trusted: self.leases.may_be_kept(asked, parent), ..known }))
             }
             Ok(_) => Ok(None),
@@ -125,7 +125,7 @@ impl Client {
     /// that empty a tree together go on. `ESTALE` for anything else: the kernel then looks the name up
     /// again, which may name another file by now, and what the program finds stays until it gets there.
     pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
-        if self.over().is_none() && self.inodes.is_directory(ino) {
+        if self.over().is_none() && self.inodes.directory(ino).is_some() {
             return Errno::ENOENT;
         }
         self.errno_of_replaced(credentials)
@@ -136,6 +136,17 @@ impl Client {
     pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
         self.note_missed(credentials);
         Errno::ESTALE
+    }
+
+    /// Attributes of a directory that is gone and that the kernel still knows, since a program has it
+    /// open or works in it: those that this session was told last, without a link. Nothing of them
+    /// may be kept. `None` for anything else.
+    pub fn removed_directory(&self, ino: InodeId) -> Option<Known> {
+        if self.is_over() {
+            return None;
+        }
+        let attr = Attr { nlink: 0, ..self.inodes.directory(ino)? };
+        Some(Known { attr, trusted: false, name_trusted: false })
     }
 
     /// A program was told by `ESTALE` that something is gone.
@@ -182,8 +193,8 @@ impl Client {
     }
 
     /// Adds one kernel reference (a directory entry with attributes was handed to the kernel).
-    pub fn remember(&self, ino: InodeId, kind: FileKind) {
-        self.inodes.remember(ino, kind);
+    pub fn remember(&self, attr: &Attr) {
+        self.inodes.remember(attr);
     }
 
     /// Attributes as they are now.
@@ -199,6 +210,7 @@ impl Client {
             let answer = self.ask(MetaOp::Getattr { ino }).await?;
             let attr = self.inodes.overlay(entry(answer.reply)?);
             self.note_flags(answer.asked, &attr);
+            self.inodes.note_directory(&attr);
             if self.inodes.reports(ino) != reports {
                 continue;
             }
@@ -416,7 +428,7 @@ impl Client {
     /// Counts the reference that the kernel gets with a reply.
     fn referenced(&self, parent: InodeId, answer: Answer) -> Result<Known> {
         let attr = entry(answer.reply)?;
-        self.inodes.remember(attr.ino, attr.kind());
+        self.inodes.remember(&attr);
         Ok(self.known(answer.asked, parent, self.inodes.overlay(attr)))
     }
 
@@ -424,6 +436,7 @@ impl Client {
     pub(crate) fn known(&self, asked: Asked, parent: InodeId, attr: Attr) -> Known {
         let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
         self.note_flags(asked, &attr);
+        self.inodes.note_directory(&attr);
         Known {
             attr,
             name_trusted: self.leases.may_be_kept(asked, parent),

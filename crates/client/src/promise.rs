@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{Attr, Credentials, Errno, Error, FileKind, HashMap, HashSet, InodeId, Result, mode};
+use types::{Attr, Credentials, Errno, Error, HashMap, HashSet, InodeId, Result, mode};
 use wire::{LeaseMode, MetaOp, Promise, PromisedFile};
 
 /// The longest that a promise is held. After that the file outlives this process.
@@ -417,7 +417,7 @@ impl Client {
             self.inodes.release(ino);
             return None;
         }
-        self.inodes.remember(ino, FileKind::Regular);
+        self.inodes.remember(&attr);
         self.note_flags(asked, &attr);
         let handle = Handle::new(self.inodes.acquire(ino), flags);
         self.sweep();

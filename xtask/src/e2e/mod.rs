@@ -206,6 +206,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::EXPORT_TESTS,
     machines::MIGRATE_TESTS,
     machines::MIRROR_TESTS,
+    machines::NAMESPACE_TESTS,
     machines::RACK_TESTS,
     machines::CEILING_TESTS,
     machines::TOGETHER_TESTS,

@@ -36,7 +36,8 @@ pub fn run(path: &Path, kind: LockKind) -> io::Result<()> {
     }
 }
 
-fn say(word: &str) -> io::Result<()> {
+/// Prints a line at once.
+pub(super) fn say(word: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{word}")?;
     out.flush()

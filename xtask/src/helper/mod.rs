@@ -3,6 +3,7 @@
 
 mod load;
 mod lock;
+mod open;
 mod turns;
 
 use crate::sys;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub use load::{CHANGING_FILES, LOG_RECORD_BYTES, Promise, SLOT_BYTES, SLOTS, names};
 pub use lock::LockKind;
+pub use open::OPENED;
 pub use turns::TURNS_CONTENT;
 
 /// The programs.
@@ -71,6 +73,11 @@ pub enum Helper {
         #[arg(long)]
         files: u64,
     },
+    /// Open or make the files that standard input names, and print for each how that ended.
+    Open {
+        /// Folder of the files.
+        dir: PathBuf,
+    },
     /// Write a file through a shared mapping and leave without unmapping or closing.
     MapWrite {
         /// File to write.
@@ -89,6 +96,7 @@ pub fn run(helper: &Helper) -> Result<(), String> {
         Helper::Append { file, id, lines } => append(file, *id, *lines),
         Helper::Turns { file, outside, kind, turns, seed } => turns::run(file, outside, *kind, *turns, *seed),
         Helper::Create { dir, id, files } => create(dir, *id, *files),
+        Helper::Open { dir } => open::run(dir),
         Helper::MapWrite { file, length } => map_write(file, *length),
     }
     .map_err(|error| error.to_string())

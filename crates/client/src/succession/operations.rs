@@ -4,7 +4,7 @@ use super::{File, Succession, tells_of_the_end};
 use crate::{Client, Found, Known, Listing, StatFs};
 use bytes::Bytes;
 use std::sync::Arc;
-use types::{Credentials, Errno, Error, FileKind, InodeFlags, InodeId, ProjectId, Result, SetAttr};
+use types::{Attr, Credentials, Errno, Error, InodeFlags, InodeId, ProjectId, Result, SetAttr};
 use wire::{LockOwner, LockRange, LockSpace, RenameMode, XattrMode};
 
 /// Passes operations on to the session. `look` for those that change nothing, and may be repeated in the next one; `change` for those
@@ -60,6 +60,11 @@ impl Succession {
     /// [`Client::errno_of_replaced`] in the session that there is.
     pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
         self.current().errno_of_replaced(credentials)
+    }
+
+    /// [`Client::removed_directory`] in the session that there is.
+    pub fn removed_directory(&self, ino: InodeId) -> Option<Known> {
+        self.current().removed_directory(ino)
     }
 
     /// Opens an inode in the session that there is.
@@ -125,8 +130,8 @@ impl Succession {
     }
 
     /// Adds one kernel reference.
-    pub fn remember(&self, ino: InodeId, kind: FileKind) {
-        self.current.read().remember(ino, kind);
+    pub fn remember(&self, attr: &Attr) {
+        self.current.read().remember(attr);
     }
 
     /// Does what may be repeated.

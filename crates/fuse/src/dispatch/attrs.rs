@@ -5,21 +5,32 @@ use crate::abi::{SetattrIn, fattr};
 use crate::reply::{attr_out, put, statx_out};
 use crate::request::Request;
 use crate::transport::Core;
+use client::Known;
 use std::sync::atomic::Ordering;
-use types::{Errno, Error, Result, SetAttr, SetTime, Timestamp, mode};
+use types::{Errno, Error, InodeId, Result, SetAttr, SetTime, Timestamp, mode};
 
 pub(super) async fn getattr(core: &Core, rq: &Request) -> Result<usize> {
     let shared = &core.shared;
     let attr = match shared.client.permissions(rq.ino()) {
         Some(known) if shared.callers.change_names(rq.header.pid) => known,
-        _ => shared.client.getattr(rq.ino()).await?,
+        _ => attributes(core, rq.ino()).await?,
     };
     Ok(put(&rq.out, 0, &attr_out(&attr)))
 }
 
 pub(super) async fn statx(core: &Core, rq: &Request) -> Result<usize> {
-    let attr = core.shared.client.getattr(rq.ino()).await?;
+    let attr = attributes(core, rq.ino()).await?;
     Ok(put(&rq.out, 0, &statx_out(&attr)))
+}
+
+/// Attributes to be shown. A program that has a directory open, or works in it, sees them after
+/// another mount has removed the directory as well, as on a local file system.
+async fn attributes(core: &Core, ino: InodeId) -> Result<Known> {
+    let client = &core.shared.client;
+    match client.getattr(ino).await {
+        Err(error) if error.errno == Errno::ESTALE => client.removed_directory(ino).ok_or(error),
+        shown => shown,
+    }
 }
 
 pub(super) async fn setattr(core: &Core, rq: &Request, args: SetattrIn) -> Result<usize> {

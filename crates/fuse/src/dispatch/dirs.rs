@@ -5,7 +5,7 @@ use crate::reply::{DirWriter, Listed, put};
 use crate::request::Request;
 use crate::transport::Core;
 use client::{Known, Listing};
-use types::{Errno, FileKind, InodeId, Result, mode};
+use types::{Attr, Errno, InodeId, Result, mode};
 
 /// Where to go on after `.` and after `..`; the cookies of real entries are larger.
 const AFTER_DOT: u64 = 1;
@@ -32,7 +32,7 @@ pub(super) async fn readdir(core: &Core, rq: &Request, args: ReadIn, plus: bool)
         client.readdir_for(rq.credentials(), rq.ino(), cookie, DirWriter::capacity(size, plus), plus).await?;
     listing.trusted &= keeps;
     let mut writer = DirWriter::new(&rq.out, size, plus);
-    fill(&mut writer, rq.ino(), args.offset, &listing, |ino, kind| client.remember(ino, kind));
+    fill(&mut writer, rq.ino(), args.offset, &listing, |attr| client.remember(attr));
     if writer.len() == 0 && !(listing.end && listing.entries.is_empty()) {
         // An empty reply would mean the end.
         return Err(Errno::EINVAL.into());
@@ -46,7 +46,7 @@ fn fill(
     dir: InodeId,
     offset: u64,
     listing: &Listing,
-    mut remember: impl FnMut(InodeId, FileKind),
+    mut remember: impl FnMut(&Attr),
 ) {
     let dots: [(u64, InodeId, &[u8]); 2] = [(AFTER_DOT, dir, b"."), (AFTER_DOT_DOT, listing.parent, b"..")];
     for (next, ino, name) in dots {
@@ -63,7 +63,7 @@ fn fill(
             return;
         }
         if let Some(attr) = attr.filter(|_| writer.with_attributes()) {
-            remember(entry.ino, attr.kind());
+            remember(&attr.attr);
         }
     }
 }
@@ -137,7 +137,7 @@ mod tests {
         let read = |offset| {
             let out = IoBuf::alloc(4096);
             let mut writer = DirWriter::new(&out, 4096, false);
-            fill(&mut writer, InodeId(5), offset, &listing, |_, _| {
+            fill(&mut writer, InodeId(5), offset, &listing, |_| {
                 panic!("a plain listing makes no references")
             });
             parse(&out, writer.len(), false)
@@ -155,7 +155,7 @@ mod tests {
         let out = IoBuf::alloc(4096);
         let mut writer = DirWriter::new(&out, 1000, true);
         let mut remembered = Vec::new();
-        fill(&mut writer, InodeId(5), 0, &listing, |ino, _| remembered.push(ino.0));
+        fill(&mut writer, InodeId(5), 0, &listing, |attr| remembered.push(attr.ino.0));
         let told = parse(&out, writer.len(), true);
         let files: Vec<u64> = told.iter().skip(2).map(|(_, ino, _)| *ino).collect();
         assert!(!files.is_empty() && files.len() < 20);

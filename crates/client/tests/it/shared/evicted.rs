@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{ByteRange, Errno, FileKind, InodeId, Result, SetAttr};
+use types::{ByteRange, Errno, InodeId, Result, SetAttr};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
 
 const O_EXCL: u32 = 0o200;
@@ -298,11 +298,13 @@ fn what_the_kernel_refers_to_stays_known_and_can_be_forgotten() {
         cluster.replace_session(&mount).await;
         file.release().await;
         assert_eq!(mount.errno_of_gone(ROOT, dir), Errno::ENOENT, "as in any directory that is gone");
+        let removed = mount.removed_directory(dir).unwrap();
+        assert_eq!((removed.ino, removed.nlink), (dir, 0), "what the session before was told");
         assert_eq!(mount.errno_of_gone(ROOT, ino), Errno::ESTALE);
         mount.forget(dir, 1);
         let again = mount.open(ROOT, ino, RDWR).await.unwrap();
         // A reference that an answer of the old session brings, late, counts as well.
-        old.remember(ino, FileKind::Regular);
+        old.remember(&mount.getattr(ino).await.unwrap().attr);
         other.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
         put(&again, 0, CHUNK, b'x').await.unwrap();
         again.release().await;

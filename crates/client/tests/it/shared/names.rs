@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ByteRange, Credentials, Errno, InodeId, SetAttr};
+use types::{Attr, ByteRange, Credentials, Errno, InodeId, SetAttr};
 use wire::{RenameMode, XattrMode};
 
 #[test]
@@ -135,6 +135,34 @@ fn a_file_that_another_deletes_stays_while_it_is_open_and_its_space_comes_back_a
         for store in &cluster.stores {
             assert_eq!(store.stat(ino).await.unwrap().len, 0);
         }
+    });
+}
+
+/// A program that has a directory open, or works in it, may ask for its attributes until the end.
+#[test]
+fn a_directory_that_another_removes_has_attributes_while_the_kernel_knows_it() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = one.mkdir(ROOT, InodeId::ROOT, b"d", 0o750, 0).await.unwrap().ino;
+        assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"d").await.unwrap().ino, dir);
+        let owner = SetAttr { uid: Some(7), ..SetAttr::default() };
+        one.setattr(ROOT, dir, owner, None).await.unwrap();
+        let last = two.getattr(dir).await.unwrap().attr;
+        assert_eq!((last.uid, last.nlink), (7, 2));
+        one.rmdir(ROOT, InodeId::ROOT, b"d").await.unwrap();
+        one.forget(dir, 1);
+        rt::sleep(Duration::from_secs(2)).await;
+        assert_eq!(two.getattr(dir).await.unwrap_err().errno, Errno::ESTALE, "the service has it still");
+        let shown = two.removed_directory(dir).unwrap();
+        assert_eq!(shown.attr, Attr { nlink: 0, ..last });
+        assert!(!shown.trusted && !shown.name_trusted);
+        assert_eq!(two.errno_of_gone(ROOT, dir), Errno::ENOENT, "for anything else");
+        assert_eq!(one.removed_directory(dir), None, "the first kernel has forgotten it");
+        two.forget(dir, 1);
+        assert_eq!(two.removed_directory(dir), None);
+        let file = one.make("f").await;
+        assert_eq!(one.removed_directory(file.ino()), None, "a file");
+        one.release(file).await;
     });
 }
 

@@ -168,6 +168,7 @@ fn check_all(name: &str, transport: Transport) {
     who_fills_a_directory_asks_for_no_permissions(&cluster);
     what_others_do_to_a_directory_is_seen_at_once(&cluster);
     removed::nothing_is_found_in_a_directory_that_another_mount_has_removed(&cluster);
+    removed::an_open_directory_has_attributes_when_another_mount_has_removed_it(&cluster);
     removed::two_mounts_remove_a_tree_together(&cluster);
     a_change_of_permissions_counts_at_once(&cluster);
     a_deleted_file_stays_while_it_is_open(&cluster);

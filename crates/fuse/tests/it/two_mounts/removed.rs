@@ -2,11 +2,20 @@
 //! local file system.
 
 use super::{Cluster, listing};
-use std::fs::{self, File};
+use client::Client;
+use rt::CoreConfig;
+use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use types::InodeId;
+
+/// Longer than the service takes to delete what no mount refers to.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn nothing_is_found_in_a_directory_that_another_mount_has_removed(cluster: &Cluster) {
     let ([here, there], [other, _]) = (cluster.paths("removed"), cluster.paths("stays"));
@@ -43,6 +52,49 @@ pub(crate) fn nothing_is_found_in_a_directory_that_another_mount_has_removed(clu
         drop(open);
         fs::remove_file(&other).unwrap();
     }
+}
+
+/// `fstat(2)` of a directory that a program has open answers as on a local file system, before and
+/// after the service has deleted the directory.
+pub(crate) fn an_open_directory_has_attributes_when_another_mount_has_removed_it(cluster: &Cluster) {
+    let [here, there] = cluster.paths("open");
+    fs::create_dir(&here).unwrap();
+    fs::set_permissions(&here, Permissions::from_mode(0o751)).unwrap();
+    let open = File::open(&here).unwrap();
+    let told = |of: &Metadata| (of.dev(), of.ino(), of.mode(), of.uid(), of.gid(), of.mtime());
+    let before = open.metadata().unwrap();
+    assert_eq!(before.nlink(), 2);
+    fs::remove_dir(&there).unwrap();
+    let has_attributes = |when: &str| {
+        let now = open.metadata().unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert_eq!((told(&now), now.nlink()), (told(&before), 0), "{when}");
+    };
+    has_attributes("removed");
+    wait_until_deleted(&cluster.clients[0], InodeId(before.ino()));
+    has_attributes("deleted");
+    let inside = PathBuf::from(format!("/proc/self/fd/{}/f", open.as_raw_fd()));
+    let outcomes = [
+        listing::names(&open).map(drop),
+        File::create(&inside).map(drop),
+        fs::metadata(&here).map(drop),
+    ];
+    for outcome in outcomes {
+        assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    }
+    has_attributes("used after it was deleted");
+}
+
+/// Waits until the service doesn't have an inode any more.
+fn wait_until_deleted(client: &Arc<Client>, ino: InodeId) {
+    let (client, began) = (client.clone(), Instant::now());
+    let config = CoreConfig { name: "waiting".into(), ..CoreConfig::default() };
+    let waiting = rt::start_core(config, move || async move {
+        while client.getattr(ino).await.is_ok() {
+            assert!(began.elapsed() < PATIENCE, "inode {ino} is never deleted");
+            rt::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    waiting.unwrap().join().unwrap();
 }
 
 /// Two programs empty one tree, each through a mount of its own: neither fails for what the other was faster to remove.
