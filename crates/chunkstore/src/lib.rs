@@ -15,7 +15,8 @@
 //! DIR/verifier                  which unsynced content counts as being there
 //! DIR/chunks/hh/hh/<inode>      a chunk file
 //! DIR/chunks/hh/hh/<inode>.sum  its checksums
-//! DIR/orphans/<inode>           a chunk file of no file that was moved aside, and its checksums
+//! DIR/orphans/<inode>           a chunk file of no file that was moved aside, or one as it was before
+//!                               a repair cut it, and its checksums
 //! DIR/groups/<group>/           the same for what the target has of a mirrored group: a store of its own
 //! ```
 //!

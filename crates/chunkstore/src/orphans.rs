@@ -1,23 +1,32 @@
-//! Chunk files that belong to no file, moved aside.
+//! Chunk files that belong to no file, moved aside, and copies of those that are longer than their files.
 //!
 //! The check of a file system doesn't delete what may be somebody's data after all: it moves chunk files of no file into a folder of the target, where they
-//! are no chunk files any more and stay until an administrator puts them back or deletes them. Listing, putting back and deleting need no open store:
-//! nobody asks for the chunk files of these inodes.
+//! are no chunk files any more and stay until an administrator puts them back or deletes them.
+//! Before it cuts a chunk file, it copies all of it there. Listing, putting back and deleting need
+//! no open store.
 
-use crate::chunk_file::absent_is_fine;
+use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::{Kind, Result, StoreError};
 use crate::place;
+use crate::range_lock::Passage;
+use crate::room::STAT_BLOCK_BYTES;
 use crate::store::Store;
-use rt::{File, OpenOptions};
+use rt::{File, IoBuf, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use types::{GroupId, InodeId};
+use types::{ByteRange, GroupId, InodeId, kept_free};
 
 /// The folder in a target's directory; what a target has moved aside of a mirrored group is in a folder of the group in it.
 const ORPHANS: &str = "orphans";
 
 /// What the name of such a folder begins with.
 const GROUP: &str = "group-";
+
+/// What the name of a copy ends with while it isn't complete.
+const PART: &str = "part";
+
+/// Bytes that are copied or compared at once.
+const PIECE_BYTES: u64 = 1 << 20;
 
 const READ: OpenOptions =
     OpenOptions { read: true, write: false, create: false, exclusive: false, truncate: false, direct: false };
@@ -42,19 +51,10 @@ impl Store {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
-        let target_dir: &Path = match self.group {
-            Some(_) => self.dir.parent().and_then(Path::parent).unwrap_or(&self.dir),
-            None => &self.dir,
-        };
-        let folder = folder(target_dir, self.group);
-        let kept = folder.join(name(ino));
+        let (folder, kept) = self.aside(ino);
         let failed = |e| self.failed("move aside", &kept, e);
         if length(&kept).await.map_err(failed)?.is_some() {
-            return Err(StoreError::new(
-                Kind::NotEmpty,
-                format!("target {}: {} is there already", self.target(), kept.display()),
-                "weft fsck --orphans restore or delete sees to what was moved aside before",
-            ));
+            return Err(self.is_there_already(&kept));
         }
         self.flush_sums(&file).await?;
         self.sync_file(&file).await?;
@@ -63,6 +63,62 @@ impl Store {
         rt::create_dir_all(&folder).await.map_err(failed)?;
         self.take_away(ino, Some(&folder)).await?;
         rt::sync_dir(&folder).await.map_err(failed)
+    }
+
+    /// Copies a chunk file aside, with its checksums, durably: what is cut off it then can be put
+    /// back. An absent one is no error. One that is the beginning of what is kept already, or equal
+    /// to it, isn't copied again.
+    ///
+    /// # Errors
+    /// When the disk fails; [`Kind::NoSpace`] when it has no room for a copy beside its reserve;
+    /// [`Kind::NotEmpty`] when another one of the same name is there.
+    pub async fn copy_aside(&self, ino: InodeId) -> Result<()> {
+        let _in_progress = self.begin_change()?;
+        let Some(file) = self.find(ino).await? else { return Ok(()) };
+        let (folder, kept) = self.aside(ino);
+        let failed = |e| self.failed("copy aside", &kept, e);
+        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Neutral).await;
+        self.flush_sums(&file).await?;
+        self.home.check().map_err(failed)?;
+        if length(&kept).await.map_err(failed)?.is_some() {
+            return match is_beginning(&file.path, &kept).await.map_err(failed)? {
+                true => Ok(()),
+                false => Err(self.is_there_already(&kept)),
+            };
+        }
+        let bytes = file.cached.stat().await.map_err(failed)?.blocks.saturating_mul(STAT_BLOCK_BYTES);
+        let space = self.unclaimed_space().await?;
+        if space.free.saturating_sub(kept_free(space.capacity)) < bytes {
+            return Err(self.no_room(space, bytes));
+        }
+        rt::create_dir_all(&folder).await.map_err(failed)?;
+        let copied = copy_with_sums(&file, &kept).await;
+        if copied.is_err() {
+            // It takes room. Should it stay, the next copy replaces it.
+            let _ = rt::remove_file(&kept.with_extension(PART)).await;
+        }
+        copied.map_err(failed)?;
+        rt::sync_dir(&folder).await.map_err(failed)
+    }
+
+    /// The folder of what this store has moved aside, and the place of a chunk file in it.
+    fn aside(&self, ino: InodeId) -> (PathBuf, PathBuf) {
+        let target_dir: &Path = match self.group {
+            Some(_) => self.dir.parent().and_then(Path::parent).unwrap_or(&self.dir),
+            None => &self.dir,
+        };
+        let folder = folder(target_dir, self.group);
+        let kept = folder.join(name(ino));
+        (folder, kept)
+    }
+
+    #[cold]
+    fn is_there_already(&self, kept: &Path) -> StoreError {
+        StoreError::new(
+            Kind::NotEmpty,
+            format!("target {}: {} is there already", self.target(), kept.display()),
+            "weft fsck --orphans restore or delete sees to what was moved aside before",
+        )
     }
 }
 
@@ -89,24 +145,26 @@ impl Orphan {
         Ok(orphans)
     }
 
-    /// Makes it a chunk file of the target again. False: there is one of its name, or no store of its group.
+    /// Makes it a chunk file of the target again. It replaces one that is its beginning, which is
+    /// what a cut leaves. False: there is another one of its name, or no store of its group.
     ///
     /// # Errors
     /// When the disk fails.
     pub async fn put_back(&self, target_dir: &Path) -> io::Result<bool> {
-        let store_dir = match self.group {
-            Some(group) => Store::group_dir(target_dir, group),
-            None => target_dir.to_path_buf(),
-        };
+        let store_dir = self.store_dir(target_dir);
         let (data, sums) = (place::chunk_file(&store_dir, self.ino), place::sum_file(&store_dir, self.ino));
         let (kept, kept_sums) = self.places(target_dir);
         let has_store = rt::read_dir(&store_dir.join(place::CHUNKS)).await.is_ok();
-        if !has_store || length(&data).await?.is_some() {
+        if !has_store {
             return Ok(false);
         }
-        // Without checksums beside the kept data, those in the store are its own: an earlier call has moved them and was
-        // cut short.
-        if length(&sums).await?.is_some() && length(&kept_sums).await?.is_some() {
+        let is_free = match length(&data).await? {
+            Some(_) => is_beginning(&data, &kept).await?,
+            // Without checksums beside the kept data, those in the store are its own: an earlier
+            // call has moved them and was cut short.
+            None => length(&sums).await?.is_none() || length(&kept_sums).await?.is_none(),
+        };
+        if !is_free {
             return Ok(false);
         }
         let to = place::folder(&store_dir, self.ino);
@@ -128,6 +186,27 @@ impl Orphan {
         absent_is_fine(rt::remove_file(&kept).await)
     }
 
+    /// Where it is kept.
+    pub fn path(&self, target_dir: &Path) -> PathBuf {
+        self.places(target_dir).0
+    }
+
+    /// The chunk file that has its place in the store, with its length; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn in_its_place(&self, target_dir: &Path) -> io::Result<Option<(PathBuf, u64)>> {
+        let data = place::chunk_file(&self.store_dir(target_dir), self.ino);
+        Ok(length(&data).await?.map(|len| (data, len)))
+    }
+
+    fn store_dir(&self, target_dir: &Path) -> PathBuf {
+        match self.group {
+            Some(group) => Store::group_dir(target_dir, group),
+            None => target_dir.to_path_buf(),
+        }
+    }
+
     fn places(&self, target_dir: &Path) -> (PathBuf, PathBuf) {
         let kept = folder(target_dir, self.group).join(name(self.ino));
         let sums = sums_of(&kept);
@@ -140,6 +219,59 @@ pub(crate) async fn move_into(folder: &Path, data: &Path, sums: &Path, ino: Inod
     let kept = folder.join(name(ino));
     absent_is_fine(rt::rename(sums, &sums_of(&kept)).await)?;
     absent_is_fine(rt::rename(data, &kept).await)
+}
+
+/// Copies a chunk file with its checksums. The data gets its name last: without it, nothing is
+/// listed.
+async fn copy_with_sums(file: &ChunkFile, kept: &Path) -> io::Result<()> {
+    let part = kept.with_extension(PART);
+    match file.sum_file().await? {
+        Some(sums) => {
+            copy(sums, &part).await?;
+            rt::rename(&part, &sums_of(kept)).await?;
+        }
+        // Those of one whose data is gone don't match.
+        None => absent_is_fine(rt::remove_file(&sums_of(kept)).await)?,
+    }
+    copy(&file.cached, &part).await?;
+    rt::rename(&part, kept).await
+}
+
+/// Copies a file with its holes and its time; the copy is on disk when this returns.
+async fn copy(from: &File, to: &Path) -> io::Result<()> {
+    let options = OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() };
+    let copy = File::open(to, options).await?;
+    let stat = from.stat().await?;
+    let mut at = 0;
+    while let Some(start) = from.seek_data(at).await? {
+        at = (start + PIECE_BYTES).min(from.seek_hole(start).await?);
+        let buf = IoBuf::alloc((at - start) as usize);
+        let got = from.read_at(buf.clone(), start).await?;
+        copy.write_at(buf.slice(0..got), start).await?;
+    }
+    copy.set_len(stat.len).await?;
+    copy.set_time(stat.mtime).await?;
+    copy.sync_data().await
+}
+
+/// Whether a file has nothing but the beginning of another one, or all of it.
+async fn is_beginning(short: &Path, long: &Path) -> io::Result<bool> {
+    let (short, long) = (File::open(short, READ).await?, File::open(long, READ).await?);
+    let len = short.stat().await?.len;
+    if len > long.stat().await?.len {
+        return Ok(false);
+    }
+    let mut at = 0;
+    while at < len {
+        let bytes = (len - at).min(PIECE_BYTES) as usize;
+        let bufs = [IoBuf::alloc(bytes), IoBuf::alloc(bytes)];
+        let got = [short.read_at(bufs[0].clone(), at).await?, long.read_at(bufs[1].clone(), at).await?];
+        if got != [bytes; 2] || bufs[0].as_slice() != bufs[1].as_slice() {
+            return Ok(false);
+        }
+        at += bytes as u64;
+    }
+    Ok(true)
 }
 
 fn folder(target_dir: &Path, group: Option<GroupId>) -> PathBuf {
@@ -177,7 +309,6 @@ async fn entries(folder: &Path) -> io::Result<Vec<String>> {
 mod tests {
     use super::*;
     use crate::{Durability, Identity, IoPath, Options};
-    use rt::IoBuf;
     use std::sync::Arc;
     use types::TargetId;
 
@@ -258,5 +389,53 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("target");
         rt::block_on(is_refused_beside_another(path)).unwrap().unwrap();
+    }
+
+    /// A copy with a hole is whole, replaces its own beginning, and nothing else.
+    async fn is_whole_after_a_cut(dir: PathBuf) -> Result<()> {
+        let (hole, len) = (3 << 20, (5 << 20) + 1000);
+        let store = filled(&dir, &vec![7; 100_000]).await?;
+        store.write(INO, hole, &IoBuf::from_slice(&[9; 5000]), IoPath::Cached, Durability::Later).await?;
+        store.extend(INO, len).await?;
+        let kept = ORPHAN.path(&dir);
+        // An attempt that a crash has cut short.
+        std::fs::create_dir_all(folder(&dir, None)).expect("a directory");
+        std::fs::write(kept.with_extension(PART), vec![1_u8; 9_000_000]).expect("a file");
+        store.copy_aside(INO).await?;
+        store.truncate(INO, 50_000).await?;
+        store.copy_aside(INO).await?;
+        let listed = Orphan::list(&dir).await.expect("the disk works");
+        assert_eq!(listed, [Orphan { bytes: len, ..ORPHAN }], "it isn't copied again");
+        store.close().await?;
+        drop(store);
+        assert!(ORPHAN.put_back(&dir).await.expect("the disk works"));
+
+        let store = open(&dir).await?;
+        assert_eq!((store.stat(INO).await?.len, store.verify(INO).await?), (len, vec![]));
+        let buf = IoBuf::alloc(len as usize);
+        store.read(INO, 0, &buf, IoPath::Cached).await?;
+        let mut content = vec![0_u8; len as usize];
+        content[..100_000].fill(7);
+        content[hole as usize..hole as usize + 5000].fill(9);
+        assert!(buf.as_slice() == content);
+
+        store.copy_aside(INO).await?;
+        store.truncate(INO, 50_000).await?;
+        store.write(INO, 10, &IoBuf::from_slice(b"other"), IoPath::Cached, Durability::Later).await?;
+        assert_eq!(store.copy_aside(INO).await.map_err(|error| error.kind()), Err(Kind::NotEmpty));
+        store.close().await?;
+        drop(store);
+        assert!(!ORPHAN.put_back(&dir).await.expect("the disk works"));
+        let place = ORPHAN.in_its_place(&dir).await.expect("the disk works");
+        assert_eq!(place, Some((place::chunk_file(&dir, INO), 50_000)));
+        assert_eq!(length(&kept).await.expect("the disk works"), Some(len));
+        Ok(())
+    }
+
+    #[test]
+    fn what_was_copied_aside_replaces_what_is_left_after_a_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("target");
+        rt::block_on(is_whole_after_a_cut(path)).unwrap().unwrap();
     }
 }

@@ -19,7 +19,7 @@ const GRANT_DIVISOR: u64 = 16;
 /// How long to wait before a refusal: file systems free the space of removed files in the background, a moment later.
 pub(crate) const SECOND_LOOK_AFTER: Duration = Duration::from_millis(20);
 /// Unit of [`rt::FileStat::blocks`], bytes.
-const STAT_BLOCK_BYTES: u64 = 512;
+pub(crate) const STAT_BLOCK_BYTES: u64 = 512;
 
 /// What may be written before the disk is looked at again. Starts with nothing.
 #[derive(Default)]

@@ -1,13 +1,13 @@
 //! Copies of mirrored groups against each other.
 
-use crate::data::{Seat, seats, stripe_of, unreadable};
+use crate::data::{self, Seat, seats, stripe_of, unreadable};
 use crate::finding::{Finding, Kind, Report};
 use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
 use chunkstore::{IoPath, Store};
 use rt::IoBuf;
 use std::collections::{BTreeMap, BTreeSet};
-use types::{ByteRange, Group, HashSet, InodeId, MemberState, Result};
+use types::{ByteRange, Error, Group, HashSet, InodeId, MemberState, Result};
 
 /// Bytes that are compared at once.
 const PIECE: u64 = 1 << 20;
@@ -25,11 +25,28 @@ pub(crate) async fn check(
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<()> {
+    for (&(target, group), error) in subject.unopened {
+        report_unopened(subject, Seat { target, group: Some(group) }, error, report);
+    }
     for group in subject.map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
         tell_states(subject, group, report);
         Comparison::of(subject, tree, group).await?.run(below, report, progress).await?;
     }
     Ok(())
+}
+
+/// Reports a copy that can't be opened: damage if it counts as good. Any other member is brought in
+/// sync when the cluster runs, and is not judged anyway.
+fn report_unopened(subject: &Subject<'_>, seat: Seat, error: &Error, report: &mut Report) {
+    match data::state_of(subject, seat) {
+        Some(MemberState::Good) => {
+            let object = seat.group.map_or_else(|| seat.to_string(), |group| format!("group {group}"));
+            let found = Finding::new(Kind::UnknownTarget, object, &*error.message, &*error.hint);
+            report.findings.push(found.at(seat, subject.map));
+        }
+        Some(_) => {}
+        None => report.unjudged.push(format!("what a former member has, {seat}: {}", error.message)),
+    }
 }
 
 /// Says it of each member that isn't good, and of each that isn't here.

@@ -2,7 +2,7 @@
 
 use crate::copies::all_noted;
 use crate::finding::{Finding, Kind, Report};
-use crate::local::discard;
+use crate::local::{cut, discard};
 use crate::mend::Content;
 use crate::strays::{REMEDY, discarded};
 use crate::tree::{Tree, file_ranges};
@@ -84,7 +84,7 @@ async fn check_store(
 }
 
 /// The state of a copy by the map; `None` for a target that is no member of the group.
-fn state_of(subject: &Subject<'_>, seat: Seat) -> Option<MemberState> {
+pub(crate) fn state_of(subject: &Subject<'_>, seat: Seat) -> Option<MemberState> {
     subject.map.group(seat.group?)?.state_of(seat.target)
 }
 
@@ -92,6 +92,9 @@ fn state_of(subject: &Subject<'_>, seat: Seat) -> Option<MemberState> {
 fn is_left_over(subject: &Subject<'_>, seat: Seat) -> bool {
     seat.group.is_some() && state_of(subject, seat).is_none()
 }
+
+/// What can be done about a chunk file that is longer than its file.
+const REMEDY_OF_LENGTH: &str = "repair cuts it and keeps a copy of it aside, or none with --delete; if the metadata comes from an older copy, restore a newer one first";
 
 struct ChunkFile<'a> {
     subject: &'a Subject<'a>,
@@ -115,7 +118,7 @@ impl ChunkFile<'_> {
         });
         match owned {
             Some((layout, stripe)) => {
-                self.length(&layout, stripe, orders.repair, report).await?;
+                self.length(&layout, stripe, orders, report).await?;
                 self.content(&layout, stripe, report).await
             }
             // A write that moves a file from inline to chunks was interrupted; the restart removes the chunks.
@@ -140,7 +143,13 @@ impl ChunkFile<'_> {
         Ok(())
     }
 
-    async fn length(&self, layout: &Layout, stripe: usize, repair: bool, report: &mut Report) -> Result<()> {
+    async fn length(
+        &self,
+        layout: &Layout,
+        stripe: usize,
+        orders: &Orders<'_>,
+        report: &mut Report,
+    ) -> Result<()> {
         if self.tree.writing.contains(&self.ino) {
             return Ok(());
         }
@@ -151,12 +160,14 @@ impl ChunkFile<'_> {
             return Ok(());
         }
         let cause = format!("{} has {len} bytes, {expected} belong to the file", self.object());
-        let found = Finding::new(Kind::LongChunkFile, self.tree.path(self.ino), cause, "repair cuts it");
-        report.findings.push(found.at(self.seat, self.subject.map));
-        if repair {
-            self.store.truncate(self.name, expected).await.map_err(unreadable)?;
-            mark_repaired(report);
+        let found = Finding::new(Kind::LongChunkFile, self.tree.path(self.ino), cause, REMEDY_OF_LENGTH);
+        let mut found = found.at(self.seat, self.subject.map);
+        if orders.repair {
+            let how = orders.discard();
+            let outcome = cut(self.store, self.name, expected, how).await.map_err(unreadable);
+            discarded(&mut found, how, outcome);
         }
+        report.findings.push(found);
         Ok(())
     }
 
@@ -200,12 +211,6 @@ impl ChunkFile<'_> {
             let found = Finding::new(Kind::DamagedContent, path, cause, self.remedy_of_damage());
             report.findings.push(found.over(range).at(self.seat, self.subject.map).of(self.ino, stripe));
         }
-    }
-}
-
-fn mark_repaired(report: &mut Report) {
-    if let Some(finding) = report.findings.last_mut() {
-        finding.repaired = true;
     }
 }
 
@@ -271,9 +276,10 @@ async fn missing(
                 report.findings.push(Finding { lost: true, ..found });
                 continue;
             }
-            let here = |seat: &Seat| subject.stores.contains_key(&seat.target);
+            // A copy that can't be opened is reported once, as that.
+            let here = |seat: &Seat| subject.is_open(*seat);
             if !seats(known).any(|(seat, _)| here(&seat)) {
-                let cause = format!("group {group} of its layout has no target here");
+                let cause = format!("group {group} of its layout has nothing here that can be opened");
                 report.add(Kind::UnknownTarget, tree.path(ino), cause, REMEDY);
                 continue;
             }

@@ -40,7 +40,8 @@ pub enum Kind {
     CopiesDiffer,
     /// A file with content in a group whose content is lost.
     LostGroup,
-    /// A layout that names a group or target which isn't in the map or can't be opened.
+    /// A layout that names a group or target which isn't in the map, or a target or copy of a group
+    /// that can't be opened.
     UnknownTarget,
 }
 

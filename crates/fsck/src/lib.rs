@@ -37,7 +37,7 @@ use chunkstore::{IfAbsent, Store};
 use kv::Engine;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::{ByteRange, ClusterMap, GroupId, InodeId, Result, TargetId};
+use types::{ByteRange, ClusterMap, Error, GroupId, InodeId, Result, TargetId};
 
 /// What to check.
 pub struct Subject<'a> {
@@ -53,26 +53,44 @@ pub struct Subject<'a> {
     pub stores: &'a BTreeMap<TargetId, Arc<Store>>,
     /// What they have of mirrored groups, opened.
     pub copies: &'a Copies,
+    /// What they have of mirrored groups and can't be opened.
+    pub unopened: &'a Unopened,
+}
+
+impl Subject<'_> {
+    /// Whether the target of a seat is here, and its copy of the group could be opened.
+    pub(crate) fn is_open(&self, seat: Seat) -> bool {
+        let can_be = |group: GroupId| !self.unopened.contains_key(&(seat.target, group));
+        self.stores.contains_key(&seat.target) && seat.group.is_none_or(can_be)
+    }
 }
 
 /// Stores of mirrored groups, by target and group.
 pub type Copies = BTreeMap<(TargetId, GroupId), Arc<Store>>;
 
-/// Opens what targets have of mirrored groups. To be closed before the targets are.
+/// Why stores of mirrored groups can't be opened, by target and group.
+pub type Unopened = BTreeMap<(TargetId, GroupId), Error>;
+
+/// Opens what targets have of mirrored groups. To be closed before the targets are. The check reports
+/// those that can't be opened.
 ///
 /// # Errors
-/// What can't be opened at all; those that are open already are left so.
-pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<Copies> {
-    let mut copies = Copies::new();
+/// When the groups of a target can't be listed; nothing is open then.
+pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<(Copies, Unopened)> {
+    let mut found = Vec::new();
     for (&target, store) in stores {
-        for group in store.groups().await.map_err(data::unreadable)? {
-            let opened = Store::open_group(store, group, IfAbsent::Leave).await;
-            if let Some((copy, _)) = opened.map_err(data::unreadable)? {
-                copies.insert((target, group), copy);
-            }
+        let groups = store.groups().await.map_err(data::unreadable)?;
+        found.extend(groups.into_iter().map(|group| ((target, group), store)));
+    }
+    let (mut copies, mut unopened) = (Copies::new(), Unopened::new());
+    for (place, store) in found {
+        match Store::open_group(store, place.1, IfAbsent::Leave).await {
+            Ok(Some((copy, _))) => drop(copies.insert(place, copy)),
+            Ok(None) => {}
+            Err(error) => drop(unopened.insert(place, data::unreadable(error))),
         }
     }
-    Ok(copies)
+    Ok((copies, unopened))
 }
 
 /// Told now and then how far the check is.
@@ -90,14 +108,15 @@ pub struct Orders<'a> {
     pub forget: Option<Witness<'a>>,
     /// Only what is at or below this path, which begins at the root of the file system. Chunk files of nobody are not looked for then.
     pub below: Option<&'a str>,
-    /// With `repair`: chunk files of nobody are deleted, and not moved aside.
+    /// With `repair`: chunk files of nobody are deleted, and not moved aside, and no copy is kept of
+    /// those that are cut.
     pub delete: bool,
     /// With `repair`: it is done although the metadata looks older than the chunk files.
     pub accept_loss: bool,
 }
 
 impl Orders<'_> {
-    /// What becomes of chunk files of nobody.
+    /// What becomes of chunk files of nobody, and of what is cut off others.
     pub(crate) fn discard(&self) -> Discard {
         if self.delete { Discard::Delete } else { Discard::SetAside }
     }
@@ -150,8 +169,17 @@ pub fn check_names(
     orders: &Orders<'_>,
     progress: Progress<'_>,
 ) -> Result<Report> {
-    let (map, stores, copies) = (ClusterMap::default(), BTreeMap::new(), Copies::new());
-    let subject = Subject { engine, partitions, hash_key, map: &map, stores: &stores, copies: &copies };
+    let (map, stores) = (ClusterMap::default(), BTreeMap::new());
+    let (copies, unopened) = (Copies::new(), Unopened::new());
+    let subject = Subject {
+        engine,
+        partitions,
+        hash_key,
+        map: &map,
+        stores: &stores,
+        copies: &copies,
+        unopened: &unopened,
+    };
     let (tree, mut report) = names_of(&subject, orders, progress)?;
     orders.below.map(|path| tree.below(path)).transpose()?;
     (report.files, report.directories) = (tree.files(), tree.directories());

@@ -31,6 +31,9 @@ impl Local<'_> {
         let (from, to) = (self.store(from)?, self.store(Seat { target: to, ..from })?);
         let len = from.stat(name).await.map_err(failed)?.len;
         let had = to.stat(name).await.map_err(failed)?.len;
+        if had > len {
+            to.copy_aside(name).await.map_err(failed)?;
+        }
         if len == 0 {
             to.truncate(name, 0).await.map_err(failed)?;
             return to.sync(name).await.map_err(failed);
@@ -147,6 +150,15 @@ pub(crate) async fn discard(store: &Store, name: InodeId, how: Discard) -> Resul
         Discard::SetAside => store.set_aside(name).await,
         Discard::Delete => store.delete(name).await,
     }
+}
+
+/// Cuts a chunk file that is longer than its file. The metadata may be older than the file is, so a
+/// copy of all of it is kept first, unless it is to be deleted.
+pub(crate) async fn cut(store: &Store, name: InodeId, len: u64, how: Discard) -> Result<(), StoreError> {
+    if how == Discard::SetAside {
+        store.copy_aside(name).await?;
+    }
+    store.truncate(name, len).await
 }
 
 /// Damage is an error of its own kind, whatever else there is.

@@ -12,7 +12,7 @@ const BLOCK: u64 = types::BLOCK_SIZE as u64;
 /// What comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// What becomes of a chunk file that belongs to nobody.
+/// What becomes of a chunk file that belongs to nobody, and of what is cut off one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discard {
     /// It is kept aside, and can be put back.

@@ -245,6 +245,9 @@ fn tell(report: &mut Report, content: &Content, (ino, stripe): (InodeId, usize),
         } else if !outcome.has_changed {
             let is_long = finding.kind == Kind::LongChunkFile && outcome.is_long;
             finding.repaired = !meets(&left) && !is_long;
+            if finding.repaired && finding.kind == Kind::LongChunkFile {
+                finding.remedy.clear();
+            }
         }
     }
 }

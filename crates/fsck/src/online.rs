@@ -180,6 +180,7 @@ impl Online<'_> {
             map: self.map,
             stores: &stores,
             copies: &crate::Copies::new(),
+            unopened: &crate::Unopened::new(),
         };
         if !wanted {
             return Tree::read(&subject, &mut Report::default(), &|_, _, _| {});
@@ -333,7 +334,7 @@ impl Online<'_> {
     fn tell(&self, report: &mut Report, ino: InodeId, path: &str, wrong: Wrong) {
         let remedy = match wrong.kind {
             Kind::LongChunkFile => {
-                "the file is read right; copy it, and put the copy in its place. Where one process is the whole cluster, weft fsck --repair cuts it when that is stopped"
+                "if the metadata comes from an older copy, restore a newer one. Else the file is read right; copy it, and put the copy in its place. Where one process is the whole cluster, weft fsck --repair cuts it when that is stopped"
             }
             Kind::CopiesDiffer => {
                 "repair takes what most copies have, and among two what the group's primary has"

@@ -107,7 +107,7 @@ impl Online<'_> {
     }
 }
 
-/// Notes what became of a chunk file of nobody.
+/// Notes what became of a chunk file of nobody, or of one that is too long.
 pub(crate) fn discarded(found: &mut Finding, how: Discard, outcome: Result<()>) {
     found.repaired = outcome.is_ok();
     found.remedy = match (outcome, how) {
@@ -115,7 +115,7 @@ pub(crate) fn discarded(found: &mut Finding, how: Discard, outcome: Result<()>) 
         (Ok(()), Discard::Delete) => String::new(),
         (Err(error), _) => {
             let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
-            format!("it could not be taken away: {}{hint}", error.message)
+            format!("it is left as it is: {}{hint}", error.message)
         }
     };
 }

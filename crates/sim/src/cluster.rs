@@ -120,6 +120,7 @@ impl Cluster {
             map: &map,
             stores: &self.stores,
             copies: &fsck::Copies::new(),
+            unopened: &fsck::Unopened::new(),
         };
         fsck::check(&subject, &fsck::Orders::default(), &|_, _, _| ()).await
     }

@@ -292,7 +292,7 @@ pub struct FsckArgs {
     /// Make zeros of what no copy has, and list in FILE, which must not be there yet, what that was
     #[arg(long, value_name = "FILE", requires = "repair")]
     pub forget: Option<PathBuf>,
-    /// Delete chunk files that no file has, instead of moving them aside
+    /// Delete chunk files that no file has, and what is cut off others: nothing is kept aside
     #[arg(long, requires = "repair")]
     pub delete: bool,
     /// Repair although the metadata looks older than the chunk files: files that it doesn't know stay lost

@@ -264,7 +264,7 @@ impl Services {
         progress: fsck::Progress<'_>,
     ) -> Result<fsck::Report> {
         let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
-        let copies = fsck::open_copies(&self.stores).await?;
+        let (copies, unopened) = fsck::open_copies(&self.stores).await?;
         let subject = fsck::Subject {
             engine: &**self.writer.engine(),
             partitions: plan.superblock.partitions,
@@ -272,6 +272,7 @@ impl Services {
             map: &map,
             stores: &self.stores,
             copies: &copies,
+            unopened: &unopened,
         };
         let mut report = fsck::check(&subject, orders, progress).await;
         for copy in copies.values() {

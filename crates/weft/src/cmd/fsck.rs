@@ -198,7 +198,8 @@ fn line(finding: &Finding) -> String {
     };
     let node = finding.node.as_ref().map_or(String::new(), |node| format!(" (node {node})"));
     // Of what is repaired only what was moved aside has something left to be done.
-    let is_done = finding.repaired && (finding.kind != Kind::StrayChunkFile || finding.remedy.is_empty());
+    let may_be_kept = matches!(finding.kind, Kind::StrayChunkFile | Kind::LongChunkFile);
+    let is_done = finding.repaired && (!may_be_kept || finding.remedy.is_empty());
     let hint = if is_done { String::new() } else { format!("  hint: {}\n", finding.remedy) };
     format!("{state}{}{place}: {}{node}\n{hint}", finding.object, finding.cause)
 }

@@ -1,4 +1,5 @@
-//! `weft fsck --orphans`: chunk files of no file that repairs have moved aside.
+//! `weft fsck --orphans`: chunk files of no file that repairs have moved aside, and copies of those
+//! that they have cut.
 //!
 //! A chunk file is put back only while no process serves its target: a client could make one of the
 //! same name at that moment.
@@ -10,6 +11,7 @@ use crate::size::format_size;
 use chunkstore::Orphan;
 use mgmt::{StatePaths, TargetList, lock_target};
 use serde::Serialize;
+use std::io;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result};
 
@@ -24,8 +26,8 @@ struct Told {
     group: Option<u32>,
     ino: u64,
     bytes: u64,
-    /// Why it is still there.
-    state: &'static str,
+    /// What became of it, or why it is still there.
+    state: String,
 }
 
 /// Lists, puts back or deletes what is on the targets of a state directory.
@@ -71,21 +73,35 @@ async fn see_to(target: &Path, what: OrphansArg, all: &mut Vec<Told>) -> Result<
     let is_restored = matches!(what, OrphansArg::Restore);
     let _served_by_nobody = is_restored.then(|| lock_target(target).map_err(in_use)).transpose()?;
     for orphan in Orphan::list(target).await.map_err(failed)? {
-        let state = match what {
-            OrphansArg::List => "kept",
+        let state: String = match what {
+            OrphansArg::List => "kept".into(),
             OrphansArg::Delete => {
                 orphan.delete(target).await.map_err(failed)?;
-                "deleted"
+                "deleted".into()
             }
             OrphansArg::Restore => match orphan.put_back(target).await.map_err(failed)? {
-                true => "restored",
-                false => "kept: another chunk file has its place, or its group is not here any more",
+                true => "restored".into(),
+                false => hindrance(&orphan, target).await.map_err(failed)?,
             },
         };
         let group = orphan.group.map(|group| group.0);
         all.push(Told { target: target.into(), group, ino: orphan.ino.0, bytes: orphan.bytes, state });
     }
     Ok(())
+}
+
+/// Why one isn't put back.
+async fn hindrance(orphan: &Orphan, target: &Path) -> io::Result<String> {
+    let Some((place, bytes)) = orphan.in_its_place(target).await? else {
+        return Ok("kept: other checksums have its place, or its group is not here any more".into());
+    };
+    let other = match orphan.bytes > bytes {
+        true => "it is longer than, and differs from,",
+        false => "it differs from",
+    };
+    let kept = orphan.path(target);
+    let (kept, place) = (kept.display(), place.display());
+    Ok(format!("kept: {other} the chunk file of {bytes} bytes in its place: cmp {kept} {place} shows where"))
 }
 
 fn in_use(error: mgmt::Error) -> Error {
@@ -105,7 +121,7 @@ fn screen(all: &[Told]) -> String {
         let group = told.group.map_or("-".into(), |group| group.to_string());
         let name = format!("{:016x}", told.ino);
         let bytes = format_size(told.bytes);
-        [told.target.display().to_string(), group, name, bytes, told.state.to_string()]
+        [told.target.display().to_string(), group, name, bytes, told.state.clone()]
     };
     let rows: Vec<[String; 5]> = all.iter().map(row).collect();
     let heading = [
@@ -147,5 +163,30 @@ mod tests {
         assert_eq!(seen(dir.path(), OrphansArg::List), Ok(0));
         drop(served);
         assert_eq!(seen(dir.path(), OrphansArg::Restore), Ok(0));
+    }
+
+    #[test]
+    fn what_was_kept_of_a_chunk_file_replaces_its_beginning_and_is_told_beside_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let orphan = Orphan { group: None, ino: types::InodeId(1), bytes: 20 };
+        let (kept, place) = (orphan.path(dir.path()), dir.path().join("chunks/05/e5/0000000000000001"));
+        for file in [&kept, &place] {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        }
+        let content = "what it was before it was cut";
+        std::fs::write(&kept, content).unwrap();
+        let state = |in_place: &str| {
+            std::fs::write(&place, in_place).unwrap();
+            let all = see_to_all(vec![dir.path().to_path_buf()], OrphansArg::Restore);
+            rt::block_on(all).unwrap().unwrap().remove(0).state
+        };
+        let other = state("another one");
+        let cmp = format!("cmp {} {}", kept.display(), place.display());
+        assert!(other.contains("is longer") && other.contains("11 bytes") && other.contains(&cmp), "{other}");
+        let longer = state(&content.repeat(2));
+        assert!(longer.contains("it differs") && longer.contains("58 bytes"), "{longer}");
+        assert!(kept.exists());
+        assert_eq!(state(&content[..12]), "restored");
+        assert!(!kept.exists() && std::fs::read_to_string(&place).unwrap() == content);
     }
 }

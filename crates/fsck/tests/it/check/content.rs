@@ -200,7 +200,11 @@ fn metadata_that_is_older_than_the_chunk_files_is_not_repaired_unless_the_loss_i
         assert_eq!(fs.check(false).await.findings, found.findings, "nothing was changed");
         let accepting = Orders { repair: true, accept_loss: true, ..Orders::default() };
         assert_eq!(fs.check_with(&accepting).await.verdict(), Verdict::Repaired);
-        assert_eq!(Orphan::list(store.dir()).await.unwrap()[0].ino, newer);
+        let mut kept = BTreeSet::new();
+        for store in fs.stores.values() {
+            kept.extend(Orphan::list(store.dir()).await.unwrap().into_iter().map(|orphan| orphan.ino));
+        }
+        assert_eq!(kept, BTreeSet::from([ino, newer]), "with what was cut");
     });
 }
 
@@ -228,6 +232,55 @@ fn a_chunk_file_that_is_too_long_is_cut() {
         assert_eq!((findings.len(), findings[0].object.as_str()), (1, "/big"));
         let layout = fs.layout(ino);
         assert_eq!(fs.store_of(&layout, 0).stat(ino).await.unwrap().len, 60_000);
+    });
+}
+
+/// The metadata was put back from a copy that is older than the end of the file.
+#[test]
+fn what_is_cut_off_a_chunk_file_is_kept_and_can_be_put_back() {
+    on_a_core(async |mut fs| {
+        let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
+        fs.edit_inode(ino, |inode| inode.size = 60_000);
+        let store = fs.store_of(&fs.layout(ino), 0);
+        let (target, dir) = (store.target(), store.dir().to_path_buf());
+        let found = fs.check(false).await;
+        assert!(found.findings[0].remedy.contains("older copy"), "{found:?}");
+        let repaired = fs.check(true).await;
+        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        assert!(repaired.findings[0].remedy.contains("--orphans"), "{repaired:?}");
+        let kept = Orphan::list(&dir).await.unwrap();
+        assert_eq!(kept, [Orphan { group: None, ino, bytes: 100_000 }]);
+
+        fs.edit_inode(ino, |inode| inode.size = 100_000);
+        store.close().await.unwrap();
+        assert!(kept[0].put_back(&dir).await.unwrap());
+        fs.stores.insert(target, targets::open(&dir, target).await);
+        assert_eq!(fs.check(false).await.findings, []);
+        let content = fs.contents(ino, 0, 100_000).await.remove(0);
+        assert!(content.iter().enumerate().all(|(at, byte)| *byte == (at / 1000) as u8 | 1));
+        assert_eq!(Orphan::list(&dir).await.unwrap(), []);
+    });
+}
+
+#[test]
+fn a_chunk_file_of_which_no_copy_can_be_kept_is_cut_only_where_none_is_wanted() {
+    on_a_core(async |fs| {
+        let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
+        fs.edit_inode(ino, |inode| inode.size = 60_000);
+        let store = fs.store_of(&fs.layout(ino), 0);
+        let another = Orphan { group: None, ino, bytes: 7 };
+        let place = another.path(store.dir());
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::write(&place, "another").unwrap();
+        let left = fs.finds_and_leaves(Kind::LongChunkFile).await;
+        assert!(left.remedy.contains("is there already"), "{left:?}");
+        assert_eq!(store.stat(ino).await.unwrap().len, 100_000);
+        let delete = Orders { repair: true, delete: true, ..Orders::default() };
+        let repaired = fs.check_with(&delete).await;
+        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        assert_eq!(repaired.findings[0].remedy, "");
+        assert_eq!(store.stat(ino).await.unwrap().len, 60_000);
+        assert_eq!(Orphan::list(store.dir()).await.unwrap(), [another], "it stays");
     });
 }
 

@@ -1,7 +1,7 @@
 //! Files in mirrored groups.
 
 use super::support::{Fs, GIVEN_OUT, HASH_KEY, PARTITIONS, on_a_core};
-use chunkstore::{Durability, IfAbsent, IoPath, Store};
+use chunkstore::{Durability, IfAbsent, IoPath, Orphan, Store};
 use fsck::{Discard, Kind, Later, Local, Loss, Online, Orders, Report, Seat, Subject, Targets, Verdict};
 use rt::IoBuf;
 use std::cell::Cell;
@@ -225,6 +225,8 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
         assert_eq!(cut.verdict(), Verdict::Repaired, "{:?}", cut.findings);
         assert_eq!(Served::check(&fs, None).await.findings, []);
         right(&fs, ino).await;
+        let is_told = |found: &fsck::Finding| found.kind == Kind::LongChunkFile && found.remedy.is_empty();
+        assert!(cut.findings.iter().any(is_told), "{:?}", cut.findings);
         for which in [0, 1] {
             put(copy(&fs, ino, which), ino, CHUNK, 0xee).await;
         }
@@ -232,6 +234,31 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
         assert_eq!(left.verdict(), Verdict::Damaged);
         assert!(left.findings.iter().all(|finding| finding.kind == Kind::LongChunkFile && !finding.repaired));
         assert!(left.findings[0].remedy.contains("put the copy in its place"), "{:?}", left.findings);
+    });
+}
+
+/// It is not brought to the length of the other copy, either.
+#[test]
+fn one_copy_that_is_too_long_is_cut_only_when_it_is_kept() {
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
+        put(copy(&fs, ino, 1), ino, CHUNK, 0xee).await;
+        fs.settle().await;
+        let (store, long) = (copy(&fs, ino, 1), CHUNK as u64 + 4096);
+        let dir = fs.stores[&store.target()].dir();
+        let kept = Orphan { group: store.group(), ino, bytes: long };
+        let place = kept.path(dir);
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::write(&place, "another").unwrap();
+        let left = fs.check(true).await;
+        assert!(left.findings.iter().any(|finding| finding.kind == Kind::LongChunkFile), "{left:?}");
+        assert!(left.findings.iter().all(|finding| !finding.repaired), "{left:?}");
+        assert_eq!(store.stat(ino).await.unwrap().len, long);
+        std::fs::remove_file(&place).unwrap();
+        let repaired = fs.check(true).await;
+        assert_eq!(repaired.verdict(), Verdict::Repaired, "{repaired:?}");
+        assert_eq!(store.stat(ino).await.unwrap().len, CHUNK as u64);
+        assert_eq!(Orphan::list(dir).await.unwrap(), [kept]);
     });
 }
 
@@ -496,6 +523,51 @@ fn damage_of_one_copy_is_told_of_that_copy() {
         assert!(finding.cause.contains(&format!("target {target} ")), "{}", finding.cause);
         assert_eq!(finding.target, Some(target));
         assert!(finding.remedy.contains("another copy"), "{}", finding.remedy);
+    });
+}
+
+/// Its folder is in lost+found, say. Everything else is checked, and repaired.
+#[test]
+fn a_copy_that_can_not_be_opened_is_told_once_and_the_rest_is_checked() {
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
+        let (target, lost) = (TargetId(1), GroupId(5));
+        fs.reopen_copies(|stores| {
+            std::fs::remove_dir_all(Store::group_dir(stores[&target].dir(), lost)).unwrap();
+        })
+        .await;
+        assert_eq!(fs.copies.len(), 3, "the others are open");
+        let other = &fs.copies[&(TargetId(3), GroupId(6))];
+        let file = OpenOptions::new().write(true).open(Store::chunk_file_path(other.dir(), ino)).unwrap();
+        file.write_all_at(b"flipped", 8192).unwrap();
+        let is_of_group = |found: &fsck::Finding| found.object == "group 5" && found.target == Some(target);
+        for repair in [false, true] {
+            let report = fs.check(repair).await;
+            let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
+            assert_eq!(kinds, [Kind::DamagedContent, Kind::UnknownTarget], "{:?}", report.findings);
+            assert_eq!(report.findings[0].repaired, repair, "{:?}", report.findings);
+            assert_eq!((report.verdict(), report.chunk_files), (Verdict::Damaged, 3));
+            let told = &report.findings[1];
+            assert!(is_of_group(told) && told.remedy.contains("lost+found"), "{told:?}");
+            assert!(told.cause.contains("is gone") && !told.repaired, "{told:?}");
+        }
+
+        // No other copy is there, either: the files are named.
+        fs.reopen_copies(|stores| {
+            std::fs::remove_dir_all(Store::group_dir(stores[&TargetId(2)].dir(), lost)).unwrap();
+        })
+        .await;
+        let report = fs.check(false).await;
+        let objects: Vec<&str> = report.findings.iter().map(|finding| finding.object.as_str()).collect();
+        assert_eq!(objects, ["/d/f", "group 5", "group 5"], "{:?}", report.findings);
+        assert!(report.findings.iter().all(|found| found.kind == Kind::UnknownTarget));
+
+        // One that is to be brought in sync anyhow is no damage.
+        let group = fs.map.groups.iter_mut().find(|group| group.id == lost).unwrap();
+        group.states = vec![MemberState::NeedsResync, MemberState::NeedsResync];
+        let report = fs.check(false).await;
+        assert!(!report.findings.iter().any(|found| found.object == "group 5"), "{:?}", report.findings);
+        assert_eq!(report.unjudged.len(), 2, "{:?}", report.unjudged);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use chunkstore::{Durability, IfAbsent, IoPath, Store};
-use fsck::{Copies, Finding, Kind, Orders, Report, Subject, Verdict};
+use fsck::{Copies, Finding, Kind, Orders, Report, Subject, Unopened, Verdict};
 use kv::{Batch, Embedded, Engine, Outcome};
 use namespace::record::{Inode, Next};
 use namespace::{Env, ReadError, Reader, Writes, keys};
@@ -28,6 +28,8 @@ pub struct Fs {
     pub stores: BTreeMap<TargetId, Arc<Store>>,
     /// Of the mirrored groups: 5 of targets 1 and 2, 6 of 3 and 4.
     pub copies: Copies,
+    /// Of these groups what can't be opened.
+    pub unopened: Unopened,
     pub map: ClusterMap,
     dir: TempDir,
 }
@@ -71,8 +73,8 @@ impl Fs {
                     .unwrap();
             }
         }
-        let copies = fsck::open_copies(&stores).await.unwrap();
-        let fs = Fs { engine, stores, copies, map, dir };
+        let (copies, unopened) = fsck::open_copies(&stores).await.unwrap();
+        let fs = Fs { engine, stores, copies, unopened, map, dir };
         fs.put_all(namespace::format(&fs.env()));
         // Files were there before, and are gone: their numbers may be those of chunk files that nobody has any more.
         fs.put(&keys::next(PartitionId(0)), &Next { sequence: GIVEN_OUT, inodes: Some(0) });
@@ -214,13 +216,19 @@ impl Fs {
 
     /// What was changed in groups is the same on all copies, as far as those know who did it: they end in good order, and nothing stays noted.
     pub async fn settle(&mut self) {
-        for store in self.copies.values() {
-            store.close().await.unwrap();
-        }
-        self.copies = fsck::open_copies(&self.stores).await.unwrap();
+        self.reopen_copies(|_| ()).await;
         for store in self.copies.values() {
             assert_eq!(store.noted(InodeId(0), 100).await.unwrap(), (vec![], None));
         }
+    }
+
+    /// Closes all copies, has something done to the targets, and opens what can be opened.
+    pub async fn reopen_copies(&mut self, change: impl FnOnce(&BTreeMap<TargetId, Arc<Store>>)) {
+        for store in self.copies.values() {
+            store.close().await.unwrap();
+        }
+        change(&self.stores);
+        (self.copies, self.unopened) = fsck::open_copies(&self.stores).await.unwrap();
     }
 
     /// Where a chunk file is.
@@ -237,6 +245,7 @@ impl Fs {
             map: &self.map,
             stores: &self.stores,
             copies: &self.copies,
+            unopened: &self.unopened,
         }
     }
 
