@@ -258,8 +258,8 @@ mod tests {
     #[test]
     fn a_cluster_file_is_mounted_as_a_client() {
         let client = |text: &str| parse(text).unwrap().mount(Path::new("/c.toml"), Path::new("/m"));
-        let mount =
-            client("ro,idmap,_netdev,timeout=20,rack=r1,no-shared-memory,write-behind,transport=dev").unwrap();
+        let mount = client("ro,idmap,_netdev,timeout=20,rack=r1,no-shared-memory,write-behind,transport=dev")
+            .unwrap();
         assert_eq!((mount.cluster, mount.mountpoint, mount.timeout), ("/c.toml".into(), "/m".into(), 20));
         assert_eq!((mount.rack.as_deref(), mount.transport), (Some("r1"), Transport::Dev));
         assert!(mount.read_only && mount.idmap && mount.no_shared_memory && mount.write_behind);

@@ -144,7 +144,8 @@ fn idmapped_mount(stage: &Stage) -> TestResult {
     namespace.run(USER, "echo 3 > own/three && mv own/two own/2 && rm own/by-root && cat home", &view)?;
     let own = list(&folders[1].join("own"))?;
     ensure_eq!(own, format!("0 0 644 2\n{USER} {USER} 644 three"), "what a user of the container has made");
-    for (user, refused) in [(USER, "cat mail"), (USER, "rm etc/passwd"), (7, "echo 4 > own/four"), (7, "ls own")]
+    for (user, refused) in
+        [(USER, "cat mail"), (USER, "rm etc/passwd"), (7, "echo 4 > own/four"), (7, "ls own")]
     {
         let said = namespace.run(user, refused, &view);
         ensure!(said.is_err(), "user {user} of the container may do {refused}: {said:?}");
@@ -153,7 +154,10 @@ fn idmapped_mount(stage: &Stage) -> TestResult {
     let mut as_user = Command::new("setpriv");
     as_user.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_string()]);
     as_user.args(["cat", "own/three"]).current_dir(&view);
-    ensure!(process::run_ok(&mut as_user, DEADLINE).is_err(), "user {USER} of this machine reads the container's file");
+    ensure!(
+        process::run_ok(&mut as_user, DEADLINE).is_err(),
+        "user {USER} of this machine reads the container's file"
+    );
 
     process::run_ok(Command::new("umount").arg(&view), DEADLINE)?;
     cleanup::released(&Resource::Disk(view));

@@ -73,11 +73,8 @@ pub(crate) fn an_open_directory_has_attributes_when_another_mount_has_removed_it
     wait_until_deleted(&cluster.clients[0], InodeId(before.ino()));
     has_attributes("deleted");
     let inside = PathBuf::from(format!("/proc/self/fd/{}/f", open.as_raw_fd()));
-    let outcomes = [
-        listing::names(&open).map(drop),
-        File::create(&inside).map(drop),
-        fs::metadata(&here).map(drop),
-    ];
+    let outcomes =
+        [listing::names(&open).map(drop), File::create(&inside).map(drop), fs::metadata(&here).map(drop)];
     for outcome in outcomes {
         assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::ENOENT));
     }
