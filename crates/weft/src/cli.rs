@@ -158,7 +158,7 @@ pub struct UpArgs {
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
-    /// Let containers see this mount with mapped ids (idmapped mounts, Linux 6.12)
+    /// Allow views with mapped ids, for containers (Linux 6.12)
     #[arg(long)]
     pub idmap: bool,
     /// Daily copies of the metadata that are kept; 0: none are made

@@ -573,7 +573,7 @@ pub struct MountArgs {
     pub cluster: PathBuf,
     /// Where to mount
     pub mountpoint: PathBuf,
-    /// Seconds until an operation fails whose servers don't answer
+    /// Seconds until operations fail that get no answer
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
@@ -587,7 +587,7 @@ pub struct MountArgs {
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
-    /// Let containers see this mount with mapped ids (idmapped mounts, Linux 6.12)
+    /// Allow views with mapped ids, for containers (Linux 6.12)
     ///
     /// Permissions are checked by the kernel of this machine alone then, and not by the metadata service too.
     #[arg(long)]
