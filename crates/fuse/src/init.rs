@@ -131,10 +131,13 @@ pub fn negotiate(request: &InitIn, wish: Wish) -> Result<Handshake, Error> {
     if wish.idmap {
         wanted |= ALLOW_IDMAP;
     }
-    if wish.is_shared {
+    wanted &= match wish.is_shared {
         // A directory that is opened without a request has its listing kept by the kernel, which looks at the times that it knows and asks nobody.
-        wanted &= !NO_OPENDIR_SUPPORT;
-    }
+        true => !NO_OPENDIR_SUPPORT,
+        // No other machine has to know of locks. The kernel keeps them itself then, and need not
+        // tell of a close for their sake.
+        false => !(POSIX_LOCKS | FLOCK_LOCKS),
+    };
     let flags = wanted & offered(request);
     let max_io = if flags & MAX_PAGES != 0 { MAX_IO } else { MAX_IO_OLD };
     let agreement = Agreement { flags, max_io, minor: request.minor.min(abi::MINOR) };
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn a_kernel_with_everything_gets_what_is_wanted_and_no_more() {
         let (agreement, reply) = agree(45, u64::MAX, true);
-        assert_eq!(agreement.flags, WANTED | OVER_IO_URING);
+        assert_eq!(agreement.flags, WANTED & !(POSIX_LOCKS | FLOCK_LOCKS) | OVER_IO_URING);
         assert!(agreement.over_uring() && agreement.without_opendir());
         assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, agreement.flags);
         assert_eq!((reply.max_write, reply.max_pages, reply.time_gran), (1 << 20, 256, 1));
@@ -191,9 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn beside_other_clients_directories_are_opened_by_requests() {
+    fn beside_other_clients_requests_open_directories_and_take_locks() {
         match negotiate(&request(45, u64::MAX), Wish { is_shared: true, ..PLAIN }) {
-            Ok(Handshake::Done(agreement, _)) => assert!(!agreement.without_opendir()),
+            Ok(Handshake::Done(agreement, _)) => {
+                assert!(!agreement.without_opendir());
+                assert_eq!(agreement.flags & (POSIX_LOCKS | FLOCK_LOCKS), POSIX_LOCKS | FLOCK_LOCKS);
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -15,7 +15,9 @@ use types::{Credentials, Result, SetAttr};
 use wire::{LockOwner, LockSpace};
 
 const O_TRUNC: u32 = libc::O_TRUNC as u32;
+const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
 const O_DIRECT: u32 = libc::O_DIRECT as u32;
+const O_RDONLY: u32 = libc::O_RDONLY as u32;
 
 /// A file that a process has open.
 pub(crate) struct OpenFile {
@@ -115,13 +117,15 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
 /// `shared_with`: where other clients are, and how the file may be cached beside them. There files opened for writing bypass the page
 /// cache, too, so that several clients can write them without handing anything to and fro.
 ///
-/// Every close sends a FLUSH, of files that are open for reading as well (no `FOPEN_NOFLUSH`): it
-/// drops the byte-range locks of the process on the file. When a file is opened, nobody can know
-/// whether a process will take one.
+/// Beside other clients every close sends a FLUSH, of files that are open for reading as well (no
+/// `FOPEN_NOFLUSH`): it drops the byte-range locks of the process on the file. When a file is
+/// opened, nobody can know whether a process will take one. Without other clients the kernel keeps
+/// the locks itself.
 fn reply_flags(flags: u32, shared_with: Option<Caching>) -> u32 {
     let is_direct = flags & O_DIRECT != 0 || shared_with == Some(Caching::Direct);
     let past_the_cache = if is_direct { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 };
-    past_the_cache | fopen::KEEP_CACHE
+    let closes_quietly = shared_with.is_none() && flags & O_ACCMODE == O_RDONLY;
+    past_the_cache | fopen::KEEP_CACHE | if closes_quietly { fopen::NOFLUSH } else { 0 }
 }
 
 /// Whether the kernel may keep the pages that it has of a file when it is opened with these flags.
@@ -174,7 +178,6 @@ async fn drop_left(core: &Core, open: &OpenFile) -> Result<()> {
 mod tests {
     use super::*;
 
-    const O_RDONLY: u32 = libc::O_RDONLY as u32;
     const O_RDWR: u32 = libc::O_RDWR as u32;
     const O_WRONLY: u32 = libc::O_WRONLY as u32;
 
@@ -195,6 +198,15 @@ mod tests {
         {
             assert_eq!(keeps_pages(flags, false, &agreement), keeps, "{flags:#x} {agreement:?}");
             assert!(!keeps_pages(flags, true, &agreement));
+        }
+    }
+
+    #[test]
+    fn only_readers_close_quietly_and_only_without_other_clients() {
+        assert_ne!(reply_flags(O_RDONLY, None) & fopen::NOFLUSH, 0);
+        assert_eq!(reply_flags(O_RDONLY, Some(Caching::Kept)) & fopen::NOFLUSH, 0);
+        for writes in [O_WRONLY, O_RDWR] {
+            assert_eq!(reply_flags(writes, None) & fopen::NOFLUSH, 0);
         }
     }
 

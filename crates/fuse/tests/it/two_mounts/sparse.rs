@@ -6,7 +6,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub(crate) fn a_file_with_a_hole_has_few_blocks_while_it_is_written(cluster: &Cluster) {
     const LENGTH: u64 = 1 << 30;
-    let paths = cluster.paths("sparse");
+    let (paths, others) = (cluster.paths("sparse"), cluster.paths("sparse, too"));
+    fs::write(&paths[1], "").unwrap();
+    fs::hard_link(&paths[1], &others[1]).unwrap();
     let file = File::create(&paths[0]).unwrap();
     let looks = |when: &str| {
         for path in &paths {
@@ -19,6 +21,9 @@ pub(crate) fn a_file_with_a_hole_has_few_blocks_while_it_is_written(cluster: &Cl
     looks("after a write");
     let blocks = file.metadata().unwrap().blocks();
     assert!((1..4096).contains(&blocks), "{blocks} blocks of an open file");
+    // By a name that this mount looks up only now.
+    let blocks = fs::metadata(&others[0]).unwrap().blocks();
+    assert!((1..4096).contains(&blocks), "{blocks} blocks after a lookup");
     // What a lookup or a listing tells meanwhile is not kept.
     file.write_all_at(b"x", LENGTH / 2).unwrap();
     let listed = fs::read_dir(paths[0].parent().unwrap()).unwrap();
@@ -28,5 +33,5 @@ pub(crate) fn a_file_with_a_hole_has_few_blocks_while_it_is_written(cluster: &Cl
     looks("after fsync");
     drop(file);
     looks("after close");
-    fs::remove_file(&paths[1]).unwrap();
+    [&paths[1], &others[1]].map(|path| fs::remove_file(path).unwrap());
 }
