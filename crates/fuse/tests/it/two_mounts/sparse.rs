@@ -33,5 +33,5 @@ pub(crate) fn a_file_with_a_hole_has_few_blocks_while_it_is_written(cluster: &Cl
     looks("after fsync");
     drop(file);
     looks("after close");
-    [&paths[1], &others[1]].map(|path| fs::remove_file(path).unwrap());
+    [&paths[1], &others[1]].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
