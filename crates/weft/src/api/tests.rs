@@ -580,9 +580,7 @@ fn a_request_that_comes_little_by_little_is_given_up() {
     let is_over = (0..300).any(|_| match stream.write_all(b"x").and_then(|()| stream.read(&mut [0])) {
         Ok(got) => got == 0,
         // Completions of another test's ring may interrupt any call.
-        Err(e) => {
-            !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-        }
+        Err(e) => !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted),
     });
     assert!(is_over, "the server still waits for the rest of the request");
     assert_eq!(call(address, "GET", "/v1/nodes", &json!(null)).0, 200);

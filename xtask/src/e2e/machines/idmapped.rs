@@ -3,7 +3,7 @@
 use super::super::cleanup::{self, Resource};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq, skip};
 use super::super::stage::Stage;
-use super::super::{Scope, TestCase};
+use super::super::{Scope, TestCase, mounts};
 use super::{Cluster, Shape};
 use crate::{process, sys};
 use std::fs::{self, File, Permissions};
@@ -72,6 +72,27 @@ impl Drop for Namespace {
     }
 }
 
+/// A view of a directory with the ids of a namespace, until it is dropped.
+struct View(PathBuf);
+
+impl View {
+    fn new(of: &Path, at: PathBuf, namespace: &Namespace) -> TestResult<View> {
+        fs::create_dir(&at).at(at.display())?;
+        let mapping = File::open(namespace.folder().join("ns/user")).at("the user namespace")?;
+        cleanup::hold(Resource::Disk(at.clone()));
+        let view = View(at);
+        sys::mount_idmapped(of, &view.0, &mapping).at("mount_setattr")?;
+        Ok(view)
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        mounts::force_unmount(&self.0);
+        cleanup::released(&Resource::Disk(self.0.clone()));
+    }
+}
+
 /// `major.minor` of the kernel.
 fn linux() -> TestResult<(u32, u32)> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").at("osrelease")?;
@@ -114,53 +135,50 @@ fn idmapped_mount(stage: &Stage) -> TestResult {
         return skip("this kernel can't map the ids of FUSE mounts");
     }
     let namespace = Namespace::new()?;
-    let outside = stage.scratch("idmapped")?;
-    fs::set_permissions(&outside, Permissions::from_mode(0o755)).at(outside.display())?;
-    let archive = archive(&outside)?;
+    let outside = stage.scratch("image")?;
     let shape = Shape { metadata: 0, storage: 1, clients: 2, timeout: None };
     let cluster = Cluster::build_mounted(stage, "idmapped", shape, OPTIONS)?;
     let folders = cluster.shared_folder("container")?;
-    let view = outside.join("view");
-    fs::create_dir(&view).at(view.display())?;
-    let mapping = File::open(namespace.folder().join("ns/user")).at("the user namespace")?;
-    cleanup::hold(Resource::Disk(view.clone()));
-    sys::mount_idmapped(&folders[0], &view, &mapping).at("mount_setattr")?;
+    let image = archive(&outside)?;
+    fs::copy(&image, folders[0].join("image.tar")).at(image.display())?;
+    let mapped = View::new(&folders[0], outside.join("view"), &namespace)?;
+    let view = &mapped.0;
 
-    let unpack = format!("umask 022; tar -xpf '{}' && mkdir own && echo 1 > own/by-root", archive.display());
-    namespace.run(0, &unpack, &view)?;
+    let unpack = "umask 022; tar -xpf image.tar && rm image.tar && mkdir own && echo 1 > own/by-root";
+    namespace.run(0, unpack, view)?;
     let expected = format!(
         "0 0 644 etc/passwd\n0 0 644 own/by-root\n0 0 755 etc\n0 0 755 own\n5 5 600 mail\n{USER} {USER} 640 home"
     );
     ensure_eq!(list(&folders[1])?, expected, "what another mount shows");
-    let mapped = |id: u32| (FIRST_ID + id).to_string();
-    let shown = list(&view)?;
+    let id_here = |id: u32| (FIRST_ID + id).to_string();
+    let shown = list(view)?;
     for (id, name) in [(0, "755 own"), (5, "600 mail"), (USER, "640 home")] {
-        let line = format!("{0} {0} {name}", mapped(id));
+        let line = format!("{0} {0} {name}", id_here(id));
         ensure!(shown.lines().any(|shown| shown == line), "the view shows {shown:?}, without {line:?}");
     }
 
     // Root of the container gives a folder away, and may still change what is in it.
-    namespace.run(0, &format!("chown {USER}:{USER} own && chmod 700 own && echo 2 > own/two"), &view)?;
-    namespace.run(USER, "echo 3 > own/three && mv own/two own/2 && rm own/by-root && cat home", &view)?;
+    namespace.run(0, &format!("chown {USER}:{USER} own && chmod 700 own && echo 2 > own/two"), view)?;
+    namespace.run(USER, "echo 3 > own/three && mv own/two own/2 && rm own/by-root && cat home", view)?;
     let own = list(&folders[1].join("own"))?;
     ensure_eq!(own, format!("0 0 644 2\n{USER} {USER} 644 three"), "what a user of the container has made");
     for (user, refused) in
         [(USER, "cat mail"), (USER, "rm etc/passwd"), (7, "echo 4 > own/four"), (7, "ls own")]
     {
-        let said = namespace.run(user, refused, &view);
+        let said = namespace.run(user, refused, view);
         ensure!(said.is_err(), "user {user} of the container may do {refused}: {said:?}");
     }
     // The same id without the mapping is somebody else.
     let mut as_user = Command::new("setpriv");
     as_user.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_string()]);
-    as_user.args(["cat", "own/three"]).current_dir(&view);
+    as_user.args(["cat", "own/three"]).current_dir(view);
     ensure!(
         process::run_ok(&mut as_user, DEADLINE).is_err(),
         "user {USER} of this machine reads the container's file"
     );
 
-    process::run_ok(Command::new("umount").arg(&view), DEADLINE)?;
-    cleanup::released(&Resource::Disk(view));
+    process::run_ok(Command::new("umount").arg(view), DEADLINE)?;
+    drop(mapped);
     drop(namespace);
     cluster.stop()
 }

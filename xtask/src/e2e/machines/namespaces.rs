@@ -13,6 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 pub(in super::super) const TESTS: &[TestCase] =
@@ -23,6 +24,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const USER: u32 = 1234;
 /// Names that both processes want to make.
 const NAMES: usize = 300;
+/// How much later than the user root begins at most, us: by then the user's open has ended.
+const MOST_LATE_US: u64 = 2000;
 /// Bytes of a file that is stored in chunks.
 const FILE_BYTES: usize = 1 << 20;
 
@@ -154,13 +157,14 @@ fn a_race_to_make_files_opens_none_of_others(cluster: &Cluster, helper: &Path) -
     let mut by_root = Opener::start(Command::new(helper), &folders[0])?;
     let mut by_user = Opener::start(in_namespace(helper), &folders[1])?;
     let (mut random, mut made_by_user, mut foreign) = (Rng::new(1), 0, Vec::new());
-    for turn in 0..NAMES {
+    for _ in 0..NAMES {
         // Random: a client may get numbered names with a common prefix for itself.
         let name = format!("{:016x}", random.next());
-        let in_turn = if turn % 2 == 0 { [&mut by_root, &mut by_user] } else { [&mut by_user, &mut by_root] };
-        for opener in in_turn {
-            opener.tell(&name)?;
-        }
+        // Root asks nobody in a directory that it has under a lease, so the user begins. Where root
+        // comes in between is another place each time.
+        by_user.tell(&name)?;
+        thread::sleep(Duration::from_micros(random.below(MOST_LATE_US)));
+        by_root.tell(&name)?;
         let (root, user) = (by_root.answer()?, by_user.answer()?);
         ensure_eq!(root, OPENED, "open of {name} by root");
         let owner = fs::metadata(folders[0].join(&name)).at(&name)?.uid();
