@@ -4,13 +4,25 @@ use crate::{Client, unexpected};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use types::{
-    ByteRange, ClusterMap, Credentials, Errno, Error, FileKind, Group, InodeId, Layout, PoolId, Result,
-    Scheme, TargetId,
+    ByteRange, ClusterMap, Credentials, Errno, Error, FileKind, Group, InodeFlags, InodeId, Layout, PoolId,
+    Result, Scheme, TargetId,
 };
 use wire::{Description, MetaOp, MetaReply, Migration, PatternChange};
 
 /// Chunks that a description lists; the rest is counted.
 const CHUNKS_SHOWN: usize = 64;
+
+/// What `weft entry info` calls each flag.
+const FLAGS: [(InodeFlags, &str); 4] = [
+    (InodeFlags::IMMUTABLE, "immutable"),
+    (InodeFlags::APPEND, "append-only"),
+    (InodeFlags::NODUMP, "nodump"),
+    (InodeFlags::PROJECT_INHERIT, "project-inherit"),
+];
+
+fn flag_names(flags: InodeFlags) -> Vec<&'static str> {
+    FLAGS.iter().filter(|(flag, _)| flags.has(*flag)).map(|(_, name)| *name).collect()
+}
 
 impl Client {
     /// Everything known of an inode: pattern, layout, where each chunk is.
@@ -40,7 +52,7 @@ impl Client {
         };
         Ok(json!({
             "ino": attr.ino, "kind": kind_name(attr.kind()), "size": attr.size, "blocks": attr.blocks,
-            "partition": attr.ino.partition(),
+            "partition": attr.ino.partition(), "flags": flag_names(attr.flags), "project": attr.project.0,
             "pattern": {
                 "pool": description.pool, "scheme": pattern.scheme, "chunk_size": pattern.chunk_size,
                 "stripe_count": pattern.stripe_count, "inline_limit": pattern.inline_limit, "chooser": pattern.chooser,

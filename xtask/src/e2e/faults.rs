@@ -180,6 +180,11 @@ fn fallocate_takes_all_or_nothing(stage: &Stage) -> TestResult {
             let error = reserved.err().and_then(|error| error.raw_os_error());
             ensure_eq!(error, Some(libc::ENOSPC), "round {round}: twice the disk was reserved");
         }
+        // Half of it fits on either of the two targets alone.
+        let error = reserve(&dir.join("wide"), before / 4 * 5)?.err().and_then(|e| e.raw_os_error());
+        ensure_eq!(error, Some(libc::ENOSPC), "round {round}: more than the disk has was reserved");
+        let free = sys::space(disk.path()).at("statvfs")?.0;
+        ensure!(free + 8 * MIB >= before, "round {round}: {free} of {before} bytes are free after a refusal");
         // Each program fits alone, and both together take the reserve.
         let half = (before - DISK_BYTES / 8) * 3 / 4;
         let pair: Vec<_> = std::thread::scope(|scope| {
@@ -199,7 +204,7 @@ fn fallocate_takes_all_or_nothing(stage: &Stage) -> TestResult {
             }),
             "round {round}: {before} bytes were free before, {taken} are reserved, and too few are left"
         );
-        for name in ["one", "two", "large0", "large1", "large2"] {
+        for name in ["one", "two", "wide", "large0", "large1", "large2"] {
             fs::remove_file(dir.join(name)).at(format!("round {round}: removing {name}"))?;
         }
         let given_back = || sys::space(disk.path()).is_ok_and(|(free, _)| free + 8 * MIB >= before);

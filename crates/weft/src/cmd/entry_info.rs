@@ -86,6 +86,10 @@ struct Entry {
     size: u64,
     blocks: u64,
     partition: u16,
+    #[serde(default)]
+    flags: Vec<String>,
+    #[serde(default)]
+    project: u32,
     pattern: Pattern,
     layout: Option<LayoutInfo>,
     inline: Option<u64>,
@@ -158,12 +162,14 @@ fn screen(path: &Path, entry: &Entry) -> String {
         pattern.chooser
     );
     let heading = if entry.kind == "directory" { "new files get" } else { "pattern" };
+    let flags = if entry.flags.is_empty() { "none".to_string() } else { entry.flags.join(", ") };
     let mut text = list(&[
         ("path", path.display().to_string()),
         ("inode", format!("{} (partition {})", entry.ino, entry.partition)),
         ("kind", entry.kind.clone()),
         ("size", format!("{} ({} bytes)", format_size(entry.size), entry.size)),
         ("allocated", format_size(entry.blocks * 512)),
+        ("flags", format!("{flags}; project {}", entry.project)),
         (heading, words),
         ("content", content(entry)),
     ]);
@@ -263,6 +269,15 @@ mod tests {
         let text = screen(Path::new("/m/f"), &entry(json!({ "inline": 3 })));
         assert!(text.contains("content    inline, 3 bytes beside the inode\n"), "{text}");
         assert!(text.contains("chunk size 1 MiB, stripe count 4, inline up to 4 KiB, round-robin"), "{text}");
+    }
+
+    #[test]
+    fn flags_and_project_are_shown() {
+        let text = screen(Path::new("/m/f"), &entry(json!({})));
+        assert!(text.contains("flags      none; project 0\n"), "{text}");
+        let marked = entry(json!({ "flags": ["append-only", "nodump"], "project": 7 }));
+        let text = screen(Path::new("/m/f"), &marked);
+        assert!(text.contains("flags      append-only, nodump; project 7\n"), "{text}");
     }
 
     #[test]
