@@ -147,7 +147,7 @@ fn idmapped_mount(stage: &Stage) -> TestResult {
     let unpack = "umask 022; tar -xpf image.tar && rm image.tar && mkdir own && echo 1 > own/by-root";
     namespace.run(0, unpack, view)?;
     let expected = format!(
-        "0 0 644 etc/passwd\n0 0 644 own/by-root\n0 0 755 etc\n0 0 755 own\n5 5 600 mail\n{USER} {USER} 640 home"
+        "0 0 644 etc/passwd\n0 0 644 own/by-root\n0 0 755 etc\n0 0 755 own\n{USER} {USER} 640 home\n5 5 600 mail"
     );
     ensure_eq!(list(&folders[1])?, expected, "what another mount shows");
     let id_here = |id: u32| (FIRST_ID + id).to_string();
