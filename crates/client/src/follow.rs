@@ -57,19 +57,24 @@ impl Client {
             Error::new(Errno::ENODEV, "no node of the cluster has a metadata service")
                 .hint("weft node list shows what the nodes do")
         })?;
-        self.register_at(&service).await
+        loop {
+            match self.register_at(&service).await {
+                Err(error) if error.errno == Errno::EAGAIN => rt::sleep(RETRY).await,
+                registered => return registered,
+            }
+        }
     }
 
     pub(crate) async fn register_at(&self, service: &Service) -> Result<()> {
+        let told = self.reclaim_sizes(service).await?;
         // Who doesn't know the session yet hears of locks when partitions have come to it.
         if service.is_registered() {
             self.reclaim_locks(service, |ino| self.services.executes(service, ino)).await?;
-            self.reclaim_sizes(service).await?;
         }
         let in_use = self.reclaim_opens(service, |ino| self.services.executes(service, ino)).await?;
         let sent_ns = rt::monotonic_ns();
         let promised = self.sealed_promises(|dir| self.services.executes(service, dir));
-        self.ask_at(service, MetaOp::Register { in_use, promised }).await?;
+        self.ask_at(service, MetaOp::Register { in_use, promised, told }).await?;
         self.heard(service, sent_ns);
         service.note_registration();
         Ok(())
@@ -123,11 +128,11 @@ impl Client {
         partitions: &[PartitionId],
         concerned: impl Fn(InodeId) -> bool,
     ) -> Result<()> {
+        let told = self.reclaim_sizes(service).await?;
         self.reclaim_locks(service, &concerned).await?;
-        self.reclaim_sizes(service).await?;
         let in_use = self.reclaim_opens(service, &concerned).await?;
         let promised = self.sealed_promises(&concerned);
-        let follow = MetaOp::Follow { partitions: partitions.to_vec(), in_use, promised };
+        let follow = MetaOp::Follow { partitions: partitions.to_vec(), in_use, promised, told };
         self.ask_at(service, follow).await.map(drop)
     }
 

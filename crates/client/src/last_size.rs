@@ -14,11 +14,11 @@
 //!   loaded: a service that dies before it has settled the file leaves that to the next one. One
 //!   that finds no note of this session on the file has settled it, and ignores the size.
 
-use crate::Client;
 use crate::inode::Content;
 use crate::services::Service;
-use types::{InodeId, Result};
-use wire::{KnownSize, LeaseMode, MetaOp};
+use crate::{Client, unexpected};
+use types::{Errno, InodeId, Result};
+use wire::{KnownSize, LeaseMode, MetaOp, MetaReply};
 
 /// Sizes of one request: 40 KiB or so.
 const SIZES_PER_REQUEST: usize = 4096;
@@ -102,20 +102,35 @@ impl Content {
 
 impl Client {
     /// Tells a service, to which the session is about to become known, how long files were that it
-    /// was changing alone.
+    /// was changing alone. Returns the number of the service's process, for the request by which the
+    /// session registers or follows: the transport sends a request again when the service was
+    /// started anew, and the next process knows nothing of what the one before was told. So this is
+    /// to be done before anything else is told.
     ///
     /// # Errors
-    /// The transport's, and `ESTALE` when the session has been ended.
-    pub(crate) async fn reclaim_sizes(&self, service: &Service) -> Result<()> {
+    /// The transport's, and `ESTALE` when the session has been ended; `EAGAIN` when the service was
+    /// started anew meanwhile.
+    pub(crate) async fn reclaim_sizes(&self, service: &Service) -> Result<u64> {
         let known = |ino: InodeId, size: Option<u64>| size.map(|size| KnownSize { ino, size });
+        let mut told = self.tell_sizes(service, Vec::new()).await?;
         let open = self.inodes.open_inodes();
         // Of all files: the map may not say yet which partitions have come to the service, which
         // passes over the others.
         let sizes = open.iter().filter_map(|inode| known(inode.ino, inode.content.lock().tell_last_size()));
         for some in sizes.collect::<Vec<_>>().chunks(SIZES_PER_REQUEST) {
-            self.ask_at(service, MetaOp::ReclaimSizes { sizes: some.to_vec() }).await?;
+            let process = self.tell_sizes(service, some.to_vec()).await?;
+            if std::mem::replace(&mut told, process) != process {
+                return Err(Errno::EAGAIN.into());
+            }
         }
-        Ok(())
+        Ok(told)
+    }
+
+    async fn tell_sizes(&self, service: &Service, sizes: Vec<KnownSize>) -> Result<u64> {
+        match self.ask_at(service, MetaOp::ReclaimSizes { sizes }).await?.reply {
+            MetaReply::Process(number) => Ok(number),
+            other => Err(unexpected(other)),
+        }
     }
 }
 

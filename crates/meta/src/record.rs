@@ -180,6 +180,7 @@ impl StoredReply {
             | MetaReply::Recalls(_)
             | MetaReply::Elsewhere { .. }
             | MetaReply::Usage(_)
+            | MetaReply::Process(_)
             | MetaReply::Adopted { .. }
             | MetaReply::Lock(_) => return None,
         };

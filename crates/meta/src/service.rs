@@ -45,6 +45,8 @@ pub struct MetaOptions {
 /// A metadata service. Every core may use it; nothing in it belongs to one.
 pub struct MetaService {
     pub(crate) options: MetaOptions,
+    /// Its number, by which sessions tell it from the ones before and after it.
+    process: u64,
     /// The services that it shares the partitions with; `None` where it has them all.
     pub(crate) neighbours: Option<Neighbours>,
     pub(crate) executors: Executors,
@@ -132,6 +134,7 @@ impl MetaService {
     ) -> Arc<MetaService> {
         Arc::new_cyclic(|myself| MetaService {
             options,
+            process: rt::random_u64().max(1),
             neighbours,
             executors: Executors::new(store, options.partitions),
             sessions: Sessions::default(),
@@ -204,13 +207,17 @@ impl MetaService {
         let id = request.session;
         self.check_holder_if_known(id, holder)?;
         match &request.op {
-            MetaOp::Register { in_use, promised } => {
+            MetaOp::Register { in_use, promised, told } => {
+                self.require_told(*told)?;
                 self.register(id, (in_use, promised), holder).await?;
                 return Ok(self.vouched());
             }
             MetaOp::ReclaimLocks { locks } => self.reclaim_locks(id, locks).await?,
             MetaOp::ReclaimOpens { inodes } => self.reclaim_opens(id, inodes)?,
-            MetaOp::ReclaimSizes { sizes } => self.reclaim_sizes(id, sizes)?,
+            MetaOp::ReclaimSizes { sizes } => {
+                self.reclaim_sizes(id, sizes)?;
+                return Ok(MetaReply::Process(self.process).into());
+            }
             _ => {}
         }
         Ok(MetaReply::Unit.into())
@@ -248,7 +255,8 @@ impl MetaService {
                 self.require_term(term)?;
                 answer?
             }
-            MetaOp::Follow { partitions, in_use, promised } => {
+            MetaOp::Follow { partitions, in_use, promised, told } => {
+                self.require_told(told)?;
                 Box::pin(self.follow(&session, &partitions, (&in_use, &promised))).await?;
                 return Ok(self.vouched());
             }
@@ -289,6 +297,16 @@ impl MetaService {
             }
         };
         Ok(reply.into())
+    }
+
+    /// Refuses a session that has told another process what it has: the request was sent again when that
+    /// had died.
+    fn require_told(&self, told: u64) -> Result<()> {
+        match told == 0 || told == self.process {
+            true => Ok(()),
+            false => Err(Error::new(Errno::EAGAIN, "the metadata service was started anew meanwhile")
+                .hint("the client says again what it has, by itself")),
+        }
     }
 
     /// Done, and which unsynced content of the store is there: looked at after what was done, so that all that was acknowledged under another number

@@ -222,20 +222,24 @@ pub enum MetaOp {
     /// When the service settles such a file, it cuts chunks that reach beyond that size: they hold
     /// parts of writes that no application has been told of, and that the client repeats. Sizes
     /// that come when the session is back already are ignored.
+    /// The answer is `Process`: by that number the session says to whom it has told what it has, and asks
+    /// for it before it tells anything (without sizes, if it has none).
     ReclaimSizes { sizes: Vec<KnownSize> },
 
     /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
     /// caches nothing; `in_use` are the inodes of which it has files open, as far as `ReclaimOpens` hasn't
     /// said so. Its recalls are asked for from 0 on. Sessions that didn't
     /// register get no leases. Of partitions that came to the service from another one the session has to say the same by `Follow`. The service makes the
-    /// `promised` files before it lets others in: programs have them.
-    Register { in_use: Vec<InodeId>, promised: Vec<Promise> },
+    /// `promised` files before it lets others in: programs have them. `told`: the process of the service that was told what the session
+    /// has (`Process`), 0 when none was. Another one, which has been started since, refuses (`EAGAIN`): it would take locks, open files and
+    /// sizes of which it has not heard for none.
+    Register { in_use: Vec<InodeId>, promised: Vec<Promise>, told: u64 },
     /// The session follows partitions that another service executed before to this one, which asked for it (`Adopted`): `Unit`. It has dropped
     /// everything that it cached of their inodes and has no lease on any, nor any recall to answer; `in_use` as with `Register`. The
     /// service forgets what leases and uses it knew of the session there, settles what the session wrote and didn't report, and looks
     /// again for answers that the other service gave it, so that a change which is sent again isn't made twice. `EREMOTE` when one of them isn't the service's (any more).
-    /// `promised`: as with `Register`.
-    Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId>, promised: Vec<Promise> },
+    /// `promised` and `told`: as with `Register`.
+    Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId>, promised: Vec<Promise>, told: u64 },
     /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe none, or at once `Adopted` as long as there
     /// are partitions to which the session has yet to follow. Being asked again and again, it also tells that the session lives.
     NextRecalls { after: u64 },
@@ -466,6 +470,8 @@ pub enum MetaReply {
         range: Option<InodeId>,
     },
     Usage(Usage),
+    /// A number of the service's process: another one each time that it is started.
+    Process(u64),
     /// These partitions have come to the service from another one, and nothing there is read or changed until the session follows
     /// (`Follow`), or is ended.
     Adopted {

@@ -129,7 +129,7 @@ fn a_service_that_does_not_know_a_session_on_record_calls_none_of_its_locks_lost
     let run = async {
         let cluster = Cluster::new(2).await;
         cluster.settled().await;
-        let register = MetaOp::Register { in_use: vec![], promised: vec![] };
+        let register = MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
         Client::new(&cluster.service(1), 1).call(register).await.unwrap();
         let (ino, space, kind) = (InodeId(7), LockSpace::Posix, LockKind::Exclusive);
         let held = HeldLock { ino, space, owner: LockOwner(1), pid: 1, kind, range: WHOLE };

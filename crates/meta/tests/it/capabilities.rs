@@ -37,7 +37,7 @@ async fn ask(world: &World, session: u64, holder: u64, op: MetaOp) -> Result<Met
 }
 
 fn register() -> MetaOp {
-    MetaOp::Register { in_use: vec![], promised: vec![] }
+    MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }
 }
 
 struct Verifier(Arc<CapabilityRing>, CoreRing);

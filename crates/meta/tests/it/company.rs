@@ -172,7 +172,7 @@ fn a_service_on_which_management_does_not_count_ends_no_sessions() {
         const SECOND: Duration = Duration::from_secs(1);
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
         for service in [&there, &here] {
-            service.call(MetaOp::Register { in_use: vec![], promised: vec![] }).await.unwrap();
+            service.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
         }
         let partition = (0..PARTITIONS).map(PartitionId).find(|p| cluster.service(2).executed().contains(p));
         cluster.give(partition.unwrap(), NodeId(1));
@@ -236,7 +236,7 @@ fn what_a_session_has_open_stays_known_over_a_late_copy_of_its_registration() {
         let dir = directory_at(&cluster, &remover, 2, "d").await;
         let ino = remover.entry(create(dir, "file")).await.unwrap().ino;
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
-        let register = || MetaOp::Register { in_use: vec![], promised: vec![] };
+        let register = || MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
         for service in [&there, &here] {
             service.call(register()).await.unwrap();
         }
@@ -253,7 +253,8 @@ fn what_a_session_has_open_stays_known_over_a_late_copy_of_its_registration() {
         }
         here.call(MetaOp::ReclaimOpens { inodes: vec![ino] }).await.unwrap();
         here.call(register()).await.unwrap();
-        let follow = MetaOp::Follow { partitions: vec![partition], in_use: vec![], promised: vec![] };
+        let follow =
+            MetaOp::Follow { partitions: vec![partition], in_use: vec![], promised: vec![], told: 0 };
         here.call(follow).await.unwrap();
         cluster.settled().await;
         remover.call(MetaOp::Reclaim { ino }).await.unwrap();
@@ -272,7 +273,7 @@ fn a_late_copy_of_what_a_session_follows_takes_nothing_from_it_that_it_was_grant
         let written = other.entry(create(dir, "written")).await.unwrap().ino;
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
         for service in [&there, &here] {
-            service.call(MetaOp::Register { in_use: vec![], promised: vec![] }).await.unwrap();
+            service.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
         }
         there.call(MetaOp::BeginWrite { ino: written }).await.unwrap();
         there.call(MetaOp::DropInline { ino: written, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
@@ -294,8 +295,12 @@ fn a_late_copy_of_what_a_session_follows_takes_nothing_from_it_that_it_was_grant
         while !heard.borrow().iter().any(is_adopted) {
             rt::sleep(SECOND).await;
         }
-        let follow =
-            || MetaOp::Follow { partitions: vec![partition], in_use: vec![written], promised: vec![] };
+        let follow = || MetaOp::Follow {
+            partitions: vec![partition],
+            in_use: vec![written],
+            promised: vec![],
+            told: 0,
+        };
         let first = Call::call(&here, follow()).await;
         rt::sleep(10 * SECOND).await;
         let again = Call::call(&here, follow()).await;
@@ -403,7 +408,9 @@ fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
             };
             owner.handle_until(&caller(), deadline, request, None).await
         };
-        ask(0, MetaOp::Register { in_use: vec![], promised: vec![] }, net::Deadline::NEVER).await.unwrap();
+        ask(0, MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }, net::Deadline::NEVER)
+            .await
+            .unwrap();
         // From now on it doesn't have to wait for anybody else's lease.
         let before = [rename((from, "other"), (to, "other")), rename((from, "file"), (from, "kept"))];
         for (sequence, op) in (1..).zip(before) {

@@ -89,7 +89,7 @@ fn usual_rules(world: &World) {
 }
 
 async fn register(world: &World, from: From) -> Result<MetaResponse> {
-    ask(world, from, ITSELF, MetaOp::Register { in_use: vec![], promised: vec![] }).await
+    ask(world, from, ITSELF, MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await
 }
 
 fn lookup(parent: InodeId, name: &str) -> MetaOp {
@@ -402,7 +402,7 @@ fn who_is_not_what_it_says_has_promised_nothing() {
                 content: Bytes::new(),
             };
             let promised = vec![Promise { credentials: Credentials::default(), file }];
-            ask(&world, from, ITSELF, MetaOp::Register { in_use: vec![], promised }).await.unwrap();
+            ask(&world, from, ITSELF, MetaOp::Register { in_use: vec![], promised, told: 0 }).await.unwrap();
         }
         let local = support::Client::new(&world.meta, 9);
         assert_eq!(local.list(ROOT).await, [FREE.session.to_string()]);

@@ -329,7 +329,7 @@ fn sessions_are_told_when_the_store_has_lost_its_power() {
             let told = async |op| client.respond(0, op).await.unwrap().verifier;
             let before = told(MetaOp::Sync).await;
             assert_ne!(before, 0);
-            assert_eq!(told(MetaOp::Register { in_use: vec![], promised: vec![] }).await, before);
+            assert_eq!(told(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await, before);
             client.create(ROOT, "file").await.unwrap();
             assert_eq!(told(MetaOp::Sync).await, before, "nothing has gone");
             assert_eq!(told(MetaOp::Getattr { ino: ROOT }).await, 0, "it costs what is rare only");
@@ -337,7 +337,7 @@ fn sessions_are_told_when_the_store_has_lost_its_power() {
             let after = told(MetaOp::Sync).await;
             assert_ne!(after, before);
             let (partitions, in_use) = (vec![], vec![]);
-            assert_eq!(told(MetaOp::Follow { partitions, in_use, promised: vec![] }).await, after);
+            assert_eq!(told(MetaOp::Follow { partitions, in_use, promised: vec![], told: 0 }).await, after);
         },
     );
 }

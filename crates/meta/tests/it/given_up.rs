@@ -45,7 +45,7 @@ fn ask(world: &World, sequence: u64, op: MetaOp) -> Started<Result<MetaResponse>
 /// A file that session 1 writes, and another session that is registered as one of a process elsewhere.
 async fn written(world: &World) -> (support::Client, InodeId) {
     let one = world.client(1).await;
-    ask(world, 0, MetaOp::Register { in_use: Vec::new(), promised: vec![] }).wait().await.unwrap();
+    ask(world, 0, MetaOp::Register { in_use: Vec::new(), promised: vec![], told: 0 }).wait().await.unwrap();
     let ino = one.create(ROOT, "a").await.unwrap().ino;
     assert_eq!(one.grants(wish(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
     (one, ino)

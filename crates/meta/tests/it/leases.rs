@@ -234,7 +234,7 @@ fn a_session_that_never_yields_is_evicted_and_fenced() {
         assert!(fenced.iter().all(|(_, session)| *session == SessionId(1)));
         assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
         assert_eq!(
-            errno(one.call(MetaOp::Register { in_use: vec![], promised: vec![] }).await),
+            errno(one.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await),
             Errno::ESTALE
         );
     });

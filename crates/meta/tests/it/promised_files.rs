@@ -296,7 +296,7 @@ fn promise(file: PromisedFile) -> Promise {
 }
 
 fn register(promised: Vec<Promise>) -> MetaOp {
-    MetaOp::Register { in_use: vec![], promised }
+    MetaOp::Register { in_use: vec![], promised, told: 0 }
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn what_was_promised_is_there_when_others_are_let_into_a_partition_that_has_move
         // What it says of a partition that hasn't moved is none of this: it is alone there still.
         let promised =
             vec![promise(file(dir, "a", first, "content")), promise(file(kept, "b", own, "content"))];
-        here.call(MetaOp::Follow { partitions, in_use: vec![], promised }).await.unwrap();
+        here.call(MetaOp::Follow { partitions, in_use: vec![], promised, told: 0 }).await.unwrap();
         assert_eq!(errno(call.wait().await), Errno::EEXIST);
         assert_eq!(content(&here, first).await, "content");
         assert_eq!(errno(here.call(lookup(kept, "b")).await), Errno::ENOENT);

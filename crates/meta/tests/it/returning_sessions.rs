@@ -28,7 +28,7 @@ fn reclaim(ino: InodeId, owner: u64, kind: LockKind) -> MetaOp {
 }
 
 fn register() -> MetaOp {
-    MetaOp::Register { in_use: vec![], promised: vec![] }
+    MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_session_that_is_coming_back_is_not_late() {
         let two = world.client(2).await;
         let waits = Call::call(&two, create(ROOT, "a")).await;
         let writer = Client::new(&world.meta, 1);
-        writer.call(MetaOp::Register { in_use: vec![ino], promised: vec![] }).await.unwrap();
+        writer.call(MetaOp::Register { in_use: vec![ino], promised: vec![], told: 0 }).await.unwrap();
         waits.wait().await.unwrap();
         writer.call(getattr(ino)).await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());
@@ -180,7 +180,7 @@ fn a_file_without_a_name_survives_a_restart_while_it_is_open() {
         local.unlink(ROOT, "b").await.unwrap();
         let world = world.restart().await;
         let one = Client::new(&world.meta, 1);
-        one.call(MetaOp::Register { in_use: vec![kept], promised: vec![] }).await.unwrap();
+        one.call(MetaOp::Register { in_use: vec![kept], promised: vec![], told: 0 }).await.unwrap();
         rt::sleep(SECOND).await;
         assert_eq!(one.getattr(kept).await.unwrap().nlink, 0);
         assert_eq!(errno(one.getattr(gone).await), Errno::ESTALE);
@@ -218,7 +218,7 @@ fn a_session_with_very_many_files_open_comes_back_with_all_of_them() {
             one.call(MetaOp::ReclaimOpens { inodes: inodes.clone() }).await.unwrap();
         }
         assert_eq!(errno(one.getattr(real[0]).await), Errno::ENOTCONN, "it isn't back before it registers");
-        one.call(MetaOp::Register { in_use: last.clone(), promised: vec![] }).await.unwrap();
+        one.call(MetaOp::Register { in_use: last.clone(), promised: vec![], told: 0 }).await.unwrap();
         // It repeats itself when it has got no answer.
         one.call(MetaOp::ReclaimOpens { inodes: before[0].clone() }).await.unwrap();
         rt::sleep(SECOND).await;

@@ -80,7 +80,7 @@ fn what_a_session_wrote_that_comes_back_stays_shut_until_its_size_is_known() {
         let ino = written(&world, &writer).await;
         let world = world.restart().await;
         let writer = Client::new(&world.meta, 1);
-        writer.call(MetaOp::Register { in_use: vec![ino], promised: vec![] }).await.unwrap();
+        writer.call(MetaOp::Register { in_use: vec![ino], promised: vec![], told: 0 }).await.unwrap();
         let heard = writer.clone();
         rt::spawn(async move { while heard.call(MetaOp::NextRecalls { after: 0 }).await.is_ok() {} });
         let other = another(&world).await;
@@ -94,10 +94,10 @@ fn what_a_session_wrote_that_comes_back_stays_shut_until_its_size_is_known() {
 fn a_late_copy_of_a_registration_takes_no_lease_away() {
     simulated(|world| async move {
         let writer = Client::new(&world.meta, 1);
-        writer.call(MetaOp::Register { in_use: vec![], promised: vec![] }).await.unwrap();
+        writer.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
         let ino = written(&world, &writer).await;
         world.chunks.down.lock().clear();
-        writer.call(MetaOp::Register { in_use: vec![], promised: vec![] }).await.unwrap();
+        writer.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
         let other = world.client(2).await;
         let looks = Call::call(&other, getattr(ino)).await;
         assert!(!looks.is_done(), "the writer relies on its lease");

@@ -35,7 +35,7 @@ fn told(ino: InodeId, size: u64) -> MetaOp {
 }
 
 fn register(ino: InodeId) -> MetaOp {
-    MetaOp::Register { in_use: vec![ino], promised: vec![] }
+    MetaOp::Register { in_use: vec![ino], promised: vec![], told: 0 }
 }
 
 fn len(world: &World, (ino, target): (InodeId, TargetId)) -> u64 {
@@ -77,6 +77,32 @@ fn a_size_that_is_told_late_is_ignored() {
         world.chunks.lens.lock().insert((place.1, place.0), TORN);
         writer.call(MetaOp::EndSession).await.unwrap();
         assert_eq!(len(&world, place), TORN);
+        world.meta.stop();
+    });
+}
+
+/// The service dies when the session has told it the size, and hasn't answered the registration yet:
+/// the transport sends that again, to the next process.
+#[test]
+fn a_registration_is_refused_when_another_process_was_told_the_size() {
+    simulated(|world| async move {
+        let writer = world.client(1).await;
+        let place = written(&world, &writer).await;
+        let process = |reply| match reply {
+            MetaReply::Process(number) => number,
+            other => panic!("{other:?}"),
+        };
+        let world = world.restart().await;
+        let first = process(Client::new(&world.meta, 1).call(told(place.0, SIZE)).await.unwrap());
+        let world = world.restart().await;
+        let writer = Client::new(&world.meta, 1);
+        let register = |told| MetaOp::Register { in_use: vec![place.0], promised: vec![], told };
+        assert_eq!(writer.call(register(first)).await.unwrap_err().errno, types::Errno::EAGAIN);
+        assert_eq!(len(&world, place), TORN, "nothing is settled yet");
+        let second = process(writer.call(told(place.0, SIZE)).await.unwrap());
+        assert_ne!(first, second);
+        writer.call(register(second)).await.unwrap();
+        assert_eq!(len(&world, place), SIZE);
         world.meta.stop();
     });
 }

@@ -77,7 +77,7 @@ fn a_session_of_before_has_its_time_after_a_standstill() {
         rt::sleep(2 * SECOND).await;
         assert!(!waits.is_done());
         let one = Client::new(&world.meta, 1);
-        one.call(MetaOp::Register { in_use: vec![], promised: vec![] }).await.unwrap();
+        one.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
         waits.wait().await.unwrap();
         one.call(getattr(ROOT)).await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());

@@ -51,7 +51,7 @@ struct ResponseFields {
     verifier: u64,
     #[prost(
         oneof = "ReplyFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 25, 26, 27, 28"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 25, 26, 27, 28, 29"
     )]
     reply: Option<ReplyFields>,
 }

@@ -359,6 +359,8 @@ pub(crate) struct RegisterFields {
     pub in_use: Vec<u64>,
     #[prost(message, optional, tag = "2")]
     pub promised: Option<List<PromiseFields, MAX_LIST_ITEMS>>,
+    #[prost(uint64, tag = "3")]
+    pub told: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -405,6 +407,8 @@ pub(crate) struct FollowFields {
     pub in_use: Vec<u64>,
     #[prost(message, optional, tag = "3")]
     pub promised: Option<List<PromiseFields, MAX_LIST_ITEMS>>,
+    #[prost(uint64, tag = "4")]
+    pub told: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -211,9 +211,10 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::Usage => OpFields::Usage(()),
             MetaOp::Sync => OpFields::Sync(()),
-            MetaOp::Register { in_use, promised } => OpFields::Register(RegisterFields {
+            MetaOp::Register { in_use, promised, told } => OpFields::Register(RegisterFields {
                 in_use: in_use.iter().map(|ino| ino.0).collect(),
                 promised: List::of(promised, PromiseFields::from),
+                told: *told,
             }),
             MetaOp::ReclaimLocks { locks } => {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
@@ -228,10 +229,11 @@ impl From<&MetaOp> for OpFields {
                 OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone() })
             }
             &MetaOp::StillYielding { seen } => OpFields::StillYielding(StillYieldingFields { seen }),
-            MetaOp::Follow { partitions, in_use, promised } => OpFields::Follow(FollowFields {
+            MetaOp::Follow { partitions, in_use, promised, told } => OpFields::Follow(FollowFields {
                 partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
                 in_use: in_use.iter().map(|ino| ino.0).collect(),
                 promised: List::of(promised, PromiseFields::from),
+                told: *told,
             }),
             &MetaOp::Reserve { dir, count, ref prefix } => {
                 OpFields::Reserve(ReserveFields { dir: dir.0, count, prefix: prefix.clone() })
@@ -366,6 +368,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Register(f) => MetaOp::Register {
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
                 promised: List::take(f.promised, Promise::try_from)?,
+                told: f.told,
             },
             OpFields::ReclaimLocks(list) => {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
@@ -386,6 +389,7 @@ impl TryFrom<OpFields> for MetaOp {
                 partitions: partitions(f.partitions)?,
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
                 promised: List::take(f.promised, Promise::try_from)?,
+                told: f.told,
             },
             OpFields::Reserve(f) => {
                 MetaOp::Reserve { dir: InodeId(f.dir), count: f.count, prefix: name(f.prefix)? }

@@ -49,6 +49,8 @@ pub(crate) enum ReplyFields {
     Reserved(ReservedFields),
     #[prost(message, tag = "28")]
     Usage(UsageFields),
+    #[prost(uint64, tag = "29")]
+    Process(u64),
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -267,6 +269,7 @@ impl From<&MetaReply> for ReplyFields {
                 let range = range.map(|ino| ino.0);
                 ReplyFields::Reserved(ReservedFields { first, count, attr, inline_limit, range })
             }
+            &MetaReply::Process(number) => ReplyFields::Process(number),
             &MetaReply::Usage(Usage { inodes, store }) => {
                 let store = store.map(|StoreSpace { used, free }| StoreFields { used, free });
                 ReplyFields::Usage(UsageFields { inodes, store })
@@ -322,6 +325,7 @@ impl TryFrom<ReplyFields> for MetaReply {
                 inline_limit: f.inline_limit,
                 range: f.range.map(InodeId),
             },
+            ReplyFields::Process(number) => MetaReply::Process(number),
             ReplyFields::Usage(UsageFields { inodes, store }) => {
                 let store = store.map(|StoreFields { used, free }| StoreSpace { used, free });
                 MetaReply::Usage(Usage { inodes, store })

@@ -182,7 +182,7 @@ fn of_storage(op: StorageOp, session: SessionId, part: Option<Part>) -> StorageR
 /// Every request, by service and by how it is asked.
 fn tables() -> Vec<(&'static str, Vec<Rule>)> {
     let client = SessionId(7);
-    let register = MetaOp::Register { in_use: vec![], promised: vec![] };
+    let register = MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
     let metadata = |session| {
         let ops = meta_ops().into_iter().chain([register.clone()]);
         ops.map(|op| in_session(op, session).rule()).collect()

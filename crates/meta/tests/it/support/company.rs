@@ -229,7 +229,7 @@ impl Roaming {
 
     async fn register(&self, node: NodeId) -> Result<()> {
         let in_use = self.tell_opens(node).await?;
-        self.send(node, 0, MetaOp::Register { in_use, promised: vec![] }).await.map(|_| ())
+        self.send(node, 0, MetaOp::Register { in_use, promised: vec![], told: 0 }).await.map(|_| ())
     }
 
     /// Tells a service a half of what is open, as a session with many open files does before it registers or
@@ -297,8 +297,9 @@ impl Roaming {
                     }
                     MetaReply::Adopted { partitions } => {
                         let Ok(in_use) = self.tell_opens(node).await else { continue };
-                        let _ =
-                            self.send(node, 0, MetaOp::Follow { partitions, in_use, promised: vec![] }).await;
+                        let _ = self
+                            .send(node, 0, MetaOp::Follow { partitions, in_use, promised: vec![], told: 0 })
+                            .await;
                     }
                     other => panic!("{other:?}"),
                 },

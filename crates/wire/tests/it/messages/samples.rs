@@ -42,7 +42,7 @@ pub fn samples() -> Vec<Sample> {
     let mirrored = MetaRequest { session: SessionId(7), number, credentials, privileged: false, op };
     samples.push(sample("meta_request-set_scheme".to_string(), mirrored));
     let promised = vec![Promise { credentials, file: promised() }];
-    let op = MetaOp::Register { in_use: vec![INO], promised };
+    let op = MetaOp::Register { in_use: vec![INO], promised, told: 0 };
     let returns = MetaRequest {
         session: SessionId(7),
         number: None,
@@ -346,6 +346,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
             partitions: vec![PartitionId(0), PartitionId(63)],
             in_use: vec![ino, InodeId(9)],
             promised: vec![],
+            told: 0,
         },
         MetaOp::MayOpen { ino, wanted: 6 },
         MetaOp::Reopen { ino, past: 3 << 44 | 257 },
@@ -429,6 +430,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::Description(Box::new(description)),
         MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
         MetaReply::Migration(Some(Box::new(migration))),
+        MetaReply::Process(0x5ca1_ab1e),
         MetaReply::Usage(Usage {
             inodes: 5_000_000_000,
             store: Some(StoreSpace { used: 1 << 33, free: 1 << 40 }),

@@ -194,8 +194,8 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Yield { yields: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| Yield { number, ino, in_use })) },
         Release { inodes: vec_of(ino()), seen: u64s() },
         EndSession,
-        Register { in_use: vec_of(ino()), promised: vec_of(promise()) },
-        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()), promised: vec_of(promise()) },
+        Register { in_use: vec_of(ino()), promised: vec_of(promise()), told: u64s() },
+        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()), promised: vec_of(promise()), told: u64s() },
         Describe { ino: ino() },
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
@@ -252,6 +252,7 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
         (any::<u64>(), of(any::<[u64; 2]>().prop_map(|[used, free]| StoreSpace { used, free })))
             .prop_map(|(inodes, store)| MetaReply::Usage(Usage { inodes, store }))
             .boxed(),
+        any::<u64>().prop_map(MetaReply::Process).boxed(),
         attr().prop_map(MetaReply::Entry).boxed(),
         attr().prop_map(MetaReply::Attr).boxed(),
         name().prop_map(MetaReply::Bytes).boxed(),
