@@ -20,6 +20,8 @@ const WRITES: usize = 64;
 /// The record of IO500's hard write, and bytes of the file that consists of such.
 const RECORD: usize = 47_008;
 const RECORDS: usize = 700;
+/// How often something is counted that memory reclaim may disturb.
+const ATTEMPTS: usize = 3;
 
 /// A file as a program has mapped it, for reading.
 struct Mapping {
@@ -59,6 +61,11 @@ impl Drop for Mapping {
 
 fn reads(cluster: &Cluster) -> u64 {
     cluster.mounts[0].stats().requests(Opcode::Read)
+}
+
+/// The lowest of some counts.
+fn fewest(count: impl FnMut() -> u64) -> u64 {
+    std::iter::repeat_with(count).take(ATTEMPTS).min().unwrap()
 }
 
 fn open(path: &Path, flags: i32) -> File {
@@ -112,7 +119,7 @@ pub(crate) fn what_was_just_written_in_records_is_read_ahead(cluster: &Cluster) 
     (0..RECORDS).for_each(|number| file.write_all(&record(number)).unwrap());
     drop(file);
     let (just_written, file) = read_all();
-    let (warm, _) = read_all();
+    let warm = fewest(|| read_all().0);
     // SAFETY: it takes numbers alone.
     let refused = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     assert_eq!(refused, 0);
@@ -121,14 +128,18 @@ pub(crate) fn what_was_just_written_in_records_is_read_ahead(cluster: &Cluster) 
     assert!(just_written <= 2 * cold, "{just_written} reads when just written, {cold} cold");
     assert!(cold < RECORDS as u64 / 4 && warm < cold / 4, "{warm} reads again, {cold} cold");
 
-    // Who opens it for writing, and writes nothing, takes no pages from those who read it.
-    let before = reads(cluster);
-    for flags in [0, libc::O_DIRECT] {
-        drop(open(&path, flags));
-        let mut found = vec![0; RECORD];
-        (0..RECORDS).for_each(|number| file.read_exact_at(&mut found, (number * RECORD) as u64).unwrap());
-    }
-    let asked = reads(cluster) - before;
+    // Who opens it for writing, and writes nothing, takes no pages from those who read it. A kernel
+    // that reclaims pages may take some at any time, which a fault does every time: the best of some
+    // attempts counts.
+    let asked = fewest(|| {
+        let before = reads(cluster);
+        for flags in [0, libc::O_DIRECT] {
+            drop(open(&path, flags));
+            let mut found = vec![0; RECORD];
+            (0..RECORDS).for_each(|number| file.read_exact_at(&mut found, (number * RECORD) as u64).unwrap());
+        }
+        reads(cluster) - before
+    });
     assert!(asked < cold / 4, "{asked} reads: pages went when the file was opened for writing");
     fs::remove_file(path).unwrap();
     std::thread::sleep(SETTLING);
