@@ -1,4 +1,5 @@
-//! Any bytes as a request to the HTTP interface. It is part of a program, so its files are taken one by one.
+//! Any bytes as a request to the HTTP interface. It is part of a program, so its files are taken
+//! one by one.
 
 #![no_main]
 

@@ -9,8 +9,9 @@ pub fn root() -> PathBuf {
     here.parent().expect("xtask is a folder of the workspace").to_path_buf()
 }
 
-/// The cargo that runs us, in the workspace's top folder. What it has told us of our own crate is kept from it: build scripts
-/// that look at such variables would run again, and all that stands on their crates would be built again.
+/// The cargo that runs us, in the workspace's top folder. What it has told us of our own crate is
+/// kept from it: build scripts that look at such variables would run again, and all that stands on
+/// their crates would be built again.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -46,8 +47,8 @@ pub fn run_cargo(arguments: &[&str]) -> Result<(), String> {
 
 /// Builds the `weft` binary and says where it is.
 ///
-/// The development profile selects all of the workspace's packages, so that features are unified as they are in
-/// `cargo test --workspace` and nothing is built twice.
+/// The development profile selects all of the workspace's packages, so that features are unified as
+/// they are in `cargo test --workspace` and nothing is built twice.
 pub fn weft(release: bool) -> Result<PathBuf, String> {
     let (selection, folder): (&[&str], &str) = match release {
         true => (&["build", "--release", "--package", "weft"], "release"),

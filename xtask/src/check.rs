@@ -2,7 +2,8 @@
 
 use crate::build::run_cargo;
 
-/// Format, lints, the project's own rules, and the tests of every crate's library: under three minutes.
+/// Format, lints, the project's own rules, and the tests of every crate's library: under three
+/// minutes.
 pub fn run() -> Result<(), String> {
     run_cargo(&["fmt", "--all", "--check"])?;
     run_cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;

@@ -1,4 +1,5 @@
-//! A short proof on a mount: copy a real source tree in, build in it, read everything back, compare.
+//! A short proof on a mount: copy a real source tree in, build in it, read everything back,
+//! compare.
 
 use crate::e2e::Rng;
 use crate::{build, process};

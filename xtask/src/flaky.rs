@@ -16,7 +16,8 @@ const MAX_MESSAGE_CHARS: usize = 200;
 /// Deadline of a call of git.
 const GIT_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Adds a row for each of these tests to the page: it has to be found out whether the product or the test is at fault.
+/// Adds a row for each of these tests to the page: it has to be found out whether the product or
+/// the test is at fault.
 pub fn record(tests: &[Unsteady]) -> Result<(), String> {
     if tests.is_empty() {
         return Ok(());

@@ -1,6 +1,7 @@
 //! An interrupted run ends what it has started before it ends itself.
 //!
-//! Programs that run in a process group of their own don't get the terminal's interrupt, and whoever gets SIGTERM gets it alone.
+//! Programs that run in a process group of their own don't get the terminal's interrupt, and
+//! whoever gets SIGTERM gets it alone.
 
 use crate::{process, sys};
 use std::io;
@@ -81,7 +82,8 @@ pub fn spawn(command: &mut Command, reach: Reach) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Notes that a program has ended. When that was because of an interrupt, the caller goes no further.
+/// Notes that a program has ended. When that was because of an interrupt, the caller goes no
+/// further.
 pub fn ended(child: &Child) {
     running().retain(|(pid, _)| *pid != child.id() as i32);
     if is_over() {

@@ -1,7 +1,8 @@
-//! The project's build tool: everything that `make` offers, in Rust, so that nothing lives in shell.
+//! The project's build tool: everything that `make` offers, in Rust, so that nothing lives in
+//! shell.
 //!
-//! `cargo xtask help` lists the commands. The end-to-end suite is in [`e2e`]; the small programs that it runs
-//! beside the file system under test are in [`helper`].
+//! `cargo xtask help` lists the commands. The end-to-end suite is in [`e2e`]; the small programs
+//! that it runs beside the file system under test are in [`helper`].
 
 mod bench;
 mod build;
@@ -58,7 +59,8 @@ enum Command {
     Deny,
     /// Write the generated pages of docs/reference.
     Docs,
-    /// Record what programs see on several mounts of one file system, and judge whether it is coherent.
+    /// Record what programs see on several mounts of one file system, and judge whether it is
+    /// coherent.
     #[command(subcommand)]
     History(history::Command),
     /// Programs that the end-to-end suite runs.

@@ -3,7 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Calls `work` on every item, at most `width` at a time, in the order of the items; `done` gets each result as it comes, one at a time.
+/// Calls `work` on every item, at most `width` at a time, in the order of the items; `done` gets
+/// each result as it comes, one at a time.
 pub fn run<T: Send, R: Send>(
     items: Vec<T>,
     width: usize,

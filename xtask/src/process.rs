@@ -44,7 +44,8 @@ impl Finished {
 /// How many lines of a program's output a failure message quotes.
 const TAIL_LINES: usize = 15;
 
-/// Runs a program to its end; on the deadline its whole process group is killed and an error says so.
+/// Runs a program to its end; on the deadline its whole process group is killed and an error says
+/// so.
 pub fn run(command: &mut Command, deadline: Duration) -> Result<Finished, String> {
     let what = describe(command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -135,7 +136,8 @@ fn collect(stream: Option<impl Read + Send + 'static>) -> Collected {
     Collected(stream.map(|mut stream| {
         thread::spawn(move || {
             let mut kept = Vec::new();
-            // What goes beyond the limit is read and dropped; an error ends the stream like its end.
+            // What goes beyond the limit is read and dropped; an error ends the stream like its
+            // end.
             drop(stream.by_ref().take(MAX_OUTPUT_BYTES).read_to_end(&mut kept));
             drop(std::io::copy(&mut stream, &mut std::io::sink()));
             kept

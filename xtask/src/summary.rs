@@ -27,7 +27,8 @@ pub struct Unsteady {
     pub message: String,
 }
 
-/// Runs of tests that have failed that are granted to a whole run: more than a few don't fail by chance.
+/// Runs of tests that have failed that are granted to a whole run: more than a few don't fail by
+/// chance.
 pub const MAX_AGAIN: usize = 4;
 
 /// How much is quoted of what a failed test said, characters.
@@ -46,7 +47,8 @@ impl Summary {
         self.unsteady.push(Unsteady { name: name.to_string(), message: beginning(message) });
     }
 
-    /// Counts tests that passed only when they were run again as failed: where time is no reason, none may need a second try.
+    /// Counts tests that passed only when they were run again as failed: where time is no reason,
+    /// none may need a second try.
     pub fn refuse_unsteady(&mut self) {
         for test in std::mem::take(&mut self.unsteady) {
             self.passed -= 1;
@@ -59,7 +61,8 @@ impl Summary {
         self.unsteady.len() + self.failures.len() < MAX_AGAIN
     }
 
-    /// Names what failed, so that it stands at the end of a long output, and prints the totals last.
+    /// Names what failed, so that it stands at the end of a long output, and prints the totals
+    /// last.
     pub fn print(&self) {
         for test in &self.unsteady {
             println!("passed only when run again: {}: {}", test.name, test.message);

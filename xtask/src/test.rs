@@ -14,7 +14,8 @@ pub struct Options {
     form: e2e::Form,
 }
 
-/// Runs the tests of the crates, then the end-to-end suite, prints where the time went, names what failed, and prints the line of totals last.
+/// Runs the tests of the crates, then the end-to-end suite, prints where the time went, names what
+/// failed, and prints the line of totals last.
 pub fn run(options: &Options) -> Result<(), String> {
     interrupt::watch(|| {})?;
     let (mut total, mut timing) = (Summary::default(), Timing::default());

@@ -1,7 +1,8 @@
 //! The project's own rules, checked on its source text.
 //!
-//! rustfmt and clippy judge single expressions; these rules judge the whole: sizes of files and functions, what a pure
-//! crate may touch, where `unsafe` may stand, and that nothing unfinished or private to one machine is left in the text.
+//! rustfmt and clippy judge single expressions; these rules judge the whole: sizes of files and
+//! functions, what a pure crate may touch, where `unsafe` may stand, and that nothing unfinished or
+//! private to one machine is left in the text.
 
 use crate::build;
 use std::fmt;
@@ -21,7 +22,8 @@ const PURE_CRATES: &[&str] = &["types", "wire", "layout", "namespace", "history"
 const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::thread", "Instant::now", "SystemTime::now", "std::process", "tokio::"];
 
-/// Where `unsafe` may stand: the runtime, the kernel protocol, the ring of the load generator, and this tool's own system calls.
+/// Where `unsafe` may stand: the runtime, the kernel protocol, the ring of the load generator, and
+/// this tool's own system calls.
 const UNSAFE_HOMES: &[&str] =
     &["crates/rt/", "crates/fuse/", "crates/bench/src/load/ring.rs", "xtask/src/sys/"];
 
@@ -100,7 +102,8 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
             let name = entry.file_name();
             let text = name.to_string_lossy();
             let path = folder.join(&name);
-            // Build output, state of a running file system and git's own files are not ours to judge.
+            // Build output, state of a running file system and git's own files are not ours to
+            // judge.
             let skipped = ["target", "weft-data", "mnt", ".git"].contains(&text.as_ref());
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() && !skipped => open.push(path),
@@ -187,7 +190,8 @@ fn unfinished(path: &str, lines: &[&str], code_end: usize) -> Vec<Finding> {
     findings
 }
 
-/// Functions as rustfmt lays them out: from the line with `fn` to the closing brace of the same indentation.
+/// Functions as rustfmt lays them out: from the line with `fn` to the closing brace of the same
+/// indentation.
 fn long_functions(path: &str, code: &[&str]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (start, line) in code.iter().enumerate().filter(|(_, line)| starts_function(line)) {

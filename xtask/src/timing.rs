@@ -41,7 +41,8 @@ impl Timing {
 }
 
 impl fmt::Display for Timing {
-    /// A table with one line for each stage and, indented, one for each of its parts, the longest first.
+    /// A table with one line for each stage and, indented, one for each of its parts, the longest
+    /// first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "where the time went, seconds (the parts of a stage run side by side):")?;
         for stage in &self.stages {

@@ -49,7 +49,8 @@ pub struct Progress {
     pub bytes: AtomicU64,
 }
 
-/// Writes a copy of what a snapshot shows. What it says is on disk when this returns; when it fails there is no file.
+/// Writes a copy of what a snapshot shows. What it says is on disk when this returns; when it fails
+/// there is no file.
 ///
 /// # Errors
 /// The engine's, and those of writing; damage of the base.
@@ -141,7 +142,8 @@ impl Before {
         Ok(None)
     }
 
-    /// All keys that are left are gone. Reads on to the end of the base, which proves that it is whole.
+    /// All keys that are left are gone. Reads on to the end of the base, which proves that it is
+    /// whole.
     fn end(&mut self, writer: &mut Writer) -> Result<()> {
         while let Some((before, _)) = &self.next {
             writer.gone(before)?;

@@ -28,7 +28,8 @@ pub fn file_name(created_s: i64, id: &str, is_full: bool) -> String {
     format!("meta-{}-{short}-{kind}{SUFFIX}", Timestamp::new(created_s, 0).compact_utc())
 }
 
-/// All copies in a folder, the newest last; what can't be read comes first. Only their beginnings are looked at. None where there is no folder.
+/// All copies in a folder, the newest last; what can't be read comes first. Only their beginnings
+/// are looked at. None where there is no folder.
 pub fn list(folder: &Path) -> Result<Vec<Entry>> {
     let failed = |error| Error::io("list", folder, error);
     let found = match fs::read_dir(folder) {
@@ -50,8 +51,8 @@ pub fn list(folder: &Path) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The copies of a cluster, the newest first. Those of later than `latest_s`, seconds since 1970, come last: a clock was wrong when they were made, so that
-/// nothing tells how new they are.
+/// The copies of a cluster, the newest first. Those of later than `latest_s`, seconds since 1970,
+/// come last: a clock was wrong when they were made, so that nothing tells how new they are.
 pub fn newest_first(entries: Vec<Entry>, cluster: &str, latest_s: i64) -> Vec<(PathBuf, Head)> {
     let own = |entry: Entry| entry.head.ok().filter(|head| head.cluster == cluster).map(|h| (entry.path, h));
     let mut own: Vec<(PathBuf, Head)> = entries.into_iter().filter_map(own).collect();
@@ -60,9 +61,10 @@ pub fn newest_first(entries: Vec<Entry>, cluster: &str, latest_s: i64) -> Vec<(P
     own
 }
 
-/// Removes copies of a cluster until no more than the newest `kept` are left, and those that they build on; and what was never completed, so that nobody
-/// may be writing there. Those of later than `latest_s` count as the oldest. Returns what was removed. Copies that can't be read stay: somebody may want to look
-/// at them.
+/// Removes copies of a cluster until no more than the newest `kept` are left, and those that they
+/// build on; and what was never completed, so that nobody may be writing there. Those of later than
+/// `latest_s` count as the oldest. Returns what was removed. Copies that can't be read stay:
+/// somebody may want to look at them.
 pub fn prune(folder: &Path, cluster: &str, kept: usize, latest_s: i64) -> Result<Vec<PathBuf>> {
     remove_drafts(folder)?;
     let own = newest_first(list(folder)?, cluster, latest_s);

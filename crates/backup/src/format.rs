@@ -9,8 +9,10 @@
 //! | n | body |
 //! | 4 | CRC32C of the block's number (8 bytes, from 0), kind, length and body, little-endian |
 //!
-//! The first block is a [`Head`] (JSON); then come files that belong to the copy ([`Attached`]: length of the JSON that describes it, 4 bytes; that JSON; the content),
-//! then keys in ascending order, and at last a [`Foot`] (JSON), after which the file ends. A block of keys is a row of records:
+//! The first block is a [`Head`] (JSON); then come files that belong to the copy ([`Attached`]:
+//! length of the JSON that describes it, 4 bytes; that JSON; the content), then keys in ascending
+//! order, and at last a [`Foot`] (JSON), after which the file ends. A block of keys is a row of
+//! records:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -32,7 +34,8 @@ pub(crate) const MAGIC: &[u8; 8] = b"WEFTCOPY";
 /// Bytes of records after which a block ends.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 
-/// The largest body that is read: far above the largest record (the map of a cluster), and small enough to hold in memory.
+/// The largest body that is read: far above the largest record (the map of a cluster), and small
+/// enough to hold in memory.
 pub(crate) const MAX_BODY_BYTES: usize = 256 << 20;
 
 /// Kind and length before a body, and the sum after it.

@@ -1,4 +1,5 @@
-//! Bytes of anybody's making to the reader of copies: for the fuzz target and its short form in `tests/`.
+//! Bytes of anybody's making to the reader of copies: for the fuzz target and its short form in
+//! `tests/`.
 
 use crate::format::{
     BEFORE_BYTES, FILE, FOOT, Foot, GONE, HEAD, KEYS, MAGIC, MAX_BODY_BYTES, PUT, block_sum,
@@ -8,8 +9,8 @@ use crate::writer::{before, file_body, json, put_record};
 use std::io::Cursor;
 use std::path::Path;
 
-/// Reads a copy as it is, and again with the sums of its blocks made right, which no random change finds. What was accepted must be the
-/// same after it was written and read again.
+/// Reads a copy as it is, and again with the sums of its blocks made right, which no random change
+/// finds. What was accepted must be the same after it was written and read again.
 ///
 /// # Panics
 /// When it isn't.

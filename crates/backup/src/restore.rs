@@ -23,7 +23,8 @@ const FILLING: &str = "restoring";
 pub trait Rewrite {
     /// What becomes of a record; `None`: it is left out.
     fn record(&mut self, key: &[u8], value: Bytes) -> types::Result<Option<Bytes>>;
-    /// What comes in addition, when all records were seen. Keys that there are get another value by this.
+    /// What comes in addition, when all records were seen. Keys that there are get another value by
+    /// this.
     fn rest(&mut self) -> types::Result<Vec<(Vec<u8>, Bytes)>>;
 }
 
@@ -38,11 +39,13 @@ pub struct Restored {
     pub before: Option<PathBuf>,
 }
 
-/// Puts what a chain holds into the place of the engine at `path`: all of it or, when this fails, nothing. The engine of before stays beside, under another name.
-/// The caller sees to it that nobody serves from `path`.
+/// Puts what a chain holds into the place of the engine at `path`: all of it or, when this fails,
+/// nothing. The engine of before stays beside, under another name. The caller sees to it that
+/// nobody serves from `path`.
 ///
 /// # Errors
-/// Whatever is wrong with the chain, of which all is read before the first change; the engine's, and those of writing.
+/// Whatever is wrong with the chain, of which all is read before the first change; the engine's,
+/// and those of writing.
 pub fn restore(
     chain: &Chain,
     path: &Path,
@@ -95,7 +98,8 @@ fn fill(chain: &Chain, path: &Path, rewrite: &mut dyn Rewrite, progress: &Progre
     Ok((merged.keys(), bytes))
 }
 
-/// Gives the new engine the name of the one of before, and that one another name, in one step: there is no moment without an engine.
+/// Gives the new engine the name of the one of before, and that one another name, in one step:
+/// there is no moment without an engine.
 fn exchange(filling: &Path, path: &Path, now_s: i64) -> Result<Option<PathBuf>> {
     if !path.exists() {
         rename(filling, path, RenameFlags::NOREPLACE)?;

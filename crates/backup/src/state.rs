@@ -1,6 +1,7 @@
 //! A sum over everything that a store holds.
 
-/// CRC32C over keys and values in ascending order of keys, each with its length (4 bytes, little-endian) before it; and how much it was.
+/// CRC32C over keys and values in ascending order of keys, each with its length (4 bytes,
+/// little-endian) before it; and how much it was.
 #[derive(Clone, Default)]
 pub struct StateSum {
     sum: types::Crc32c,

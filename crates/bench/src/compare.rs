@@ -18,7 +18,8 @@ pub struct Key {
     pub record_bytes: u64,
     /// Transfers under way in each thread.
     pub queue_depth: u32,
-    /// Which way the load took; figures of different ways are compared where there is none of the same way.
+    /// Which way the load took; figures of different ways are compared where there is none of the
+    /// same way.
     pub through: Through,
 }
 
@@ -55,7 +56,8 @@ pub struct Comparison {
 
 /// Pairs figures of the same experiment, operation, threads, record and depth.
 ///
-/// Where one has the same key several times, they are paired in their order. A figure without runs has no partner.
+/// Where one has the same key several times, they are paired in their order. A figure without runs
+/// has no partner.
 pub fn compare(first: &Results, second: &Results) -> Comparison {
     let mut comparison = Comparison::default();
     let mut rest: Vec<&Measured> =
@@ -77,7 +79,8 @@ pub fn compare(first: &Results, second: &Results) -> Comparison {
     comparison
 }
 
-/// Where the figure is among those that are left which has the same key, or else another way that the first results don't have.
+/// Where the figure is among those that are left which has the same key, or else another way that
+/// the first results don't have.
 fn partner(key: &Key, first: &Results, rest: &[&Measured]) -> Option<usize> {
     let at = |key: &Key| rest.iter().position(|other| Key::of(other) == *key);
     let has = |key: &Key| first.measured.iter().any(|other| Key::of(other) == *key);

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One experiment: a kind of load with one number of threads. Its operations run one after the other, each as a phase that all threads begin together.
+/// One experiment: a kind of load with one number of threads. Its operations run one after the
+/// other, each as a phase that all threads begin together.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Experiment {
@@ -17,7 +18,8 @@ pub enum Experiment {
 pub struct IoExperiment {
     /// What reports call it; the same for all numbers of threads of one figure.
     pub name: String,
-    /// What is measured, in this order; files that a read needs and no write before it has made are made first, unmeasured.
+    /// What is measured, in this order; files that a read needs and no write before it has made are
+    /// made first, unmeasured.
     pub operations: Vec<Operation>,
     /// Threads of each client.
     pub threads: u32,
@@ -33,7 +35,8 @@ pub struct IoExperiment {
     pub queue_depth: u32,
     /// Which caches may answer.
     pub caching: Caching,
-    /// Ends a phase after so long, where there is that much to do; random phases begin anew until then.
+    /// Ends a phase after so long, where there is that much to do; random phases begin anew until
+    /// then.
     pub seconds: Option<u64>,
     /// Checks every byte that is read.
     pub verify: bool,

@@ -1,10 +1,14 @@
-//! Benchmarks: which experiments there are, the load that they put on a directory, what was measured, and which limit binds.
+//! Benchmarks: which experiments there are, the load that they put on a directory, what was
+//! measured, and which limit binds.
 //!
-//! An [`Experiment`] says what is done; [`Results`] hold what came of it, beside the [`Ceiling`]s that were measured on the same machine, and are what reports,
-//! comparisons and importers of other programs' output have in common. Knows nothing of services and of the command line; whoever calls it gives a directory.
+//! An [`Experiment`] says what is done; [`Results`] hold what came of it, beside the [`Ceiling`]s
+//! that were measured on the same machine, and are what reports, comparisons and importers of other
+//! programs' output have in common. Knows nothing of services and of the command line; whoever
+//! calls it gives a directory.
 //!
-//! Invariants: a rate is bytes or operations by the time of the whole phase, from when the first thread begins until the last has ended; a figure that a
-//! cache has answered says so; what an experiment has written is removed, however it ends.
+//! Invariants: a rate is bytes or operations by the time of the whole phase, from when the first
+//! thread begins until the last has ended; a figure that a cache has answered says so; what an
+//! experiment has written is removed, however it ends.
 
 pub mod ceilings;
 pub mod characterize;

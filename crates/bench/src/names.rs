@@ -1,4 +1,5 @@
-//! What experiments are called, so that figures of different systems and programs meet in comparisons.
+//! What experiments are called, so that figures of different systems and programs meet in
+//! comparisons.
 
 use crate::experiment::{Access, FileSharing, TreeShape};
 

@@ -56,7 +56,8 @@ impl Experiment {
         }
     }
 
-    /// Space that one client's files take, bytes; of small files with what they need beside their content.
+    /// Space that one client's files take, bytes; of small files with what they need beside their
+    /// content.
     pub fn space_bytes(&self) -> u64 {
         match self {
             Experiment::Io(io) => u64::from(io.threads) * io.thread_bytes,

@@ -74,7 +74,8 @@ pub struct Measured {
     pub runs: Vec<Run>,
     /// Why the figure is a cache's, if it is one.
     pub cached: Option<String>,
-    /// What the program that made the load spends on each operation itself, nanoseconds, where that is known.
+    /// What the program that made the load spends on each operation itself, nanoseconds, where that
+    /// is known.
     #[serde(default)]
     pub generator_ns: Option<f64>,
     /// Which ceiling binds the middle of the runs, where ceilings were known.
@@ -133,9 +134,11 @@ pub enum Limit {
     MemoryCopy,
     /// Checksums, all cores together, bytes a second.
     Checksum,
-    /// Stripes of Reed-Solomon 8+2 encoded, all cores together, bytes of content a second. Nothing is kept that way yet.
+    /// Stripes of Reed-Solomon 8+2 encoded, all cores together, bytes of content a second. Nothing
+    /// is kept that way yet.
     Encoding,
-    /// The processors of the machine that makes the load, servers on it included: how busy they were meanwhile tells what they would allow. Never measured by itself.
+    /// The processors of the machine that makes the load, servers on it included: how busy they
+    /// were meanwhile tells what they would allow. Never measured by itself.
     Processors,
     /// Calls of a mount that does nothing else, all cores together, operations a second.
     FuseCalls,
@@ -190,7 +193,8 @@ impl Measured {
         spread(self.runs.iter().map(Run::bytes_per_s))
     }
 
-    /// The middle of the runs, operations a second, with the least and the most; `None` without runs.
+    /// The middle of the runs, operations a second, with the least and the most; `None` without
+    /// runs.
     pub fn ops_per_s(&self) -> Option<(f64, f64, f64)> {
         spread(self.runs.iter().map(Run::ops_per_s))
     }

@@ -1,14 +1,17 @@
 //! Which limit binds, and how much of it was reached.
 //!
-//! A workload moves each of its bytes (or does each of its operations) over several resources, and over some of them more than once: a write of two copies goes
-//! to two drives. With `c_r` the ceilings of one resource `r`, summed over those of its kind that work side by side, and `f_r` how often a byte of the program
-//! passes it, the program gets at most
+//! A workload moves each of its bytes (or does each of its operations) over several resources, and
+//! over some of them more than once: a write of two copies goes to two drives. With `c_r` the
+//! ceilings of one resource `r`, summed over those of its kind that work side by side, and `f_r`
+//! how often a byte of the program passes it, the program gets at most
 //!
 //! `rate_max = min over r of (sum of c_r) / f_r`
 //!
-//! (the roofline of Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009, with bytes for each byte in the place of operations for each byte).
-//! The `r` of the minimum binds. `f_r`: the scheme's copies for what goes to drives with writes, 1 for reads; the copies over the network, where the client or a
-//! primary sends them; 1 for a copy in memory and for a checksum on each end.
+//! (the roofline of Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009, with
+//! bytes for each byte in the place of operations for each byte). The `r` of the minimum binds.
+//! `f_r`: the scheme's copies for what goes to drives with writes, 1 for reads; the copies over the
+//! network, where the client or a primary sends them; 1 for a copy in memory and for a checksum on
+//! each end.
 
 use crate::experiment::{Access, Operation};
 use crate::results::{Ceiling, Limit, Measured, Run};
@@ -31,9 +34,11 @@ pub struct Workload {
     pub record_bytes: u64,
     /// Copies that the scheme keeps of each byte: 1 without mirrors.
     pub copies: u32,
-    /// Targets that the files are spread over; at most so many of the measured ones count, the slowest.
+    /// Targets that the files are spread over; at most so many of the measured ones count, the
+    /// slowest.
     pub targets: u32,
-    /// Links that the bytes go over side by side (the smaller of clients' and servers'); 0: no network lies between.
+    /// Links that the bytes go over side by side (the smaller of clients' and servers'); 0: no
+    /// network lies between.
     pub links: u32,
 }
 
@@ -44,13 +49,15 @@ pub struct Binding {
     pub limit: Limit,
     /// Where: the place of the ceiling, or how many of them there are.
     pub place: String,
-    /// What the program can get at most, bytes a second; operations a second for those of files as such.
+    /// What the program can get at most, bytes a second; operations a second for those of files as
+    /// such.
     pub ceiling: f64,
     /// What was reached of it, 1 is all.
     pub share: f64,
 }
 
-/// Above this share a ceiling can't be what its drive, link or processor gives; below it is what measurements scatter.
+/// Above this share a ceiling can't be what its drive, link or processor gives; below it is what
+/// measurements scatter.
 const EXCEEDED: f64 = 1.05;
 
 /// What is to be known where more was reached than a ceiling allows: of the worst of them.
@@ -62,18 +69,21 @@ pub fn exceeded<'a>(bindings: impl Iterator<Item = &'a Binding>) -> Option<Strin
     ))
 }
 
-/// Which of these ceilings binds a workload that has reached `rate`: bytes a second, or operations a second where files are made, asked for or removed.
-/// `None` when no ceiling has been measured that it passes.
+/// Which of these ceilings binds a workload that has reached `rate`: bytes a second, or operations
+/// a second where files are made, asked for or removed. `None` when no ceiling has been measured
+/// that it passes.
 pub fn binding(ceilings: &[Ceiling], workload: &Workload, rate: f64) -> Option<Binding> {
     let bounds = uses(workload).into_iter().filter_map(|u| bound(ceilings, &u));
     let (limit, place, ceiling) = bounds.min_by(|a, b| a.2.total_cmp(&b.2))?;
     Some(Binding { limit, place, ceiling, share: rate / ceiling })
 }
 
-/// The same for the middle of what was measured, in files of so many copies that are spread over all targets with a ceiling. `None` also without runs.
+/// The same for the middle of what was measured, in files of so many copies that are spread over
+/// all targets with a ceiling. `None` also without runs.
 ///
-/// Where so many cores made the load and what else was counted as their time, they count as well, by how busy they were; 0: none. With `u` of their time for a rate `x`, they allow `x / u` (the utilisation law, Lazowska and
-/// others, Quantitative System Performance, 1984, chapter 3).
+/// Where so many cores made the load and what else was counted as their time, they count as well,
+/// by how busy they were; 0: none. With `u` of their time for a rate `x`, they allow `x / u` (the
+/// utilisation law, Lazowska and others, Quantitative System Performance, 1984, chapter 3).
 pub fn binding_of(
     ceilings: &[Ceiling],
     cores: u32,
@@ -141,7 +151,8 @@ fn uses(w: &Workload) -> Vec<Use> {
         Operation::Write => vec![writes(1.0)],
         Operation::Read => vec![reads(1.0)],
         Operation::Mixed => vec![writes(0.3), reads(0.7)],
-        // Files as such: a call of the mount each. What the metadata service can do isn't a ceiling of the hardware.
+        // Files as such: a call of the mount each. What the metadata service can do isn't a ceiling
+        // of the hardware.
         Operation::Create | Operation::Stat | Operation::ReadFile | Operation::Remove => {
             return vec![whole(Limit::FuseCalls)];
         }
@@ -156,7 +167,8 @@ fn uses(w: &Workload) -> Vec<Use> {
     uses
 }
 
-/// What the program can get by one resource: the slowest of those measured, since striped files go at the pace of the slowest, times how many there are.
+/// What the program can get by one resource: the slowest of those measured, since striped files go
+/// at the pace of the slowest, times how many there are.
 fn bound(ceilings: &[Ceiling], used: &Use) -> Option<(Limit, String, f64)> {
     let of_kind = ceilings.iter().filter(|c| c.limit == used.limit && c.rate > 0.0);
     match used.side_by_side {
@@ -308,7 +320,8 @@ mod tests {
         let bound = |cores, cpu_s: &[Option<f64>]| {
             binding_of(&ceilings(), cores, &measured(cpu_s), Access::Sequential, 1).unwrap()
         };
-        // 100 bytes a second are a quarter of what two drives like the slower give; 3 s of the 4 that two cores have were work.
+        // 100 bytes a second are a quarter of what two drives like the slower give; 3 s of the 4
+        // that two cores have were work.
         let all = bound(2, &[Some(3.0), Some(3.6), Some(1.0)]);
         assert_eq!((all.limit, all.share), (Limit::Processors, 0.75));
         assert!((all.ceiling - 100.0 / 0.75).abs() < 1e-9, "{all:?}");

@@ -20,7 +20,8 @@ struct Files {
 /// One part of the cache.
 pub(crate) struct Shard {
     files: Mutex<Files>,
-    /// Held while a file of this shard is opened, made or removed, so that an inode never has two [`ChunkFile`]s.
+    /// Held while a file of this shard is opened, made or removed, so that an inode never has two
+    /// [`ChunkFile`]s.
     pub(crate) opening: rt::sync::RwLock,
 }
 
@@ -48,7 +49,8 @@ impl FileCache {
     }
 
     pub(crate) fn shard(&self, ino: InodeId) -> &Shard {
-        // Not the low bits: the inodes of one file set differ there in step with their place in the stripe.
+        // Not the low bits: the inodes of one file set differ there in step with their place in the
+        // stripe.
         let hash = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(hash >> 58) as usize % SHARDS]
     }

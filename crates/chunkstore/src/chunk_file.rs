@@ -23,12 +23,13 @@ pub(crate) struct ChunkFile {
     /// Past it; `None` when the local file system can't.
     direct: OnceLock<Option<File>>,
     sum_file: OnceLock<File>,
-    /// Made by us: whatever checksum file is there is the leftover of a deletion that a crash interrupted.
+    /// Made by us: whatever checksum file is there is the leftover of a deletion that a crash
+    /// interrupted.
     fresh: bool,
     pub(crate) sums: SumCache,
     pub(crate) ranges: RangeLock,
-    /// Keeps write-backs of checksums, and cuts of the checksum file, one after another. Who holds it neither locks ranges nor
-    /// makes room for pages.
+    /// Keeps write-backs of checksums, and cuts of the checksum file, one after another. Who holds
+    /// it neither locks ranges nor makes room for pages.
     pub(crate) write_back: rt::sync::RwLock,
     /// Changed since its last sync began.
     pub(crate) unsynced: AtomicBool,
@@ -142,7 +143,8 @@ impl ChunkFile {
         self.open_sum_file(READ_WRITE).await
     }
 
-    /// The checksum file, made when it is needed; `None` when the chunk file is deleted. The caller holds `write_back`.
+    /// The checksum file, made when it is needed; `None` when the chunk file is deleted. The caller
+    /// holds `write_back`.
     pub(crate) async fn sum_file_for_writing(&self) -> io::Result<Option<&File>> {
         if self.deleted.load(Ordering::Acquire) {
             return Ok(None);
@@ -200,7 +202,8 @@ pub(crate) fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Watches over a change of data and checksums: dropped before [`Change::settled`], it leaves a note that they may not match.
+/// Watches over a change of data and checksums: dropped before [`Change::settled`], it leaves a
+/// note that they may not match.
 pub(crate) struct Change<'a> {
     file: &'a ChunkFile,
     range: ByteRange,

@@ -121,7 +121,8 @@ impl StoreError {
         )
     }
 
-    /// The metadata knows that the chunk file had at least `known` bytes; it has `len`, or isn't there.
+    /// The metadata knows that the chunk file had at least `known` bytes; it has `len`, or isn't
+    /// there.
     pub(crate) fn lacking(
         (target, ino): (TargetId, InodeId),
         path: &Path,

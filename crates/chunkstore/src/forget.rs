@@ -10,11 +10,13 @@ use std::sync::Arc;
 use types::{BLOCK_SIZE, ByteRange, InodeId};
 
 impl Store {
-    /// Makes holes of the blocks of a range that can't be read: they read as zeros afterwards, and everything else stays as it is. What was lost, in
-    /// order. One that isn't there, has nothing in it, or ends before the range is made a hole up to the end of the range: all of the range was lost then.
-    /// What its checksums tell of between its end and the range stays damage.
+    /// Makes holes of the blocks of a range that can't be read: they read as zeros afterwards, and
+    /// everything else stays as it is. What was lost, in order. One that isn't there, has nothing
+    /// in it, or ends before the range is made a hole up to the end of the range: all of the range
+    /// was lost then. What its checksums tell of between its end and the range stays damage.
     ///
-    /// All of it is looked at while nobody changes it, so that what was written over meanwhile is safe. Nothing is removed, and nothing cut.
+    /// All of it is looked at while nobody changes it, so that what was written over meanwhile is
+    /// safe. Nothing is removed, and nothing cut.
     pub async fn forget(&self, ino: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
         self.end_of(ino, range.start, range.len())?;
         self.make_room_for_notes().await?;
@@ -48,7 +50,8 @@ impl Store {
         Ok(lost)
     }
 
-    /// The chunk file. One that somebody else has removed is made again beside its checksums, by which what is written now is told from what is lost.
+    /// The chunk file. One that somebody else has removed is made again beside its checksums, by
+    /// which what is written now is told from what is lost.
     async fn find_or_make_again(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
         let _in_progress = self.begin_change()?;
         if self.find(ino).await?.is_none() && self.is_missing(ino).await? {
@@ -57,7 +60,8 @@ impl Store {
         self.find_or_create(ino).await
     }
 
-    /// Makes a chunk file with nothing in it, or one that ends before a range, a hole up to the end of the range. False: it has bytes there.
+    /// Makes a chunk file with nothing in it, or one that ends before a range, a hole up to the end
+    /// of the range. False: it has bytes there.
     async fn become_hole(&self, file: &Arc<ChunkFile>, range: ByteRange) -> Result<bool> {
         let _in_progress = self.begin_change()?;
         // All of it, so that nobody writes anywhere in it meanwhile.
@@ -68,8 +72,8 @@ impl Store {
             return Ok(false);
         }
         self.note(file, range).await?;
-        // The block in which it ends has always had zeros behind its end. Checksums before the range stay: what they tell of is not given up, and must not
-        // read as zeros.
+        // The block in which it ends has always had zeros behind its end. Checksums before the
+        // range stay: what they tell of is not given up, and must not read as zeros.
         let first = range.start.max(len.next_multiple_of(BLOCK));
         self.clear_sums(file, whole_blocks(ByteRange::new(first, range.end))).await?;
         self.mark_unsynced(file);
@@ -92,8 +96,9 @@ impl Store {
             Err(e) if matches!(e.kind(), Kind::Corrupt { .. } | Kind::Io) => {}
             Err(e) => return Err(e),
         }
-        // Without a note: after a crash that makes checksums of what is there, and the damage would look right. Whatever of this is on disk when the
-        // power goes, the block still doesn't match, or is the hole that it is to be.
+        // Without a note: after a crash that makes checksums of what is there, and the damage would
+        // look right. Whatever of this is on disk when the power goes, the block still doesn't
+        // match, or is the hole that it is to be.
         self.fallocate(file, Fallocate::Punch, block).await?;
         self.clear_sums(file, block).await?;
         Ok(true)

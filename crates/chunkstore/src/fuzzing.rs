@@ -1,7 +1,9 @@
-//! Bytes of anybody's making to what reads the files of a target: for the fuzz targets and their short form in `tests/`.
+//! Bytes of anybody's making to what reads the files of a target: for the fuzz targets and their
+//! short form in `tests/`.
 //!
-//! Each function takes the bytes as they are, and again with their checksums made right, which no random change finds. It panics when what
-//! was accepted isn't the same after it was written and read again.
+//! Each function takes the bytes as they are, and again with their checksums made right, which no
+//! random change finds. It panics when what was accepted isn't the same after it was written and
+//! read again.
 
 use crate::identity::{self, Parsed};
 use crate::intent::{Header, Records};

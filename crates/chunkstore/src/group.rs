@@ -1,11 +1,13 @@
 //! What a target has of a mirrored group: a store of its own in a folder of the target's directory.
 //!
-//! So each group has its own notes, rows and recovery, and what is said of one copy is said of nothing else. Memory for checksums, the count
-//! of what was done, and the room on the disk are shared with the target.
+//! So each group has its own notes, rows and recovery, and what is said of one copy is said of
+//! nothing else. Memory for checksums, the count of what was done, and the room on the disk are
+//! shared with the target.
 //!
-//! Beside the store there is a mark that it was made (`made/ID`). A store that is gone although it is marked was lost: an
-//! empty one in its place would be a copy that lacks everything, or worse, the one from which others are made. It is made
-//! again only for who sends it everything ([`IfAbsent::MakeAnew`]).
+//! Beside the store there is a mark that it was made (`made/ID`). A store that is gone although it
+//! is marked was lost: an empty one in its place would be a copy that lacks everything, or worse,
+//! the one from which others are made. It is made again only for who sends it everything
+//! ([`IfAbsent::MakeAnew`]).
 
 use crate::error::{Kind, Result, StoreError};
 use crate::identity::{self, Owner};
@@ -20,10 +22,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{GroupId, TargetId};
 
-/// Length of each intent log file of a group's store by default, bytes: some 43,000 notes, a quarter of them in force. A target has many
-/// groups, each with its share of the target's files.
+/// Length of each intent log file of a group's store by default, bytes: some 43,000 notes, a
+/// quarter of them in force. A target has many groups, each with its share of the target's files.
 pub const DEFAULT_GROUP_LOG_BYTES: u64 = 1 << 20;
-/// The part of the target's open files that a group's store may keep open besides: many groups together take as many as a few targets.
+/// The part of the target's open files that a group's store may keep open besides: many groups
+/// together take as many as a few targets.
 const OPEN_FILES_DIVISOR: usize = 8;
 
 /// What the folder of a group that is being removed ends with.
@@ -102,7 +105,8 @@ impl Store {
         target_dir.join(GROUPS).join(group.to_string())
     }
 
-    /// The groups that a target in `target_dir` has something of, or has lost what it had, in order.
+    /// The groups that a target in `target_dir` has something of, or has lost what it had, in
+    /// order.
     pub async fn groups_on(target_dir: &Path) -> Result<Vec<GroupId>> {
         let mut groups = numbered_in(&target_dir.join(GROUPS)).await?;
         groups.extend(numbered_in(&target_dir.join(MADE)).await?);
@@ -122,9 +126,11 @@ impl Store {
         Ok(groups)
     }
 
-    /// Opens what a target has of a group, with the recovery that a target has; `None` when there is nothing and nothing was to be made.
+    /// Opens what a target has of a group, with the recovery that a target has; `None` when there
+    /// is nothing and nothing was to be made.
     ///
-    /// Whoever opens makes sure that nobody else has it open, and runs [`Store::background`]. It is closed before the target is.
+    /// Whoever opens makes sure that nobody else has it open, and runs [`Store::background`]. It is
+    /// closed before the target is.
     ///
     /// # Errors
     /// As [`Store::open`]; [`Kind::Damaged`] when the target has lost what it had of the group.
@@ -171,7 +177,8 @@ impl Store {
         Store::open_checked(&dir, owner, options, shared, log_bytes).await.map(Some)
     }
 
-    /// Removes what this target has of a group, whose store must be closed. Should it be cut short, the rest goes with [`Store::remove_forgotten_groups`].
+    /// Removes what this target has of a group, whose store must be closed. Should it be cut short,
+    /// the rest goes with [`Store::remove_forgotten_groups`].
     ///
     /// # Errors
     /// When the disk fails.
@@ -184,8 +191,8 @@ impl Store {
         if rt::read_dir(&gone).await.is_ok() {
             remove_all(gone.clone()).await.map_err(failed)?;
         }
-        // The mark first: a crash after that leaves a store without one, which is marked again when it is opened. The other
-        // way round it would leave a store that looks lost.
+        // The mark first: a crash after that leaves a store without one, which is marked again when
+        // it is opened. The other way round it would leave a store that looks lost.
         self.unmark_made(group).await?;
         match self.home.confirm(rt::rename(&dir, &gone).await) {
             // It has been lost, or has never been.
@@ -217,8 +224,8 @@ impl Store {
         self.group
     }
 
-    /// Makes an empty store of a group. One that a crash kept from being finished is made anew. Where one `was_lost`,
-    /// everything counts as noted.
+    /// Makes an empty store of a group. One that a crash kept from being finished is made anew.
+    /// Where one `was_lost`, everything counts as noted.
     async fn make_group(&self, dir: &Path, owner: &Owner, was_lost: bool) -> Result<()> {
         let failed = |e| self.failed("make", dir, e);
         rt::create_dir_all(dir).await.map_err(failed)?;
@@ -309,8 +316,9 @@ impl Store {
         Ok(())
     }
 
-    /// Takes the mark of [`Store::notes_overflowed`] away: all copies are equal, but for what is held and what changes from here on.
-    /// It stays as long as somebody holds notes that were let go; ask again then.
+    /// Takes the mark of [`Store::notes_overflowed`] away: all copies are equal, but for what is
+    /// held and what changes from here on. It stays as long as somebody holds notes that were let
+    /// go; ask again then.
     pub async fn forget_overflow(&self) -> Result<()> {
         let _marking = self.marking.write().await;
         let has_broken = self.intents.as_ref().is_some_and(|log| log.holds().has_broken());

@@ -167,12 +167,14 @@ pub(crate) async fn refuse_occupied(dir: &Path, identity: &Identity) -> Result<(
     Ok(())
 }
 
-/// What a directory says of itself; `None` when it has no target's superblock. `target` stands for it in messages.
+/// What a directory says of itself; `None` when it has no target's superblock. `target` stands for
+/// it in messages.
 pub(crate) async fn find(dir: &Path, target: TargetId) -> Result<Option<Identity>> {
     Ok(find_owner(&dir.join(SUPERBLOCK), target).await?.map(|owner| owner.identity))
 }
 
-/// Whether a directory holds the store that is expected, or none; refused when it is another's. Changes nothing.
+/// Whether a directory holds the store that is expected, or none; refused when it is another's.
+/// Changes nothing.
 pub(crate) async fn is_there(dir: &Path, expected: &Owner) -> Result<bool> {
     let path = dir.join(expected.superblock());
     match find_owner(&path, expected.identity.target).await? {

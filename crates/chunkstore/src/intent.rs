@@ -1,10 +1,13 @@
-//! The intent log: which regions of which chunk files may differ from their checksums after a crash.
+//! The intent log: which regions of which chunk files may differ from their checksums after a
+//! crash.
 //!
-//! Before a region of a chunk file is first changed, a note is made durable here; it goes when data and checksums of the region are on
-//! disk. After a crash only noted regions are examined. Concurrent notes share one write.
+//! Before a region of a chunk file is first changed, a note is made durable here; it goes when data
+//! and checksums of the region are on disk. After a crash only noted regions are examined.
+//! Concurrent notes share one write.
 //!
-//! So that not every new file costs a durable write, the note of the first of many is a span: it stands for the first region of all files
-//! that come next in the partition. A recovery looks for each of them; [`MAX_SPANS`] bounds how many that are.
+//! So that not every new file costs a durable write, the note of the first of many is a span: it
+//! stands for the first region of all files that come next in the partition. A recovery looks for
+//! each of them; [`MAX_SPANS`] bounds how many that are.
 
 mod format;
 mod holds;
@@ -43,8 +46,8 @@ const NEW_FILE: Range<u64> = 0..1;
 const BULK_BYTES: usize = 1 << 20;
 /// The share of a log's notes that may be in force, so that a rewritten log has room to go on.
 const NOTE_SHARE: u64 = 4;
-/// Retired notes that stay in the log while others are in force: a recovery examines their regions for nothing, some GiB at most. A
-/// span counts as one for each of its inodes.
+/// Retired notes that stay in the log while others are in force: a recovery examines their regions
+/// for nothing, some GiB at most. A span counts as one for each of its inodes.
 const TIDY_RETIRED_NOTES: usize = 4096;
 
 impl Note {
@@ -149,7 +152,8 @@ async fn open_file(path: &Path, options: OpenOptions) -> io::Result<File> {
 }
 
 impl IntentLog {
-    /// Writes an empty log. Every block is written once, so that later writes change no metadata of the local file system.
+    /// Writes an empty log. Every block is written once, so that later writes change no metadata of
+    /// the local file system.
     pub(crate) async fn format(target: TargetId, dir: &Path, bytes: u64) -> Result<()> {
         let bytes = bytes.max(MIN_LOG_BYTES).next_multiple_of(BLOCK_SIZE as u64);
         for (i, path) in paths(dir).iter().enumerate() {
@@ -184,7 +188,8 @@ impl IntentLog {
         Ok(IntentLog::open(target, dir).await?.ok_or_else(|| damaged(target, dir))?.log)
     }
 
-    /// Reads the log and says how the store was left; `None` when a part of it is missing. Changes nothing on disk.
+    /// Reads the log and says how the store was left; `None` when a part of it is missing. Changes
+    /// nothing on disk.
     pub(crate) async fn open(target: TargetId, dir: &Path) -> Result<Option<Found>> {
         let paths = paths(dir);
         let options = OpenOptions { read: true, write: true, ..Default::default() };
@@ -231,7 +236,8 @@ impl IntentLog {
         Ok(Some(Found { log, past }))
     }
 
-    /// All records of the file in use, up to the first block that isn't one: the last write may have been torn, and nobody relied on it.
+    /// All records of the file in use, up to the first block that isn't one: the last write may
+    /// have been torn, and nobody relied on it.
     async fn read_records(&self, current: usize, sequence: u64) -> Result<Records> {
         let mut records = Records::default();
         let buf = IoBuf::alloc(BULK_BYTES);
@@ -254,7 +260,8 @@ impl IntentLog {
         Ok(records.merged())
     }
 
-    /// Notes that nothing has to be put right at the next start. Nothing may be noted at the same time, nor later.
+    /// Notes that nothing has to be put right at the next start. Nothing may be noted at the same
+    /// time, nor later.
     pub(crate) async fn leave(&self) -> Result<()> {
         let _writer = self.writer.write().await;
         if self.has_settled() {
@@ -328,8 +335,9 @@ impl IntentLog {
         self.table.len() == 0 && !(self.holds.keeps_everything() && self.table.spans().has_inherited())
     }
 
-    /// What is noted of files from `from` on, by file and region: of whole files, as many as have about `max` notes, and where to go on.
-    /// Of a span that an earlier life of the store has left, all inodes are named: which files were in it and are gone nobody knows.
+    /// What is noted of files from `from` on, by file and region: of whole files, as many as have
+    /// about `max` notes, and where to go on. Of a span that an earlier life of the store has left,
+    /// all inodes are named: which files were in it and are gone nobody knows.
     pub(crate) fn noted(&self, from: InodeId, max: usize) -> (Vec<Note>, Option<InodeId>) {
         let mut notes = self.table.noted(from);
         notes.extend(self.table.spans().inherited_from(from, max));
@@ -349,7 +357,8 @@ impl IntentLog {
         self.table.spans().see(ino);
     }
 
-    /// As [`IntentLog::note`] for region 0 of a chunk file that doesn't exist yet, and for those that come next if it can be.
+    /// As [`IntentLog::note`] for region 0 of a chunk file that doesn't exist yet, and for those
+    /// that come next if it can be.
     pub(crate) async fn note_new(&self, ino: InodeId, statistics: &Statistics) -> Result<()> {
         if self.awaits_span(ino) {
             let _writer = self.writer.write().await;
@@ -363,7 +372,8 @@ impl IntentLog {
 
     /// Whether a span that covers a new inode is about to be written. Proposes one if it may.
     fn awaits_span(&self, ino: InodeId) -> bool {
-        // Held all the time: a span is in force before it stops being pending, so that one of the two shows.
+        // Held all the time: a span is in force before it stops being pending, so that one of the
+        // two shows.
         let mut pending = self.pending.lock();
         if pending.has_span_of(ino) {
             return true;
@@ -373,7 +383,8 @@ impl IntentLog {
         proposed.is_some()
     }
 
-    /// Returns when a range is noted durably. The caller holds the range and keeps holding it until its change is done.
+    /// Returns when a range is noted durably. The caller holds the range and keeps holding it until
+    /// its change is done.
     pub(crate) async fn note(&self, ino: InodeId, range: ByteRange, statistics: &Statistics) -> Result<()> {
         self.note_regions(ino, regions_of(range), statistics).await
     }
@@ -395,7 +406,8 @@ impl IntentLog {
         Box::pin(self.commit(statistics)).await
     }
 
-    /// Makes everything pending durable; the caller is the writer. What a failed or abandoned attempt leaves stays pending.
+    /// Makes everything pending durable; the caller is the writer. What a failed or abandoned
+    /// attempt leaves stays pending.
     async fn commit(&self, statistics: &Statistics) -> Result<()> {
         let records = {
             let mut pending = self.pending.lock();
@@ -427,7 +439,8 @@ impl IntentLog {
     async fn append(&self, records: &Records) -> Result<()> {
         let (current, sequence, at) = {
             let mut tail = self.tail.lock();
-            // A failed or abandoned write leaves a gap, which would end the log for its reader: the next records then begin a new one.
+            // A failed or abandoned write leaves a gap, which would end the log for its reader: the
+            // next records then begin a new one.
             let at = std::mem::replace(&mut tail.next_block, self.blocks);
             (tail.current, tail.sequence, at)
         };
@@ -452,7 +465,8 @@ impl IntentLog {
                 "the target's disk doesn't keep up with writes to so many files; look for disk errors in the kernel log",
             ));
         }
-        // An earlier attempt may have failed with its header on disk all the same; from here on that must not count.
+        // An earlier attempt may have failed with its header on disk all the same; from here on
+        // that must not count.
         self.tail.lock().next_block = self.blocks;
         self.write_durably(other, block_buf(&[0; BLOCK_SIZE]), 0).await?;
         if needed > 0 {
@@ -478,7 +492,8 @@ impl IntentLog {
         written.map(|_| ()).map_err(|e| StoreError::io(self.target, "write", &self.paths[file], e))
     }
 
-    /// Starts a maintenance pass: notes that were idle for `idle_passes` whole passes and that nobody holds begin to retire, and spans close.
+    /// Starts a maintenance pass: notes that were idle for `idle_passes` whole passes and that
+    /// nobody holds begin to retire, and spans close.
     pub(crate) fn begin_retiring(&self, idle_passes: u64) -> BTreeMap<InodeId, Vec<Note>> {
         let (pass, before) = self.holds.next_pass(idle_passes);
         // Inherited ones are kept by being open: nobody holds them for files that are gone.

@@ -1,8 +1,9 @@
 //! Chunk files that are shorter than the metadata knows, or gone with their checksums.
 //!
-//! Whoever asks may say how long the chunk file is known to be at least. What is missing below that length was written
-//! once: it must neither be read as a hole nor become one. One thing excuses it: the file was being changed when the
-//! store was last left without a shutdown, so that what is missing had never been on disk.
+//! Whoever asks may say how long the chunk file is known to be at least. What is missing below that
+//! length was written once: it must neither be read as a hole nor become one. One thing excuses it:
+//! the file was being changed when the store was last left without a shutdown, so that what is
+//! missing had never been on disk.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Result, StoreError};
@@ -83,7 +84,8 @@ impl AtCrash {
 }
 
 impl Store {
-    /// The chunk file for a change that begins at or beyond its byte `needed`, made if there is none and it needs none.
+    /// The chunk file for a change that begins at or beyond its byte `needed`, made if there is
+    /// none and it needs none.
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) when it lacks bytes below `needed`.
@@ -116,19 +118,20 @@ impl Store {
         Err(self.report_lacking(file.ino, Some(len), needed))
     }
 
-    /// Refuses a chunk file that isn't there although it is known to have bytes, unless a crash explains it.
+    /// Refuses a chunk file that isn't there although it is known to have bytes, unless a crash
+    /// explains it.
     pub(crate) fn require_gone(&self, ino: InodeId, known: u64) -> Result<()> {
         if self.at_crash.covers(ino) { Ok(()) } else { Err(self.report_lacking(ino, None, known)) }
     }
 
-    /// Whether a chunk file was being changed when the store was last left without a shutdown: a part of it may never have
-    /// been on disk.
+    /// Whether a chunk file was being changed when the store was last left without a shutdown: a
+    /// part of it may never have been on disk.
     pub fn was_changing(&self, ino: InodeId) -> bool {
         self.at_crash.covers(ino)
     }
 
-    /// How many chunk files requests have found to be gone, or shorter than is known, and that are so still as far as is
-    /// known here. At most [`MAX_LACKING`].
+    /// How many chunk files requests have found to be gone, or shorter than is known, and that are
+    /// so still as far as is known here. At most [`MAX_LACKING`].
     pub fn lacking_count(&self) -> u64 {
         self.lacking.0.lock().len() as u64
     }

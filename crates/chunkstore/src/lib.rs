@@ -1,11 +1,13 @@
 //! Chunk files on a target: I/O, checksums, intent log, scrub.
 //!
-//! A target is a directory on XFS or ext4. A chunk file is an ordinary sparse file, named by inode; every 4 KiB block of it has a CRC32C in
-//! a second file beside it. Allocation, journalling and recovery of files are the local file system's job; this crate's is that data
-//! read is data written.
+//! A target is a directory on XFS or ext4. A chunk file is an ordinary sparse file, named by inode;
+//! every 4 KiB block of it has a CRC32C in a second file beside it. Allocation, journalling and
+//! recovery of files are the local file system's job; this crate's is that data read is data
+//! written.
 //!
-//! It isn't a file system: no names, no sizes of files, no striping, no copies. It doesn't know who asks. Of what a mirrored group has here it
-//! can say in which places it may differ from other copies; making them equal is for others.
+//! It isn't a file system: no names, no sizes of files, no striping, no copies. It doesn't know who
+//! asks. Of what a mirrored group has here it can say in which places it may differ from other
+//! copies; making them equal is for others.
 //!
 //! ```text
 //! DIR/target.toml               whose data this is
@@ -22,15 +24,19 @@
 //!
 //! Invariants:
 //! - whatever a read returns has been checked against its checksums;
-//! - before a region of a chunk file changes, a note of that is on disk; a note goes only when data and checksums of the region are on disk.
-//!   So after a crash, checksums outside of noted regions are right, and those inside are rebuilt from the data. One note may stand for
-//!   the first regions of many new files. Without a note is done what makes damage right ([`Store::rewrite`]): the right checksums come first;
-//! - who changes blocks holds their range, from before the note until the checksums in memory are right again;
+//! - before a region of a chunk file changes, a note of that is on disk; a note goes only when data
+//!   and checksums of the region are on disk. So after a crash, checksums outside of noted regions
+//!   are right, and those inside are rebuilt from the data. One note may stand for the first
+//!   regions of many new files. Without a note is done what makes damage right
+//!   ([`Store::rewrite`]): the right checksums come first;
+//! - who changes blocks holds their range, from before the note until the checksums in memory are
+//!   right again;
 //! - what needs space is refused while the disk has none but a reserve; what frees space never is;
 //! - "there is no such file" is believed only of the directory that was opened: see `home`;
 //! - a failing chunk file fails requests for that file, not for others.
 //!
-//! The order in which locks are taken: maintenance, a cache shard's `opening`, a range, the log's writer, a file's `write_back`.
+//! The order in which locks are taken: maintenance, a cache shard's `opening`, a range, the log's
+//! writer, a file's `write_back`.
 
 #![warn(missing_docs)]
 

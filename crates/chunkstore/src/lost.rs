@@ -1,8 +1,10 @@
-//! What no copy has any more, while the file goes on: blocks that are refused on every copy, so that nobody takes what an old one has for what was written.
+//! What no copy has any more, while the file goes on: blocks that are refused on every copy, so
+//! that nobody takes what an old one has for what was written.
 //!
-//! A marked block is filled with [`MARK`], and its checksum is one that doesn't match that. So it looks like any damaged block: reads refuse it, a search and
-//! `weft fsck` name it, a write of the whole block makes it good. The content is for the time after a crash, when checksums of noted regions are made anew from
-//! what is there: by it the mark is known, and stays.
+//! A marked block is filled with [`MARK`], and its checksum is one that doesn't match that. So it
+//! looks like any damaged block: reads refuse it, a search and `weft fsck` name it, a write of the
+//! whole block makes it good. The content is for the time after a crash, when checksums of noted
+//! regions are made anew from what is there: by it the mark is known, and stays.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
@@ -13,7 +15,8 @@ use rt::IoBuf;
 use std::sync::Arc;
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, block_sum};
 
-/// What a marked block is filled with, over and over up to the end of the file: half of it for people, half of it random, so that no program writes it.
+/// What a marked block is filled with, over and over up to the end of the file: half of it for
+/// people, half of it random, so that no program writes it.
 const MARK: [u8; 32] = *b"weft: data lost\n\x29\x7c\xfa\x1a\xcc\x1f\x0f\x0e\x0c\x87\x45\x03\x9b\x13\x2b\xe7";
 
 /// Turned in the checksum of a marked block's content.
@@ -22,7 +25,8 @@ const TURNED: u32 = 0x5a5a_5a5a;
 /// Bytes marked at a time.
 const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// Whether a block has been marked. Of a last one that ends within the first copy of the mark nothing can be told.
+/// Whether a block has been marked. Of a last one that ends within the first copy of the mark
+/// nothing can be told.
 pub(crate) fn is_mark(block: &[u8]) -> bool {
     if !block.starts_with(&MARK) {
         return false;
@@ -37,8 +41,8 @@ pub(crate) fn sum_of_mark(block: &[u8]) -> BlockSum {
 }
 
 impl Store {
-    /// Marks the whole blocks of a range as lost, as far as the chunk file reaches: they can't be read until they are written anew, or given up by
-    /// [`Store::forget`].
+    /// Marks the whole blocks of a range as lost, as far as the chunk file reaches: they can't be
+    /// read until they are written anew, or given up by [`Store::forget`].
     pub async fn mark_lost(&self, ino: InodeId, range: ByteRange) -> Result<()> {
         self.end_of(ino, range.start, range.len())?;
         let _in_progress = self.begin_change()?;
@@ -52,7 +56,8 @@ impl Store {
             self.mark_segment(&file, segment.intersect(ByteRange::new(0, len))).await?;
             at = segment.end;
         }
-        // Without a note, as what is given up: whatever of this is on disk when the power goes, the blocks don't match.
+        // Without a note, as what is given up: whatever of this is on disk when the power goes, the
+        // blocks don't match.
         self.flush_sums(&file).await?;
         self.sync_file(&file).await?;
         self.sync_sums(&file).await
@@ -75,9 +80,10 @@ impl Store {
         self.set_sums(file, segment.start / BLOCK, &sums).await
     }
 
-    /// Makes a chunk file that somebody else has removed or cut as long as it was, where its checksums tell that there was more: what was cut off can't be
-    /// read then, instead of being taken for holes. `len` is how long it may have been; it is so if the checksums don't say otherwise. Whether anything was
-    /// done.
+    /// Makes a chunk file that somebody else has removed or cut as long as it was, where its
+    /// checksums tell that there was more: what was cut off can't be read then, instead of being
+    /// taken for holes. `len` is how long it may have been; it is so if the checksums don't say
+    /// otherwise. Whether anything was done.
     pub async fn stretch(&self, ino: InodeId, len: u64) -> Result<bool> {
         if self.find(ino).await?.is_none() {
             if !self.is_missing(ino).await? {
@@ -116,7 +122,8 @@ impl Store {
         }
     }
 
-    /// Where a range that looks like a hole isn't one any more: checksums of data there mean that something was lost.
+    /// Where a range that looks like a hole isn't one any more: checksums of data there mean that
+    /// something was lost.
     pub async fn true_hole_end(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
         let Some(file) = self.find(ino).await? else { return Ok(range.end) };
         // Beyond there are no checksums.

@@ -13,21 +13,25 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::InodeId;
 
-/// How often the background looks. What was written is on disk within about twice this when its file rests, and within about ten times as long when it doesn't.
+/// How often the background looks. What was written is on disk within about twice this when its
+/// file rests, and within about ten times as long when it doesn't.
 const MAINTENANCE_PERIOD: Duration = Duration::from_millis(500);
 /// From so many files on, one sync of the whole file system is cheaper than one for each.
 const BULK_SYNC_FILES: usize = 16;
-/// Passes without a change after which a region's note goes: long enough that a file written at random places isn't noted anew all the
-/// time, short enough that little is left to examine after a crash.
+/// Passes without a change after which a region's note goes: long enough that a file written at
+/// random places isn't noted anew all the time, short enough that little is left to examine after a
+/// crash.
 const IDLE_PASSES: u64 = 16;
-/// The same when there are many notes. Still longer than the metadata service takes to make a new file durable: until then its note is
-/// what tells the next start to look at its chunks.
+/// The same when there are many notes. Still longer than the metadata service takes to make a new
+/// file durable: until then its note is what tells the next start to look at its chunks.
 const EAGER_IDLE_PASSES: u64 = 4;
-/// Notes from which on they go as soon as they can: what a recovery may have to examine, in regions, is then in the tens of GiB.
+/// Notes from which on they go as soon as they can: what a recovery may have to examine, in
+/// regions, is then in the tens of GiB.
 const EAGER_NOTES: usize = 16 * 1024;
 /// The same for spans, since beyond [`MAX_SPANS`] new files are noted one by one.
 const EAGER_SPANS: usize = MAX_SPANS / 2;
-/// Notes that may be kept for other copies to learn what they have missed, those that a span stands for included: some 64 MiB of memory.
+/// Notes that may be kept for other copies to learn what they have missed, those that a span stands
+/// for included: some 64 MiB of memory.
 const MAX_KEPT_NOTES: usize = 128 * 1024;
 /// How many times the notes that may take room in the log may be held: half of the log.
 const HELD_NOTE_LIMITS: usize = 2;
@@ -77,7 +81,8 @@ impl Store {
         }
     }
 
-    /// One maintenance pass: makes all changes durable, and drops notes that no change has relied on for `idle_passes`.
+    /// One maintenance pass: makes all changes durable, and drops notes that no change has relied
+    /// on for `idle_passes`.
     ///
     /// # Errors
     /// The first of those that occurred; everything that could be done is done.
@@ -114,7 +119,8 @@ impl Store {
         self.cache.get(ino).is_none_or(|file| !file.is_hot.swap(false, Ordering::Relaxed))
     }
 
-    /// Lets old notes retire when the intent log has too many. Called without any range held, since it waits for changes to end.
+    /// Lets old notes retire when the intent log has too many. Called without any range held, since
+    /// it waits for changes to end.
     pub(crate) async fn make_room_for_notes(&self) -> Result<()> {
         let Some(log) = &self.intents else { return Ok(()) };
         let keeps_everything = log.holds().keeps_everything();
@@ -129,7 +135,8 @@ impl Store {
         Box::pin(self.maintain(0)).await
     }
 
-    /// Makes everything durable, and every note unnecessary that isn't kept for other copies; changes don't come any more.
+    /// Makes everything durable, and every note unnecessary that isn't kept for other copies;
+    /// changes don't come any more.
     pub(crate) async fn settle_everything(&self) -> Result<()> {
         for _ in 0..CLOSING_PASSES {
             self.maintain(0).await?;
@@ -152,9 +159,11 @@ impl Store {
         synced.map_err(|e| self.failed("sync", &self.dir, e))
     }
 
-    /// Makes the data of a file durable. Its checksums may lag behind as long as its notes are kept.
+    /// Makes the data of a file durable. Its checksums may lag behind as long as its notes are
+    /// kept.
     ///
-    /// It stays in the list of what isn't synced until it is: who syncs everything meanwhile has to wait for the disk, too.
+    /// It stays in the list of what isn't synced until it is: who syncs everything meanwhile has to
+    /// wait for the disk, too.
     pub(crate) async fn sync_file(&self, file: &ChunkFile) -> Result<()> {
         // Before the sync: a change that comes while it runs has to be synced again.
         file.unsynced.store(false, Ordering::Release);
@@ -210,7 +219,8 @@ impl Pass<'_> {
         self.first_error.get_or_insert(error);
     }
 
-    /// For each file with notes that retire: waits for the changes that rely on them, and hands its checksums over.
+    /// For each file with notes that retire: waits for the changes that rely on them, and hands its
+    /// checksums over.
     async fn prepare(&mut self) {
         let files: Vec<InodeId> = self.retiring.keys().copied().collect();
         for ino in files {

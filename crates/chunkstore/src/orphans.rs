@@ -1,9 +1,10 @@
-//! Chunk files that belong to no file, moved aside, and copies of those that are longer than their files.
+//! Chunk files that belong to no file, moved aside, and copies of those that are longer than their
+//! files.
 //!
-//! The check of a file system doesn't delete what may be somebody's data after all: it moves chunk files of no file into a folder of the target, where they
-//! are no chunk files any more and stay until an administrator puts them back or deletes them.
-//! Before it cuts a chunk file, it copies all of it there. Listing, putting back and deleting need
-//! no open store.
+//! The check of a file system doesn't delete what may be somebody's data after all: it moves chunk
+//! files of no file into a folder of the target, where they are no chunk files any more and stay
+//! until an administrator puts them back or deletes them. Before it cuts a chunk file, it copies
+//! all of it there. Listing, putting back and deleting need no open store.
 
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::{Kind, Result, StoreError};
@@ -16,7 +17,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use types::{ByteRange, GroupId, InodeId, kept_free};
 
-/// The folder in a target's directory; what a target has moved aside of a mirrored group is in a folder of the group in it.
+/// The folder in a target's directory; what a target has moved aside of a mirrored group is in a
+/// folder of the group in it.
 const ORPHANS: &str = "orphans";
 
 /// What the name of such a folder begins with.
@@ -214,7 +216,8 @@ impl Orphan {
     }
 }
 
-/// Moves a chunk file with its checksums into a folder. The checksums go first: whoever finds one without the other moves the rest later.
+/// Moves a chunk file with its checksums into a folder. The checksums go first: whoever finds one
+/// without the other moves the rest later.
 pub(crate) async fn move_into(folder: &Path, data: &Path, sums: &Path, ino: InodeId) -> io::Result<()> {
     let kept = folder.join(name(ino));
     absent_is_fine(rt::rename(sums, &sums_of(&kept)).await)?;
@@ -332,7 +335,8 @@ mod tests {
         open(dir).await
     }
 
-    /// Nothing is lost where moving ends in a crash, in either direction, after the checksums have been moved.
+    /// Nothing is lost where moving ends in a crash, in either direction, after the checksums have
+    /// been moved.
     async fn are_kept_through_crashes(dir: PathBuf) -> Result<()> {
         let content = vec![7; 5 << 19];
         let store = filled(&dir, &content).await?;

@@ -28,8 +28,9 @@ pub(crate) const SUM_SUFFIX: &str = ".sum";
 
 /// The two folders of a chunk file, 0..256 each.
 ///
-/// Part of the stored format: this is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
-/// Generators, 2014), whose every output bit depends on every input bit, so that consecutive inode numbers spread evenly.
+/// Part of the stored format: this is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast
+/// Splittable Pseudorandom Number Generators, 2014), whose every output bit depends on every input
+/// bit, so that consecutive inode numbers spread evenly.
 pub(crate) fn folders(ino: InodeId) -> (u8, u8) {
     let mut hash = ino.0;
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

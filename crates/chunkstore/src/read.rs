@@ -1,7 +1,8 @@
 //! Reading.
 //!
-//! A read takes no lock: it reads blocks, then compares them with their checksums. A write that races with it makes that fail now and
-//! then; so a mismatch is only believed when it shows with the range held, when no write can be going on there.
+//! A read takes no lock: it reads blocks, then compares them with their checksums. A write that
+//! races with it makes that fail now and then; so a mismatch is only believed when it shows with
+//! the range held, when no write can be going on there.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Result, StoreError};
@@ -17,7 +18,8 @@ use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 /// Damaged blocks that are remembered as logged.
 const MAX_REPORTED_BLOCKS: usize = 4096;
 
-/// Reads of a chunk file that wasn't in memory go through the page cache so often before others go past it: small files have few.
+/// Reads of a chunk file that wasn't in memory go through the page cache so often before others go
+/// past it: small files have few.
 const CACHED_MISSES: u32 = 16;
 
 /// Bytes of data that a page of checksums stands for.
@@ -35,7 +37,8 @@ impl Store {
     /// Fills `buf` from `offset`; holes and what is beyond the end read as zeros.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when data doesn't match its checksums; `buf` then holds anything.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when data doesn't match its checksums; `buf` then
+    /// holds anything.
     pub async fn read(&self, ino: InodeId, offset: u64, buf: &IoBuf, path: IoPath) -> Result<()> {
         self.read_at(At { ino, offset, known: 0 }, buf, path).await
     }
@@ -43,8 +46,8 @@ impl Store {
     /// The same, where the chunk file is known to have a length.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the read begins below that length and the chunk file isn't
-    /// there, or ends before that length and before the end of the read.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the read begins below that length and the
+    /// chunk file isn't there, or ends before that length and before the end of the read.
     pub async fn read_at(&self, at: At, buf: &IoBuf, path: IoPath) -> Result<()> {
         let At { ino, offset, known } = at;
         self.statistics.reads.add(1);
@@ -90,7 +93,8 @@ impl Store {
         Box::pin(self.read_within(file, range, buf)).await
     }
 
-    /// Which way a read of whole blocks takes: what is asked for the first time and isn't in memory goes past the page cache.
+    /// Which way a read of whole blocks takes: what is asked for the first time and isn't in memory
+    /// goes past the page cache.
     fn way_of(&self, file: &ChunkFile, blocks: ByteRange, asked: IoPath) -> IoPath {
         let is_known = || self.seen.note(file.ino, blocks.start / BLOCK, blocks.end / BLOCK);
         if asked == IoPath::Direct || is_known() || file.cached.may_be_cached(blocks.start, blocks.len()) {
@@ -136,7 +140,8 @@ impl Store {
         Box::pin(self.read_again(file, blocks, buf, path)).await
     }
 
-    /// Notes which checksums the blocks should have, for who compares them. False where that can't be said of all.
+    /// Notes which checksums the blocks should have, for who compares them. False where that can't
+    /// be said of all.
     async fn tell_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<bool> {
         let mut sums = vec![BlockSum::HOLE; (blocks.len() / BLOCK) as usize];
         self.copy_sums(file, blocks.start / BLOCK, &mut sums).await?;
@@ -208,8 +213,8 @@ impl Store {
         Ok(())
     }
 
-    /// The first run of blocks that don't match their checksums; may go on in the next page of checksums. If there is none, the buffer knows its sums from now
-    /// on, for who sends it.
+    /// The first run of blocks that don't match their checksums; may go on in the next page of
+    /// checksums. If there is none, the buffer knows its sums from now on, for who sends it.
     pub(crate) async fn first_mismatch(
         &self,
         file: &Arc<ChunkFile>,
@@ -219,7 +224,8 @@ impl Store {
         let mut known = Some(Vec::with_capacity((blocks.len() / BLOCK) as usize));
         let mut at = blocks.start;
         while at < blocks.end {
-            // A page at a time, so that however little memory there is for checksums, one is enough.
+            // A page at a time, so that however little memory there is for checksums, one is
+            // enough.
             let end = (at / PAGE_DATA_BYTES + 1).saturating_mul(PAGE_DATA_BYTES).min(blocks.end);
             let data = &buf.as_slice()[(at - blocks.start) as usize..(end - blocks.start) as usize];
             match file.sums.first_mismatch(at / BLOCK, data, &mut known) {

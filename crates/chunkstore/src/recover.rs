@@ -20,7 +20,8 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 /// What was done to open a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryReport {
-    /// The store had not been shut down, or is a copy that may differ from others where it was being changed: nobody had told that they had the same.
+    /// The store had not been shut down, or is a copy that may differ from others where it was
+    /// being changed: nobody had told that they had the same.
     pub was_needed: bool,
     /// The intent log was missing, so that all chunk files were examined.
     pub log_was_missing: bool,
@@ -33,11 +34,13 @@ pub struct RecoveryReport {
 }
 
 impl Store {
-    /// Brings everything that may be out of date in step. Returns what has to stay in force: until the metadata service has made these
-    /// files agree with what it knows, another crash has to lead here again.
+    /// Brings everything that may be out of date in step. Returns what has to stay in force: until
+    /// the metadata service has made these files agree with what it knows, another crash has to
+    /// lead here again.
     ///
-    /// What there is to examine is bounded: the notes in force, [`MAX_SPANS`](crate::intent::MAX_SPANS) spans, and the retired ones that
-    /// the log still has. Of each inode of a span it is the first region, where there is a chunk file.
+    /// What there is to examine is bounded: the notes in force,
+    /// [`MAX_SPANS`](crate::intent::MAX_SPANS) spans, and the retired ones that the log still has.
+    /// Of each inode of a span it is the first region, where there is a chunk file.
     pub(crate) async fn recover(&self, past: Past) -> Result<(RecoveryReport, Inherited)> {
         let mut report = RecoveryReport::default();
         let records = match past {
@@ -65,8 +68,8 @@ impl Store {
         for of_one_file in merged(notes).chunk_by(|a, b| a.ino == b.ino) {
             self.recover_one(of_one_file, &mut report).await?;
         }
-        // Once for everything: the checksums just written, the data where notes go, and the absence of deleted files that a span covers,
-        // which nobody knows by their numbers any more.
+        // Once for everything: the checksums just written, the data where notes go, and the absence
+        // of deleted files that a span covers, which nobody knows by their numbers any more.
         self.sync_filesystem().await?;
         let RecoveryReport { files, bytes, blocks_changed, .. } = report;
         tracing::info!(target_id = %self.target(), files, bytes, blocks_changed, "recovered after a crash");
@@ -92,7 +95,8 @@ impl Store {
         self.flush_sums(&file).await
     }
 
-    /// The chunk files that exist among the inodes of spans. After a crash those that don't may have left checksums, which go.
+    /// The chunk files that exist among the inodes of spans. After a crash those that don't may
+    /// have left checksums, which go.
     async fn chunk_files_in(&self, spans: &[Span], crashed: bool) -> Result<Vec<InodeId>> {
         let inodes: BTreeSet<InodeId> = spans.iter().flat_map(|span| span.inodes()).collect();
         let mut found = Vec::new();
@@ -106,7 +110,8 @@ impl Store {
         Ok(found)
     }
 
-    /// What a file that was being made or deleted has left, where the chunk file isn't there: later, checksums alone mean that somebody else removed it.
+    /// What a file that was being made or deleted has left, where the chunk file isn't there:
+    /// later, checksums alone mean that somebody else removed it.
     async fn remove_lone_sums(&self, ino: InodeId) -> Result<()> {
         let sums = place::sum_file(&self.dir, ino);
         match self.home.confirm(rt::remove_file(&sums).await) {
@@ -116,7 +121,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the checksums of a range those of the data, whatever they were. The caller holds the range, or is alone.
+    /// Makes the checksums of a range those of the data, whatever they were. The caller holds the
+    /// range, or is alone.
     async fn resum(&self, file: &Arc<ChunkFile>, range: ByteRange) -> Result<Outcome> {
         let failed = |e| self.failed("read", &file.path, e);
         let mut outcome = Outcome::default();
@@ -161,7 +167,8 @@ impl Store {
         Ok(stale as u64)
     }
 
-    /// Accepts blocks that were just read although their checksums say otherwise, since a failed change explains it.
+    /// Accepts blocks that were just read although their checksums say otherwise, since a failed
+    /// change explains it.
     pub(crate) async fn adopt_found(
         &self,
         file: &Arc<ChunkFile>,
@@ -172,7 +179,8 @@ impl Store {
         self.adopt_sums(file, blocks, buf).await.map(drop)
     }
 
-    /// After a change that failed: makes checksums match what is there. What can't be read now stays unsettled for later.
+    /// After a change that failed: makes checksums match what is there. What can't be read now
+    /// stays unsettled for later.
     pub(crate) async fn settle_held(&self, file: &Arc<ChunkFile>, blocks: ByteRange) {
         match self.resum(file, blocks).await {
             Ok(_) => file.settle(blocks),

@@ -62,7 +62,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a chunk file exactly `len` bytes long, and makes it if there is none: what another copy has.
+    /// Makes a chunk file exactly `len` bytes long, and makes it if there is none: what another
+    /// copy has.
     ///
     /// # Errors
     /// [`Kind::TooLarge`](crate::Kind::TooLarge).
@@ -72,7 +73,8 @@ impl Store {
         self.extend(ino, len).await
     }
 
-    /// Makes a chunk file at least `len` bytes long, by a hole at its end, and makes it if there is none.
+    /// Makes a chunk file at least `len` bytes long, by a hole at its end, and makes it if there is
+    /// none.
     ///
     /// # Errors
     /// [`Kind::TooLarge`](crate::Kind::TooLarge).
@@ -88,7 +90,8 @@ impl Store {
         if end >= len {
             return Ok(());
         }
-        // What is added is a hole, and its checksums are those of one; the rest of the last block has always read as zeros.
+        // What is added is a hole, and its checksums are those of one; the rest of the last block
+        // has always read as zeros.
         self.note(&file, ByteRange::new(end, len)).await?;
         self.mark_unsynced(&file);
         file.cached.set_len(len).await.map_err(failed)?;
@@ -108,8 +111,8 @@ impl Store {
     /// The same, where the chunk file is known to have a length.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when zeroing would make a hole of what is gone, as for
-    /// [`Store::write_at`].
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when zeroing would make a hole of what is gone, as
+    /// for [`Store::write_at`].
     pub async fn allocate_at(&self, at: At, len: u64, how: Allocate) -> Result<()> {
         let At { ino, offset, known } = at;
         let range = ByteRange::new(offset, offset.saturating_add(len));
@@ -173,8 +176,9 @@ impl Store {
         // The note stays until the file is gone, whoever needs room for others.
         let _noted = self.intents.as_ref().map(|log| log.holds().hold());
         if let Some(file) = self.find(ino).await? {
-            // A crash may bring it back: the note tells then to look. Another copy still has all of it. Where its checksums were moved aside and it was not,
-            // all of them are made again: none of those that are aside may be lost to an incomplete file of the same name.
+            // A crash may bring it back: the note tells then to look. Another copy still has all of
+            // it. Where its checksums were moved aside and it was not, all of them are made again:
+            // none of those that are aside may be lost to an incomplete file of the same name.
             let end = match (self.group, aside) {
                 (None, None) => 1,
                 _ => file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len.max(1),
@@ -187,7 +191,8 @@ impl Store {
         self.home.check().map_err(|e| self.failed("remove a chunk file from", &self.dir, e))?;
         let open = shard.get(ino);
         if let Some(file) = &open {
-            // Who has the file open goes on with what is then an empty one; checksums may not be made again.
+            // Who has the file open goes on with what is then an empty one; checksums may not be
+            // made again.
             file.deleted.store(true, Ordering::Release);
             let _write_back = file.write_back.write().await;
         }

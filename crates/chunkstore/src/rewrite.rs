@@ -1,8 +1,10 @@
-//! Making a damaged copy right again, so that it is right or refused at every moment, also after a crash in the middle.
+//! Making a damaged copy right again, so that it is right or refused at every moment, also after a
+//! crash in the middle.
 //!
-//! The checksums of what is right come to disk first, then the content. Nothing of that is noted in the intent log: after a crash, checksums of noted regions are
-//! made anew from what is there, which would make everything look right that was damaged. Whatever of this has come to disk when the power goes, a block either
-//! is what its checksum says, or is refused as before.
+//! The checksums of what is right come to disk first, then the content. Nothing of that is noted in
+//! the intent log: after a crash, checksums of noted regions are made anew from what is there,
+//! which would make everything look right that was damaged. Whatever of this has come to disk when
+//! the power goes, a block either is what its checksum says, or is refused as before.
 
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::Result;
@@ -17,15 +19,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 
-/// Stands for a checksum that isn't known: content that happens to have it is refused once more, and nothing else is let through.
+/// Stands for a checksum that isn't known: content that happens to have it is refused once more,
+/// and nothing else is let through.
 const UNKNOWN: BlockSum = BlockSum(0x5a5a_5a5a);
 
 impl Store {
-    /// Makes the whole blocks of a range what `data` says, whatever they were: from the range's start on, zeros after it. `None`: zeros where the chunk file
-    /// reaches. With `len`, makes the chunk file that long. On disk when it returns.
+    /// Makes the whole blocks of a range what `data` says, whatever they were: from the range's
+    /// start on, zeros after it. `None`: zeros where the chunk file reaches. With `len`, makes the
+    /// chunk file that long. On disk when it returns.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when there is no chunk file. After any error a block is right, or refused as damaged.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when there is no chunk file. After any error a block
+    /// is right, or refused as damaged.
     pub async fn rewrite(
         &self,
         ino: InodeId,
@@ -59,7 +64,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes whole blocks, up to where the data ends or as far as there is something to write over.
+    /// Writes whole blocks, up to where the data ends or as far as there is something to write
+    /// over.
     async fn put_right(
         &self,
         file: &ChunkFile,
@@ -82,7 +88,8 @@ impl Store {
         let failed = |e| self.failed("set the length of", &file.path, e);
         let found = file.cached.stat().await.map_err(failed)?.len;
         if found > len {
-            // Of what is cut off the checksums are to go after a crash, too. The last block is right by now.
+            // Of what is cut off the checksums are to go after a crash, too. The last block is
+            // right by now.
             self.note(file, ByteRange::new(len, u64::MAX)).await?;
         }
         self.mark_unsynced(file);
@@ -92,9 +99,10 @@ impl Store {
         self.cut_sums(file, len.div_ceil(BLOCK)).await
     }
 
-    /// Makes anew what is to be a chunk file of `len` bytes, where there is none or another one: first its checksums, told in parts from block `first` on, in
-    /// order; with the last one a file with nothing in it, whose content is refused until [`Store::rewrite`] has brought it. Until then, too, what is there is
-    /// right or refused. On disk when the last part returns.
+    /// Makes anew what is to be a chunk file of `len` bytes, where there is none or another one:
+    /// first its checksums, told in parts from block `first` on, in order; with the last one a file
+    /// with nothing in it, whose content is refused until [`Store::rewrite`] has brought it. Until
+    /// then, too, what is there is right or refused. On disk when the last part returns.
     ///
     /// # Errors
     /// When the disk fails. What is there then is refused, or as before.
@@ -104,7 +112,8 @@ impl Store {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         if let Some(file) = shard.get(ino) {
-            // It may have been removed by somebody else, and what it knows of checksums isn't right any more.
+            // It may have been removed by somebody else, and what it knows of checksums isn't right
+            // any more.
             file.deleted.store(true, Ordering::Release);
             drop(file.write_back.write().await);
             shard.remove(ino);
@@ -119,7 +128,8 @@ impl Store {
         if is_last { self.make_unwritten(ino, len).await } else { Ok(()) }
     }
 
-    /// Makes a chunk file of `len` bytes, all of them a hole, beside checksums that are on disk. The caller holds the shard's `opening`.
+    /// Makes a chunk file of `len` bytes, all of them a hole, beside checksums that are on disk.
+    /// The caller holds the shard's `opening`.
     async fn make_unwritten(&self, ino: InodeId, len: u64) -> Result<()> {
         let path = place::chunk_file(&self.dir, ino);
         let made = async {
@@ -155,7 +165,8 @@ fn sum_of_right(block: &[u8]) -> BlockSum {
     if block.iter().all(|byte| *byte == 0) { BlockSum::HOLE } else { sum_of_written(block) }
 }
 
-/// Writes stored checksums from a block on; with the last ones of a file of so many bytes, cuts what is beyond, and has all of them on disk.
+/// Writes stored checksums from a block on; with the last ones of a file of so many bytes, cuts
+/// what is beyond, and has all of them on disk.
 async fn write_sums(path: &Path, first: u64, sums: &[u32], len: Option<u64>) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     rt::create_dir_all(folder).await?;

@@ -1,10 +1,11 @@
 //! Keeping a part of the target's disk free.
 //!
-//! By default targets share their disk with the metadata store, which has to write even to remove a file. If chunks took the last
-//! block, nobody could delete anything any more.
+//! By default targets share their disk with the metadata store, which has to write even to remove a
+//! file. If chunks took the last block, nobody could delete anything any more.
 //!
-//! How much is free is asked once for many writes: an answer grants bytes that may be written before the next question. The grant
-//! shrinks as the disk fills, since other targets on it are granted theirs from the same room.
+//! How much is free is asked once for many writes: an answer grants bytes that may be written
+//! before the next question. The grant shrinks as the disk fills, since other targets on it are
+//! granted theirs from the same room.
 
 use crate::error::{Kind, Result, StoreError};
 use crate::store::{Space, Store};
@@ -14,9 +15,11 @@ use types::{ByteRange, InodeId, kept_free};
 
 /// The most bytes that one look at the disk grants.
 const MAX_GRANT_BYTES: u64 = 16 << 20;
-/// The part of the room left that one look grants: a sixteenth, so that as many targets as that may share a disk.
+/// The part of the room left that one look grants: a sixteenth, so that as many targets as that may
+/// share a disk.
 const GRANT_DIVISOR: u64 = 16;
-/// How long to wait before a refusal: file systems free the space of removed files in the background, a moment later.
+/// How long to wait before a refusal: file systems free the space of removed files in the
+/// background, a moment later.
 pub(crate) const SECOND_LOOK_AFTER: Duration = Duration::from_millis(20);
 /// Unit of [`rt::FileStat::blocks`], bytes.
 pub(crate) const STAT_BLOCK_BYTES: u64 = 512;
@@ -44,8 +47,8 @@ impl Room {
 }
 
 impl Store {
-    /// Refuses a change that needs space while the disk has none but the reserve. What lies on allocated space already may always be
-    /// overwritten.
+    /// Refuses a change that needs space while the disk has none but the reserve. What lies on
+    /// allocated space already may always be overwritten.
     pub(crate) async fn ensure_room(&self, ino: InodeId, range: ByteRange) -> Result<()> {
         let bytes = range.len();
         if self.room.take(bytes) {
@@ -71,12 +74,14 @@ impl Store {
         }
     }
 
-    /// Whether the range surely has its space: it holds data without a hole, or the file is allocated without one.
+    /// Whether the range surely has its space: it holds data without a hole, or the file is
+    /// allocated without one.
     pub(crate) async fn is_allocated(&self, ino: InodeId, range: ByteRange) -> Result<bool> {
         let Some(file) = self.find(ino).await? else { return Ok(false) };
         let failed = |e| self.failed("stat", &file.path, e);
         let stat = file.cached.stat().await.map_err(failed)?;
-        // Counts what the file has beyond its end, too, so a hole may go unseen then. It is no longer than that.
+        // Counts what the file has beyond its end, too, so a hole may go unseen then. It is no
+        // longer than that.
         if stat.blocks.saturating_mul(STAT_BLOCK_BYTES) >= stat.len.max(range.end) {
             return Ok(true);
         }

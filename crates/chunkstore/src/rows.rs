@@ -1,8 +1,9 @@
 //! Small records of a fixed length in a file of their own, each written over in place.
 //!
-//! For what the service of a target has to know again after its process died: which changes it has done, which sessions were ended. A row that
-//! was written stays when the process dies; the power takes what wasn't synced. A row is far smaller than a sector, so that it is
-//! there as it was or as it is; one that isn't whole doesn't count.
+//! For what the service of a target has to know again after its process died: which changes it has
+//! done, which sessions were ended. A row that was written stays when the process dies; the power
+//! takes what wasn't synced. A row is far smaller than a sector, so that it is there as it was or
+//! as it is; one that isn't whole doesn't count.
 
 use crate::error::{Result, StoreError};
 use parking_lot::Mutex;

@@ -51,7 +51,8 @@ impl Store {
         }
     }
 
-    /// Compares a whole chunk file with its checksums: the damaged ranges, in order, whole blocks; none for an absent file.
+    /// Compares a whole chunk file with its checksums: the damaged ranges, in order, whole blocks;
+    /// none for an absent file.
     ///
     /// # Errors
     /// Only what keeps it from looking; damage is no error here.
@@ -138,7 +139,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whether checksums are here and the chunk file isn't: somebody else has removed it, or the local file system has lost it.
+    /// Whether checksums are here and the chunk file isn't: somebody else has removed it, or the
+    /// local file system has lost it.
     pub async fn is_missing(&self, ino: InodeId) -> Result<bool> {
         let shard = self.cache.shard(ino);
         // Whoever makes or removes one holds this.
@@ -157,7 +159,8 @@ impl Store {
             && self.len_on_disk(&place::chunk_file(&self.dir, ino)).await?.is_none())
     }
 
-    /// The chunk files that are missing, and those that are open here but under their names no more: see [`Store::is_missing`].
+    /// The chunk files that are missing, and those that are open here but under their names no
+    /// more: see [`Store::is_missing`].
     pub async fn missing(&self) -> Result<Vec<InodeId>> {
         let mut missing = Vec::new();
         let root = self.dir.join(CHUNKS);
@@ -193,7 +196,8 @@ impl Store {
         }
     }
 
-    /// Whether somebody else has put another file under the name of a chunk file that is open here, or none: what is open is lost when it is closed.
+    /// Whether somebody else has put another file under the name of a chunk file that is open here,
+    /// or none: what is open is lost when it is closed.
     pub async fn is_replaced(&self, ino: InodeId) -> Result<bool> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;

@@ -1,7 +1,8 @@
 //! Where data and holes are.
 //!
-//! A block is no hole whose checksum is of data, even if the local file system has nothing there: it was lost, and who takes it for zeros loses it for good.
-//! So what is called a hole reads as zeros, and damage is met by whoever reads what is called data.
+//! A block is no hole whose checksum is of data, even if the local file system has nothing there:
+//! it was lost, and who takes it for zeros loses it for good. So what is called a hole reads as
+//! zeros, and damage is met by whoever reads what is called data.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
@@ -19,7 +20,8 @@ fn is_of_data(sum: &BlockSum) -> bool {
 }
 
 impl Store {
-    /// The first data or hole at or after `from`. The end is a hole; `None` when there is no more data.
+    /// The first data or hole at or after `from`. The end is a hole; `None` when there is no more
+    /// data.
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) of a chunk file that somebody else has removed.
@@ -30,8 +32,8 @@ impl Store {
     /// The same, where the chunk file is known to have a length.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when it isn't there or is shorter, and `at` is below that length:
-    /// what is gone must not be taken for a hole.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when it isn't there or is shorter, and `at` is
+    /// below that length: what is gone must not be taken for a hole.
     pub async fn seek_at(&self, at: At, what: Seek) -> Result<Option<u64>> {
         let At { ino, offset: from, known } = at;
         let Some(file) = self.find(ino).await? else {
@@ -55,7 +57,8 @@ impl Store {
     /// Refuses a chunk file that somebody else has cut: its checksums tell that there was more.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt) with the first block that is gone. Of a block in which it ends now nothing is said.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) with the first block that is gone. Of a block in
+    /// which it ends now nothing is said.
     pub async fn require_end(&self, ino: InodeId) -> Result<()> {
         let Some(file) = self.find(ino).await? else { return Ok(()) };
         let len = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
@@ -98,7 +101,8 @@ impl Store {
         file.cached.seek_data(from).await.map_err(|e| self.failed("seek in", &file.path, e))
     }
 
-    /// The first block from a place on that doesn't begin with data before it: of one that does, who reads it sees whether it matches.
+    /// The first block from a place on that doesn't begin with data before it: of one that does,
+    /// who reads it sees whether it matches.
     async fn first_in_hole(&self, file: &ChunkFile, at: u64) -> Result<u64> {
         let start = at / BLOCK * BLOCK;
         let begins_with_data =
@@ -125,7 +129,8 @@ impl Store {
         Ok(None)
     }
 
-    /// Where blocks end that have checksums of data although they are in a hole, from a block on; there if it is none of them.
+    /// Where blocks end that have checksums of data although they are in a hole, from a block on;
+    /// there if it is none of them.
     async fn lost_until(&self, file: &Arc<ChunkFile>, first: u64) -> Result<u64> {
         let end = self.local_data(file, first).await?.unwrap_or(u64::MAX) / BLOCK;
         let mut at = first / BLOCK;
@@ -142,7 +147,8 @@ impl Store {
         Ok(at * BLOCK)
     }
 
-    /// The first page of checksums from one on that is in memory or on disk: all others are of holes, and are neither read nor kept.
+    /// The first page of checksums from one on that is in memory or on disk: all others are of
+    /// holes, and are neither read nor kept.
     async fn next_sum_page(&self, file: &ChunkFile, from: u64) -> Result<Option<u64>> {
         // First, since what leaves memory is on disk by then.
         let loaded = file.sums.next_page(from);

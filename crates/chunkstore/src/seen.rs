@@ -1,15 +1,18 @@
 //! Which blocks were asked for not long ago.
 //!
-//! A block that is read once only pushes others out of the page cache, and its way through there costs more than the way past it. So
-//! what is read for the first time goes past the page cache, and what is read again goes through it and stays. This is the doorkeeper of
-//! TinyLFU (Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13(4), 2017,
-//! section 3.4.2), as a table of fingerprints in which new ones replace old ones instead of a Bloom filter that is emptied now and then.
+//! A block that is read once only pushes others out of the page cache, and its way through there
+//! costs more than the way past it. So what is read for the first time goes past the page cache,
+//! and what is read again goes through it and stays. This is the doorkeeper of TinyLFU (Einziger,
+//! Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on
+//! Storage 13(4), 2017, section 3.4.2), as a table of fingerprints in which new ones replace old
+//! ones instead of a Bloom filter that is emptied now and then.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use types::InodeId;
 
-/// A bounded memory of blocks. It forgets, and once in some 65,000 times it takes a block for another; both only cost time.
+/// A bounded memory of blocks. It forgets, and once in some 65,000 times it takes a block for
+/// another; both only cost time.
 pub(crate) struct SeenBlocks {
     len: usize,
     /// A fingerprint each, 0 for none. Made when the first is noted.
@@ -42,8 +45,8 @@ impl SeenBlocks {
     }
 }
 
-/// A number in which every bit depends on every bit of inode and block: the finalizer of SplitMix64 (Steele, Lea, Flood, "Fast
-/// Splittable Pseudorandom Number Generators", OOPSLA 2014), over both.
+/// A number in which every bit depends on every bit of inode and block: the finalizer of SplitMix64
+/// (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), over both.
 fn mixed(ino: InodeId, block: u64) -> u64 {
     let finalized = |mut x: u64| {
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -70,7 +73,8 @@ mod tests {
         assert!(seen.note(INO, 0, 1), "the others were noted as well");
     }
 
-    /// Of as many blocks as there is room for, some are replaced by others; hardly any is taken for another.
+    /// Of as many blocks as there is room for, some are replaced by others; hardly any is taken for
+    /// another.
     #[test]
     fn most_of_what_there_is_room_for_is_remembered() {
         let blocks = 1 << 14;

@@ -28,7 +28,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use types::{BLOCK_SIZE, ByteRange, GroupId, InodeId, TargetId, Timestamp};
 
-/// Chunk files kept open by default. Each takes up to three descriptors: cached, direct and checksums.
+/// Chunk files kept open by default. Each takes up to three descriptors: cached, direct and
+/// checksums.
 pub const DEFAULT_MAX_OPEN_FILES: usize = 4096;
 /// Memory for checksums by default, bytes; stands for a thousand times as much data.
 pub const DEFAULT_SUM_CACHE_BYTES: usize = 64 << 20;
@@ -49,15 +50,18 @@ pub struct Options {
     pub max_open_files: usize,
     /// Memory for checksums, bytes.
     pub sum_cache_bytes: usize,
-    /// Blocks that are remembered as read: as many as the page cache has room for, or those beyond never enter it by being read. 2 bytes each.
+    /// Blocks that are remembered as read: as many as the page cache has room for, or those beyond
+    /// never enter it by being read. 2 bytes each.
     pub seen_blocks: usize,
     /// Without it, a crash leaves checksums that don't match: only for showing that it is needed.
     pub intent_log: bool,
-    /// Without it nothing is told of where copies may differ, although it is noted: only for showing that it is needed.
+    /// Without it nothing is told of where copies may differ, although it is noted: only for
+    /// showing that it is needed.
     pub tells_differences: bool,
     /// Length of each intent log file of a group's store that is made, bytes.
     pub group_log_bytes: u64,
-    /// A lock (`flock`) that keeps others from opening the target; given back when the store is closed.
+    /// A lock (`flock`) that keeps others from opening the target; given back when the store is
+    /// closed.
     pub lock: Option<Arc<std::fs::File>>,
 }
 
@@ -112,7 +116,8 @@ pub struct ChunkStat {
     pub blocks: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
-    /// There is none, although one had been on disk before the last crash: its checksums were still there.
+    /// There is none, although one had been on disk before the last crash: its checksums were still
+    /// there.
     pub is_lost: bool,
 }
 
@@ -127,7 +132,8 @@ pub struct Space {
 
 /// An open target. Used from several cores at once; all I/O runs on the core that asks for it.
 ///
-/// A future that is dropped before its end leaves its change done, not done, or done in part; data and checksums stay in step.
+/// A future that is dropped before its end leaves its change done, not done, or done in part; data
+/// and checksums stay in step.
 pub struct Store {
     pub(crate) dir: PathBuf,
     pub(crate) home: Arc<Home>,
@@ -141,13 +147,15 @@ pub struct Store {
     pub(crate) budget: Arc<SumBudget>,
     pub(crate) seen: Arc<SeenBlocks>,
     pub(crate) room: Arc<Room>,
-    /// More was noted than the log takes while everything was kept: see [`Store::notes_overflowed`].
+    /// More was noted than the log takes while everything was kept: see
+    /// [`Store::notes_overflowed`].
     pub(crate) overflowed: AtomicBool,
     /// Held by who marks on disk that notes overflowed, or takes the mark away.
     pub(crate) marking: rt::sync::RwLock,
     /// Held by the maintenance pass in progress.
     pub(crate) maintenance: rt::sync::RwLock,
-    /// Files changed since they were last synced. Bounded by what ten maintenance periods can change.
+    /// Files changed since they were last synced. Bounded by what ten maintenance periods can
+    /// change.
     pub(crate) unsynced: Mutex<Unsynced>,
     /// Why the background could not sync a file: the next sync of it says so.
     pub(crate) sync_failures: Mutex<BTreeMap<InodeId, String>>,
@@ -162,7 +170,8 @@ pub struct Store {
     pub(crate) lacking: Lacking,
     /// Nobody has seen to these yet: another start has to lead here again.
     pub(crate) is_left_by_crash: AtomicBool,
-    /// Files of which the last recovery found checksums and no chunk file. Checksums come to disk after the chunk file has: so there had been one.
+    /// Files of which the last recovery found checksums and no chunk file. Checksums come to disk
+    /// after the chunk file has: so there had been one.
     pub(crate) bereft: Mutex<BTreeSet<InodeId>>,
     /// Kept for the service: changes that must not be done again, and sessions that were ended.
     recent: Rows,
@@ -220,12 +229,15 @@ impl Store {
         place::chunk_file(dir, ino)
     }
 
-    /// Opens a target after checking that it is the expected one; rebuilds checksums if it wasn't shut down.
+    /// Opens a target after checking that it is the expected one; rebuilds checksums if it wasn't
+    /// shut down.
     ///
-    /// Whoever opens makes sure that nobody else has the target open ([`Options::lock`]), and runs [`Store::background`].
+    /// Whoever opens makes sure that nobody else has the target open ([`Options::lock`]), and runs
+    /// [`Store::background`].
     ///
     /// # Errors
-    /// A refusal (not a target, another's, a newer version's, damaged) leaves everything on disk as it was.
+    /// A refusal (not a target, another's, a newer version's, damaged) leaves everything on disk as
+    /// it was.
     pub async fn open(
         dir: &Path,
         expected: &Identity,
@@ -333,8 +345,8 @@ impl Store {
     /// another copy, and before it is taken for one that has everything.
     ///
     /// # Errors
-    /// [`Kind::Vanished`] when it isn't the store that was opened; [`Kind::Io`] when that can't be told
-    /// now.
+    /// [`Kind::Vanished`] when it isn't the store that was opened; [`Kind::Io`] when that can't be
+    /// told now.
     pub async fn prove_home(&self) -> Result<()> {
         self.home.prove().await
     }
@@ -344,25 +356,28 @@ impl Store {
         &self.dir
     }
 
-    /// The files that were changing when the store was last left without a shutdown, also those that have no chunk file any more: a
-    /// crash of the machine may have undone a part of what was done to them. Told once; see [`Store::crash_is_seen_to`].
+    /// The files that were changing when the store was last left without a shutdown, also those
+    /// that have no chunk file any more: a crash of the machine may have undone a part of what was
+    /// done to them. Told once; see [`Store::crash_is_seen_to`].
     pub fn take_touched(&self) -> Vec<InodeId> {
         std::mem::take(&mut *self.touched.lock())
     }
 
-    /// Where chunk files were being made when the store was last left without a shutdown: from the first of two numbers up to the second. Some of them may
-    /// never have come to disk, and nothing else tells of those. Told once.
+    /// Where chunk files were being made when the store was last left without a shutdown: from the
+    /// first of two numbers up to the second. Some of them may never have come to disk, and nothing
+    /// else tells of those. Told once.
     pub fn take_new_at_crash(&self) -> Vec<(InodeId, InodeId)> {
         std::mem::take(&mut *self.new_at_crash.lock())
     }
 
-    /// The metadata service has made the files agree with what it knows that were changing at a crash, or nobody needs to. Until then a shutdown leaves
-    /// things as the crash has left them.
+    /// The metadata service has made the files agree with what it knows that were changing at a
+    /// crash, or nobody needs to. Until then a shutdown leaves things as the crash has left them.
     pub fn crash_is_seen_to(&self) {
         self.is_left_by_crash.store(false, Ordering::Release);
     }
 
-    /// Where the service keeps which changes it has done. What is in it is on disk whenever a sync of data has returned.
+    /// Where the service keeps which changes it has done. What is in it is on disk whenever a sync
+    /// of data has returned.
     pub fn recent(&self) -> &Rows {
         &self.recent
     }
@@ -394,7 +409,8 @@ impl Store {
         Ok(Space { capacity, free })
     }
 
-    /// Writes everything to disk and notes that nothing needs recovery. Changes that come later are refused.
+    /// Writes everything to disk and notes that nothing needs recovery. Changes that come later are
+    /// refused.
     pub async fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -407,7 +423,8 @@ impl Store {
         left.and(given_back.map_err(|e| self.failed("unlock", &self.dir, e)))
     }
 
-    /// Everything on disk, and a note that nothing has to be put right at the next start, unless something has to.
+    /// Everything on disk, and a note that nothing has to be put right at the next start, unless
+    /// something has to.
     async fn leave(&self) -> Result<()> {
         if self.is_left_by_crash.load(Ordering::Acquire) {
             return self.maintain(u64::MAX).await;
@@ -423,7 +440,8 @@ impl Store {
         StoreError::io(self.identity.target, doing, path, error)
     }
 
-    /// To be called before a change begins, and kept until it is done; refused when the store is shut down.
+    /// To be called before a change begins, and kept until it is done; refused when the store is
+    /// shut down.
     pub(crate) fn begin_change(&self) -> Result<InProgress<'_>> {
         self.changes_in_progress.fetch_add(1, Ordering::SeqCst);
         let in_progress = InProgress(self);
@@ -489,7 +507,8 @@ impl Store {
             return Err(self.report_removed(ino, ByteRange::new(0, u64::MAX)));
         }
         if let Some(log) = &self.intents {
-            // Before there is anything to be found after a crash that the metadata may not know. Mostly it covers the first write, too.
+            // Before there is anything to be found after a crash that the metadata may not know.
+            // Mostly it covers the first write, too.
             log.note_new(ino, &self.statistics).await?;
         }
         match ChunkFile::create(&self.home, ino, &self.budget).await {
@@ -518,7 +537,8 @@ impl Store {
         file
     }
 
-    /// Brings a page of checksums into memory. Boxed, since it is rare, and large for the future of every request.
+    /// Brings a page of checksums into memory. Boxed, since it is rare, and large for the future of
+    /// every request.
     pub(crate) fn load_sums<'a>(
         &'a self,
         file: &'a Arc<ChunkFile>,

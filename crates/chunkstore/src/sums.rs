@@ -1,10 +1,11 @@
 //! Checksums of a chunk file's blocks in memory.
 //!
-//! Kept in pages that mirror the checksum file: page `n` is its bytes `n * 4096 ..`, little-endian numbers of four bytes. Pages come
-//! from the file when they are needed and go back lazily; all pages of a store share one budget.
+//! Kept in pages that mirror the checksum file: page `n` is its bytes `n * 4096 ..`, little-endian
+//! numbers of four bytes. Pages come from the file when they are needed and go back lazily; all
+//! pages of a store share one budget.
 //!
-//! Invariant: a page that isn't here is on disk as it should be. So a page leaves only when it is clean, and while one is being
-//! written nobody takes it out.
+//! Invariant: a page that isn't here is on disk as it should be. So a page leaves only when it is
+//! clean, and while one is being written nobody takes it out.
 
 use crate::chunk_file::ChunkFile;
 use parking_lot::Mutex;
@@ -31,7 +32,8 @@ pub(crate) fn matches(block: &[u8], sum: BlockSum) -> bool {
     compare(block, sum, &mut None)
 }
 
-/// The same; its CRC32C becomes one more of those that are known, if that of each was to be found out.
+/// The same; its CRC32C becomes one more of those that are known, if that of each was to be found
+/// out.
 fn compare(block: &[u8], sum: BlockSum, known: &mut Option<Vec<u32>>) -> bool {
     let found = match sum {
         BlockSum::HOLE if block == ZEROS => *CRC_OF_ZEROS,
@@ -65,7 +67,8 @@ pub(crate) fn sum_of_written(block: &[u8]) -> BlockSum {
     if types::checksums_are_on() { block_sum(block) } else { BlockSum::UNCHECKED }
 }
 
-/// The checksum to store for a block whose content is known but whose history isn't: zeros count as a hole, and what was lost stays so.
+/// The checksum to store for a block whose content is known but whose history isn't: zeros count as
+/// a hole, and what was lost stays so.
 pub(crate) fn sum_of_found(block: &[u8]) -> BlockSum {
     match block == ZEROS {
         true => BlockSum::HOLE,
@@ -114,8 +117,9 @@ impl SumCache {
         SumCache { pages: Mutex::new(Pages::default()), budget }
     }
 
-    /// Index of the first block of `data` that doesn't match, and of the next one after it that does. The CRC32C of each that does is put behind those that
-    /// are known; `None` when it isn't found out of one.
+    /// Index of the first block of `data` that doesn't match, and of the next one after it that
+    /// does. The CRC32C of each that does is put behind those that are known; `None` when it isn't
+    /// found out of one.
     pub(crate) fn first_mismatch(
         &self,
         first_block: u64,
@@ -202,7 +206,8 @@ impl SumCache {
         self.pages.lock().by_number.values().any(|page| page.dirty || page.writing)
     }
 
-    /// Adds a page as it was read from disk. False: something changed since `departures` was asked for; read it again.
+    /// Adds a page as it was read from disk. False: something changed since `departures` was asked
+    /// for; read it again.
     pub(crate) fn insert(&self, file: &Arc<ChunkFile>, number: u64, departures: u64, stored: &[u8]) -> bool {
         let mut pages = self.pages.lock();
         if pages.by_number.contains_key(&number) {
@@ -237,7 +242,8 @@ impl SumCache {
         }
     }
 
-    /// Forgets all blocks from `first_block` on. The caller has cut the checksum file and keeps write-backs away.
+    /// Forgets all blocks from `first_block` on. The caller has cut the checksum file and keeps
+    /// write-backs away.
     pub(crate) fn cut(&self, first_block: u64) {
         let (number, at) = locate(first_block);
         let mut pages = self.pages.lock();
@@ -337,7 +343,8 @@ pub(crate) enum Room {
     After(Arc<ChunkFile>),
 }
 
-/// The memory that all checksum pages of a store share, with a second-chance queue of what to evict.
+/// The memory that all checksum pages of a store share, with a second-chance queue of what to
+/// evict.
 pub(crate) struct SumBudget {
     limit: usize,
     resident: AtomicUsize,

@@ -1,4 +1,5 @@
-//! What a chunk file looks like from outside: enough to compare it with another copy, and to tell which of them somebody else has had a hand in.
+//! What a chunk file looks like from outside: enough to compare it with another copy, and to tell
+//! which of them somebody else has had a hand in.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result};
@@ -9,13 +10,15 @@ use rt::IoBuf;
 use std::sync::{Arc, LazyLock};
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, Timestamp, block_sum, crc32c};
 
-/// Units that one survey tells: a message of moderate size, and checksums of 16 MiB where a unit is a block.
+/// Units that one survey tells: a message of moderate size, and checksums of 16 MiB where a unit is
+/// a block.
 pub const MAX_UNITS: usize = 4096;
 
 /// Blocks read at a time where there are no checksums.
 const READ_BLOCKS: usize = 256;
 
-/// The checksum of a block of zeros that were written; it counts as a hole, as which other copies may have it.
+/// The checksum of a block of zeros that were written; it counts as a hole, as which other copies
+/// may have it.
 pub(crate) static SUM_OF_ZEROS: LazyLock<BlockSum> = LazyLock::new(|| block_sum(&[0; BLOCK_SIZE]));
 
 /// What a copy of a chunk file looks like.
@@ -25,21 +28,24 @@ pub struct Survey {
     pub is_there: bool,
     /// Bytes.
     pub len: u64,
-    /// Where the last block ends that has a checksum of data: beyond the length, something was cut off.
+    /// Where the last block ends that has a checksum of data: beyond the length, something was cut
+    /// off.
     pub sum_end: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
     /// Last change of anything but by [`Store::set_time`]; nobody else can set it.
     pub ctime: Timestamp,
-    /// Of each unit of the range a sum of its checksums; 0 for one of zeros only, as are all after the last. Of units of one block it is the
-    /// block's checksum.
+    /// Of each unit of the range a sum of its checksums; 0 for one of zeros only, as are all after
+    /// the last. Of units of one block it is the block's checksum.
     pub sums: Vec<u32>,
-    /// Blocks of the range that don't match their checksums or can't be read, if they were to be read.
+    /// Blocks of the range that don't match their checksums or can't be read, if they were to be
+    /// read.
     pub damaged: Vec<ByteRange>,
 }
 
 impl Store {
-    /// Looks at a range, which is cut to whole blocks and [`MAX_UNITS`] units. An absent chunk file has nothing.
+    /// Looks at a range, which is cut to whole blocks and [`MAX_UNITS`] units. An absent chunk file
+    /// has nothing.
     ///
     /// # Errors
     /// Only what keeps it from looking; damage is no error here.
@@ -86,7 +92,8 @@ impl Store {
         Ok(sums)
     }
 
-    /// Gives blocks that were written without checksums those of what they hold now, so that copies can be compared. One that can't be read stays without.
+    /// Gives blocks that were written without checksums those of what they hold now, so that copies
+    /// can be compared. One that can't be read stays without.
     async fn sum_unchecked(&self, file: &Arc<ChunkFile>, start: u64, sums: &mut [BlockSum]) -> Result<()> {
         for (index, some) in sums.chunks_mut(READ_BLOCKS).enumerate() {
             if !some.contains(&BlockSum::UNCHECKED) {
@@ -121,7 +128,8 @@ impl Store {
     }
 }
 
-/// Of one block its checksum; of several a sum that ends in zeros or not, whichever holes are told at the end.
+/// Of one block its checksum; of several a sum that ends in zeros or not, whichever holes are told
+/// at the end.
 fn digest(blocks: &[BlockSum]) -> u32 {
     let used = blocks.iter().rposition(|sum| *sum != BlockSum::HOLE).map_or(0, |last| last + 1);
     match &blocks[..used] {

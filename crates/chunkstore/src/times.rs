@@ -1,8 +1,10 @@
 //! How old content is that was copied.
 //!
-//! A copy is made by writes, so that the local file system gives it their time. Programs are told the time of a chunk file as that of the file's last change: when the
-//! copy is whole, it is given that of what it was made from. That leaves the time of any change later than that of the content, as it is with
-//! a file that somebody else has put back. So a note is kept with the file of when weft did so.
+//! A copy is made by writes, so that the local file system gives it their time. Programs are told
+//! the time of a chunk file as that of the file's last change: when the copy is whole, it is given
+//! that of what it was made from. That leaves the time of any change later than that of the
+//! content, as it is with a file that somebody else has put back. So a note is kept with the file
+//! of when weft did so.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
@@ -17,7 +19,8 @@ use types::{ByteRange, Errno, InodeId, Timestamp};
 const ATTRIBUTE: &CStr = c"user.weft.copied";
 /// Its length: two times of twelve bytes each, that of the content and that of the change of it.
 const NOTE_BYTES: usize = 24;
-/// How much later than noted the file may have changed, nanoseconds: to note it is a change as well.
+/// How much later than noted the file may have changed, nanoseconds: to note it is a change as
+/// well.
 const NOTED_WITHIN_NS: i64 = 1_000_000_000;
 
 /// When a file was given which time.
@@ -55,9 +58,11 @@ fn is_later(time: Timestamp, than: Timestamp) -> bool {
 }
 
 impl Store {
-    /// Makes `time` the time of the last change of a chunk file's content; an absent one is left alone. The caller sees to it that the content is whole.
+    /// Makes `time` the time of the last change of a chunk file's content; an absent one is left
+    /// alone. The caller sees to it that the content is whole.
     ///
-    /// One that somebody else has had a hand in stays as old as it is, and so does every one where the local file system keeps no attributes.
+    /// One that somebody else has had a hand in stays as old as it is, and so does every one where
+    /// the local file system keeps no attributes.
     pub async fn set_time(&self, ino: InodeId, time: Timestamp) -> Result<()> {
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };

@@ -1,7 +1,8 @@
 //! Which chunk files have changes that may not be on disk.
 //!
-//! The background writes a file back once it hasn't been changed for a pass: what is written again and again would otherwise go to disk each time. A file that
-//! never rests is written back after [`MOST_PASSES`] all the same.
+//! The background writes a file back once it hasn't been changed for a pass: what is written again
+//! and again would otherwise go to disk each time. A file that never rests is written back after
+//! [`MOST_PASSES`] all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::InodeId;
@@ -35,7 +36,8 @@ impl Unsynced {
         std::mem::take(&mut self.since).into_keys().collect()
     }
 
-    /// Those that are to be written back in this pass of the background. `has_rested` says whether a file hasn't been changed since the last one.
+    /// Those that are to be written back in this pass of the background. `has_rested` says whether
+    /// a file hasn't been changed since the last one.
     pub(crate) fn take_due(&mut self, has_rested: impl Fn(InodeId) -> bool) -> BTreeSet<InodeId> {
         let passes = self.passes;
         self.passes += 1;

@@ -1,12 +1,16 @@
 //! Whether what was written and not synced is still there.
 //!
-//! A write is acknowledged when it is in the memory of the machine, and a sync puts on disk what is in memory then. If the power has failed in between, the sync
-//! has nothing to do and succeeds, and whoever relies on it has lost what was written. So each answer to a change or a sync has a number, the *verifier*, as
-//! in NFS (RFC 1813, section 3.3.21): two answers with the same one mean that nothing of what the first acknowledged had gone at the second.
+//! A write is acknowledged when it is in the memory of the machine, and a sync puts on disk what is
+//! in memory then. If the power has failed in between, the sync has nothing to do and succeeds, and
+//! whoever relies on it has lost what was written. So each answer to a change or a sync has a
+//! number, the *verifier*, as in NFS (RFC 1813, section 3.3.21): two answers with the same one mean
+//! that nothing of what the first acknowledged had gone at the second.
 //!
-//! A store keeps its verifier when only its process dies, since the kernel keeps what it has written, and after a shutdown, when everything was on disk.
-//! Otherwise, if the machine was started or the file system mounted anew, it has another one. The copies of a mirrored group have one together: what one
-//! of them has in memory isn't lost. Who missed something has none of its own, until it is brought in step and told that of the others.
+//! A store keeps its verifier when only its process dies, since the kernel keeps what it has
+//! written, and after a shutdown, when everything was on disk. Otherwise, if the machine was
+//! started or the file system mounted anew, it has another one. The copies of a mirrored group have
+//! one together: what one of them has in memory isn't lost. Who missed something has none of its
+//! own, until it is brought in step and told that of the others.
 
 use crate::error::{Result, StoreError};
 use crate::place::VERIFIER;
@@ -18,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::TargetId;
 
-/// The verifier of a group's copies that nothing was written to yet: the same on all of them, without their having spoken.
+/// The verifier of a group's copies that nothing was written to yet: the same on all of them,
+/// without their having spoken.
 const FIRST: u64 = 1;
 /// Longest record, bytes.
 const MAX_BYTES: usize = 4096;
@@ -141,7 +146,8 @@ impl Store {
         self.verifier.current.store(fresh(), Ordering::Release);
     }
 
-    /// This copy of a group has been brought in step by one that has everything acknowledged under this number.
+    /// This copy of a group has been brought in step by one that has everything acknowledged under
+    /// this number.
     ///
     /// # Errors
     /// When the disk fails; the number is that of before then.

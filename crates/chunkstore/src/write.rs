@@ -19,16 +19,19 @@ use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, block_sum};
 pub enum Durability {
     /// Before it is answered.
     Now,
-    /// Soon: the background sees to it within about a second when the chunk file rests, within about five when it doesn't; a sync at once.
+    /// Soon: the background sees to it within about a second when the chunk file rests, within
+    /// about five when it doesn't; a sync at once.
     Later,
 }
 
 impl Store {
-    /// Writes all of `buf` at `offset`, making the chunk file if need be. Nobody changes `buf` meanwhile.
+    /// Writes all of `buf` at `offset`, making the chunk file if need be. Nobody changes `buf`
+    /// meanwhile.
     ///
     /// # Errors
-    /// [`Kind::NoSpace`](crate::Kind::NoSpace): nothing or a part was written. [`Kind::Corrupt`](crate::Kind::Corrupt): the write
-    /// covers a part of a block whose rest is damaged; nothing was written.
+    /// [`Kind::NoSpace`](crate::Kind::NoSpace): nothing or a part was written.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt): the write covers a part of a block whose rest is
+    /// damaged; nothing was written.
     pub async fn write(
         &self,
         ino: InodeId,
@@ -40,12 +43,13 @@ impl Store {
         self.write_at(At { ino, offset, known: 0 }, buf, path, durability, ready(Ok(()))).await
     }
 
-    /// As [`Store::write`], with something that happens when the bytes are there and before anybody can have read them: readers that see bytes
-    /// without their checksums wait for the range, which is held. If it fails, the write has failed.
+    /// As [`Store::write`], with something that happens when the bytes are there and before anybody
+    /// can have read them: readers that see bytes without their checksums wait for the range, which
+    /// is held. If it fails, the write has failed.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the chunk file is known to have a length, and ends before that
-    /// and before the write: what is gone would be a hole from then on.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the chunk file is known to have a length,
+    /// and ends before that and before the write: what is gone would be a hole from then on.
     pub async fn write_at(
         &self,
         At { ino, offset, known }: At,
@@ -132,8 +136,9 @@ impl Store {
         Ok(sums)
     }
 
-    /// The checksum of the block at `start` after a part of it becomes `data`, or zeros. The caller holds the block. What is there is
-    /// checked first: else a new checksum would make old damage look right. What could not be checked stays without one.
+    /// The checksum of the block at `start` after a part of it becomes `data`, or zeros. The caller
+    /// holds the block. What is there is checked first: else a new checksum would make old damage
+    /// look right. What could not be checked stays without one.
     pub(crate) async fn sum_after_change(
         &self,
         file: &Arc<ChunkFile>,

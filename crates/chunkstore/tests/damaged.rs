@@ -1,4 +1,5 @@
-//! Damaged files of a target: whatever is in them, reading them ends, takes little memory, and gives nothing that can't be written again.
+//! Damaged files of a target: whatever is in them, reading them ends, takes little memory, and
+//! gives nothing that can't be written again.
 
 use chunkstore::fuzzing;
 use types::{BLOCK_SIZE, crc32c};

@@ -60,7 +60,8 @@ fn what_is_written_without_checksums_is_read_with_them_and_the_other_way_round()
         assert_eq!(store.verify(SUMMED).await.unwrap(), [first], "what has a checksum is checked");
         assert_eq!(read(&store, SUMMED, 2 * BLOCK, BLOCK).await.unwrap(), [3; BLOCK]);
         assert_eq!(read(&store, UNSUMMED, 0, 4 * BLOCK + 77).await.unwrap(), [2; 4 * BLOCK + 77]);
-        // Copies are compared by what is there, and a part of an unchecked block makes no right one of it.
+        // Copies are compared by what is there, and a part of an unchecked block makes no right one
+        // of it.
         write(&store, UNSUMMED, 10, &[4; 10]).await;
         let range = ByteRange::new(0, 5 * BLOCK as u64);
         let before = store.survey(UNSUMMED, range, BLOCK as u64, false).await.unwrap().sums;

@@ -12,9 +12,11 @@ use std::time::Duration;
 use types::{Errno, Error, InodeId, Layout, Result, Timestamp};
 use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
 
-/// Rest before something is begun anew whose lease has ended: the session is being registered again.
+/// Rest before something is begun anew whose lease has ended: the session is being registered
+/// again.
 const LEASE_REST: Duration = Duration::from_millis(20);
-/// Rest before asking again for a lease that was not granted, at first; it doubles up to `MAX_PAUSE`.
+/// Rest before asking again for a lease that was not granted, at first; it doubles up to
+/// `MAX_PAUSE`.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// The longest rest between two questions for a lease.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
@@ -88,8 +90,9 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// The same, to write back what the kernel has of mapped pages. Where a recall is under way this doesn't wait for its end: the recall waits
-    /// until the kernel has forgotten the pages, and the kernel until they are written.
+    /// The same, to write back what the kernel has of mapped pages. Where a recall is under way
+    /// this doesn't wait for its end: the recall waits until the kernel has forgotten the pages,
+    /// and the kernel until they are written.
     pub(crate) async fn enter_to_write_back<'a>(
         &self,
         inode: &'a OpenInode,
@@ -104,7 +107,8 @@ impl Client {
             match self.unless_closing(inode.ino, Box::pin(self.acquire(inode, needed, turn))).await {
                 Some(acquired) => acquired?,
                 None if Box::pin(self.load_while_closing(inode)).await? => {}
-                // The recall has unloaded already, or is yet to begin and will wait for this page: then its end must not be waited for.
+                // The recall has unloaded already, or is yet to begin and will wait for this page:
+                // then its end must not be waited for.
                 None if rt::monotonic_ns() < until_ns => rt::sleep(MIN_PAUSE).await,
                 None => Box::pin(self.acquire(inode, needed, turn)).await?,
             }
@@ -141,16 +145,19 @@ impl Client {
         .await
     }
 
-    /// Has what the service says of a file stand for what is known of it, or what is known for more than it was, until a recall that is under way unloads
-    /// it: so that pages can be written back for which it waits. False where that isn't possible, or is so already.
+    /// Has what the service says of a file stand for what is known of it, or what is known for more
+    /// than it was, until a recall that is under way unloads it: so that pages can be written back
+    /// for which it waits. False where that isn't possible, or is so already.
     ///
-    /// Chunks are written as if the file were shared: the service notes that this session changes them, recalls what others may have by now, and
-    /// moves no chunk file away before it is told of the end. Inline content it changes itself.
+    /// Chunks are written as if the file were shared: the service notes that this session changes
+    /// them, recalls what others may have by now, and moves no chunk file away before it is told of
+    /// the end. Inline content it changes itself.
     async fn load_while_closing(&self, inode: &OpenInode) -> Result<bool> {
         let is_known = inode.content.lock().is_known();
         let info = if is_known { None } else { Some(self.look_once(inode.ino).await?) };
         let mut content = inode.content.lock();
-        // Looked at under this lock, under which the recall unloads. What it has unloaded already stays so.
+        // Looked at under this lock, under which the recall unloads. What it has unloaded already
+        // stays so.
         if inode.yielding.load(Ordering::Relaxed) == 0 {
             return Ok(false);
         }
@@ -168,7 +175,8 @@ impl Client {
         Ok(true)
     }
 
-    /// Does something, and begins anew when the lease for it had ended meanwhile with the service that granted it.
+    /// Does something, and begins anew when the lease for it had ended meanwhile with the service
+    /// that granted it.
     pub(crate) async fn while_lease_lasts<T>(
         &self,
         mut attempt: impl AsyncFnMut() -> Result<T>,
@@ -201,8 +209,8 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// Asks once for a lease and for the content under it. No gate may be held: the answer may have to wait for a recall of this very
-    /// session.
+    /// Asks once for a lease and for the content under it. No gate may be held: the answer may have
+    /// to wait for a recall of this very session.
     async fn acquire(&self, inode: &OpenInode, need: Need, turn: u32) -> Result<()> {
         self.patiently((inode.ino, "to give its lease up"), self.leases.wait_while_closing(inode.ino))
             .await?;
@@ -221,7 +229,8 @@ impl Client {
             let lease = self.leases.vouches(answer.asked, inode.ino).filter(|_| is_current);
             lease.inspect(|&mode| content.load(info, mode)).is_some()
         };
-        // Who is granted less than he needs asks for more at once: if he rested, others would take from him what he has, and he'd never get it.
+        // Who is granted less than he needs asks for more at once: if he rested, others would take
+        // from him what he has, and he'd never get it.
         if !granted {
             self.leases.mark(inode.ino);
             rt::sleep(MIN_PAUSE.saturating_mul(1 << turn.min(10)).min(MAX_PAUSE)).await;
@@ -250,7 +259,8 @@ impl Client {
     /// What the service says of a file at this moment, to be used once.
     pub(crate) async fn look_once(&self, ino: InodeId) -> Result<FileInfo> {
         let mut info = file_info(self.ask(MetaOp::Open { ino, wish: None }).await?.reply)?;
-        // Without a lease the file may be cut before its chunk files are asked: what is missing there then is no damage.
+        // Without a lease the file may be cut before its chunk files are asked: what is missing
+        // there then is no damage.
         info.known.clear();
         self.leases.mark(ino);
         if self.inodes.open(ino).is_none() {
@@ -274,11 +284,12 @@ impl Client {
         Ok(measured)
     }
 
-    /// Learns the end of a file that others write, too, if what is known of it doesn't reach to `end`. The gate is held. Gives the era for which
-    /// it is known.
+    /// Learns the end of a file that others write, too, if what is known of it doesn't reach to
+    /// `end`. The gate is held. Gives the era for which it is known.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: what was known has been forgotten, and an end without the rest would make the file one of zeros.
+    /// `EKEYEXPIRED`: what was known has been forgotten, and an end without the rest would make the
+    /// file one of zeros.
     pub(crate) async fn learn_end(&self, inode: &OpenInode, end: u64) -> Result<u64> {
         let (layout, under) = {
             let content = inode.content.lock();
@@ -308,8 +319,8 @@ impl Content {
         self.is_known() && need(self).is_met_by(self.lease)
     }
 
-    /// Takes over what the service says, under a lease that has just been looked at. What is loaded already was so all the time, and is
-    /// newer; only what others wrote to a shared file is news.
+    /// Takes over what the service says, under a lease that has just been looked at. What is loaded
+    /// already was so all the time, and is newer; only what others wrote to a shared file is news.
     fn load(&mut self, info: FileInfo, lease: LeaseMode) {
         if self.is_known() {
             if self.lease == LeaseMode::Shared && lease != LeaseMode::Shared {
@@ -318,7 +329,8 @@ impl Content {
             self.epoch = self.epoch.max(info.epoch);
         } else {
             self.take(info);
-            // An earlier use of the file, or an earlier client, may have left chunks that aren't on disk.
+            // An earlier use of the file, or an earlier client, may have left chunks that aren't on
+            // disk.
             if self.layout.is_some() {
                 self.unsynced.doubt();
             }

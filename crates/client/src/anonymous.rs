@@ -1,7 +1,9 @@
-//! Whom the kernel can't judge: users whom the service takes for somebody else than this machine's kernel does, and who finds a file instead of making it.
+//! Whom the kernel can't judge: users whom the service takes for somebody else than this machine's
+//! kernel does, and who finds a file instead of making it.
 //!
-//! The kernel checks every access by the users that it knows, and the service is asked only once for what may be kept under a lease. Where the
-//! cluster's rules for networks squash users, that isn't enough: whether root may open a file is then the service's to say, each time. A client
+//! The kernel checks every access by the users that it knows, and the service is asked only once
+//! for what may be kept under a lease. Where the cluster's rules for networks squash users, that
+//! isn't enough: whether root may open a file is then the service's to say, each time. A client
 //! doesn't know which rule it falls under, so it asks as soon as there is one that could be meant.
 
 use crate::Client;
@@ -42,13 +44,14 @@ impl Client {
         })
     }
 
-    /// Asks whether a user may open a file, with these flags of `open(2)`, where the kernel may not know it.
+    /// Asks whether a user may open a file, with these flags of `open(2)`, where the kernel may not
+    /// know it.
     pub(crate) async fn may_open(&self, user: Credentials, ino: InodeId, flags: u32) -> Result<()> {
         self.may_use(user, ino, wanted(flags)).await
     }
 
-    /// Asks whether a user may open a file that it wanted to make and that another client has made first. The kernel takes it for made, and looks at
-    /// nothing (`FMODE_CREATED` in `fs/namei.c`).
+    /// Asks whether a user may open a file that it wanted to make and that another client has made
+    /// first. The kernel takes it for made, and looks at nothing (`FMODE_CREATED` in `fs/namei.c`).
     ///
     /// # Errors
     /// `EACCES`, and what the service's answer comes to.
@@ -57,7 +60,8 @@ impl Client {
         if self.is_alone() || user.uid == 0 && !self.may_be_squashed(user) {
             return Ok(());
         }
-        // No kernel has checked it: groups that an earlier process had under this number don't count.
+        // No kernel has checked it: groups that an earlier process had under this number don't
+        // count.
         let op = MetaOp::MayOpen { ino, wanted: wanted(flags) | OWNER };
         Box::pin(self.introduce(user, &op)).await;
         self.ask_introduced(None, user, op).await.map(drop)

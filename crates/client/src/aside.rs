@@ -1,7 +1,8 @@
 //! The only session of a process makes way without leases.
 //!
-//! A session that is alone relies on everything without asking, so nothing can be recalled from it. Who works in the same process and has to be alone
-//! with a file for a moment (to move a part of it) asks the session itself: what runs ends, what only it knows is told, what it knows is
+//! A session that is alone relies on everything without asking, so nothing can be recalled from it.
+//! Who works in the same process and has to be alone with a file for a moment (to move a part of
+//! it) asks the session itself: what runs ends, what only it knows is told, what it knows is
 //! forgotten, and whoever comes meanwhile waits at the file's gate.
 
 use crate::Client;
@@ -10,8 +11,9 @@ use std::future::Future;
 use types::{Errno, Error, InodeId, Result};
 
 impl Client {
-    /// Carries `work` out while nothing here uses the content of a file. The service has been told size and times by then, and what is known of the file
-    /// is asked for again afterwards. `work` must not wait for a request of this session about the same file.
+    /// Carries `work` out while nothing here uses the content of a file. The service has been told
+    /// size and times by then, and what is known of the file is asked for again afterwards. `work`
+    /// must not wait for a request of this session about the same file.
     ///
     /// # Errors
     /// Where that doesn't come about, nothing of `work` has been done.

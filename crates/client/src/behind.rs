@@ -1,20 +1,27 @@
 //! Write-behind: small writes that follow each other are kept for a moment and sent together.
 //!
-//! A mount that asks for it answers a write before the storage services have it, where the write goes on where the last one ended and the file's `Write` lease is held, so that
-//! nobody else sees the file. What is kept is one range of bytes a file; everything else that concerns the content waits until it is *written back*.
+//! A mount that asks for it answers a write before the storage services have it, where the write
+//! goes on where the last one ended and the file's `Write` lease is held, so that nobody else sees
+//! the file. What is kept is one range of bytes a file; everything else that concerns the content
+//! waits until it is *written back*.
 //!
 //! # Why nobody sees less than there is
 //!
-//! - Keeping needs the file's gate alone, and so does writing back. Whoever takes the gate otherwise, shared or alone, has what is kept written back first ([`Client::share`],
-//!   [`Client::alone`]): reads, changes of shape, reports of the size, and recalls before they are answered.
-//! - A metadata service that is started anew, or takes a partition over, lets nobody in before this session has said that it relies on nothing; that is said
-//!   when what was kept is with the storage services ([`Left`]).
-//! - A session that the cluster has ended loses what it has kept. Storage services take nothing of it any more, and its files fail from then on.
+//! - Keeping needs the file's gate alone, and so does writing back. Whoever takes the gate
+//!   otherwise, shared or alone, has what is kept written back first ([`Client::share`],
+//!   [`Client::alone`]): reads, changes of shape, reports of the size, and recalls before they are
+//!   answered.
+//! - A metadata service that is started anew, or takes a partition over, lets nobody in before this
+//!   session has said that it relies on nothing; that is said when what was kept is with the
+//!   storage services ([`Left`]).
+//! - A session that the cluster has ended loses what it has kept. Storage services take nothing of
+//!   it any more, and its files fail from then on.
 //!
 //! # What is lost when
 //!
-//! What is kept is gone with this process; it is no older than [`MAX_AGE`] then, and `fsync` and `close` return when nothing is kept. When writing back fails, each descriptor
-//! that is open for writing is told once, by the next write, sync or close.
+//! What is kept is gone with this process; it is no older than [`MAX_AGE`] then, and `fsync` and
+//! `close` return when nothing is kept. When writing back fails, each descriptor that is open for
+//! writing is told once, by the next write, sync or close.
 
 use crate::data::{ChunkWrite, Chunked};
 use crate::epoch::Under;
@@ -262,7 +269,8 @@ impl OpenInode {
         };
         // Also if it is forgotten before that begins.
         content.note_layout();
-        // Whatever changed the file otherwise had ended when it was written, and begins when it is there.
+        // Whatever changed the file otherwise had ended when it was written, and begins when it is
+        // there.
         let _underway = self.landing.enter_told(kept.range());
         let (under, known) = (content.under(self.ino), content.known.clone());
         Some(Left { under, layout, known, kept, _underway })
@@ -316,7 +324,8 @@ impl Client {
         }
     }
 
-    /// Writes back what was taken, under the lease under which it was written: never under a later one, since others may have written the same meanwhile.
+    /// Writes back what was taken, under the lease under which it was written: never under a later
+    /// one, since others may have written the same meanwhile.
     ///
     /// It ends soon after the lease has.
     pub(crate) async fn write_left(&self, inode: &OpenInode, left: Left<'_>) {
@@ -362,7 +371,8 @@ impl Client {
         }
     }
 
-    /// Files of which something has been kept for long enough. Those of which nothing is kept are forgotten.
+    /// Files of which something has been kept for long enough. Those of which nothing is kept are
+    /// forgotten.
     fn due(&self, all: &WriteBehind) -> Vec<InodeId> {
         let (mut due, now_ns) = (Vec::new(), rt::monotonic_ns());
         let limit_ns = (MAX_AGE - LOOK_INTERVAL).as_nanos() as u64;

@@ -1,4 +1,5 @@
-//! What this session knows of files that are going to be made in a directory: their numbers, and what they will be.
+//! What this session knows of files that are going to be made in a directory: their numbers, and
+//! what they will be.
 
 use crate::lease::Asked;
 use std::collections::VecDeque;
@@ -61,8 +62,8 @@ impl Births {
         Some(Numbered { ino, lease, asked, attr, inline_limit, are_few })
     }
 
-    /// Whether the service surely lets a user make files: more is not known here of who may. Where root is taken for somebody else nobody has a
-    /// directory alone.
+    /// Whether the service surely lets a user make files: more is not known here of who may. Where
+    /// root is taken for somebody else nobody has a directory alone.
     pub(crate) fn lets(&self, who: Credentials) -> bool {
         const OWNER_CHANGES: u32 = 0o300;
         who.uid == 0 || (who.uid == self.attr.uid && self.attr.mode & OWNER_CHANGES == OWNER_CHANGES)

@@ -32,7 +32,8 @@ impl Cancel {
         }
     }
 
-    /// Runs `work` until it is done or cancelled; cancelled work is dropped. Work that is done wins over a cancellation.
+    /// Runs `work` until it is done or cancelled; cancelled work is dropped. Work that is done wins
+    /// over a cancellation.
     pub(crate) async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = pin!(work);
         poll_fn(|context| {

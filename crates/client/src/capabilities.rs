@@ -1,7 +1,8 @@
 //! What storage services are shown: the metadata service's word that this session may use a file.
 //!
-//! Capabilities come with the answers that let the session at a file, and end by themselves. One of which less than half the time is left is renewed
-//! beside what it is used for; one that has ended, or that was forgotten, before. They say nothing about what may be cached: leases do.
+//! Capabilities come with the answers that let the session at a file, and end by themselves. One of
+//! which less than half the time is left is renewed beside what it is used for; one that has ended,
+//! or that was forgotten, before. They say nothing about what may be cached: leases do.
 
 use crate::Client;
 use parking_lot::{Mutex, RwLock};
@@ -13,11 +14,12 @@ use wire::{Capability, MetaOp, MetaReply, StorageOp};
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
 
-/// Capabilities in a shard: 64 Ki files in all, some 8 MiB. One that was forgotten is asked for again.
+/// Capabilities in a shard: 64 Ki files in all, some 8 MiB. One that was forgotten is asked for
+/// again.
 const PER_SHARD: usize = 1024;
 
-/// The client treats a capability with less time left, seconds, as ended: a request takes its time to
-/// arrive, and nodes hear of the cluster's time with heartbeats that arrive late at worst.
+/// The client treats a capability with less time left, seconds, as ended: a request takes its time
+/// to arrive, and nodes hear of the cluster's time with heartbeats that arrive late at worst.
 const SLACK_S: u64 = 35;
 
 /// A request that was answered so late may have waited for services that were away until its
@@ -109,7 +111,8 @@ impl Capabilities {
             }
         }
         match shard.get_mut(&ino) {
-            // Answers overtake each other. And who opens a file to look at it while it writes it goes on writing.
+            // Answers overtake each other. And who opens a file to look at it while it writes it
+            // goes on writing.
             Some(known)
                 if known.ends_s > now_s
                     && (known.capability.epoch(), known.capability.may_write())
@@ -142,7 +145,8 @@ impl Capabilities {
 }
 
 impl Client {
-    /// What a request for a chunk file is to show, which is its file's; nothing where nothing is handed out.
+    /// What a request for a chunk file is to show, which is its file's; nothing where nothing is
+    /// handed out.
     pub(crate) async fn capability(&self, name: InodeId, op: &StorageOp) -> Result<Option<Capability>> {
         let ino = name.of_chunk_file();
         if !self.capabilities.some.load(Ordering::Acquire) {
@@ -163,7 +167,8 @@ impl Client {
                 Box::pin(self.renew(ino)).await?;
                 match self.capabilities.find(ino, writes) {
                     Found::Good(capability) | Found::Aging(capability) => Ok(Some(capability)),
-                    // The lease to write is gone: the service was started anew, or its partition has moved.
+                    // The lease to write is gone: the service was started anew, or its partition
+                    // has moved.
                     Found::None if writes && self.is_readable(ino) => Err(lost_right(ino)),
                     // The storage service says what is wrong.
                     Found::None => {
@@ -174,7 +179,8 @@ impl Client {
         }
     }
 
-    /// Whether a request that was refused is to be sent again with another capability: it had run out on the way, or its key was changed.
+    /// Whether a request that was refused is to be sent again with another capability: it had run
+    /// out on the way, or its key was changed.
     pub(crate) fn is_stale_capability(&self, name: InodeId, error: &Error) -> bool {
         let is_stale = error.errno == Errno::EKEYEXPIRED;
         if is_stale {

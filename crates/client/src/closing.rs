@@ -1,4 +1,5 @@
-//! The end of a use of a file: what only this session knows of its size and times is reported, at once or later.
+//! The end of a use of a file: what only this session knows of its size and times is reported, at
+//! once or later.
 
 use crate::data::Allocated;
 use crate::inode::OpenInode;
@@ -21,8 +22,8 @@ pub(crate) enum Blocks {
 }
 
 impl Client {
-    /// One descriptor is closed. Of a file that was only promised this brings the service the file; what was written and kept for a moment goes to the storage
-    /// services.
+    /// One descriptor is closed. Of a file that was only promised this brings the service the file;
+    /// what was written and kept for a moment goes to the storage services.
     ///
     /// # Errors
     /// What failed of that, once for each handle.
@@ -61,7 +62,8 @@ impl Client {
         if !unfinished {
             return self.inodes.release(inode.ino);
         }
-        // Held until the use has ended: of two uses that end at once, one must see that it is the last.
+        // Held until the use has ended: of two uses that end at once, one must see that it is the
+        // last.
         let alone = self.alone(inode).await;
         let reported = match &alone {
             Ok(_) if self.inodes.is_last_use(inode.ino) => {
@@ -78,8 +80,8 @@ impl Client {
         }
     }
 
-    /// Reports of closed files what couldn't be reported when they were closed, for as long as the session lives: until then they count as open, and keep their
-    /// room when they are deleted.
+    /// Reports of closed files what couldn't be reported when they were closed, for as long as the
+    /// session lives: until then they count as open, and keep their room when they are deleted.
     pub(crate) async fn report_closed(self: Arc<Self>) {
         loop {
             self.inodes.wait_for_unreported().await;
@@ -136,7 +138,8 @@ impl Client {
             MetaOp::EndWrite { ino, size, blocks, lens: lens.clone(), mtime, done, kill_suid_sgid: false };
         let known = self.tell_end(inode, era, op.clone()).await?;
         if known < size && inode.content.lock().still(inode.ino, era).is_ok() {
-            // An earlier report took this session off the record, and its answer was lost: what was written since isn't known yet.
+            // An earlier report took this session off the record, and its answer was lost: what was
+            // written since isn't known yet.
             self.report(MetaOp::BeginWrite { ino: inode.ino }).await?;
             inode.content.lock().end_in_doubt = false;
             self.tell_end(inode, era, op).await?;

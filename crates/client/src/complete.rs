@@ -1,18 +1,21 @@
 //! Directories of which this session knows every name, because it made them.
 //!
-//! Before a kernel makes a name it looks it up, and learns that there is none. For a directory that this session has made, and that only it has
-//! changed since, that is known here. (Lustre and CephFS know such directories as well; there they are called complete.)
+//! Before a kernel makes a name it looks it up, and learns that there is none. For a directory that
+//! this session has made, and that only it has changed since, that is known here. (Lustre and
+//! CephFS know such directories as well; there they are called complete.)
 //!
 //! # Why a name that is absent here is absent
 //!
-//! - A directory is empty when it is made. The answer that says so brings the lease on it, granted before anybody else could learn of it: such
-//!   an answer is known by that lease and by the new state of the parent, which a repeated answer has not.
-//! - While the lease is held, only this session adds names, and each is noted before the request that may add it leaves. Names are never taken
-//!   out again, so what is noted covers what is there, whatever order requests and answers come in. Looking for a name that was removed costs
+//! - A directory is empty when it is made. The answer that says so brings the lease on it, granted
+//!   before anybody else could learn of it: such an answer is known by that lease and by the new
+//!   state of the parent, which a repeated answer has not.
+//! - While the lease is held, only this session adds names, and each is noted before the request
+//!   that may add it leaves. Names are never taken out again, so what is noted covers what is
+//!   there, whatever order requests and answers come in. Looking for a name that was removed costs
 //!   a question to the service.
 //! - Names are noted as fingerprints. Two of one fingerprint only make a question necessary.
-//! - A name that may have been added before the directory was known to be complete (by who found it before its maker was told) bars answers
-//!   that were asked for before then.
+//! - A name that may have been added before the directory was known to be complete (by who found it
+//!   before its maker was told) bars answers that were asked for before then.
 
 use crate::lease::{Asked, Leases};
 use parking_lot::{Mutex, MutexGuard};
@@ -22,7 +25,8 @@ use wire::{MetaOp, MetaReply, MetaResponse};
 
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 16;
-/// Names that the directories of a shard have together: 1 MiB or so. Beyond it, the shard begins anew.
+/// Names that the directories of a shard have together: 1 MiB or so. Beyond it, the shard begins
+/// anew.
 const MAX_NAMES: usize = 1 << 16;
 /// Directories of a shard. Beyond it, the shard begins anew.
 const MAX_DIRECTORIES: usize = 1 << 12;
@@ -89,7 +93,8 @@ impl CompleteDirectories {
         }
     }
 
-    /// Takes an answer whose leases have been taken already: it may be of a directory that was made.
+    /// Takes an answer whose leases have been taken already: it may be of a directory that was
+    /// made.
     pub(crate) fn take(&self, leases: &Leases, asked: Asked, op: &MetaOp, response: &MetaResponse) {
         let (MetaOp::Mkdir { parent, .. }, MetaReply::Entry(attr)) = (op, &response.reply) else { return };
         let is_first = response.directories.iter().any(|state| state.attr.ino == *parent);
@@ -107,7 +112,8 @@ impl CompleteDirectories {
         self.shard(dir).directories.contains_key(&dir)
     }
 
-    /// When it was last known that the directory surely has no such name; `None` if it may have one.
+    /// When it was last known that the directory surely has no such name; `None` if it may have
+    /// one.
     pub(crate) fn lacks(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<Asked> {
         let mut shard = self.shard(dir);
         let complete = shard.directories.get(&dir)?;

@@ -10,8 +10,9 @@ use types::{
 };
 use wire::{LeaseMode, Path, StorageOp, StorageReply};
 
-/// How long a group is waited for that isn't in the map yet: a file that moves may come to one that was made a moment ago, and a map is with all clients within
-/// seconds. Who names one that has gone isn't kept for longer.
+/// How long a group is waited for that isn't in the map yet: a file that moves may come to one that
+/// was made a moment ago, and a map is with all clients within seconds. Who names one that has gone
+/// isn't kept for longer.
 const MAP_PATIENCE: Duration = Duration::from_secs(10);
 /// How often the map is looked at meanwhile.
 const MAP_LOOK: Duration = Duration::from_millis(20);
@@ -192,7 +193,8 @@ impl Client {
         first_error(rt::join_all(transfers.collect()).await)
     }
 
-    /// The same request about the chunk file of every stripe, side by side; answers in stripe order.
+    /// The same request about the chunk file of every stripe, side by side; answers in stripe
+    /// order.
     pub(crate) async fn on_every_stripe(
         &self,
         under: Under,

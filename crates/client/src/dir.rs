@@ -20,8 +20,8 @@ pub struct Listing {
 }
 
 impl Client {
-    /// Entries after `cookie` (0 from the start), about `limit` of them. With `attributes`, the caller calls
-    /// [`Client::remember`] for every entry whose attributes it hands to the kernel.
+    /// Entries after `cookie` (0 from the start), about `limit` of them. With `attributes`, the
+    /// caller calls [`Client::remember`] for every entry whose attributes it hands to the kernel.
     pub async fn readdir(&self, dir: InodeId, cookie: u64, limit: u32, attributes: bool) -> Result<Listing> {
         self.readdir_for(Credentials::default(), dir, cookie, limit, attributes).await
     }
@@ -45,7 +45,8 @@ impl Client {
                     entry.attr = entry.attr.map(|attr| self.inodes.overlay(attr));
                 }
                 if self.inodes.all_reports() != reports {
-                    // A report may have slipped between answer and overlay: the kernel asks for what it needs.
+                    // A report may have slipped between answer and overlay: the kernel asks for
+                    // what it needs.
                     entries.iter_mut().for_each(|entry| entry.attr = None);
                 }
                 let keeps = |entry: &DirEntry| {

@@ -1,20 +1,26 @@
 //! Attributes of directories that this session has changed.
 //!
-//! A kernel asks for the attributes of a directory again after every name that it adds or removes there. The answer to such a change
-//! brings them, and they are kept as long as the lease on the directory is held, so that the question is answered here.
+//! A kernel asks for the attributes of a directory again after every name that it adds or removes
+//! there. The answer to such a change brings them, and they are kept as long as the lease on the
+//! directory is held, so that the question is answered here.
 //!
 //! # Why what is told is what is
 //!
-//! - While the lease is held, nobody else changes the directory: what an answer told stays true but for changes of this session.
-//! - Every change of the entries of a directory brings its state, with a number that orders the states of one directory
-//!   ([`wire::DirectoryState::order`]). Answers come in on many cores and in any order; of two states the later one is kept. So when a
-//!   change has been answered, what is kept is at least as new.
-//! - A change that brings no state that counts (one of mode or times, one that failed half-way, one that was repeated) makes the directory
-//!   forgotten, and states that were asked for before its end are not taken any more.
-//! - A state counts only while the lease vouches for the answer that brought it ([`Leases::vouches`]).
+//! - While the lease is held, nobody else changes the directory: what an answer told stays true but
+//!   for changes of this session.
+//! - Every change of the entries of a directory brings its state, with a number that orders the
+//!   states of one directory ([`wire::DirectoryState::order`]). Answers come in on many cores and
+//!   in any order; of two states the later one is kept. So when a change has been answered, what is
+//!   kept is at least as new.
+//! - A change that brings no state that counts (one of mode or times, one that failed half-way, one
+//!   that was repeated) makes the directory forgotten, and states that were asked for before its
+//!   end are not taken any more.
+//! - A state counts only while the lease vouches for the answer that brought it
+//!   ([`Leases::vouches`]).
 //!
-//! Under `Permissions` others add and remove names: then mode, owner and group alone are what was told. That is what a kernel needs to know
-//! before it lets a program change names, and it is told to who asks for just that.
+//! Under `Permissions` others add and remove names: then mode, owner and group alone are what was
+//! told. That is what a kernel needs to know before it lets a program change names, and it is told
+//! to who asks for just that.
 
 use crate::lease::{Asked, Leases};
 use parking_lot::{Mutex, MutexGuard};
@@ -23,7 +29,8 @@ use wire::{DirectoryState, MetaOp, MetaReply, MetaResponse};
 
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 16;
-/// Directories that a shard knows. Beyond it, the shard begins anew: they are known again with their next change.
+/// Directories that a shard knows. Beyond it, the shard begins anew: they are known again with
+/// their next change.
 const MAX_DIRECTORIES: usize = 256;
 
 #[derive(Clone, Copy)]
@@ -65,7 +72,8 @@ impl Directories {
         leases.may_be_kept(asked, ino).then_some((asked, state.attr))
     }
 
-    /// Attributes of a directory of which mode, owner and group are as they are now, and the rest may not be.
+    /// Attributes of a directory of which mode, owner and group are as they are now, and the rest
+    /// may not be.
     pub(crate) fn permissions(&self, leases: &Leases, ino: InodeId) -> Option<Attr> {
         let Kept { state, asked } = *self.shard(ino).known.get(&ino)?;
         let known = leases.vouches_for_permissions(asked, ino) && !leases.may_be_kept(asked, ino);
@@ -91,7 +99,8 @@ impl Directories {
         }
     }
 
-    /// A request failed, but may have been carried out all the same, also to directories that only the service knows.
+    /// A request failed, but may have been carried out all the same, also to directories that only
+    /// the service knows.
     pub(crate) fn doubt(&self, leases: &Leases, op: &MetaOp) {
         changed(op).into_iter().flatten().flatten().for_each(|ino| self.forget(leases, ino));
         match *op {

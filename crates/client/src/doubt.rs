@@ -1,11 +1,15 @@
-//! Changes of which this client doesn't know whether the metadata service has made them: the answer was lost, or came too late.
+//! Changes of which this client doesn't know whether the metadata service has made them: the answer
+//! was lost, or came too late.
 //!
-//! The lease under which such a change was asked for is still held, but what is known under it may not be true any more:
-//! - *`Truncate` or `WriteInline`.* Size and inline content are asked for again before they are used, and before the lease is given up. The service
-//!   waits for chunks to be cut after a `Truncate` that it has made, and would cut them itself some day, whatever has been written
-//!   by then: so they are cut to the size that it tells.
-//! - *`EndWrite` at the end of a use.* The session may not be on record any more as changing the file: the service would neither believe its next
-//!   report nor settle what it wrote. So it goes on record again before it changes anything.
+//! The lease under which such a change was asked for is still held, but what is known under it may
+//! not be true any more:
+//! - *`Truncate` or `WriteInline`.* Size and inline content are asked for again before they are
+//!   used, and before the lease is given up. The service waits for chunks to be cut after a
+//!   `Truncate` that it has made, and would cut them itself some day, whatever has been written by
+//!   then: so they are cut to the size that it tells.
+//! - *`EndWrite` at the end of a use.* The session may not be on record any more as changing the
+//!   file: the service would neither believe its next report nor settle what it wrote. So it goes
+//!   on record again before it changes anything.
 
 use crate::inode::{Content, OpenInode};
 use crate::{Client, entry, file_info};
@@ -35,7 +39,8 @@ impl Content {
 }
 
 impl Client {
-    /// Asks again for what may have changed. The gate is held exclusively, under a lease that lets nobody else change the file.
+    /// Asks again for what may have changed. The gate is held exclusively, under a lease that lets
+    /// nobody else change the file.
     pub(crate) async fn leave_doubt(&self, inode: &OpenInode) -> Result<()> {
         let era = {
             let content = inode.content.lock();

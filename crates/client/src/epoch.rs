@@ -1,10 +1,13 @@
 //! The epochs of leases, by which targets know what comes too late.
 //!
-//! Whatever is asked of a file's chunks carries the epoch of the lease under which it is asked. A target that has seen a later one refuses it with
-//! `EKEYREVOKED`: then the metadata service is asked for the epoch as it is now, which it tells only who still has the lease, and the request is sent again.
+//! Whatever is asked of a file's chunks carries the epoch of the lease under which it is asked. A
+//! target that has seen a later one refuses it with `EKEYREVOKED`: then the metadata service is
+//! asked for the epoch as it is now, which it tells only who still has the lease, and the request
+//! is sent again.
 //!
-//! A change that was given up, or failed, may still be on its way. What this session does to the file afterwards could be undone by it, as much as
-//! what others do. So its epoch is *spent*: before the file is used again, or its lease is given up, the service is asked for another one.
+//! A change that was given up, or failed, may still be on its way. What this session does to the
+//! file afterwards could be undone by it, as much as what others do. So its epoch is *spent*:
+//! before the file is used again, or its lease is given up, the service is asked for another one.
 
 use crate::access::ended_lease;
 use crate::data::Keeper;
@@ -19,7 +22,8 @@ pub(crate) const MAX_RENEWALS: u32 = 8;
 /// Above all epochs: whichever there is now is spent.
 const ANY_EPOCH: u64 = u64::MAX;
 
-/// A file whose chunks are used, and the lease for it: the era for which it is known to be held, and its epoch.
+/// A file whose chunks are used, and the lease for it: the era for which it is known to be held,
+/// and its epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Under {
     pub(crate) ino: InodeId,
@@ -37,7 +41,8 @@ impl Under {
 }
 
 impl Client {
-    /// An epoch above one that is over, if the lease is still the one of then. May be asked with the gate held: nobody has to give anything up for it.
+    /// An epoch above one that is over, if the lease is still the one of then. May be asked with
+    /// the gate held: nobody has to give anything up for it.
     ///
     /// # Errors
     /// `EKEYEXPIRED`: what was begun under the lease has to begin anew.
@@ -82,8 +87,8 @@ impl Client {
         };
         let epoch = self.renew_epoch(under, under.epoch).await?;
         let Some(layout) = layout else { return Ok(()) };
-        // What is read next may be answered by a member that has never heard of the change, which is with the primary. So that one learns first that it is
-        // too late for it.
+        // What is read next may be answered by a member that has never heard of the change, which
+        // is with the primary. So that one learns first that it is too late for it.
         self.on_stripes_there_are(Under { epoch, ..under }, &layout, |_| StorageOp::Sync).await?;
         let mut content = inode.content.lock();
         content.still(inode.ino, under.era)?;
@@ -107,7 +112,8 @@ impl Client {
     }
 }
 
-/// A change on its way: unless it is known to have been made, its epoch is spent when this is dropped.
+/// A change on its way: unless it is known to have been made, its epoch is spent when this is
+/// dropped.
 pub(crate) struct Unanswered<'a> {
     inode: &'a OpenInode,
     era: u64,

@@ -19,8 +19,8 @@ use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path};
 /// Access mode in the flags of `open(2)`.
 const O_ACCMODE: u32 = 0o3;
 
-/// Transfers of at least this many bytes go past the storage server's page cache: they are as fast from the device, and the kernel
-/// that asked keeps its own copy.
+/// Transfers of at least this many bytes go past the storage server's page cache: they are as fast
+/// from the device, and the kernel that asked keeps its own copy.
 const DIRECT_FROM: usize = 64 * 1024;
 
 /// An open file.
@@ -30,7 +30,8 @@ pub struct Handle {
     writable: bool,
     /// It counts among the inode's writers.
     is_writer: AtomicBool,
-    /// It is for reading only, and a lease under which contents may be kept was held when it was opened.
+    /// It is for reading only, and a lease under which contents may be kept was held when it was
+    /// opened.
     keeps: AtomicBool,
     /// Its file is append-only, and was so when it was opened.
     pub(crate) append_only: AtomicBool,
@@ -43,7 +44,8 @@ pub struct Handle {
 /// How a face may use the caches on its side for an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caching {
-    /// What is read may be kept until [`crate::Invalidate`] says otherwise, if it is read as [`ReadHow::kept`].
+    /// What is read may be kept until [`crate::Invalidate`] says otherwise, if it is read as
+    /// [`ReadHow::kept`].
     Kept,
     /// Every read and write comes here.
     Direct,
@@ -83,9 +85,10 @@ impl Handle {
         self.inode.ino
     }
 
-    /// Notes whether contents may be kept. They better aren't where the file is being changed, here or elsewhere: a kernel that has looked up
-    /// a page reads the file's size afterwards, and when it has grown meanwhile, takes the rest of the old page for zeros though the page has
-    /// been forgotten by then.
+    /// Notes whether contents may be kept. They better aren't where the file is being changed, here
+    /// or elsewhere: a kernel that has looked up a page reads the file's size afterwards, and when
+    /// it has grown meanwhile, takes the rest of the old page for zeros though the page has been
+    /// forgotten by then.
     fn keep(&self, may: bool) {
         if may && !self.writable && !self.inode.is_being_changed() {
             self.keeps.store(true, Ordering::Relaxed);
@@ -153,7 +156,8 @@ struct Pending<'a> {
     offset: u64,
     buf: &'a IoBuf,
     how: WriteHow,
-    /// Where it landed under a lease that had ended by then, so that nobody knows whether the file reaches so far.
+    /// Where it landed under a lease that had ended by then, so that nobody knows whether the file
+    /// reaches so far.
     landed: Option<Landed>,
 }
 
@@ -193,8 +197,8 @@ enum Prepared {
 impl Client {
     /// Opens an inode. `flags` are those of `open(2)`; truncation is the caller's.
     ///
-    /// The metadata service knows of the use when this returns, by a lease: a file that another session deletes stays as long as it is open
-    /// here.
+    /// The metadata service knows of the use when this returns, by a lease: a file that another
+    /// session deletes stays as long as it is open here.
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<Arc<Handle>> {
         self.may_open(credentials, ino, flags).await?;
         let handle = Handle::new(self.inodes.acquire(ino), flags);
@@ -342,15 +346,17 @@ impl Client {
                 return Box::pin(self.read_while_closing(inode, offset, buf, how)).await;
             };
             let _shared = entered?;
-            // A recall that closed the door after this read came through waits for the gate, or tells the kernel afterwards.
+            // A recall that closed the door after this read came through waits for the gate, or
+            // tells the kernel afterwards.
             if came_in != Entry::Free || inode.fills.is_open() {
                 return self.read_loaded(inode, offset, buf, how).await;
             }
         }
     }
 
-    /// Reads what the kernel will have to forget at once. The lease has not been yielded yet, so that what is loaded is still true; where
-    /// nothing is loaded, one answer of the service is used for this read alone.
+    /// Reads what the kernel will have to forget at once. The lease has not been yielded yet, so
+    /// that what is loaded is still true; where nothing is loaded, one answer of the service is
+    /// used for this read alone.
     async fn read_while_closing(
         &self,
         inode: &OpenInode,
@@ -433,8 +439,9 @@ impl Client {
         Ok(len)
     }
 
-    /// Clears the bits that give whoever runs the file rights of its owner and group, if there are any. Not to be called under the gate: this may have to wait until other
-    /// sessions have given up their leases, and they for ours.
+    /// Clears the bits that give whoever runs the file rights of its owner and group, if there are
+    /// any. Not to be called under the gate: this may have to wait until other sessions have given
+    /// up their leases, and they for ours.
     async fn kill_suid_sgid(&self, inode: &OpenInode) -> Result<()> {
         let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
         self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
@@ -442,13 +449,15 @@ impl Client {
         Ok(())
     }
 
-    /// The same after a change by somebody, of which the kernel doesn't say whether it is to be done: but for the superuser it is.
+    /// The same after a change by somebody, of which the kernel doesn't say whether it is to be
+    /// done: but for the superuser it is.
     pub(crate) async fn clear_privileges(&self, handle: &Handle, who: Credentials) -> Result<()> {
         let clears = who.uid != 0 && std::mem::take(&mut handle.inode.content.lock().privileged);
         if clears { self.kill_suid_sgid(&handle.inode).await } else { Ok(()) }
     }
 
-    /// Writes, and does so again when the lease had ended meanwhile, with the service that granted it.
+    /// Writes, and does so again when the lease had ended meanwhile, with the service that granted
+    /// it.
     async fn write_under_a_lease(
         &self,
         inode: &OpenInode,
@@ -473,8 +482,8 @@ impl Client {
         }
     }
 
-    /// The everyday write: the file is in chunks and this session may change them. `None` when it isn't so yet; else whether setuid and
-    /// setgid are to be cleared.
+    /// The everyday write: the file is in chunks and this session may change them. `None` when it
+    /// isn't so yet; else whether setuid and setgid are to be cleared.
     async fn write_through(&self, inode: &OpenInode, write: &mut Pending<'_>) -> Result<Option<bool>> {
         let _shared = self.share(inode).await?;
         let (prepared, start) = {
@@ -509,7 +518,8 @@ impl Client {
         let mut content = inode.content.lock();
         let still = content.still(inode.ino, start.under.era);
         if let Err(error) = written {
-            // Some targets may have taken their part. Beside other writers it can't be told from what they write, and stays.
+            // Some targets may have taken their part. Beside other writers it can't be told from
+            // what they write, and stays.
             let alone = content.lease == LeaseMode::Write;
             content.cut_pending |= still.is_ok() && alone && range.end > content.size;
             return Err(error);
@@ -529,12 +539,13 @@ impl Client {
         content.next = Some(range.end);
         content.mtime = Some(rt::now());
         content.unreported = true;
-        // The kernel asks for it with every write of an unprivileged program; mostly there is nothing to clear.
+        // The kernel asks for it with every write of an unprivileged program; mostly there is
+        // nothing to clear.
         Ok(how.kill_suid_sgid && std::mem::take(&mut content.privileged))
     }
 
-    /// The first write, one to an inline file, one to the very end, or one whose lease had ended when it landed. `None`, and nothing done,
-    /// when the kernel may have pages again.
+    /// The first write, one to an inline file, one to the very end, or one whose lease had ended
+    /// when it landed. `None`, and nothing done, when the kernel may have pages again.
     async fn write_reshaping(
         &self,
         inode: &OpenInode,
@@ -596,7 +607,8 @@ impl Client {
     ) -> Result<bool> {
         let WriteHow { kill_suid_sgid, append: at_end, .. } = write.how;
         let (ino, data) = (inode.ino, Bytes::copy_from_slice(write.buf.as_slice()));
-        // Another service may carry it out than the one that granted the lease, and others may have appended before.
+        // Another service may carry it out than the one that granted the lease, and others may have
+        // appended before.
         let op = MetaOp::WriteInline { ino, offset, data: data.clone(), kill_suid_sgid, at_end };
         let written = self.report(op).await;
         let mut content = inode.content.lock();
@@ -637,7 +649,8 @@ impl View {
 }
 
 impl Content {
-    /// True when a change up to `end` can be made in the inline content. A file that has a layout already is on its way to chunks.
+    /// True when a change up to `end` can be made in the inline content. A file that has a layout
+    /// already is on its way to chunks.
     pub(crate) fn stays_inline(&self, end: u64) -> bool {
         self.inline.is_some() && self.layout.is_none() && end <= self.inline_limit as u64
     }
@@ -647,12 +660,14 @@ impl Content {
         self.privileged = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
     }
 
-    /// Whether the mode has bits that a write by an unprivileged program clears, as far as is known.
+    /// Whether the mode has bits that a write by an unprivileged program clears, as far as is
+    /// known.
     pub(crate) fn may_be_privileged(&self) -> bool {
         self.privileged || !self.loaded
     }
 
-    /// Starts with a file that was made just now, with this content, and that nobody else has seen yet, without asking for what is known.
+    /// Starts with a file that was made just now, with this content, and that nobody else has seen
+    /// yet, without asking for what is known.
     pub(crate) fn begin_with(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode, content: Bytes) {
         let inline = (fresh.inline_limit > 0).then_some(content);
         let inline_limit = fresh.inline_limit;

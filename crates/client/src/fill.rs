@@ -1,34 +1,44 @@
-//! Reads whose bytes stay in the kernel's page cache, and the door that a recall closes before them.
+//! Reads whose bytes stay in the kernel's page cache, and the door that a recall closes before
+//! them.
 //!
-//! While the kernel is told to forget, such a read could put back what is being forgotten. So they wait. But the kernel can't forget
-//! a page that a waiting read is to fill, which is locked. Nothing is in that page yet, and the read will fill it when the door is open again: so
-//! the kernel is told to forget all but the pages of those who wait ([`Fills::look`]). Who comes afterwards may be in its way: when it takes long,
-//! those are let through, and the kernel has to forget once more.
+//! While the kernel is told to forget, such a read could put back what is being forgotten. So they
+//! wait. But the kernel can't forget a page that a waiting read is to fill, which is locked.
+//! Nothing is in that page yet, and the read will fill it when the door is open again: so the
+//! kernel is told to forget all but the pages of those who wait ([`Fills::look`]). Who comes
+//! afterwards may be in its way: when it takes long, those are let through, and the kernel has to
+//! forget once more.
 //!
-//! A program that reads one page after another is always about to come. If it were let through each time, nobody would ever get the lease: so before it is looked who waits,
-//! reads that are inside end, and programs have a moment to come with their next one ([`Fills::settle`]).
+//! A program that reads one page after another is always about to come. If it were let through each
+//! time, nobody would ever get the lease: so before it is looked who waits, reads that are inside
+//! end, and programs have a moment to come with their next one ([`Fills::settle`]).
 //!
 //! # A read whose reply is still on its way to the kernel
 //!
-//! The gate of the inode is given back before the reply is handed in. That is no gap: the kernel adds a page to its cache, locked, before it
-//! asks for it, and unlocks it when it has the answer. To forget waits for the lock. So a page that was asked for before the kernel was
-//! told to forget is forgotten, and one that is asked for afterwards comes to the closed door. (Attributes need no lock: the kernel
-//! numbers them, and drops an answer to a question that is older than the notification.)
+//! The gate of the inode is given back before the reply is handed in. That is no gap: the kernel
+//! adds a page to its cache, locked, before it asks for it, and unlocks it when it has the answer.
+//! To forget waits for the lock. So a page that was asked for before the kernel was told to forget
+//! is forgotten, and one that is asked for afterwards comes to the closed door. (Attributes need no
+//! lock: the kernel numbers them, and drops an answer to a question that is older than the
+//! notification.)
 //!
 //! # Which inodes the kernel has pages of
 //!
-//! Pages stay when the file is closed through which they were read, until the kernel forgets the inode. So reads for the page cache are
-//! counted with the inode, each when it arrives, since its page is in the cache by then; and it is noted how many had come when a
-//! forgetting began that is over.
+//! Pages stay when the file is closed through which they were read, until the kernel forgets the
+//! inode. So reads for the page cache are counted with the inode, each when it arrives, since its
+//! page is in the cache by then; and it is noted how many had come when a forgetting began that is
+//! over.
 //!
 //! # Who is let through
 //!
-//! A read that is let through fills a page behind the back of everybody who had the kernel forget before. So each pass is counted, and whoever is
-//! about to do that for which the kernel had to forget (to give the lease up, to make the file longer) looks, alone at the gate, whether somebody
-//! was let through meanwhile; then the kernel forgets once more. A recall lets reads through with what is loaded, or with one answer of the
-//! service: nobody else can change the file before the recall is answered. A write of this session gives no such guarantee, so
-//! those that it lets through get a lease first. Forgetting may take long though nobody is in its way: the threads that tell the kernel may all wait
-//! for pages of other files, which a storage node that is down doesn't bring.
+//! A read that is let through fills a page behind the back of everybody who had the kernel forget
+//! before. So each pass is counted, and whoever is about to do that for which the kernel had to
+//! forget (to give the lease up, to make the file longer) looks, alone at the gate, whether
+//! somebody was let through meanwhile; then the kernel forgets once more. A recall lets reads
+//! through with what is loaded, or with one answer of the service: nobody else can change the file
+//! before the recall is answered. A write of this session gives no such guarantee, so those that it
+//! lets through get a lease first. Forgetting may take long though nobody is in its way: the
+//! threads that tell the kernel may all wait for pages of other files, which a storage node that is
+//! down doesn't bring.
 
 use crate::recall::within;
 use parking_lot::Mutex;
@@ -41,9 +51,11 @@ use std::task::Poll;
 use std::time::Duration;
 use types::{BLOCK_SIZE, ByteRange};
 
-/// How long reads that are inside may take to end before the kernel is told to forget all the same; it waits for them itself.
+/// How long reads that are inside may take to end before the kernel is told to forget all the same;
+/// it waits for them itself.
 const SETTLING: Duration = Duration::from_millis(20);
-/// What programs have to come with their next read, at first; it doubles each time the kernel has to forget once more, up to `MAX_REST`.
+/// What programs have to come with their next read, at first; it doubles each time the kernel has
+/// to forget once more, up to `MAX_REST`.
 const MIN_REST: Duration = Duration::from_millis(1);
 const MAX_REST: Duration = Duration::from_millis(64);
 /// Writes in a row that leave other pages alone while no read for the page cache comes. Each has
@@ -55,7 +67,8 @@ const MAX_SPARED: u64 = 256;
 pub(crate) struct Fills {
     state: Mutex<Door>,
     moved: Event,
-    /// Reads so far, how many of them have ended, and how many the kernel surely has no page of any more.
+    /// Reads so far, how many of them have ended, and how many the kernel surely has no page of any
+    /// more.
     noted: AtomicU64,
     ended: AtomicU64,
     forgotten: AtomicU64,
@@ -98,7 +111,8 @@ impl Waiter {
 pub(crate) struct Look {
     /// How often some were let through before.
     pub(crate) passes: u64,
-    /// Pages of these bytes need not be forgotten: reads will fill them that wait for the door to be opened. In ascending order, and apart from each other.
+    /// Pages of these bytes need not be forgotten: reads will fill them that wait for the door to
+    /// be opened. In ascending order, and apart from each other.
     pub(crate) waiting: Vec<ByteRange>,
     noted: u64,
     next: u64,
@@ -141,14 +155,15 @@ impl Fills {
         Fills { noted: AtomicU64::new(before), ended: AtomicU64::new(before), ..Fills::default() }
     }
 
-    /// Notes a read for the page cache. To be called before it comes to the door; it ends when what is returned is dropped.
+    /// Notes a read for the page cache. To be called before it comes to the door; it ends when what
+    /// is returned is dropped.
     pub(crate) fn note(&self) -> Noted<'_> {
         self.noted.fetch_add(1, Ordering::SeqCst);
         Noted { fills: self }
     }
 
-    /// Waits until reads that are inside have ended, unless that takes long, and those that wait next are outside. `turn` counts how often the
-    /// kernel has been told before.
+    /// Waits until reads that are inside have ended, unless that takes long, and those that wait
+    /// next are outside. `turn` counts how often the kernel has been told before.
     pub(crate) async fn settle(&self, turn: u32) {
         if turn == 0 && (self.is_open() || self.inside() == 0) {
             return;
@@ -269,8 +284,9 @@ impl Fills {
         self.wake();
     }
 
-    /// What `work` comes to, or nothing when the door is closed before: a read that waits behind the door for the end of a recall must
-    /// come back to it, since the recall may wait for the page that the read is to fill.
+    /// What `work` comes to, or nothing when the door is closed before: a read that waits behind
+    /// the door for the end of a recall must come back to it, since the recall may wait for the
+    /// page that the read is to fill.
     pub(crate) async fn unless_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.unless(work, |door| door.closed > 0).await
     }

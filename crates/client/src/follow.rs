@@ -1,12 +1,16 @@
-//! Becoming known to metadata services: at the beginning, when one was started anew, and when partitions move from one to another.
+//! Becoming known to metadata services: at the beginning, when one was started anew, and when
+//! partitions move from one to another.
 //!
-//! In all three cases the service knows of no lease of this session on the inodes in question, and lets nobody else in until the session has said that it
-//! relies on none any more (or is ended). So everything is forgotten first, here and in the kernel, and then the service is told, along
-//! with the inodes that are open. What was written and not reported is settled by the service when it is told.
+//! In all three cases the service knows of no lease of this session on the inodes in question, and
+//! lets nobody else in until the session has said that it relies on none any more (or is ended). So
+//! everything is forgotten first, here and in the kernel, and then the service is told, along with
+//! the inodes that are open. What was written and not reported is settled by the service when it is
+//! told.
 //!
-//! That a partition has moved is told by its new service ([`wire::MetaReply::Adopted`]), not by the map: only the service knows whom it waits for, and a
-//! partition may have gone away and come back between two maps. The old service is not asked any more: it has given the partition up, or
-//! it is dead, and can't have granted anything since.
+//! That a partition has moved is told by its new service ([`wire::MetaReply::Adopted`]), not by the
+//! map: only the service knows whom it waits for, and a partition may have gone away and come back
+//! between two maps. The old service is not asked any more: it has given the partition up, or it is
+//! dead, and can't have granted anything since.
 
 use crate::Client;
 use crate::fill::Pass;
@@ -25,14 +29,17 @@ const OPENS_PER_REQUEST: usize = 4096;
 
 /// How long requests that are under way are waited for before the session is registered again.
 const SOON: Duration = Duration::from_millis(500);
-/// How long the kernel may take to forget a file before that. Milliseconds, unless it waits for a page; see [`SOON`] and [`LANDING_TIME`] for the rest
-/// of the time that sessions have to come back.
+/// How long the kernel may take to forget a file before that. Milliseconds, unless it waits for a
+/// page; see [`SOON`] and [`LANDING_TIME`] for the rest of the time that sessions have to come
+/// back.
 const PAGE_TIME: Duration = Duration::from_secs(1);
-/// How long, after that, changes are waited for that are on their way to chunk files: what lands when the service has let others in could come over
-/// what they do. With [`SOON`] well below the time that sessions have to come back. A target that doesn't answer for so long is down as a rule.
+/// How long, after that, changes are waited for that are on their way to chunk files: what lands
+/// when the service has let others in could come over what they do. With [`SOON`] well below the
+/// time that sessions have to come back. A target that doesn't answer for so long is down as a
+/// rule.
 const LANDING_TIME: Duration = Duration::from_secs(5);
-/// How long the kernel may take, after that, to forget inodes that aren't open, all of them. Microseconds each, unless everybody who tells it
-/// waits for pages.
+/// How long the kernel may take, after that, to forget inodes that aren't open, all of them.
+/// Microseconds each, unless everybody who tells it waits for pages.
 const REST_TIME: Duration = Duration::from_secs(2);
 /// Inodes that the kernel forgets side by side.
 const AT_ONCE: usize = 64;
@@ -50,8 +57,8 @@ impl Late {
 }
 
 impl Client {
-    /// Makes the session known to the cluster. Before that it gets no leases. Services that are not needed to find the root directory are told
-    /// by the background work.
+    /// Makes the session known to the cluster. Before that it gets no leases. Services that are not
+    /// needed to find the root directory are told by the background work.
     pub async fn register(&self) -> Result<()> {
         let service = self.services.executing(InodeId::ROOT.partition()).map_err(|_| {
             Error::new(Errno::ENODEV, "no node of the cluster has a metadata service")
@@ -80,8 +87,9 @@ impl Client {
         Ok(())
     }
 
-    /// A service has been started anew and knows of no lease any more, so none of it is held. Others can change nothing until this session is
-    /// registered again: until then everything is forgotten that was relied on.
+    /// A service has been started anew and knows of no lease any more, so none of it is held.
+    /// Others can change nothing until this session is registered again: until then everything is
+    /// forgotten that was relied on.
     pub(crate) async fn register_again(&self, service: &Service) {
         service.recalls_seen.store(0, Ordering::Release);
         let ended = self.leases.end_those_of(service.node);
@@ -102,7 +110,8 @@ impl Client {
         self.look_again();
     }
 
-    /// Partitions have come to a service from another one, which granted the leases that are held there.
+    /// Partitions have come to a service from another one, which granted the leases that are held
+    /// there.
     pub(crate) async fn follow(&self, service: &Service, partitions: &[PartitionId]) {
         tracing::info!(node = %service.node, partitions = partitions.len(), "following partitions to another metadata service");
         let ended = self.leases.end_those_in(partitions);
@@ -136,8 +145,8 @@ impl Client {
         self.ask_at(service, follow).await.map(drop)
     }
 
-    /// Tells a service of which inodes the session has files open. Returns the last of them, for the request
-    /// by which the session registers or follows.
+    /// Tells a service of which inodes the session has files open. Returns the last of them, for
+    /// the request by which the session registers or follows.
     async fn reclaim_opens(
         &self,
         service: &Service,
@@ -153,9 +162,11 @@ impl Client {
         Ok(in_use)
     }
 
-    /// Forgets what was true under leases that have ended, here and in the kernel. Reads for the kernel's page cache are held back then, until
-    /// the caller opens their doors. Also gives those that the kernel hasn't forgotten in time: it waits for a page that a read is filling, and the
-    /// read may be waiting for the registration. If the session waited for it in turn, it would be ended for not coming back.
+    /// Forgets what was true under leases that have ended, here and in the kernel. Reads for the
+    /// kernel's page cache are held back then, until the caller opens their doors. Also gives those
+    /// that the kernel hasn't forgotten in time: it waits for a page that a read is filling, and
+    /// the read may be waiting for the registration. If the session waited for it in turn, it would
+    /// be ended for not coming back.
     async fn forget_ended(
         &self,
         ended: Vec<InodeId>,
@@ -180,7 +191,8 @@ impl Client {
                 self.write_left(inode, left).await;
             }
             let forgotten = within(PAGE_TIME, pin!(self.uncache(inode.ino, Some(inode), Pass::Once))).await;
-            // Whoever is inside may be waiting for the registration; what only writes chunks will soon be through.
+            // Whoever is inside may be waiting for the registration; what only writes chunks will
+            // soon be through.
             if within(SOON, pin!(inode.gate.write())).await.is_none() {
                 tracing::debug!(ino = %inode.ino, "a request goes on over a change of the metadata service");
                 within(LANDING_TIME, pin!(inode.landing.all_landed())).await;
@@ -193,7 +205,8 @@ impl Client {
         (open, Late { open: late, closed })
     }
 
-    /// Has the kernel forget inodes that are not open; gives those that it hasn't forgotten in time.
+    /// Has the kernel forget inodes that are not open; gives those that it hasn't forgotten in
+    /// time.
     async fn forget_rest(&self, rest: Vec<InodeId>) -> Vec<InodeId> {
         let until_ns = rt::monotonic_ns() + REST_TIME.as_nanos() as u64;
         let mut late = Vec::new();
@@ -214,9 +227,10 @@ impl Client {
         late
     }
 
-    /// Lets reads for the kernel's page cache in again, when the kernel has forgotten what it couldn't before: now the reads get their answers that it
-    /// waited for. Nobody waits for that here: a page may have to come from a storage service that doesn't answer, and meanwhile the session has
-    /// to hear of recalls.
+    /// Lets reads for the kernel's page cache in again, when the kernel has forgotten what it
+    /// couldn't before: now the reads get their answers that it waited for. Nobody waits for that
+    /// here: a page may have to come from a storage service that doesn't answer, and meanwhile the
+    /// session has to hear of recalls.
     fn end_forgetting(&self, closed: Vec<Arc<OpenInode>>, late: Late) {
         let Some(client) = self.myself.upgrade().filter(|_| !late.is_empty()) else {
             closed.iter().for_each(|inode| inode.fills.open());
@@ -240,8 +254,9 @@ impl Client {
         }
     }
 
-    /// The session is over: nothing that was relied on counts any more, here or in the kernel. What the kernel has yet to write of mapped pages it
-    /// tries to write meanwhile, and loses, since the session's files take nothing any more.
+    /// The session is over: nothing that was relied on counts any more, here or in the kernel. What
+    /// the kernel has yet to write of mapped pages it tries to write meanwhile, and loses, since
+    /// the session's files take nothing any more.
     pub(crate) async fn forget_everything(&self) {
         let mut inodes = self.leases.end_all();
         let open = self.inodes.open_inodes();
@@ -254,7 +269,8 @@ impl Client {
         self.forgotten.set();
     }
 
-    /// Waits until the cluster has ended the session and nothing of it is left here or in the kernel; tells why it has.
+    /// Waits until the cluster has ended the session and nothing of it is left here or in the
+    /// kernel; tells why it has.
     pub(crate) async fn lost(&self) -> Error {
         self.forgotten.wait().await;
         self.over().unwrap_or_else(|| Errno::ESTALE.into())

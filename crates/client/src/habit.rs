@@ -1,10 +1,12 @@
-//! When a session asks to have something to itself: once it does the same again and again, and not where others were in the way a moment ago.
+//! When a session asks to have something to itself: once it does the same again and again, and not
+//! where others were in the way a moment ago.
 
 /// How often something is done within [`HABIT_NS`] until it is a habit.
 pub(crate) const HABIT: u32 = 4;
 /// Nanoseconds.
 const HABIT_NS: u64 = 1_000_000_000;
-/// How long nothing is asked for where others were in the way, at first; each time for twice as long, up to `MAX_REST_NS`. Nanoseconds.
+/// How long nothing is asked for where others were in the way, at first; each time for twice as
+/// long, up to `MAX_REST_NS`. Nanoseconds.
 const MIN_REST_NS: u64 = 1_000_000_000;
 /// The longest such rest. Nanoseconds.
 const MAX_REST_NS: u64 = 64_000_000_000;

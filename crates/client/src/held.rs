@@ -1,8 +1,9 @@
 //! The locks that this session holds, as the metadata service has granted them.
 //!
-//! A service that is started anew knows of no lock any more. Every session tells it what it holds before anybody is granted anything; what is
-//! told comes from here. The list may say more than the service knew (a lock that is just being given up), never less: what had been told
-//! when an answer comes is not trusted, and the request is sent again.
+//! A service that is started anew knows of no lock any more. Every session tells it what it holds
+//! before anybody is granted anything; what is told comes from here. The list may say more than the
+//! service knew (a lock that is just being given up), never less: what had been told when an answer
+//! comes is not trusted, and the request is sent again.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -45,7 +46,8 @@ struct Part {
 pub(crate) struct Listing(u64);
 
 impl HeldLocks {
-    /// A lock is about to be asked for. A `flock` of another kind is given up by that, granted or not.
+    /// A lock is about to be asked for. A `flock` of another kind is given up by that, granted or
+    /// not.
     pub(crate) fn asking(&self, lock: &HeldLock) -> Listing {
         let mut state = self.state.lock();
         if lock.space == LockSpace::Flock {
@@ -57,8 +59,8 @@ impl HeldLocks {
         Listing(state.listings)
     }
 
-    /// A lock was granted. False when the locks were listed since it was asked for: the service that was told of them may not know this one.
-    /// `through`: set when the lock is lost.
+    /// A lock was granted. False when the locks were listed since it was asked for: the service
+    /// that was told of them may not know this one. `through`: set when the lock is lost.
     pub(crate) fn granted(&self, asked: Listing, lock: &HeldLock, through: Option<&Arc<AtomicBool>>) -> bool {
         let mut state = self.state.lock();
         if state.listings != asked.0 {
@@ -90,8 +92,8 @@ impl HeldLocks {
         state.give_up(of, range);
     }
 
-    /// The service says that this lock is lost. False when its holder had given it back already; else the open files through which it was taken
-    /// are told.
+    /// The service says that this lock is lost. False when its holder had given it back already;
+    /// else the open files through which it was taken are told.
     pub(crate) fn lose(&self, lock: &HeldLock) -> bool {
         let (of, mut state) = (holder(lock), self.state.lock());
         let range = effective(lock.space, lock.range);

@@ -1,7 +1,8 @@
 //! What this session refers to: kernel references and open files, by inode.
 //!
-//! An inode has a node here while the kernel knows it or a file of it is open. Its [`OpenInode`] exists while somebody uses its
-//! content; it holds what reads and writes need, so that they ask nobody.
+//! An inode has a node here while the kernel knows it or a file of it is open. Its [`OpenInode`]
+//! exists while somebody uses its content; it holds what reads and writes need, so that they ask
+//! nobody.
 
 use crate::accessed::Accesses;
 use crate::behind::{Failures, Kept};
@@ -24,12 +25,15 @@ use wire::LeaseMode;
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
 
-/// How long after a recall others count as busy with a file: readers then share it with its writers instead of taking it from them.
+/// How long after a recall others count as busy with a file: readers then share it with its writers
+/// instead of taking it from them.
 const CONTENDED_NS: u64 = 1_000_000_000;
 
-/// How long after a change the next one is counted on. Short, so that what one program has made and the next one reads is kept as a rule.
+/// How long after a change the next one is counted on. Short, so that what one program has made and
+/// the next one reads is kept as a rule.
 const CHANGED_NS: u64 = 200_000_000;
-/// The longest file of which that is so, bytes: without a kernel that reads ahead, small reads of long ones would take too long.
+/// The longest file of which that is so, bytes: without a kernel that reads ahead, small reads of
+/// long ones would take too long.
 const MAX_CHANGED: u64 = 1 << 20;
 
 /// How long after a close the kernel may take to tell that nothing more is written, and how often
@@ -50,13 +54,15 @@ pub(crate) struct OpenInode {
     /// It is promised: the service doesn't have it yet, or never will.
     promise: Mutex<Option<Arc<Promised>>>,
     is_promised: AtomicBool,
-    /// Recalls that are under way and have yet to unload what is known. Counted down under the lock of the content.
+    /// Recalls that are under way and have yet to unload what is known. Counted down under the lock
+    /// of the content.
     pub(crate) yielding: AtomicUsize,
     /// Handles that were opened for writing.
     pub(crate) writers: AtomicUsize,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     pub(crate) recalled_ns: AtomicU64,
-    /// When it was last known to have been changed just before, here or elsewhere, on the monotonic clock; 0 for never.
+    /// When it was last known to have been changed just before, here or elsewhere, on the monotonic
+    /// clock; 0 for never.
     changed_ns: AtomicU64,
     /// When a descriptor for writing was closed last, which need not be the last of its file, on
     /// the monotonic clock; 0 for never.
@@ -105,7 +111,8 @@ impl OpenInode {
         is_within(CONTENDED_NS, &self.recalled_ns)
     }
 
-    /// Whether somebody changes its content, as far as is known here: it is open for writing, was a moment ago, or others want it.
+    /// Whether somebody changes its content, as far as is known here: it is open for writing, was a
+    /// moment ago, or others want it.
     pub(crate) fn is_being_changed(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
             || self.is_contended()
@@ -155,7 +162,8 @@ fn is_within(nanos: u64, noted_ns: &AtomicU64) -> bool {
     noted > 0 && rt::monotonic_ns().saturating_sub(noted) < nanos
 }
 
-/// Lower bounds of the lengths of a file's chunk files, in stripe order; `None` when nothing is known.
+/// Lower bounds of the lengths of a file's chunk files, in stripe order; `None` when nothing is
+/// known.
 pub(crate) type KnownLens = Option<Arc<Vec<u64>>>;
 
 /// What is known of a file's content. Held only for a moment, never across a wait.
@@ -181,8 +189,8 @@ pub(crate) struct Content {
     pub(crate) inline_limit: u32,
     /// It surely has no extended attributes: it was made while open here, and got none since.
     pub(crate) bare: bool,
-    /// Chunks may reach beyond `size`, because cutting them or a write failed half-way, or an answer came too late. They are cut before anything
-    /// is written again.
+    /// Chunks may reach beyond `size`, because cutting them or a write failed half-way, or an
+    /// answer came too late. They are cut before anything is written again.
     pub(crate) cut_pending: bool,
     /// It has setuid or setgid, which a write may have to clear.
     pub(crate) privileged: bool,
@@ -190,11 +198,13 @@ pub(crate) struct Content {
     pub(crate) atime: Timestamp,
     /// When content or inode were last changed, but for changes that aren't reported yet.
     pub(crate) changed: Timestamp,
-    /// A change of size or inline content was sent to the service and not answered: what is known is asked for again before it is used.
+    /// A change of size or inline content was sent to the service and not answered: what is known
+    /// is asked for again before it is used.
     pub(crate) doubted: bool,
     /// `BeginWrite` was granted and `EndWrite` has yet to end it.
     pub(crate) writing: bool,
-    /// An `EndWrite` that was to end it wasn't answered: the service may not count on changes by this session any more.
+    /// An `EndWrite` that was to end it wasn't answered: the service may not count on changes by
+    /// this session any more.
     pub(crate) end_in_doubt: bool,
     /// Size or mtime differ from what the metadata service knows.
     pub(crate) unreported: bool,
@@ -205,13 +215,16 @@ pub(crate) struct Content {
     pub(crate) last_size: Option<LastSize>,
     /// Where the last write ended.
     pub(crate) next: Option<u64>,
-    /// Writes that could not be stored after they had been kept. Outlives what is forgotten with a lease.
+    /// Writes that could not be stored after they had been kept. Outlives what is forgotten with a
+    /// lease.
     pub(crate) failures: Failures,
     /// Changes of chunks that may not be on disk. Outlives what is forgotten with a lease.
     pub(crate) unsynced: Unsynced,
-    /// The layouts under which they were made: a file may move from where they were lost. Outlives it, too.
+    /// The layouts under which they were made: a file may move from where they were lost. Outlives
+    /// it, too.
     pub(crate) unsynced_in: Vec<Arc<Layout>>,
-    /// Changes of size, place and inline content that may not be on the metadata store's disk. Outlives it, too.
+    /// Changes of size, place and inline content that may not be on the metadata store's disk.
+    /// Outlives it, too.
     pub(crate) unsynced_names: Unsynced,
 }
 
@@ -313,7 +326,8 @@ struct Node {
     directory: Option<Box<Attr>>,
     /// Its flags, as far as they were told.
     flags: Option<KnownFlags>,
-    /// The kernel may have pages from when it was open. They outlive the files that they were read through, and go with the references.
+    /// The kernel may have pages from when it was open. They outlive the files that they were read
+    /// through, and go with the references.
     filled: bool,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     recalled_ns: u64,
@@ -329,7 +343,8 @@ struct Node {
 }
 
 impl Node {
-    /// Lets the content go when nobody uses it and nothing of it is left to be reported. What isn't synced is remembered.
+    /// Lets the content go when nobody uses it and nothing of it is left to be reported. What isn't
+    /// synced is remembered.
     fn end_unless_used(&mut self) {
         if self.users > 0 {
             return;
@@ -373,7 +388,8 @@ pub(crate) struct InodeTable {
     some_unreported: rt::sync::Event,
     /// Reports of size and times so far, by shard.
     reports: [AtomicU64; SHARDS],
-    /// Of a session that has ended: the table of the next one, which has the kernel's references of a shard from then on. Set under the shard's lock.
+    /// Of a session that has ended: the table of the next one, which has the kernel's references of
+    /// a shard from then on. Set under the shard's lock.
     heirs: [OnceLock<Arc<InodeTable>>; SHARDS],
 }
 
@@ -453,7 +469,8 @@ impl InodeTable {
         self.heirs[ino.0 as usize % SHARDS].get()
     }
 
-    /// Hands the kernel's references on to the table of the next session: those that there are, and those that are still to come or go.
+    /// Hands the kernel's references on to the table of the next session: those that there are, and
+    /// those that are still to come or go.
     pub(crate) fn bequeath(&self, heir: &Arc<InodeTable>) {
         for (shard, bequeathed) in self.shards.iter().zip(&self.heirs) {
             let mut shard = shard.lock();
@@ -518,8 +535,8 @@ impl InodeTable {
         node.open.clone().expect("it is there now")
     }
 
-    /// Both for an inode that was made just now: the kernel gets a reference, and a use of the content starts. True when nobody else
-    /// refers to it, so that it surely is as it was made.
+    /// Both for an inode that was made just now: the kernel gets a reference, and a use of the
+    /// content starts. True when nobody else refers to it, so that it surely is as it was made.
     pub(crate) fn remember_and_acquire(&self, attr: &Attr) -> (Arc<OpenInode>, bool) {
         let ino = attr.ino;
         self.remember(attr);
@@ -528,8 +545,8 @@ impl InodeTable {
         (open, alone)
     }
 
-    /// True when the caller's use is the only one left and the file should be reported before it ends. Orphans that nobody can reach
-    /// any more need no report.
+    /// True when the caller's use is the only one left and the file should be reported before it
+    /// ends. Orphans that nobody can reach any more need no report.
     pub(crate) fn is_last_use(&self, ino: InodeId) -> bool {
         self.shard(ino)
             .get(&ino)
@@ -549,7 +566,8 @@ impl InodeTable {
         self.settle(shard, ino);
     }
 
-    /// What a use has left that couldn't be reported when it ended has been seen to by somebody else.
+    /// What a use has left that couldn't be reported when it ended has been seen to by somebody
+    /// else.
     pub(crate) fn finished(&self, ino: InodeId) {
         let mut shard = self.shard(ino);
         if let Some(node) = shard.get_mut(&ino) {
@@ -680,13 +698,15 @@ impl InodeTable {
         self.some_abandoned.wait().await;
     }
 
-    /// The metadata service was told size and times of a file; they are about to vanish from the overlay.
+    /// The metadata service was told size and times of a file; they are about to vanish from the
+    /// overlay.
     pub(crate) fn reported(&self, ino: InodeId) {
         self.reports[ino.0 as usize % SHARDS].fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Reports so far. Attributes that were asked for before the last report of their file, and laid over after it, may have missed it
-    /// on both sides: the caller compares this number before and after.
+    /// Reports so far. Attributes that were asked for before the last report of their file, and
+    /// laid over after it, may have missed it on both sides: the caller compares this number before
+    /// and after.
     pub(crate) fn reports(&self, ino: InodeId) -> u64 {
         self.reports[ino.0 as usize % SHARDS].load(Ordering::Acquire)
     }
@@ -696,8 +716,8 @@ impl InodeTable {
         self.reports.iter().map(|shard| shard.load(Ordering::Acquire)).sum()
     }
 
-    /// Where the chunks of a file are that this session has changed since it last told the service how
-    /// much they take of their disks. The chunk files alone know it meanwhile.
+    /// Where the chunks of a file are that this session has changed since it last told the service
+    /// how much they take of their disks. The chunk files alone know it meanwhile.
     pub(crate) fn unreported_chunks(&self, ino: InodeId) -> Option<Arc<Layout>> {
         let open = self.open(ino)?;
         let content = open.content.lock();

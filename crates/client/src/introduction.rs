@@ -71,7 +71,8 @@ impl Client {
         }
     }
 
-    /// Tells the service the groups of a user who asks for `op`. `None` when nothing is known of it.
+    /// Tells the service the groups of a user who asks for `op`. `None` when nothing is known of
+    /// it.
     pub(crate) async fn introduce(&self, credentials: Credentials, op: &MetaOp) -> Option<User> {
         let standing = self.face().and_then(|face| face.standing(credentials))?;
         let privileged = overrides(&standing, op);

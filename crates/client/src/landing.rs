@@ -1,7 +1,8 @@
 //! Writes on their way to the chunk files of one file.
 //!
-//! A request is sent again when its connection breaks, and its first copy may have been done. So a write that overlaps another one of this client
-//! waits for its end: else the other's second copy could undo what came after the first had been seen. Writes beside other clients are numbered as
+//! A request is sent again when its connection breaks, and its first copy may have been done. So a
+//! write that overlaps another one of this client waits for its end: else the other's second copy
+//! could undo what came after the first had been seen. Writes beside other clients are numbered as
 //! well ([`wire::Number`]), since those don't wait here.
 
 use crate::Client;
@@ -17,7 +18,8 @@ use types::{ByteRange, Result};
 
 /// How often it is looked whether the lease for a change that takes long is still there.
 const ERA_CHECK: Duration = Duration::from_millis(500);
-/// How long a change is still tried when its lease has ended: with [`ERA_CHECK`] less than the session waits for it.
+/// How long a change is still tried when its lease has ended: with [`ERA_CHECK`] less than the
+/// session waits for it.
 const LAST_TRIES: Duration = Duration::from_millis(3_500);
 
 /// What is on its way.
@@ -61,7 +63,8 @@ impl Landing {
         }
     }
 
-    /// Begins one of which a program has been told already, and which overlaps none that is under way.
+    /// Begins one of which a program has been told already, and which overlaps none that is under
+    /// way.
     pub(crate) fn enter_told(&self, range: ByteRange) -> Underway<'_> {
         let mut state = self.state.lock();
         state.told += 1;
@@ -115,9 +118,9 @@ impl Drop for Underway<'_> {
 }
 
 impl Client {
-    /// Changes chunk files under the lease of an era, which has just been looked at. When it ends meanwhile, the change isn't sent again for longer
-    /// than the session waits before it lets others in: it would come over what they do.
-    /// `is_durable`: it is on disk when it is answered.
+    /// Changes chunk files under the lease of an era, which has just been looked at. When it ends
+    /// meanwhile, the change isn't sent again for longer than the session waits before it lets
+    /// others in: it would come over what they do. `is_durable`: it is on disk when it is answered.
     ///
     /// # Errors
     /// `EKEYEXPIRED`: the era has ended, and the change may have been made or not.

@@ -102,8 +102,8 @@ impl Content {
 
 impl Client {
     /// Tells a service, to which the session is about to become known, how long files were that it
-    /// was changing alone. Returns the number of the service's process, for the request by which the
-    /// session registers or follows: the transport sends a request again when the service was
+    /// was changing alone. Returns the number of the service's process, for the request by which
+    /// the session registers or follows: the transport sends a request again when the service was
     /// started anew, and the next process knows nothing of what the one before was told. So this is
     /// to be done before anything else is told.
     ///

@@ -2,45 +2,56 @@
 //!
 //! # Which grants count
 //!
-//! Answers come in on many cores and in any order, so a grant may arrive when the lease that it tells of is gone again. A grant is taken
-//! into the table only if
-//! - no recall of the inode has been seen that the service made after the grant ([`wire::MetaResponse::recalls`]),
+//! Answers come in on many cores and in any order, so a grant may arrive when the lease that it
+//! tells of is gone again. A grant is taken into the table only if
+//! - no recall of the inode has been seen that the service made after the grant
+//!   ([`wire::MetaResponse::recalls`]),
 //! - the inode was not let go (by `Release`) after the request had been sent,
 //! - no recall of it is being handled: what is granted then belongs to the time before.
 //!
-//! Attributes, names or content that came with an answer may be relied on for longer than that one answer only if the answer brought the
-//! lease, or if the lease was held from before the question until now ([`Leases::vouches`]).
+//! Attributes, names or content that came with an answer may be relied on for longer than that one
+//! answer only if the answer brought the lease, or if the lease was held from before the question
+//! until now ([`Leases::vouches`]).
 //!
 //! # A recall, step by step (see `recall`)
 //!
-//! 1. The lease is *closing*: no answer is told to the kernel as lasting, no new content is loaded, reads for the kernel's page cache wait.
-//!    What is loaded stays true and in use, since the service lets nobody else in before the yield.
+//! 1. The lease is *closing*: no answer is told to the kernel as lasting, no new content is loaded,
+//!    reads for the kernel's page cache wait. What is loaded stays true and in use, since the
+//!    service lets nobody else in before the yield.
 //! 2. The kernel forgets: attributes, names, pages. The gate of the inode is not held meanwhile.
-//! 3. The gate is taken exclusively: running reads and writes end. What is owned is reported, what is loaded is forgotten or, if a
-//!    weaker lease is kept, stays. The gate is given back.
-//! 4. The yield is sent. When it is answered, the lease is what was kept, and those who wait go on by asking anew.
+//! 3. The gate is taken exclusively: running reads and writes end. What is owned is reported, what
+//!    is loaded is forgotten or, if a weaker lease is kept, stays. The gate is given back.
+//! 4. The yield is sent. When it is answered, the lease is what was kept, and those who wait go on
+//!    by asking anew.
 //!
 //! # Why nobody waits for ever
 //!
-//! - *A request of this session waits at the service for another session's yield while that session waits for ours.* No request that can
-//!   make the service wait for others is asked while the gate is held: leases are asked for outside of it and looked at again inside
-//!   (`access`). Under the gate are only asked: requests to storage; changes under `Write`, when nobody else holds anything; and
-//!   under `Shared` the notes and reports `BeginWrite`, `EndWrite`, `TruncateDone`, for which the service recalls nothing.
-//! - *Our own `Open` on the inode whose recall is under way.* The service answers a session that holds a lease from what it holds, without
-//!   waiting for that same session; the answer's grant doesn't count, and the caller waits for the end of the closing,
-//!   holding nothing, and asks again.
-//! - *Two sessions ask for the same inode at once, each holding `Shared`.* Neither holds its gate while it asks, so both recalls go
-//!   through; one of the two is granted first.
-//! - *The kernel waits for a page that a read of ours is to fill, while the recall waits for the kernel.* Reads for the page cache wait
-//!   outside of the gate, at a door; one that is already behind it, waiting for a lease, comes back to it when it is closed. The kernel is told to
-//!   forget all but the pages of those that wait there, in which nothing is yet. Those that come later, and are in its way, are let through
-//!   when it takes long, from what is still loaded (or from one answer that is used once): the lease has not been yielded yet. Since they
-//!   may have filled pages behind the kernel's back, the kernel forgets once more afterwards; and programs that read one page after another are all
-//!   at the door then (`fill`).
-//! - *The kernel waits for the write-back of a mapped page.* Writes aren't held back before step 3. Where what is loaded doesn't allow them (a page
-//!   was let through, and a program has changed it at once), what the service says is loaded as if the file were shared, until step 3 (`access`).
-//! - *A change of a directory waits at the service for another session's yield, and the kernel holds the directory's lock meanwhile.* Forgetting
-//!   names takes no such lock (see `fuse::notify`).
+//! - *A request of this session waits at the service for another session's yield while that session
+//!   waits for ours.* No request that can make the service wait for others is asked while the gate
+//!   is held: leases are asked for outside of it and looked at again inside (`access`). Under the
+//!   gate are only asked: requests to storage; changes under `Write`, when nobody else holds
+//!   anything; and under `Shared` the notes and reports `BeginWrite`, `EndWrite`, `TruncateDone`,
+//!   for which the service recalls nothing.
+//! - *Our own `Open` on the inode whose recall is under way.* The service answers a session that
+//!   holds a lease from what it holds, without waiting for that same session; the answer's grant
+//!   doesn't count, and the caller waits for the end of the closing, holding nothing, and asks
+//!   again.
+//! - *Two sessions ask for the same inode at once, each holding `Shared`.* Neither holds its gate
+//!   while it asks, so both recalls go through; one of the two is granted first.
+//! - *The kernel waits for a page that a read of ours is to fill, while the recall waits for the
+//!   kernel.* Reads for the page cache wait outside of the gate, at a door; one that is already
+//!   behind it, waiting for a lease, comes back to it when it is closed. The kernel is told to
+//!   forget all but the pages of those that wait there, in which nothing is yet. Those that come
+//!   later, and are in its way, are let through when it takes long, from what is still loaded (or
+//!   from one answer that is used once): the lease has not been yielded yet. Since they may have
+//!   filled pages behind the kernel's back, the kernel forgets once more afterwards; and programs
+//!   that read one page after another are all at the door then (`fill`).
+//! - *The kernel waits for the write-back of a mapped page.* Writes aren't held back before step 3.
+//!   Where what is loaded doesn't allow them (a page was let through, and a program has changed it
+//!   at once), what the service says is loaded as if the file were shared, until step 3 (`access`).
+//! - *A change of a directory waits at the service for another session's yield, and the kernel
+//!   holds the directory's lock meanwhile.* Forgetting names takes no such lock (see
+//!   `fuse::notify`).
 //! - *The service ended the session.* Every wait ends, with `ESTALE`.
 
 use parking_lot::{Mutex, MutexGuard};
@@ -50,8 +61,8 @@ use wire::{Grant, LeaseMode, MetaReply, MetaResponse, Recall};
 
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
-/// Inodes a shard remembers as recalled or let go. Beyond it, the shard forgets which they were, and refuses grants that are
-/// older than any of them.
+/// Inodes a shard remembers as recalled or let go. Beyond it, the shard forgets which they were,
+/// and refuses grants that are older than any of them.
 const MAX_BARRED: usize = 1024;
 
 /// What the answer to a request needs to know of the time when it was asked.
@@ -164,7 +175,8 @@ impl Leases {
         self.clock.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// A moment: what is asked from now on has a clock of at least this, what was asked before has a smaller one.
+    /// A moment: what is asked from now on has a clock of at least this, what was asked before has
+    /// a smaller one.
     pub(crate) fn now(&self) -> u64 {
         self.tick()
     }
@@ -198,11 +210,13 @@ impl Leases {
                 (LeaseMode::Permissions, more) if more != LeaseMode::Permissions => {
                     (lease.mode, lease.since, lease.granted_by) = (more, self.tick(), asked.id);
                 }
-                // Granted before the lease that is held, whatever came in first: what was answered with it may have changed in between.
+                // Granted before the lease that is held, whatever came in first: what was answered
+                // with it may have changed in between.
                 (held, LeaseMode::Permissions) if held != LeaseMode::Permissions => {}
                 (held, more) => (lease.mode, lease.granted_by) = (joined(held, more), asked.id),
             },
-            // Until the session has followed the partition, what the old service granted is given up first.
+            // Until the session has followed the partition, what the old service granted is given
+            // up first.
             Some(_) => {}
             None => {
                 let lease = Lease { mode: grant.mode, home, since: self.tick(), granted_by: asked.id };
@@ -211,7 +225,8 @@ impl Leases {
         }
     }
 
-    /// From now on nothing that a service granted counts, or all of it does again; what was so before.
+    /// From now on nothing that a service granted counts, or all of it does again; what was so
+    /// before.
     pub(crate) fn set_suspended(&self, home: NodeId, suspended: bool) -> bool {
         if !suspended && self.silent_count.load(Ordering::Acquire) == 0 {
             return false;
@@ -235,7 +250,8 @@ impl Leases {
         home.is_some_and(|home| self.is_silent(home))
     }
 
-    /// The lease by which what an answer says of an inode stays true; `None` when it may have changed already, be it only in part.
+    /// The lease by which what an answer says of an inode stays true; `None` when it may have
+    /// changed already, be it only in part.
     pub(crate) fn vouches(&self, asked: Asked, ino: InodeId) -> Option<LeaseMode> {
         self.held_since(asked, ino).filter(|mode| *mode != LeaseMode::Permissions)
     }
@@ -339,7 +355,8 @@ impl Leases {
         self.settled.clear();
     }
 
-    /// Lets a lease go that nobody needs; false while a recall of it is under way, whose yield will say the same.
+    /// Lets a lease go that nobody needs; false while a recall of it is under way, whose yield will
+    /// say the same.
     pub(crate) fn let_go(&self, ino: InodeId) -> bool {
         let mut shard = self.shard(ino);
         if shard.closing.contains_key(&ino) {
@@ -371,8 +388,8 @@ impl Leases {
         self.shard(ino).marked.contains(&ino)
     }
 
-    /// Forgets what a service granted, since it did so itself, and its recalls. Answers to what was asked before bring nothing any more. Returns
-    /// the inodes of which something was held.
+    /// Forgets what a service granted, since it did so itself, and its recalls. Answers to what was
+    /// asked before bring nothing any more. Returns the inodes of which something was held.
     pub(crate) fn end_those_of(&self, home: NodeId) -> Vec<InodeId> {
         self.end_where(
             |_, lease| lease.home == home,
@@ -427,7 +444,8 @@ impl Leases {
     }
 }
 
-/// The mode that covers both. A session's lease grows by its wishes and shrinks by recalls only, and grants from before a recall don't count.
+/// The mode that covers both. A session's lease grows by its wishes and shrinks by recalls only,
+/// and grants from before a recall don't count.
 fn joined(held: LeaseMode, granted: LeaseMode) -> LeaseMode {
     if held == LeaseMode::Write { held } else { granted }
 }
@@ -604,7 +622,8 @@ mod tests {
         let strong = answer(&leases, leases.asking(), LeaseMode::Read, 0);
         assert!(leases.may_be_kept(strong, INO) && leases.may_be_kept(leases.asking(), INO));
         assert!(!leases.may_be_kept(weak, INO) && !leases.may_be_kept(under, INO));
-        // An answer from before, which comes in afterwards, takes nothing away and is not made better by it.
+        // An answer from before, which comes in afterwards, takes nothing away and is not made
+        // better by it.
         answer(&leases, late, LeaseMode::Permissions, 0);
         assert_eq!(leases.mode(INO), Some(LeaseMode::Read));
         assert!(!leases.may_be_kept(late, INO));

@@ -1,18 +1,23 @@
 //! The client core: a mounted file system's semantics without its kernel protocol.
 //!
-//! A [`Client`] is one session; a [`Succession`] is what a mount uses, which begins another session when the cluster has ended one. A client
-//! knows which inodes its user refers to, holds what is open, computes where a byte lives and moves data straight between the caller's buffer and
-//! the storage targets; names and attributes it asks of the metadata service. FUSE is one face of it, programming interfaces and gateways are others.
+//! A [`Client`] is one session; a [`Succession`] is what a mount uses, which begins another session
+//! when the cluster has ended one. A client knows which inodes its user refers to, holds what is
+//! open, computes where a byte lives and moves data straight between the caller's buffer and the
+//! storage targets; names and attributes it asks of the metadata service. FUSE is one face of it,
+//! programming interfaces and gateways are others.
 //!
 //! Invariants:
-//! - Nothing is buffered here unless the mount asks for it (`behind`): when a write returns, its bytes are with the services, so the death of the process loses none. A new file may be known here only as long as it is
-//!   open and empty, for some milliseconds (`promise`).
-//! - While a file is open for writing its size and mtime are known here first. The durable note made by `BeginWrite` lets the
-//!   metadata service find them again if this session dies.
-//! - Reads and writes of one file run side by side; what changes its shape (truncate, fallocate, the move from inline to chunks) runs
-//!   alone.
-//! - An orphan is reclaimed once no kernel reference and no open file of this session holds it; the service waits for other sessions.
-//! - What is kept of the service's answers is kept under a lease, until its recall has been answered (see `lease`).
+//! - Nothing is buffered here unless the mount asks for it (`behind`): when a write returns, its
+//!   bytes are with the services, so the death of the process loses none. A new file may be known
+//!   here only as long as it is open and empty, for some milliseconds (`promise`).
+//! - While a file is open for writing its size and mtime are known here first. The durable note
+//!   made by `BeginWrite` lets the metadata service find them again if this session dies.
+//! - Reads and writes of one file run side by side; what changes its shape (truncate, fallocate,
+//!   the move from inline to chunks) runs alone.
+//! - An orphan is reclaimed once no kernel reference and no open file of this session holds it; the
+//!   service waits for other sessions.
+//! - What is kept of the service's answers is kept under a lease, until its recall has been
+//!   answered (see `lease`).
 
 mod access;
 mod accessed;
@@ -93,7 +98,8 @@ use wire::{FileInfo, MetaOp, MetaReply, Number, StorageOp, StorageReply, Storage
 /// How long a service that executes no partition has to say goodbye.
 const SPARE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Files whose size and times are reported side by side: a fraction of what a connection carries at a time.
+/// Files whose size and times are reported side by side: a fraction of what a connection carries at
+/// a time.
 const REPORTS_AT_ONCE: usize = 64;
 
 pub use net::{MetaChannel, MetaChannels};
@@ -108,10 +114,12 @@ pub struct ClientOptions {
     pub storage: StorageChannels,
     /// The cluster map, kept current by management.
     pub map: MapHandle,
-    /// Small transfers use the storage servers' page cache even if the program asked for `O_DIRECT`, which then means that no cache on the
-    /// client's side is used. Off: `O_DIRECT` reaches the device.
+    /// Small transfers use the storage servers' page cache even if the program asked for
+    /// `O_DIRECT`, which then means that no cache on the client's side is used. Off: `O_DIRECT`
+    /// reaches the device.
     pub server_cache: bool,
-    /// Small writes that follow each other may be kept for a moment, at most a second, and sent together. Needs the background work to run.
+    /// Small writes that follow each other may be kept for a moment, at most a second, and sent
+    /// together. Needs the background work to run.
     pub write_behind: bool,
     /// There is no other session, now or later: everything is cached without asking for leases.
     pub alone: bool,
@@ -221,7 +229,8 @@ impl Client {
         self.send_for(about.partition(), number, user, op).await
     }
 
-    /// Whether this is the only session there is: nothing changes behind its back. One that isn't alone needs its background work to run.
+    /// Whether this is the only session there is: nothing changes behind its back. One that isn't
+    /// alone needs its background work to run.
     pub fn is_alone(&self) -> bool {
         self.leases.is_alone()
     }
@@ -266,7 +275,8 @@ impl Client {
         self.send_to_storage(under, keeper, self.storage_request(keeper, name, op), payload).await
     }
 
-    /// The same for a write that others may see and overwrite as soon as it is done: it must not be done twice.
+    /// The same for a write that others may see and overwrite as soon as it is done: it must not be
+    /// done twice.
     async fn store_once(
         &self,
         under: Under,
@@ -339,9 +349,10 @@ impl Client {
         }
     }
 
-    /// A target refuses the session: a metadata service has ended it, and may have died before it could say so to anybody else. What was
-    /// written can't be reported any more, and must be settled before the leases are somebody else's: so none is given up, and the
-    /// services end the session for its silence.
+    /// A target refuses the session: a metadata service has ended it, and may have died before it
+    /// could say so to anybody else. What was written can't be reported any more, and must be
+    /// settled before the leases are somebody else's: so none is given up, and the services end the
+    /// session for its silence.
     fn is_fenced(&self, error: &Error) {
         if self.leaves.load(Ordering::Acquire) || self.is_over() {
             return;
@@ -351,14 +362,15 @@ impl Client {
         }
     }
 
-    /// Reports every open file; the first failure is told after all were tried. Side by side, so that a service that is gone is waited for
-    /// once and not once for each file.
+    /// Reports every open file; the first failure is told after all were tried. Side by side, so
+    /// that a service that is gone is waited for once and not once for each file.
     pub(crate) async fn report_all(&self, done: bool) -> Result<()> {
         let mut outcome = Ok(());
         for some in self.inodes.open_inodes().chunks(REPORTS_AT_ONCE) {
             let reports = some.iter().map(|inode| async move {
                 let reported = self.report_progress(inode, done).await;
-                // A file that was closed, deleted and reclaimed meanwhile has nothing to report any more.
+                // A file that was closed, deleted and reclaimed meanwhile has nothing to report any
+                // more.
                 if self.inodes.open(inode.ino).is_some() { reported } else { Ok(()) }
             });
             outcome = rt::join_all(reports.collect()).await.into_iter().fold(outcome, Result::and);
@@ -366,7 +378,8 @@ impl Client {
         outcome
     }
 
-    /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as long as the session.
+    /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as
+    /// long as the session.
     pub async fn background(self: Arc<Self>) {
         if !self.leases.is_alone() {
             rt::spawn(self.clone().attend_services());
@@ -390,7 +403,8 @@ impl Client {
         }
     }
 
-    /// Ends the session in good order: reports what is open, reclaims what is abandoned, makes all of it durable.
+    /// Ends the session in good order: reports what is open, reclaims what is abandoned, makes all
+    /// of it durable.
     pub async fn shutdown(&self) -> Result<()> {
         let outcome = self.keep_all_promises().await;
         let outcome = outcome.and(self.write_all_back().await);
@@ -418,7 +432,8 @@ impl Client {
             |service: &Arc<services::Service>| owners.iter().any(|(_, node)| *node == service.node);
         let registered = self.services.all().into_iter().filter(|service| service.is_registered());
         let (needed, spare): (Vec<_>, Vec<_>) = registered.partition(executes);
-        // Those that execute nothing may be down for good, and hear of it from the others if they aren't.
+        // Those that execute nothing may be down for good, and hear of it from the others if they
+        // aren't.
         let farewells = spare.iter().map(|service| async move {
             within(SPARE_PATIENCE, pin!(self.ask_at(service, MetaOp::EndSession))).await.map(drop)
         });

@@ -13,11 +13,13 @@ use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaRepl
 /// Locks that one request tells a service of: some 200 KiB.
 const LOCKS_PER_REQUEST: usize = 4096;
 
-/// Locks of which the service may know more than this session, by holder, until they are given back.
+/// Locks of which the service may know more than this session, by holder, until they are given
+/// back.
 pub(crate) type Undos = Mutex<HashMap<(InodeId, LockSpace, LockOwner), Vec<Arc<Event>>>>;
 
 impl Client {
-    /// Takes a lock. Without `wait` a lock in the way is `EAGAIN`; with it, `cancel` ends the wait with `EINTR`.
+    /// Takes a lock. Without `wait` a lock in the way is `EAGAIN`; with it, `cancel` ends the wait
+    /// with `EINTR`.
     #[allow(clippy::too_many_arguments, reason = "the fields of one lock request")]
     pub async fn lock(
         &self,
@@ -75,7 +77,8 @@ impl Client {
         owner: LockOwner,
         range: LockRange,
     ) -> Result<()> {
-        // Before it is sent: a service that was told of the lock was started before, and it is the one that gets this.
+        // Before it is sent: a service that was told of the lock was started before, and it is the
+        // one that gets this.
         self.held_locks.give_up((ino, space, owner), range);
         let given_back = self.ask(MetaOp::Unlock { ino, space, owner, range }).await.map(drop);
         if given_back.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT) {
@@ -98,8 +101,9 @@ impl Client {
         }
     }
 
-    /// A wait was interrupted. The lock may have been granted while its answer was on the way, so what the range was before is asked for.
-    /// Before the program goes on: it may want the same range again.
+    /// A wait was interrupted. The lock may have been granted while its answer was on the way, so
+    /// what the range was before is asked for. Before the program goes on: it may want the same
+    /// range again.
     async fn take_back(&self, lock: &HeldLock) {
         if self.leases.is_alone() {
             // In the same process a wait that is dropped is over.
@@ -124,7 +128,8 @@ impl Client {
         Ok(())
     }
 
-    /// Does the same as soon as the service answers again, so that nobody waits for a lock that its owner doesn't know of.
+    /// Does the same as soon as the service answers again, so that nobody waits for a lock that its
+    /// owner doesn't know of.
     fn undo_later(&self, lock: HeldLock) {
         let Some(client) = self.myself.upgrade().filter(|_| !self.leases.is_alone()) else { return };
         let (holder, done) = ((lock.ino, lock.space, lock.owner), Arc::new(Event::new()));
@@ -144,7 +149,8 @@ impl Client {
         });
     }
 
-    /// What was given up is given back before its owner asks for more: else that would be given back with it.
+    /// What was given up is given back before its owner asks for more: else that would be given
+    /// back with it.
     async fn wait_for_undos(&self, lock: &HeldLock) -> Result<()> {
         let pending = self.undos.lock().get(&(lock.ino, lock.space, lock.owner)).cloned();
         for done in pending.unwrap_or_default() {
@@ -153,9 +159,11 @@ impl Client {
         Ok(())
     }
 
-    /// Tells a service which locks this session holds on inodes that have come to it: it was started anew, or executes their partitions from now on.
+    /// Tells a service which locks this session holds on inodes that have come to it: it was
+    /// started anew, or executes their partitions from now on.
     ///
-    /// Locks that another session holds by now are lost: the open files through which they were taken fail with `EIO` until they are closed.
+    /// Locks that another session holds by now are lost: the open files through which they were
+    /// taken fail with `EIO` until they are closed.
     ///
     /// Errors: the transport's, and `ESTALE` when the session has been ended.
     pub(crate) async fn reclaim_locks(

@@ -1,9 +1,11 @@
 //! Files that this session is making, before it knows that it has made them.
 //!
-//! Another session may see and remove a file before the answer to the request that made it is here. Then the lease that the answer brings is
-//! recalled from a session that doesn't know of the file yet. If it said that the file isn't open here, the file would be deleted under the program
-//! that made it, whose kernel would, being told `ESTALE`, make it a second time. So while files are being made, whatever is recalled of their
-//! partition may be one of them, and counts as open until they are known.
+//! Another session may see and remove a file before the answer to the request that made it is here.
+//! Then the lease that the answer brings is recalled from a session that doesn't know of the file
+//! yet. If it said that the file isn't open here, the file would be deleted under the program that
+//! made it, whose kernel would, being told `ESTALE`, make it a second time. So while files are
+//! being made, whatever is recalled of their partition may be one of them, and counts as open until
+//! they are known.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -28,7 +30,8 @@ pub(crate) struct Made<'a, F: Fn(InodeId)> {
     making: &'a Making,
     number: u64,
     partition: PartitionId,
-    /// Gets those that counted as open for its sake, when nothing else can be said of them any more.
+    /// Gets those that counted as open for its sake, when nothing else can be said of them any
+    /// more.
     settled: F,
 }
 
@@ -62,7 +65,8 @@ impl Making {
         spared.extract_if(.., is_settled).map(|(_, ino)| ino).collect()
     }
 
-    /// Whether an inode may be one of those that are being made. It then counts as open until those are known.
+    /// Whether an inode may be one of those that are being made. It then counts as open until those
+    /// are known.
     pub(crate) fn may_have(&self, ino: InodeId) -> bool {
         let mut state = self.state.lock();
         let may_have = state.active.iter().any(|&(_, partition)| partition == ino.partition());

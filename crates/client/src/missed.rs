@@ -1,15 +1,18 @@
 //! Programs that were told that a file is gone which they had just found by its name.
 //!
-//! The kernel finds a name and gets at what it names by two requests. When the second one says `ESTALE`, it does both once more, and hands a second
-//! `ESTALE` to the program. A name that others keep replacing can be another file each time; on one machine no program would ever learn of it, since
-//! the file that was found stays while somebody is about to use it. So what a program finds right after a miss is kept in use for a moment.
+//! The kernel finds a name and gets at what it names by two requests. When the second one says
+//! `ESTALE`, it does both once more, and hands a second `ESTALE` to the program. A name that others
+//! keep replacing can be another file each time; on one machine no program would ever learn of it,
+//! since the file that was found stays while somebody is about to use it. So what a program finds
+//! right after a miss is kept in use for a moment.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How long what is found is kept after a miss, and how long a miss is remembered. The kernel asks again at once; this is for a busy machine.
+/// How long what is found is kept after a miss, and how long a miss is remembered. The kernel asks
+/// again at once; this is for a busy machine.
 pub(crate) const MOMENT: Duration = Duration::from_secs(2);
 
 /// Misses that are remembered. One that was pushed out only means that its program isn't helped.

@@ -12,10 +12,12 @@ use std::sync::atomic::Ordering;
 use types::{Attr, Credentials, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply, RenameMode};
 
-/// How often a name is looked up that names something which is gone when it is looked at: others change it as fast.
+/// How often a name is looked up that names something which is gone when it is looked at: others
+/// change it as fast.
 const MAX_SEARCHES: u32 = 16;
 
-/// Attributes, and whether they may be kept. Without trust they are true of a moment between question and answer.
+/// Attributes, and whether they may be kept. Without trust they are true of a moment between
+/// question and answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     /// The attributes.
@@ -37,7 +39,8 @@ impl Deref for Known {
 /// What a name names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// This. Attributes of a file that others are writing may be behind; [`Client::getattr`] knows them.
+    /// This. Attributes of a file that others are writing may be behind; [`Client::getattr`] knows
+    /// them.
     Known(Known),
     /// Nothing.
     Absent {
@@ -98,8 +101,9 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// Asks the service that executes its partition for an inode that a name in another one names. `None` when it is gone: then the name
-    /// is another's, or nobody's, by now. At the `last` turn that counts as an answer.
+    /// Asks the service that executes its partition for an inode that a name in another one names.
+    /// `None` when it is gone: then the name is another's, or nobody's, by now. At the `last` turn
+    /// that counts as an answer.
     async fn found_elsewhere(
         &self,
         asked: Asked,
@@ -121,9 +125,10 @@ impl Client {
 
     /// What a program is told that uses an inode which is gone.
     ///
-    /// `ENOENT` for a directory, as a local file system says in a directory that was removed: programs
-    /// that empty a tree together go on. `ESTALE` for anything else: the kernel then looks the name up
-    /// again, which may name another file by now, and what the program finds stays until it gets there.
+    /// `ENOENT` for a directory, as a local file system says in a directory that was removed:
+    /// programs that empty a tree together go on. `ESTALE` for anything else: the kernel then looks
+    /// the name up again, which may name another file by now, and what the program finds stays
+    /// until it gets there.
     pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
         if self.over().is_none() && self.inodes.directory(ino).is_some() {
             return Errno::ENOENT;
@@ -131,16 +136,16 @@ impl Client {
         self.errno_of_replaced(credentials)
     }
 
-    /// What a program is told when a name of a directory, which is there, names something else by now:
-    /// `ESTALE`, upon which the kernel looks the name up again.
+    /// What a program is told when a name of a directory, which is there, names something else by
+    /// now: `ESTALE`, upon which the kernel looks the name up again.
     pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
         self.note_missed(credentials);
         Errno::ESTALE
     }
 
-    /// Attributes of a directory that is gone and that the kernel still knows, since a program has it
-    /// open or works in it: those that this session was told last, without a link. Nothing of them
-    /// may be kept. `None` for anything else.
+    /// Attributes of a directory that is gone and that the kernel still knows, since a program has
+    /// it open or works in it: those that this session was told last, without a link. Nothing of
+    /// them may be kept. `None` for anything else.
     pub fn removed_directory(&self, ino: InodeId) -> Option<Known> {
         if self.is_over() {
             return None;
@@ -156,8 +161,8 @@ impl Client {
         }
     }
 
-    /// Keeps a file in use for a moment that was found for a program that came too late for the one before. False when it is gone: the kernel's
-    /// reference is then taken back.
+    /// Keeps a file in use for a moment that was found for a program that came too late for the one
+    /// before. False when it is gone: the kernel's reference is then taken back.
     async fn is_kept(&self, credentials: Credentials, known: &Known, last: bool) -> Result<bool> {
         let Some(myself) = self.myself.upgrade() else { return Ok(true) };
         if known.kind() != FileKind::Regular || !self.missed.has(credentials.pid, rt::monotonic_ns) {
@@ -180,8 +185,8 @@ impl Client {
         }
     }
 
-    /// Takes the kernel's reference back to what was just found and can't be shown, and passes the error on unless it says that the inode is
-    /// gone and the name may be looked up again.
+    /// Takes the kernel's reference back to what was just found and can't be shown, and passes the
+    /// error on unless it says that the inode is gone and the name may be looked up again.
     fn unless_gone(&self, ino: InodeId, error: types::Error, last: bool) -> Result<()> {
         self.inodes.forget(ino, 1);
         if error.errno == Errno::ESTALE && !last && !self.is_over() { Ok(()) } else { Err(error) }
@@ -226,8 +231,9 @@ impl Client {
         }
     }
 
-    /// Mode, owner and group of a directory as they are now, where that is known here and nothing else is; the rest is what it was when
-    /// this session last changed the directory. To be told to nobody who doesn't ask for just that.
+    /// Mode, owner and group of a directory as they are now, where that is known here and nothing
+    /// else is; the rest is what it was when this session last changed the directory. To be told to
+    /// nobody who doesn't ask for just that.
     pub fn permissions(&self, ino: InodeId) -> Option<Known> {
         let attr = match self.directories.permissions(&self.leases, ino) {
             Some(attr) => attr,
@@ -256,7 +262,8 @@ impl Client {
             Some((under, layout, inline)) => (attr, under, layout, inline),
             None => {
                 let info = match self.look_once(attr.ino).await {
-                    // Where users are squashed not everybody may look into every file; the attributes are as the service knows them.
+                    // Where users are squashed not everybody may look into every file; the
+                    // attributes are as the service knows them.
                     Err(error) if error.errno == Errno::EACCES => return Ok(attr),
                     info => info?,
                 };
@@ -302,7 +309,8 @@ impl Client {
         }
         let answer = match &open {
             Some(open) if set.mtime.is_some() && open.content.lock().is_unfinished() => {
-                // Alone, so that the report of an earlier write (a close is reported late) can't overwrite the time that is set.
+                // Alone, so that the report of an earlier write (a close is reported late) can't
+                // overwrite the time that is set.
                 let _alone = self.enter_alone(open, |_| Need::Alone).await?;
                 let answer = self.change(credentials, MetaOp::Setattr { ino, set }).await?;
                 open.content.lock().mtime = None;
@@ -432,7 +440,8 @@ impl Client {
         Ok(self.known(answer.asked, parent, self.inodes.overlay(attr)))
     }
 
-    /// Attributes with what may be kept of them, now. Those of a file whose blocks have to be asked for may not.
+    /// Attributes with what may be kept of them, now. Those of a file whose blocks have to be asked
+    /// for may not.
     pub(crate) fn known(&self, asked: Asked, parent: InodeId, attr: Attr) -> Known {
         let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
         self.note_flags(asked, &attr);
@@ -444,7 +453,8 @@ impl Client {
         }
     }
 
-    /// Attributes that came with another answer, asked for again when a report may have slipped between answer and overlay.
+    /// Attributes that came with another answer, asked for again when a report may have slipped
+    /// between answer and overlay.
     async fn current(&self, reports: u64, known: Known) -> Result<Known> {
         let stale = known.kind() == FileKind::Regular && self.inodes.all_reports() != reports;
         if !stale {

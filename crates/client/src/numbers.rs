@@ -6,10 +6,12 @@ use std::time::Duration;
 use types::{Errno, Result};
 use wire::Number;
 
-/// After this time a lane is used again although its last change was never answered: no request is under way for so long, nor will it be done.
+/// After this time a lane is used again although its last change was never answered: no request is
+/// under way for so long, nor will it be done.
 pub(crate) const REUSED_AFTER: Duration = Duration::from_secs(3600);
 
-/// The lanes of a session that aren't in use. As many as there were numbered changes at a time, and those of the last hour that nobody answered.
+/// The lanes of a session that aren't in use. As many as there were numbered changes at a time, and
+/// those of the last hour that nobody answered.
 #[derive(Default)]
 pub(crate) struct Numbers {
     lanes: Mutex<Lanes>,
@@ -17,9 +19,11 @@ pub(crate) struct Numbers {
 
 #[derive(Default)]
 struct Lanes {
-    /// With the last number of each. The one that was used last comes first, so that few are in use.
+    /// With the last number of each. The one that was used last comes first, so that few are in
+    /// use.
     free: Vec<Number>,
-    /// Those whose last change was not answered, since when (nanoseconds of the monotonic clock), oldest first.
+    /// Those whose last change was not answered, since when (nanoseconds of the monotonic clock),
+    /// oldest first.
     unanswered: VecDeque<(u64, Number)>,
     /// The first lane that was never used.
     fresh: u32,
@@ -60,7 +64,8 @@ impl Lanes {
 }
 
 impl Numbered<'_> {
-    /// This is what came of the change. Its lane is free, unless the request may still be on its way, or what it did on its way to the disk.
+    /// This is what came of the change. Its lane is free, unless the request may still be on its
+    /// way, or what it did on its way to the disk.
     pub(crate) fn ended<T>(mut self, outcome: &Result<T>) {
         self.is_answered = !is_in_doubt(outcome);
     }

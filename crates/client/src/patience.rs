@@ -1,7 +1,8 @@
 //! How long a program is kept waiting for services that don't answer.
 //!
-//! The transport bounds each call. Here are the other waits: for one's turn at a file, for the end of a recall, for the registration, for
-//! the end of a silence. Each ends with `ETIMEDOUT` when it has lasted as long as a call may.
+//! The transport bounds each call. Here are the other waits: for one's turn at a file, for the end
+//! of a recall, for the registration, for the end of a silence. Each ends with `ETIMEDOUT` when it
+//! has lasted as long as a call may.
 
 use crate::Client;
 use crate::inode::OpenInode;
@@ -32,12 +33,14 @@ impl Patience {
 }
 
 impl Client {
-    /// Says how long a request may wait where services don't answer: as long as the calls to them may take.
+    /// Says how long a request may wait where services don't answer: as long as the calls to them
+    /// may take.
     pub fn set_patience(&self, patience: Duration) {
         self.patience.0.store(patience.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Shared use of a file, as soon as whoever changes its shape lets go of it. Nothing is kept of it (see `behind`).
+    /// Shared use of a file, as soon as whoever changes its shape lets go of it. Nothing is kept of
+    /// it (see `behind`).
     pub(crate) async fn share<'a>(&self, inode: &'a OpenInode) -> Result<ReadGuard<'a>> {
         loop {
             self.delivered(inode).await?;
@@ -71,7 +74,8 @@ impl Client {
         if inode.promise().is_some() { Box::pin(self.keep_promise(inode)).await } else { Ok(()) }
     }
 
-    /// Waits for something about a file that others are to bring about: `what` says in an error what was waited for.
+    /// Waits for something about a file that others are to bring about: `what` says in an error
+    /// what was waited for.
     pub(crate) async fn patiently<T>(
         &self,
         (ino, what): (InodeId, &str),
@@ -88,7 +92,8 @@ fn held_up(ino: InodeId, what: &str, waited: Duration) -> Error {
         .hint("a service doesn't answer: weft health on the management node tells which")
 }
 
-/// What a future comes to within a time. The clock is looked at only when there is something to wait for.
+/// What a future comes to within a time. The clock is looked at only when there is something to
+/// wait for.
 async fn patiently<T>(patience: Duration, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     let mut timeout: Option<Pin<Box<dyn Future<Output = ()>>>> = None;

@@ -1,24 +1,31 @@
 //! Files that programs have before the metadata service has them.
 //!
-//! A kernel holds the lock of a directory until a file that is made in it is answered. Where that takes a question to the service, programs that fill one
-//! directory wait for each other, and each small file costs two commands: one makes it, one brings its content. A session that alone uses a directory, which a
-//! `Write` lease on the directory says, needs no question. It knows that the name is free and that its user may make it, it has a number for the file
-//! ([`wire::MetaOp::Reserve`]), and nobody else can look. So it *promises*: the program gets its file at once. The file goes to the service in one command
-//! ([`wire::MetaOp::Deliver`]) with what is written first, if that fits beside the inode, or when it is closed, or before.
+//! A kernel holds the lock of a directory until a file that is made in it is answered. Where that
+//! takes a question to the service, programs that fill one directory wait for each other, and each
+//! small file costs two commands: one makes it, one brings its content. A session that alone uses a
+//! directory, which a `Write` lease on the directory says, needs no question. It knows that the
+//! name is free and that its user may make it, it has a number for the file
+//! ([`wire::MetaOp::Reserve`]), and nobody else can look. So it *promises*: the program gets its
+//! file at once. The file goes to the service in one command ([`wire::MetaOp::Deliver`]) with what
+//! is written first, if that fits beside the inode, or when it is closed, or before.
 //!
 //! # What a promise is worth
 //!
-//! - *Nobody sees less than there is.* Others who want to know names of the directory have its lease recalled, and every promise is delivered before the
-//!   lease is given up. This session's own requests that could miss a promised file wait for its delivery ([`Promises::concerned`]).
-//! - *Who has written to a file, or closed it, knows that the service has it*, or is told why not. What can be lost with this process is a file without content that
-//!   is open.
+//! - *Nobody sees less than there is.* Others who want to know names of the directory have its
+//!   lease recalled, and every promise is delivered before the lease is given up. This session's
+//!   own requests that could miss a promised file wait for its delivery ([`Promises::concerned`]).
+//! - *Who has written to a file, or closed it, knows that the service has it*, or is told why not.
+//!   What can be lost with this process is a file without content that is open.
 //! - *A promise is no older than [`MAX_AGE`]* when it is sent, however long the file stays open.
-//! - *A metadata service that is started anew, or another one that takes the directory over, makes what is promised before it lets others in*:
-//!   registering tells it ([`Client::sealed_promises`]).
-//! - *A session that the cluster ends loses what it has promised.* The program hears of it when it writes to the file or closes it. For that reason nothing is
-//!   promised that must not exist yet (`O_EXCL`): programs take such a file for a lock.
+//! - *A metadata service that is started anew, or another one that takes the directory over, makes
+//!   what is promised before it lets others in*: registering tells it
+//!   ([`Client::sealed_promises`]).
+//! - *A session that the cluster ends loses what it has promised.* The program hears of it when it
+//!   writes to the file or closes it. For that reason nothing is promised that must not exist yet
+//!   (`O_EXCL`): programs take such a file for a lock.
 //!
-//! A promise is *held* as long as nothing is written, then *sealed*, sent with its content for good, and at last *settled*.
+//! A promise is *held* as long as nothing is written, then *sealed*, sent with its content for
+//! good, and at last *settled*.
 
 use crate::births::{Births, FEW_NUMBERS, MANY_NUMBERS, Numbered, newborn};
 use crate::complete::{CompleteDirectories, added};
@@ -43,20 +50,24 @@ use wire::{LeaseMode, MetaOp, Promise, PromisedFile};
 
 /// The longest that a promise is held. After that the file outlives this process.
 const MAX_AGE: Duration = Duration::from_millis(25);
-/// Promises at a time: more than programs run at once, and few enough to be told to a service in one message.
+/// Promises at a time: more than programs run at once, and few enough to be told to a service in
+/// one message.
 const MAX_PROMISES: usize = 256;
 /// Their content together: half of what a message takes. Bytes.
 const MAX_BYTES: usize = 512 * 1024;
 /// Shards of the table; a power of two.
 const SHARDS: usize = 16;
-/// Directories that a shard knows something of. Beyond it those are forgotten in which nothing is promised.
+/// Directories that a shard knows something of. Beyond it those are forgotten in which nothing is
+/// promised.
 const MAX_DIRECTORIES: usize = 256;
-/// Names of a directory that are known to be free. Beyond it all are forgotten: looking a name up tells it anew.
+/// Names of a directory that are known to be free. Beyond it all are forgotten: looking a name up
+/// tells it anew.
 const MAX_FREE: usize = 64;
 
 /// Longer names are refused.
 const MAX_NAME_BYTES: usize = 255;
-/// `open(2)`: only for reading, where no close tells of a failure; not if the name exists; durable at once.
+/// `open(2)`: only for reading, where no close tells of a failure; not if the name exists; durable
+/// at once.
 const O_ACCMODE: u32 = 0o3;
 const O_EXCL: u32 = 0o200;
 const O_DSYNC: u32 = 0o10000;
@@ -203,7 +214,8 @@ impl Promises {
         let mut shard = self.shard(dir);
         let directory = shard.entry(dir).or_default();
         directory.is_asked_for = false;
-        // A store that has lost what wasn't synced may give the numbers of an earlier lease to others.
+        // A store that has lost what wasn't synced may give the numbers of an earlier lease to
+        // others.
         _ = directory.alone(leases, dir);
         let Some((asked, births)) = granted else {
             directory.alone = None;
@@ -239,7 +251,8 @@ impl Promises {
         alone.free.insert(Bytes::copy_from_slice(name));
     }
 
-    /// A request is about to leave: what it adds isn't free any more, and whose nature it changes isn't known any more.
+    /// A request is about to leave: what it adds isn't free any more, and whose nature it changes
+    /// isn't known any more.
     pub(crate) fn sending(&self, op: &MetaOp) {
         if self.is_idle() {
             return;
@@ -407,8 +420,8 @@ impl Client {
         inode.content.lock().bare = true;
         inode.set_promise(Some(promised.clone()));
         self.promises.add(promised.clone(), inode.clone());
-        // Who gives the lease up closes it before he looks for promises. One that he has found is being delivered, and stands; of any other
-        // nobody has heard.
+        // Who gives the lease up closes it before he looks for promises. One that he has found is
+        // being delivered, and stands; of any other nobody has heard.
         if self.leases.vouches(asked, lease) != Some(LeaseMode::Write) && promised.seal(Bytes::new()) {
             promised.settle(Ok(()));
             self.ranges.added(&promised.adding, &promised.outcome());
@@ -426,7 +439,8 @@ impl Client {
         Some((Known { attr, trusted: true, name_trusted }, handle))
     }
 
-    /// A number for a file that may be promised, from what this session has to itself: the directory, or names like this one.
+    /// A number for a file that may be promised, from what this session has to itself: the
+    /// directory, or names like this one.
     fn number_for(&self, who: Credentials, dir: InodeId, name: &[u8]) -> Option<Numbered> {
         let known = (&self.leases, &self.complete);
         if let Some(numbered) = self.promises.number_for(known, (dir, name), who) {
@@ -475,7 +489,8 @@ impl Client {
         });
     }
 
-    /// Writes into a file of which the service doesn't know yet, and has both brought there. False when nothing is written, and the file is delivered first.
+    /// Writes into a file of which the service doesn't know yet, and has both brought there. False
+    /// when nothing is written, and the file is delivered first.
     ///
     /// # Errors
     /// Why the service hasn't got it.
@@ -547,7 +562,8 @@ impl Client {
         }
     }
 
-    /// What is promised in directories of which that is said, for a service that is to make it before it lets others in. It is sent by itself, too.
+    /// What is promised in directories of which that is said, for a service that is to make it
+    /// before it lets others in. It is sent by itself, too.
     pub(crate) fn sealed_promises(&self, concerned: impl Fn(InodeId) -> bool) -> Vec<Promise> {
         let promised = self.promises.all(|one| concerned(one.file.parent));
         promised.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.send_sealed(one));
@@ -629,7 +645,8 @@ impl Client {
         self.promises.bytes.fetch_sub(bytes, Ordering::AcqRel);
         let Some(inode) = self.promises.remove(promised) else { return };
         match failure {
-            // Whoever uses the file is told; its name goes with all others of the directory, which are looked up again.
+            // Whoever uses the file is told; its name goes with all others of the directory, which
+            // are looked up again.
             Some(error) => {
                 let name = String::from_utf8_lossy(&promised.file.name).into_owned();
                 tracing::error!(

@@ -1,18 +1,24 @@
 //! Names in a directory that this session has to itself, while others use the directory, too.
 //!
-//! Before a kernel makes a name it looks it up, and learns that there is none. In a directory that others fill as well only the service knows that, unless nobody
-//! else makes names like these: programs that share a directory mostly number their files after something of their own (`rank3.00017`). A session that
-//! does so asks for all names that begin like the last few ([`wire::MetaOp::Reserve`]), lists those that there are, and knows from then on which there aren't.
+//! Before a kernel makes a name it looks it up, and learns that there is none. In a directory that
+//! others fill as well only the service knows that, unless nobody else makes names like these:
+//! programs that share a directory mostly number their files after something of their own
+//! (`rank3.00017`). A session that does so asks for all names that begin like the last few
+//! ([`wire::MetaOp::Reserve`]), lists those that there are, and knows from then on which there
+//! aren't.
 //!
 //! # Why a name that is absent here is absent
 //!
-//! - The lease on the range is held since before the names were listed, so that since then only this session has added any, and an entry that stays is in every list.
-//! - A name is noted before a request leaves that may add it, and names are never taken out again. Looking for one that was removed costs a question to
-//!   the service.
-//! - What was on its way when the range began, or was never answered and may still be done, is noted as well.
+//! - The lease on the range is held since before the names were listed, so that since then only
+//!   this session has added any, and an entry that stays is in every list.
+//! - A name is noted before a request leaves that may add it, and names are never taken out again.
+//!   Looking for one that was removed costs a question to the service.
+//! - What was on its way when the range began, or was never answered and may still be done, is
+//!   noted as well.
 //! - Names are noted as fingerprints. Two of one fingerprint only make a question necessary.
 //!
-//! A range in which nothing is made any more is given back soon: while it is held, others can keep nothing of the directory but its permissions.
+//! A range in which nothing is made any more is given back soon: while it is held, others can keep
+//! nothing of the directory but its permissions.
 
 use crate::Client;
 use crate::births::{Births, FEW_NUMBERS, Numbered};
@@ -33,14 +39,17 @@ const IDLE_NS: u64 = 2_000_000_000;
 const SWEEP: Duration = Duration::from_secs(1);
 /// Directories of which something is known. Beyond it all is forgotten where nothing is held.
 const MAX_DIRECTORIES: usize = 1024;
-/// Ranges of a directory, as many as a service grants, and beginnings of names that are counted there.
+/// Ranges of a directory, as many as a service grants, and beginnings of names that are counted
+/// there.
 const MAX_RANGES: usize = 128;
 /// Names of all ranges, some 16 bytes each. With more, the largest one is given back.
 const MAX_NAMES: usize = 1 << 20;
-/// Entries of a page of a list, and pages: in larger directories listing them costs more than it saves.
+/// Entries of a page of a list, and pages: in larger directories listing them costs more than it
+/// saves.
 const PAGE: u32 = 2048;
 const MAX_PAGES: u32 = 128;
-/// Requests of the last hour that were never answered and may add names. Beyond it nothing is asked for.
+/// Requests of the last hour that were never answered and may add names. Beyond it nothing is asked
+/// for.
 const MAX_DOUBTS: usize = 4096;
 
 struct Range {
@@ -130,7 +139,8 @@ pub(crate) struct Ranges {
 pub(crate) struct Adding(u64);
 
 impl Ranges {
-    /// A request is about to leave that may add a name, or changes what files of a directory will be.
+    /// A request is about to leave that may add a name, or changes what files of a directory will
+    /// be.
     pub(crate) fn sending(&self, op: &MetaOp) -> Option<Adding> {
         match op {
             MetaOp::Setattr { ino, .. }
@@ -182,7 +192,8 @@ impl Ranges {
         }
     }
 
-    /// When it was last known that the directory surely has no such name; `None` if it may have one.
+    /// When it was last known that the directory surely has no such name; `None` if it may have
+    /// one.
     pub(crate) fn lacks(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<Asked> {
         if !self.is_used.load(Ordering::Acquire) {
             return None;
@@ -252,7 +263,8 @@ impl Ranges {
         wanted.then(|| Bytes::copy_from_slice(prefix))
     }
 
-    /// The session has a range, or has been told more of one. True when it has it since now: which names there are is to be found out.
+    /// The session has a range, or has been told more of one. True when it has it since now: which
+    /// names there are is to be found out.
     fn begin(
         &self,
         leases: &Leases,
@@ -323,7 +335,8 @@ impl Ranges {
         }
     }
 
-    /// Takes out those that are of no use any more. Returns the leases under which nothing is known, and whether there are any at all.
+    /// Takes out those that are of no use any more. Returns the leases under which nothing is
+    /// known, and whether there are any at all.
     fn take_idle(&self, leases: &Leases) -> (Vec<InodeId>, bool) {
         let now_ns = rt::monotonic_ns();
         let mut directories = self.directories.lock();
@@ -349,7 +362,8 @@ impl Ranges {
     }
 }
 
-/// The beginning that a name has in common with others of its kind: what comes before its last number.
+/// The beginning that a name has in common with others of its kind: what comes before its last
+/// number.
 fn prefix_of(name: &[u8]) -> Option<&[u8]> {
     let last = name.iter().rposition(u8::is_ascii_digit)?;
     let digits = name[..last].iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
@@ -357,7 +371,8 @@ fn prefix_of(name: &[u8]) -> Option<&[u8]> {
 }
 
 impl Client {
-    /// Something was made in a directory. Who makes many whose names begin alike, and has to ask for each whether it is there, is to have them alone.
+    /// Something was made in a directory. Who makes many whose names begin alike, and has to ask
+    /// for each whether it is there, is to have them alone.
     pub(crate) fn note_made_alike(&self, credentials: Credentials, dir: InodeId, name: &[u8]) {
         if self.leases.is_alone() || self.complete.has(dir) {
             return;

@@ -1,4 +1,5 @@
-//! Recalls: a session gives up what it relied on. The order of the steps, and why nobody waits for ever, is told in `lease`.
+//! Recalls: a session gives up what it relied on. The order of the steps, and why nobody waits for
+//! ever, is told in `lease`.
 
 use crate::closing::Blocks;
 use crate::fill::Pass;
@@ -19,37 +20,42 @@ use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
 
 /// Inodes whose recalls are handled at a time; more wait. Each may hold a handful of requests.
 const MAX_AT_ONCE: usize = 256;
-/// How long the kernel may take to forget an inode before reads that wait are let through: forgetting takes some microseconds, unless it
-/// waits for one of them.
+/// How long the kernel may take to forget an inode before reads that wait are let through:
+/// forgetting takes some microseconds, unless it waits for one of them.
 const FORGET_PATIENCE: Duration = Duration::from_millis(20);
-/// How often only those are let through who have come since the kernel was told, at first; it doubles each time the kernel has to forget once more. It doesn't
-/// wait for others, but may be waiting for reads that it hasn't handed out because of them.
+/// How often only those are let through who have come since the kernel was told, at first; it
+/// doubles each time the kernel has to forget once more. It doesn't wait for others, but may be
+/// waiting for reads that it hasn't handed out because of them.
 const NEWCOMERS: u32 = 5;
 /// Rest before something is tried again that failed.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 /// What a step of a recall may take before it is logged.
 const SLOW: Duration = Duration::from_secs(10);
-/// How often a service is told that a recall is being worked on; one that takes less isn't spoken of.
+/// How often a service is told that a recall is being worked on; one that takes less isn't spoken
+/// of.
 const WORD_INTERVAL: Duration = Duration::from_secs(1);
 /// How long inodes that are of no use any more are collected before the service is told.
 const RELEASE_DELAY: Duration = Duration::from_millis(200);
-/// Silence after which the service may have forgotten that it has ended the session (it remembers for a week), and whatever is held back is too old
-/// to be written.
+/// Silence after which the service may have forgotten that it has ended the session (it remembers
+/// for a week), and whatever is held back is too old to be written.
 const FORGOTTEN_NS: u64 = 24 * 3600 * 1_000_000_000;
 /// Inodes of one release.
 const RELEASE_BATCH: usize = 4096;
 
 /// Who has to be told when what it got is not valid any more: a kernel with its caches.
 pub trait Invalidate: Send + Sync {
-    /// Forgets everything that was told of an inode as lasting: attributes, pages, and of a directory its names and the absence of names. When
-    /// it has ended, nothing of it is used any more. It may wait for reads of the same inode that were told to be kept, and for
-    /// nothing else of this client.
+    /// Forgets everything that was told of an inode as lasting: attributes, pages, and of a
+    /// directory its names and the absence of names. When it has ended, nothing of it is used any
+    /// more. It may wait for reads of the same inode that were told to be kept, and for nothing
+    /// else of this client.
     ///
-    /// It doesn't wait for reads of `except`, pages in which nothing is yet, or that may stay: in ascending order and apart from each other. With all of
-    /// them there it is the attributes alone that are forgotten, which waits for nothing.
+    /// It doesn't wait for reads of `except`, pages in which nothing is yet, or that may stay: in
+    /// ascending order and apart from each other. With all of them there it is the attributes alone
+    /// that are forgotten, which waits for nothing.
     fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
-    /// The session has ended, and no advisory lock is held any more. Nothing is asked of the next session yet.
+    /// The session has ended, and no advisory lock is held any more. Nothing is asked of the next
+    /// session yet.
     fn lost_locks(&self) {}
 
     /// Whether reads are to show in the access times of files. Asked seldom.
@@ -63,8 +69,8 @@ pub trait Invalidate: Send + Sync {
         false
     }
 
-    /// What is known of the user of a thread that is waiting for an answer, beyond its ids. `None` when the thread can't be seen, or acts for
-    /// another user. It may read a file of the kernel's.
+    /// What is known of the user of a thread that is waiting for an answer, beyond its ids. `None`
+    /// when the thread can't be seen, or acts for another user. It may read a file of the kernel's.
     fn standing(&self, credentials: Credentials) -> Option<Standing> {
         let _ = credentials;
         None
@@ -76,7 +82,8 @@ pub trait Invalidate: Send + Sync {
 pub struct Standing {
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Its effective capabilities, bits of `CAP_*`: those that count in the user namespace of the mount.
+    /// Its effective capabilities, bits of `CAP_*`: those that count in the user namespace of the
+    /// mount.
     pub capabilities: u64,
 }
 
@@ -101,7 +108,8 @@ struct Queues {
     /// Inodes that nobody works on yet.
     waiting: VecDeque<InodeId>,
     workers: usize,
-    /// Recalls that are not answered, in the order in which they came: from whom, their numbers, and when that was. Numbers start anew with a service.
+    /// Recalls that are not answered, in the order in which they came: from whom, their numbers,
+    /// and when that was. Numbers start anew with a service.
     unanswered: BTreeMap<u64, (NodeId, u64, u64)>,
     /// Recalls so far.
     came: u64,
@@ -130,7 +138,8 @@ impl Recalls {
         self.state.lock().unanswered.remove(&place);
     }
 
-    /// The highest number of those of a service that are not answered, if one of them came long enough ago.
+    /// The highest number of those of a service that are not answered, if one of them came long
+    /// enough ago.
     fn in_arrears(&self, node: NodeId) -> Option<u64> {
         let queues = self.state.lock();
         let mut those = queues.unanswered.values().filter(|(from, ..)| *from == node);
@@ -166,7 +175,8 @@ impl Client {
         self.face.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Registers with a service, hears of its recalls and handles them, for as long as session and service live.
+    /// Registers with a service, hears of its recalls and handles them, for as long as session and
+    /// service live.
     pub(crate) async fn answer_recalls(self: Arc<Self>, service: Arc<Service>) {
         while self.over().is_none() && !service.is_gone() {
             if self.is_still_refused(&service).await {
@@ -268,7 +278,8 @@ impl Client {
             told_if_slow((ino, "the report of its size"), self.report_and_unload(inode, terms.kept)).await;
             self.inodes.finished(ino);
         }
-        // Said before it is looked whether the inode is open: what is made in between is so already.
+        // Said before it is looked whether the inode is open: what is made in between is so
+        // already.
         let is_spared = self.making.may_have(ino);
         let in_use = is_spared || self.inodes.usage(ino) == Usage::Open;
         let answer = Yield { number: recall.number, ino, in_use };
@@ -322,15 +333,16 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// Has the kernel forget the attributes: a change of content has changed more of them than it expects.
+    /// Has the kernel forget the attributes: a change of content has changed more of them than it
+    /// expects.
     pub(crate) async fn uncache_attributes(&self, ino: InodeId) {
         if let Some(face) = self.face() {
             face.forget(ino, vec![ByteRange::new(0, u64::MAX)]).await;
         }
     }
 
-    /// Tells the service what only this session knows. The gate is held exclusively. It is tried until it succeeds or the session is ended,
-    /// since the service then finds out by itself.
+    /// Tells the service what only this session knows. The gate is held exclusively. It is tried
+    /// until it succeeds or the session is ended, since the service then finds out by itself.
     async fn report_and_unload(&self, inode: &OpenInode, kept: Option<LeaseMode>) {
         self.write_back(inode).await;
         loop {
@@ -363,7 +375,8 @@ impl Client {
         while self.over().is_none() && !service.is_gone() {
             let sent = self.ask_at(service, MetaOp::Yield { yields: vec![answer] });
             match self.services.unless_moved(answer.ino.partition(), service, sent).await {
-                // Another service executes the partition: what this one, which may be dead, waited for means nothing any more.
+                // Another service executes the partition: what this one, which may be dead, waited
+                // for means nothing any more.
                 None | Some(Ok(_)) => return,
                 // Who is not known has nothing to yield.
                 Some(Err(error)) if matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => return,
@@ -375,8 +388,9 @@ impl Client {
         }
     }
 
-    /// Says of recalls that take their time that they are worked on, for as long as the session lives. What is written may have to reach a
-    /// storage service that doesn't answer, which is no reason to end this session.
+    /// Says of recalls that take their time that they are worked on, for as long as the session
+    /// lives. What is written may have to reach a storage service that doesn't answer, which is no
+    /// reason to end this session.
     pub(crate) async fn account_for_recalls(self: Arc<Self>) {
         while self.over().is_none() {
             rt::sleep(WORD_INTERVAL).await;
@@ -412,7 +426,8 @@ impl Client {
         }
     }
 
-    /// Takes an inode out of the table if nobody needs its lease; true when the service is to be told.
+    /// Takes an inode out of the table if nobody needs its lease; true when the service is to be
+    /// told.
     fn lets_go(&self, ino: InodeId) -> bool {
         if self.promises.are_in(self.ranges.directory_of(ino).unwrap_or(ino)) {
             return false;
@@ -422,7 +437,8 @@ impl Client {
             Usage::None => {
                 (self.leases.mode(ino).is_some() || self.leases.is_marked(ino)) && self.leases.let_go(ino)
             }
-            // Under a shared lease nothing is kept that could be of use later, and others can keep nothing because of it.
+            // Under a shared lease nothing is kept that could be of use later, and others can keep
+            // nothing because of it.
             Usage::Known => {
                 let useless = match self.leases.mode(ino) {
                     Some(mode) => mode == LeaseMode::Shared,
@@ -460,7 +476,8 @@ fn is_forgotten(service: &Service) -> bool {
     heard_ns > 0 && rt::monotonic_ns().saturating_sub(heard_ns) > FORGOTTEN_NS
 }
 
-/// What a future comes to. It is logged when a recall takes long because of it: others wait, and the session ends if it takes longer still.
+/// What a future comes to. It is logged when a recall takes long because of it: others wait, and
+/// the session ends if it takes longer still.
 async fn told_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if let Some(done) = within(SLOW, work.as_mut()).await {

@@ -1,9 +1,12 @@
-//! The metadata services that the session knows, and the way of a request to the one that executes its partition.
+//! The metadata services that the session knows, and the way of a request to the one that executes
+//! its partition.
 //!
-//! Where the map names several services, the session is registered with each of them: each has leases, recalls with numbers of its own, and its own view
-//! of whether the session lives. A request goes to the service that executes the partition of what it is about, by the map. A service that doesn't
-//! (any more, or not yet) says `EREMOTE`; the request then waits for another map, and is sent again with the same number, so that a
-//! change that was carried out before the partition moved is answered from its record.
+//! Where the map names several services, the session is registered with each of them: each has
+//! leases, recalls with numbers of its own, and its own view of whether the session lives. A
+//! request goes to the service that executes the partition of what it is about, by the map. A
+//! service that doesn't (any more, or not yet) says `EREMOTE`; the request then waits for another
+//! map, and is sent again with the same number, so that a change that was carried out before the
+//! partition moved is answered from its record.
 
 use crate::introduction::User;
 use crate::lease::Answer;
@@ -22,9 +25,11 @@ use std::time::Duration;
 use types::{Errno, Error, InodeId, NodeId, PartitionId, Result};
 use wire::{MetaOp, MetaRequest, MetaResponse, Number};
 
-/// How often the map is looked at for services and partitions that have moved. Requests that wait for it are sent again then.
+/// How often the map is looked at for services and partitions that have moved. Requests that wait
+/// for it are sent again then.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Rest before a service is asked again that didn't execute a partition although the map said so, at first; it doubles up to `MAX_REST`.
+/// Rest before a service is asked again that didn't execute a partition although the map said so,
+/// at first; it doubles up to `MAX_REST`.
 const MIN_REST: Duration = Duration::from_millis(10);
 /// The longest such rest: a partition moves within less, if nobody has to be waited for.
 const MAX_REST: Duration = Duration::from_millis(500);
@@ -149,7 +154,8 @@ impl Services {
         self.wake();
     }
 
-    /// What `work` comes to, or nothing when the map gives the partition to another service before, or the session ends.
+    /// What `work` comes to, or nothing when the map gives the partition to another service before,
+    /// or the session ends.
     pub(crate) async fn unless_moved<T>(
         &self,
         partition: PartitionId,
@@ -177,7 +183,8 @@ impl Services {
     }
 }
 
-/// Whether the cluster has said that it wants nothing to do with this client, other than that it can't be reached.
+/// Whether the cluster has said that it wants nothing to do with this client, other than that it
+/// can't be reached.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     matches!(error.errno, Errno::EACCES | Errno::EPERM)
 }
@@ -219,7 +226,8 @@ impl Client {
         MetaRequest { session: self.session, number, credentials, privileged, op }
     }
 
-    /// Sends a request to the service that executes a partition, and takes the leases that come with the answer.
+    /// Sends a request to the service that executes a partition, and takes the leases that come
+    /// with the answer.
     pub(crate) async fn send_for(
         &self,
         partition: PartitionId,
@@ -256,7 +264,8 @@ impl Client {
         loop {
             let answer = match self.services.executing(partition) {
                 Ok(service) => {
-                    // Apart, so that the futures around it stay small: they are copied on their way to who polls them.
+                    // Apart, so that the futures around it stay small: they are copied on their way
+                    // to who polls them.
                     let sending = Box::pin(self.send_to(&service, request, sent));
                     self.services.unless_moved(partition, &service, sending).await
                 }
@@ -275,8 +284,8 @@ impl Client {
         }
     }
 
-    /// The session can't be kept up at a service. Where that is because the service wants nothing to do with this client, nobody waits for it: it
-    /// won't go away by itself.
+    /// The session can't be kept up at a service. Where that is because the service wants nothing
+    /// to do with this client, nobody waits for it: it won't go away by itself.
     pub(crate) fn note_trouble(&self, service: &Service, error: &Error) {
         if !is_refusal(error) {
             return;
@@ -288,7 +297,8 @@ impl Client {
         service.wake();
     }
 
-    /// Whether a service that has refused this client does so still. The question for recalls would wait for some before it is answered.
+    /// Whether a service that has refused this client does so still. The question for recalls would
+    /// wait for some before it is answered.
     pub(crate) async fn is_still_refused(&self, service: &Service) -> bool {
         if service.refusal().is_none() {
             return false;
@@ -348,7 +358,8 @@ impl Client {
                     }
                     return Ok(Answer { reply, asked });
                 }
-                // The service was started anew. What it has not answered it has not done, or finds in its records.
+                // The service was started anew. What it has not answered it has not done, or finds
+                // in its records.
                 Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
                     self.wait_for_registration(service, registration, || error).await?;
                 }
@@ -361,7 +372,8 @@ impl Client {
         }
     }
 
-    /// An inode that is gone and a session that has ended are refused in the same way. What concerns the session alone can mean only the latter.
+    /// An inode that is gone and a session that has ended are refused in the same way. What
+    /// concerns the session alone can mean only the latter.
     async fn look_whether_it_ended(&self, service: &Service) {
         if self.is_over() {
             return;
@@ -394,7 +406,8 @@ impl Client {
         }
     }
 
-    /// Has the recalls of every service heard of, for as long as the session lives, and lets requests go after partitions that move.
+    /// Has the recalls of every service heard of, for as long as the session lives, and lets
+    /// requests go after partitions that move.
     pub(crate) async fn attend_services(self: Arc<Self>) {
         let mut owners = self.services.ways.owners();
         while self.over().is_none() {

@@ -1,5 +1,5 @@
-//! Changes of a file's shape, each alone on its file: truncate, fallocate, the move from inline to chunks; and what
-//! looks at shape: holes and copies.
+//! Changes of a file's shape, each alone on its file: truncate, fallocate, the move from inline to
+//! chunks; and what looks at shape: holes and copies.
 
 use crate::access::Need;
 use crate::data::{Allocated, ChunkWrite, Chunked};
@@ -22,7 +22,8 @@ const UNSHARE_RANGE: u32 = 0x40;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// Bytes that one `copy_file_range` call moves at most: the caller sees progress and can be interrupted.
+/// Bytes that one `copy_file_range` call moves at most: the caller sees progress and can be
+/// interrupted.
 const COPY_LIMIT: u64 = 64 * 1024 * 1024;
 /// Bytes of the buffer between the two files.
 const COPY_BUFFER: usize = 1024 * 1024;
@@ -77,7 +78,8 @@ impl Client {
         }
     }
 
-    /// Refuses to change a file of which a part is lost, before anything of the change is on record.
+    /// Refuses to change a file of which a part is lost, before anything of the change is on
+    /// record.
     ///
     /// # Errors
     /// `EIO`.
@@ -101,7 +103,8 @@ impl Client {
         self.report(op).await.map(drop)
     }
 
-    /// Cuts chunks that reach beyond the end of the file, if there may be any. The gate is held exclusively.
+    /// Cuts chunks that reach beyond the end of the file, if there may be any. The gate is held
+    /// exclusively.
     pub(crate) async fn finish_cut(&self, inode: &OpenInode) -> Result<()> {
         if !inode.content.lock().cut_pending {
             return Ok(());
@@ -122,7 +125,8 @@ impl Client {
             let cut = pin!(self.on_stripes_there_are(under, &layout, cut));
             self.change_in_era(inode, era, false, cut).await?;
         }
-        // Who was let in meanwhile may have made the file longer, and knows nothing of this cut: the service has settled it.
+        // Who was let in meanwhile may have made the file longer, and knows nothing of this cut:
+        // the service has settled it.
         inode.content.lock().still(inode.ino, era)?;
         self.report(MetaOp::TruncateDone { ino: inode.ino }).await?;
         let mut content = inode.content.lock();
@@ -131,8 +135,8 @@ impl Client {
         Ok(())
     }
 
-    /// Makes sure that the file is in chunks and that this session may change them. The gate is held exclusively, and nothing has been forgotten
-    /// since this era.
+    /// Makes sure that the file is in chunks and that this session may change them. The gate is
+    /// held exclusively, and nothing has been forgotten since this era.
     pub(crate) async fn make_chunked(&self, inode: &OpenInode, era: u64) -> Result<Arc<Layout>> {
         self.finish_cut(inode).await?;
         let begun_before = {
@@ -159,7 +163,8 @@ impl Client {
         };
         if let Some(inline) = info.inline {
             if begun_before {
-                // What an earlier, failed move wrote must not show through holes of the content as it is now.
+                // What an earlier, failed move wrote must not show through holes of the content as
+                // it is now.
                 let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
                 inode.content.lock().still(inode.ino, era)?;
                 let cut = pin!(self.on_every_stripe(under, &layout, |_| StorageOp::Truncate { len: 0 }));
@@ -184,7 +189,8 @@ impl Client {
         if !inline.is_empty() {
             let buf = IoBuf::alloc(inline.len());
             buf.copy_from(0, inline);
-            // Durable, because the inline copy may be gone from disk before the next sync of the chunks.
+            // Durable, because the inline copy may be gone from disk before the next sync of the
+            // chunks.
             let how = ChunkWrite { path: Path::Cached, durable: true, lease: LeaseMode::Write };
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().still(inode.ino, under.era)?;
@@ -221,7 +227,8 @@ impl Client {
         match done {
             // It isn't inline, or somebody began to move it to chunks.
             Err(error) if error.errno == Errno::ERANGE => {
-                // Zeroing makes a chunk file longer. Where the file keeps its size, what is beyond its end is reserved instead.
+                // Zeroing makes a chunk file longer. Where the file keeps its size, what is beyond
+                // its end is reserved instead.
                 let keeps = mode & KEEP_SIZE != 0 && how == Allocate::Zero;
                 let inside = if keeps { range.intersect(ByteRange::new(0, size)) } else { range };
                 self.allocate_chunks(inode, how, inside).await?;
@@ -378,7 +385,8 @@ impl Client {
             match moved.await {
                 Ok(0) => break,
                 Ok(moved) => copied += moved as u64,
-                // What was copied before counts: only success tells the kernel that its cached pages are out of date.
+                // What was copied before counts: only success tells the kernel that its cached
+                // pages are out of date.
                 Err(_) if copied > 0 => break,
                 Err(error) => return Err(error),
             }

@@ -1,12 +1,15 @@
 //! What a session does that hears nothing of a metadata service any more.
 //!
-//! The service ends a session that it hasn't heard of for 15 s when somebody needs its leases. The session can't be told, so it has to
-//! stop by itself before: after a shorter silence nothing that it holds of that service counts any more, the kernel forgets all of it, and what is
-//! asked of the session about it waits until the service is heard of again, or for the patience of a request. When the partitions of a dead
-//! service are given to another, the session follows them there, and nothing waits any more.
+//! The service ends a session that it hasn't heard of for 15 s when somebody needs its leases. The
+//! session can't be told, so it has to stop by itself before: after a shorter silence nothing that
+//! it holds of that service counts any more, the kernel forgets all of it, and what is asked of the
+//! session about it waits until the service is heard of again, or for the patience of a request.
+//! When the partitions of a dead service are given to another, the session follows them there, and
+//! nothing waits any more.
 //!
-//! The silence is counted from when the last question was *sent* that got an answer: the service can't have heard of it earlier. Clocks
-//! of the two need not agree, only run at about the same speed.
+//! The silence is counted from when the last question was *sent* that got an answer: the service
+//! can't have heard of it earlier. Clocks of the two need not agree, only run at about the same
+//! speed.
 
 use crate::Client;
 use crate::fill::Pass;
@@ -20,17 +23,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result};
 
-/// Silence after which nothing is relied on: the service waits for 15 s, and the kernel needs a moment to forget.
+/// Silence after which nothing is relied on: the service waits for 15 s, and the kernel needs a
+/// moment to forget.
 const LIMIT: Duration = Duration::from_secs(12);
 /// How often the silence is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a request waits for the end of a silence that has lasted for longer than a request may wait: the service may just be back.
+/// How long a request waits for the end of a silence that has lasted for longer than a request may
+/// wait: the service may just be back.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
 /// Inodes that the kernel forgets side by side.
 const AT_ONCE: usize = 64;
-/// How long one keeps others waiting: a page of it that waits for the service keeps it from being forgotten, and there may be many such.
+/// How long one keeps others waiting: a page of it that waits for the service keeps it from being
+/// forgotten, and there may be many such.
 const PROMPT: Duration = Duration::from_millis(20);
-/// How long those are waited for in the end, all together. They are passed over then, since nobody can read those pages.
+/// How long those are waited for in the end, all together. They are passed over then, since nobody
+/// can read those pages.
 const FORGET_LIMIT: Duration = Duration::from_millis(500);
 
 /// Waiting for its end.
@@ -86,7 +93,8 @@ impl Client {
         inodes
     }
 
-    /// Has the kernel forget inodes. One that takes its time keeps no other from being forgotten; if there is a limit, such are waited for for so long.
+    /// Has the kernel forget inodes. One that takes its time keeps no other from being forgotten;
+    /// if there is a limit, such are waited for for so long.
     pub(crate) async fn forget_inodes(&self, inodes: &[InodeId], limit: Option<Duration>) {
         let forget = async |ino| {
             let inode = self.inodes.open(ino);
@@ -112,8 +120,8 @@ impl Client {
 
     /// Lets nothing pass of an inode while the service is silent that granted the lease on it.
     ///
-    /// Errors: `ETIMEDOUT` when it has been so for as long as a request may wait; the service's refusal, when it is silent only to this client; the
-    /// session's when that has ended.
+    /// Errors: `ETIMEDOUT` when it has been so for as long as a request may wait; the service's
+    /// refusal, when it is silent only to this client; the session's when that has ended.
     pub(crate) async fn while_silent(&self, ino: InodeId) -> Result<()> {
         if !self.leases.is_suspended(ino) {
             return Ok(());

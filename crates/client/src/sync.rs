@@ -1,7 +1,8 @@
 //! What was done is on disk.
 //!
-//! All targets are asked to put everything on disk, side by side. One that is gone must not hinder that if what it had is elsewhere, too: for data in
-//! mirrored groups it is enough that all members that count as good have it on disk, and one that doesn't answer loses that rank when its groups
+//! All targets are asked to put everything on disk, side by side. One that is gone must not hinder
+//! that if what it had is elsewhere, too: for data in mirrored groups it is enough that all members
+//! that count as good have it on disk, and one that doesn't answer loses that rank when its groups
 //! are asked for something that all of them have to do.
 
 use crate::access::Need;
@@ -21,11 +22,12 @@ use types::{
 };
 use wire::{LeaseMode, MetaOp, StorageOp, StorageRequest};
 
-/// How long a target of mirrored groups may take before they are asked instead: long enough for a disk to put much on it, and short beside a
-/// client's patience.
+/// How long a target of mirrored groups may take before they are asked instead: long enough for a
+/// disk to put much on it, and short beside a client's patience.
 const PATIENCE_WITH_MEMBERS: Duration = Duration::from_secs(3);
 
-/// Targets that are the only ones to have what this session has changed. Never fewer than there are: files move away.
+/// Targets that are the only ones to have what this session has changed. Never fewer than there
+/// are: files move away.
 #[derive(Default)]
 pub(crate) struct Singles(RwLock<BTreeSet<TargetId>>);
 
@@ -50,7 +52,8 @@ fn lost(what: &str) -> Error {
     Error::new(Errno::EIO, message).hint("write again what was written since the last sync that succeeded")
 }
 
-/// A change of a file's size, place or inline content on its way to the metadata service, until this is dropped. What isn't answered may have been made.
+/// A change of a file's size, place or inline content on its way to the metadata service, until
+/// this is dropped. What isn't answered may have been made.
 pub(crate) struct Noted(Arc<OpenInode>);
 
 impl Drop for Noted {
@@ -63,8 +66,9 @@ impl Client {
     /// Data, size and name of the file are on disk when this returns.
     ///
     /// # Errors
-    /// `EIO`, once for each handle, when something written before has gone with the power of storage services or of the metadata store. The cause,
-    /// once for each handle, when it was kept for a moment and could not be stored.
+    /// `EIO`, once for each handle, when something written before has gone with the power of
+    /// storage services or of the metadata store. The cause, once for each handle, when it was kept
+    /// for a moment and could not be stored.
     pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
         let _ = data_only;
         let inode = &handle.inode;
@@ -84,7 +88,8 @@ impl Client {
             let synced = layouts.iter().map(|layout| self.sync_stripes(inode, layout)).collect();
             rt::join_all(synced).await.into_iter().collect::<Result<()>>()?;
             let mut content = inode.content.lock();
-            // Under the lock that a change takes when it begins, which may count as the first one that isn't synced.
+            // Under the lock that a change takes when it begins, which may count as the first one
+            // that isn't synced.
             let has_lost = |since| layouts.iter().any(|layout| self.has_lost_any(layout, since));
             if content.unsynced.since().is_some_and(has_lost) {
                 content.unsynced.found_loss(self.verifiers.losses());
@@ -98,14 +103,15 @@ impl Client {
         handle.tell_loss()
     }
 
-    /// Size, place and inline content of a file are on disk when this returns. Notes when something of that had gone before, which the answer to
-    /// the sync tells.
+    /// Size, place and inline content of a file are on disk when this returns. Notes when something
+    /// of that had gone before, which the answer to the sync tells.
     pub(crate) async fn sync_shape(&self, inode: &OpenInode) -> Result<()> {
         self.report_progress(inode, false).await?;
         let changes = inode.content.lock().unsynced_names.unsynced_changes();
         self.sync_names(inode.ino.partition()).await?;
         let Some(changes) = changes else { return Ok(()) };
-        // Under the lock that a change takes when it begins, which may count as the first one that isn't synced.
+        // Under the lock that a change takes when it begins, which may count as the first one that
+        // isn't synced.
         let unsynced = &mut inode.content.lock().unsynced_names;
         if unsynced.since().is_some_and(|since| self.verifiers.has_lost_names(since)) {
             unsynced.found_loss(self.verifiers.losses());
@@ -129,8 +135,9 @@ impl Client {
         Some(Noted(inode))
     }
 
-    /// Syncs a file where it is, or where it was when it was changed: what was lost there before it moved is told by the answer. Of groups where it was and that
-    /// aren't there any more nobody answers.
+    /// Syncs a file where it is, or where it was when it was changed: what was lost there before it
+    /// moved is told by the answer. Of groups where it was and that aren't there any more nobody
+    /// answers.
     async fn sync_stripes(&self, inode: &OpenInode, layout: &Arc<Layout>) -> Result<()> {
         let under = Under::no_lease(inode.ino);
         if inode.content.lock().layout.as_ref() == Some(layout) {
@@ -174,7 +181,8 @@ impl Client {
         if self.verifiers.take_loss() { Err(lost("sync of everything")) } else { Ok(()) }
     }
 
-    /// After a sync of all targets: members of groups are synced one by one, and only groups know whether what that was to cover had gone before.
+    /// After a sync of all targets: members of groups are synced one by one, and only groups know
+    /// whether what that was to cover had gone before.
     async fn sync_changed_groups(&self) -> Result<()> {
         let groups = self.verifiers.take_changed_groups();
         let asked = groups.iter().map(|group| self.sync_group(*group));
@@ -235,7 +243,8 @@ impl Client {
     /// What was made, removed and renamed is on disk when this returns.
     ///
     /// # Errors
-    /// `EIO`, once, when the metadata store has lost its power, with which something of that may have gone.
+    /// `EIO`, once, when the metadata store has lost its power, with which something of that may
+    /// have gone.
     pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
         self.sync_names(ino.partition()).await?;
         if self.verifiers.take_loss_of_names() { Err(lost(&format!("directory {ino}"))) } else { Ok(()) }

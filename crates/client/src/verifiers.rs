@@ -1,21 +1,27 @@
 //! Whether what storage services have acknowledged is still there when it is synced.
 //!
-//! A write is in the memory of a storage service until it is synced. When all machines that have it lose their power, it is gone, and a sync afterwards finds
-//! nothing to do. Each answer to a change or a sync says by its verifier whether that happened since another one ([`wire::StorageReply::Done`]). Here the
-//! losses are counted that this session has heard of: a file with changes that aren't synced remembers how many there were before the first of them,
-//! and a sync of it fails if one has come since where the file has chunks. What was changed and synced before isn't concerned.
+//! A write is in the memory of a storage service until it is synced. When all machines that have it
+//! lose their power, it is gone, and a sync afterwards finds nothing to do. Each answer to a change
+//! or a sync says by its verifier whether that happened since another one
+//! ([`wire::StorageReply::Done`]). Here the losses are counted that this session has heard of: a
+//! file with changes that aren't synced remembers how many there were before the first of them, and
+//! a sync of it fails if one has come since where the file has chunks. What was changed and synced
+//! before isn't concerned.
 //!
-//! An answer under an old verifier may come after one under the new one. It counts as a loss, too, and the next one again: too many, and never too few.
+//! An answer under an old verifier may come after one under the new one. It counts as a loss, too,
+//! and the next one again: too many, and never too few.
 //!
-//! The metadata store has a verifier of its own, which metadata services tell. One that was heard before is no news: a service that has not asked the
-//! store since tells it, and has nothing there that it could have lost.
+//! The metadata store has a verifier of its own, which metadata services tell. One that was heard
+//! before is no news: a service that has not asked the store since tells it, and has nothing there
+//! that it could have lost.
 
 use crate::data::Keeper;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{GroupId, HashMap};
 
-/// Verifiers of the metadata store that are remembered: one for each loss of its power while the session lives.
+/// Verifiers of the metadata store that are remembered: one for each loss of its power while the
+/// session lives.
 const MAX_OF_NAMES: usize = 16;
 
 /// What was heard of each keeper of chunk files that this session has changed something of.
@@ -103,7 +109,8 @@ impl Verifiers {
         self.names.lock().lost_at > since
     }
 
-    /// Whether the metadata store has lost something of which nobody who syncs a directory has been told. Told once.
+    /// Whether the metadata store has lost something of which nobody who syncs a directory has been
+    /// told. Told once.
     pub(crate) fn take_loss_of_names(&self) -> bool {
         let mut names = self.names.lock();
         let is_news = names.told < names.lost_at;

@@ -1,4 +1,5 @@
-//! Extended attributes: stored ones, and those by which tools talk to the file system through any mount.
+//! Extended attributes: stored ones, and those by which tools talk to the file system through any
+//! mount.
 
 use crate::access::Need;
 use crate::{Client, unexpected};
@@ -10,7 +11,8 @@ use wire::{MetaOp, MetaReply, XattrMode};
 const ENTRY: &[u8] = b"weft.entry";
 /// File capabilities, which a write takes away.
 const CAPABILITY: &[u8] = b"security.capability";
-/// Written, on a file, by its owner: the scheme and pool that it is to move to, as JSON. Not listed.
+/// Written, on a file, by its owner: the scheme and pool that it is to move to, as JSON. Not
+/// listed.
 const MIGRATE: &[u8] = b"weft.migrate";
 /// Read: how far that is, as JSON. Not listed.
 const MIGRATION: &[u8] = b"weft.migration";
@@ -63,7 +65,8 @@ impl Client {
         if let Some(open) = &open {
             open.content.lock().bare = false;
         }
-        // The service takes them away when a session begins to write: a write after this is to begin anew.
+        // The service takes them away when a session begins to write: a write after this is to
+        // begin anew.
         let _alone = match &open {
             Some(open) if name == CAPABILITY => {
                 let alone = self.enter_alone(open, |_| Need::Alone).await?;

@@ -30,7 +30,8 @@ pub(crate) async fn check(
     missing(subject, tree, (&present, below), report).await
 }
 
-/// All stores whose chunk files are judged: a copy that is behind has some that are wrong, and will be put right.
+/// All stores whose chunk files are judged: a copy that is behind has some that are wrong, and will
+/// be put right.
 pub(crate) fn all_stores<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = (Seat, &'a Arc<Store>)> {
     let targets = subject.stores.iter().map(|(&target, store)| (Seat { target, group: None }, store));
     let copies = subject.copies.iter();
@@ -40,7 +41,8 @@ pub(crate) fn all_stores<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = (
     targets.chain(copies.filter(move |(seat, _)| is_judged(*seat)))
 }
 
-/// Where chunk files are that have names of their own: those of a target, or of its copy of a mirrored group.
+/// Where chunk files are that have names of their own: those of a target, or of its copy of a
+/// mirrored group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seat {
     /// The target.
@@ -121,7 +123,8 @@ impl ChunkFile<'_> {
                 self.length(&layout, stripe, orders, report).await?;
                 self.content(&layout, stripe, report).await
             }
-            // A write that moves a file from inline to chunks was interrupted; the restart removes the chunks.
+            // A write that moves a file from inline to chunks was interrupted; the restart removes
+            // the chunks.
             None if self.tree.writing.contains(&self.ino) => Ok(()),
             None => self.stray(orders, report).await,
         }
@@ -224,7 +227,8 @@ pub(crate) fn holds(map: &ClusterMap, group: GroupId, seat: Seat) -> bool {
     seats(map.group(group)).any(|(other, _)| other == seat)
 }
 
-/// Whether it is on record that a chunk file is to be deleted. A note under the name of a file that is gone has slots in it.
+/// Whether it is on record that a chunk file is to be deleted. A note under the name of a file that
+/// is gone has slots in it.
 pub(crate) fn is_doomed(map: &ClusterMap, tree: &Tree, seat: Seat, name: InodeId) -> bool {
     [name, name.of_chunk_file()].iter().any(|noted| {
         tree.doomed.get(noted).is_some_and(|doomed| {
@@ -251,9 +255,9 @@ pub(crate) fn in_lost_group(group: GroupId) -> String {
     format!("group {group} of its layout is lost: its target was removed")
 }
 
-/// Files whose chunk files are gone, or end before what was written to them. A chunk file may rightly be absent where the
-/// file has a hole: it has to be there if its length is known, or if the file has no holes (as much space allocated as it
-/// has bytes).
+/// Files whose chunk files are gone, or end before what was written to them. A chunk file may
+/// rightly be absent where the file has a hole: it has to be there if its length is known, or if
+/// the file has no holes (as much space allocated as it has bytes).
 async fn missing(
     subject: &Subject<'_>,
     tree: &Tree,
@@ -309,8 +313,8 @@ async fn missing(
     Ok(())
 }
 
-/// What a copy of a chunk file lacks. Where only the known length tells, a crash that the cluster hasn't seen to yet
-/// explains it.
+/// What a copy of a chunk file lacks. Where only the known length tells, a crash that the cluster
+/// hasn't seen to yet explains it.
 async fn lack(
     subject: &Subject<'_>,
     seat: Seat,

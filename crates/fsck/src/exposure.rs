@@ -1,7 +1,10 @@
-//! What would be lost, and what would be left with one copy, if a target, a node or a rack died at this moment.
+//! What would be lost, and what would be left with one copy, if a target, a node or a rack died at
+//! this moment.
 //!
-//! Counted from the metadata and the map: the bytes of a file are those of its length, so holes count as data. A member of a mirrored group counts when it
-//! is good. What is inline in the metadata is not counted: it goes with the node that keeps the metadata, and so does the way to everything else.
+//! Counted from the metadata and the map: the bytes of a file are those of its length, so holes
+//! count as data. A member of a mirrored group counts when it is good. What is inline in the
+//! metadata is not counted: it goes with the node that keeps the metadata, and so does the way to
+//! everything else.
 
 use crate::finding::Report;
 use crate::online::Online;
@@ -78,7 +81,8 @@ pub struct Exposure {
     pub at_risk_now: Amount,
     /// What has no good copy now.
     pub lost_now: Amount,
-    /// Files of which the lengths are more than what is allocated, or that are being written: of them the numbers are estimates.
+    /// Files of which the lengths are more than what is allocated, or that are being written: of
+    /// them the numbers are estimates.
     pub estimated_files: u64,
     /// Racks, then nodes, then targets; what loses most comes first.
     pub exposed: Vec<Exposed>,

@@ -1,13 +1,16 @@
-//! The offline check of a file system: names against inodes, link counts, orphans, chunk files against layouts, checksums.
+//! The offline check of a file system: names against inodes, link counts, orphans, chunk files
+//! against layouts, checksums.
 //!
-//! Works on a metadata store and targets that nobody serves. What a restart settles by itself (orphans, files that were being
-//! written, chunks that are yet to be deleted) is no damage and is left to it. Each finding says what it is about,
-//! the cause and the remedy. With repair, what can be put right is: names and records, chunk files of nobody, and content of which there is a good copy
-//! (`plan` says which that is). What no copy has is left as it is, unless the caller gives it up (`Orders::forget`): then it is told first, and reads as
-//! zeros afterwards.
+//! Works on a metadata store and targets that nobody serves. What a restart settles by itself
+//! (orphans, files that were being written, chunks that are yet to be deleted) is no damage and is
+//! left to it. Each finding says what it is about, the cause and the remedy. With repair, what can
+//! be put right is: names and records, chunk files of nobody, and content of which there is a good
+//! copy (`plan` says which that is). What no copy has is left as it is, unless the caller gives it
+//! up (`Orders::forget`): then it is told first, and reads as zeros afterwards.
 //!
-//! Copies of mirrored groups are checked each for itself, and against each other where nothing is noted that may differ. One that isn't good by the
-//! cluster map is brought in step when the cluster runs: that is no damage either, but said.
+//! Copies of mirrored groups are checked each for itself, and against each other where nothing is
+//! noted that may differ. One that isn't good by the cluster map is brought in step when the
+//! cluster runs: that is no damage either, but said.
 
 mod copies;
 mod data;
@@ -71,8 +74,8 @@ pub type Copies = BTreeMap<(TargetId, GroupId), Arc<Store>>;
 /// Why stores of mirrored groups can't be opened, by target and group.
 pub type Unopened = BTreeMap<(TargetId, GroupId), Error>;
 
-/// Opens what targets have of mirrored groups. To be closed before the targets are. The check reports
-/// those that can't be opened.
+/// Opens what targets have of mirrored groups. To be closed before the targets are. The check
+/// reports those that can't be opened.
 ///
 /// # Errors
 /// When the groups of a target can't be listed; nothing is open then.
@@ -104,12 +107,14 @@ pub type Witness<'a> = &'a dyn Fn(&Loss) -> Result<()>;
 pub struct Orders<'a> {
     /// Mend what can be mended.
     pub repair: bool,
-    /// Give up the content that no copy has, with `repair` only: it is told here before it becomes zeros.
+    /// Give up the content that no copy has, with `repair` only: it is told here before it becomes
+    /// zeros.
     pub forget: Option<Witness<'a>>,
-    /// Only what is at or below this path, which begins at the root of the file system. Chunk files of nobody are not looked for then.
+    /// Only what is at or below this path, which begins at the root of the file system. Chunk files
+    /// of nobody are not looked for then.
     pub below: Option<&'a str>,
-    /// With `repair`: chunk files of nobody are deleted, and not moved aside, and no copy is kept of
-    /// those that are cut.
+    /// With `repair`: chunk files of nobody are deleted, and not moved aside, and no copy is kept
+    /// of those that are cut.
     pub delete: bool,
     /// With `repair`: it is done although the metadata looks older than the chunk files.
     pub accept_loss: bool,
@@ -136,8 +141,8 @@ pub struct Loss {
 /// Checks everything that the orders are about.
 ///
 /// # Errors
-/// A store or target that can't be read at all, a path that isn't there; with an order to repair, metadata that looks older than the chunk
-/// files. Damage is no error: it is in the report.
+/// A store or target that can't be read at all, a path that isn't there; with an order to repair,
+/// metadata that looks older than the chunk files. Damage is no error: it is in the report.
 pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progress<'_>) -> Result<Report> {
     older::refuse(subject, orders, progress).await?;
     let (tree, mut report) = names_of(subject, orders, progress)?;
@@ -159,7 +164,8 @@ pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progres
     Ok(report)
 }
 
-/// Checks names and records alone: of a store that nobody serves, where the chunk files are elsewhere.
+/// Checks names and records alone: of a store that nobody serves, where the chunk files are
+/// elsewhere.
 ///
 /// # Errors
 /// As those of [`check`].
@@ -195,7 +201,8 @@ fn names_of(
     let mut tree = tree::Tree::read(subject, &mut report, progress)?;
     let fixes = names::check(subject, &mut tree, &mut report);
     match orders.below {
-        // Names belong together: what is wrong with those of the others isn't told, and isn't changed.
+        // Names belong together: what is wrong with those of the others isn't told, and isn't
+        // changed.
         Some(path) => report.findings.retain(|finding| is_below(&finding.object, path)),
         None if orders.repair => repair::apply(subject, &fixes, &mut report)?,
         None => {}

@@ -90,7 +90,8 @@ impl Local<'_> {
         Ok(lost)
     }
 
-    /// The stores of all members of a group; what one that isn't in step or isn't here has, nobody knows.
+    /// The stores of all members of a group; what one that isn't in step or isn't here has, nobody
+    /// knows.
     fn all_copies(&self, seat: Seat) -> Result<Vec<&Store>> {
         let Some(id) = seat.group else { return Ok(vec![self.store(seat)?]) };
         let group = self.0.map.group(id);
@@ -107,7 +108,8 @@ impl Local<'_> {
     }
 }
 
-/// Has a chunk file made of which nothing is there: what isn't copied yet is refused, also when this is cut short.
+/// Has a chunk file made of which nothing is there: what isn't copied yet is refused, also when
+/// this is cut short.
 async fn expect(from: &Store, to: &Store, name: InodeId, len: u64) -> Result<()> {
     let most = MAX_UNITS as u64 * BLOCK;
     for start in (0..len).step_by(most as usize) {

@@ -25,11 +25,13 @@ pub enum Discard {
 pub trait Targets {
     /// Length of a chunk file; 0 for one that isn't there.
     fn len(&self, seat: Seat, ino: InodeId) -> Later<'_, u64>;
-    /// Reads a range of a chunk file, which checks it against its checksums; a sum of what there is.
+    /// Reads a range of a chunk file, which checks it against its checksums; a sum of what there
+    /// is.
     fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, u32>;
     /// The chunk files there from one on, and where to go on.
     fn list(&self, seat: Seat, from: InodeId) -> Later<'_, (Vec<InodeId>, Option<InodeId>)>;
-    /// Makes the copy of a chunk file on the target `to` of the seat's group what it is at the seat: in a range, and in its length where the range reaches its end.
+    /// Makes the copy of a chunk file on the target `to` of the seat's group what it is at the
+    /// seat: in a range, and in its length where the range reaches its end.
     fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> Later<'_, ()>;
     /// Makes holes of what of a range is on no copy of the seat's group; what was lost.
     fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, Vec<ByteRange>>;

@@ -1,5 +1,5 @@
-//! Putting right what was found about the content of files: from a good copy where there is one. What no copy has is given up when the caller says so,
-//! and never otherwise.
+//! Putting right what was found about the content of files: from a good copy where there is one.
+//! What no copy has is given up when the caller says so, and never otherwise.
 
 use crate::data::{Seat, seats};
 use crate::finding::{Finding, Kind, Report};
@@ -10,7 +10,8 @@ use crate::{Loss, Orders};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{ByteRange, ClusterMap, Error, InodeId, Layout, MemberState, Result, TargetId};
 
-/// How often a chunk file is looked at: what differs in pieces that no copy has as a whole shows when the blocks are mended.
+/// How often a chunk file is looked at: what differs in pieces that no copy has as a whole shows
+/// when the blocks are mended.
 const ROUNDS: usize = 5;
 
 /// What a file's content depends on.
@@ -20,7 +21,8 @@ pub(crate) struct Content {
     pub(crate) size: u64,
     /// It has as much space as bytes, so that all its chunk files have to be there.
     pub(crate) is_dense: bool,
-    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is known.
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is
+    /// known.
     pub(crate) known: Vec<u64>,
 }
 
@@ -46,7 +48,8 @@ pub(crate) struct Mending<'a> {
     pub(crate) targets: &'a dyn Targets,
     pub(crate) map: &'a ClusterMap,
     pub(crate) orders: &'a Orders<'a>,
-    /// Whether a file's content depends yet on what it did when something was found about it, and nobody writes it.
+    /// Whether a file's content depends yet on what it did when something was found about it, and
+    /// nobody writes it.
     pub(crate) is_unchanged: &'a dyn Fn(InodeId, &Content) -> Result<bool>,
 }
 
@@ -78,7 +81,8 @@ enum Done {
 }
 
 impl Mending<'_> {
-    /// Mends the chunk files that findings are about. Findings about files that have changed since are taken back, and the files counted as pending.
+    /// Mends the chunk files that findings are about. Findings about files that have changed since
+    /// are taken back, and the files counted as pending.
     pub(crate) async fn run(&self, contents: &BTreeMap<InodeId, Content>, report: &mut Report) -> Result<()> {
         let found = report.findings.iter().filter(|finding| is_of_content(finding.kind) && !finding.repaired);
         let places: BTreeSet<(InodeId, usize)> = found.filter_map(|finding| finding.place).collect();

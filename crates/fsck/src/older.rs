@@ -1,7 +1,8 @@
 //! Whether the metadata is older than the chunk files.
 //!
-//! A file's inode number is given out before its first chunk file is made. A chunk file whose number the metadata hasn't given out yet belongs to a file that
-//! the metadata doesn't know any more: its store went back in time, or lost its end. What looks like nobody's then is user data.
+//! A file's inode number is given out before its first chunk file is made. A chunk file whose
+//! number the metadata hasn't given out yet belongs to a file that the metadata doesn't know any
+//! more: its store went back in time, or lost its end. What looks like nobody's then is user data.
 
 use crate::finding::Report;
 use crate::tree::Tree;

@@ -1,11 +1,15 @@
 //! The check of a file system that is being used.
 //!
-//! Names and inodes are checked as they were at one moment, so that nothing is half done there. Chunk files are asked for one after the
-//! other meanwhile, and go on changing. What looks wrong is only suspected, therefore: it counts when it still is after a second look,
-//! before and after which the file's record was the same and nobody was writing. A file that is never found at rest is counted as pending.
+//! Names and inodes are checked as they were at one moment, so that nothing is half done there.
+//! Chunk files are asked for one after the other meanwhile, and go on changing. What looks wrong is
+//! only suspected, therefore: it counts when it still is after a second look, before and after
+//! which the file's record was the same and nobody was writing. A file that is never found at rest
+//! is counted as pending.
 //!
-//! Content is mended by the services themselves, which look again at what they change and let nobody change it meanwhile. The record of a file is read again
-//! before each chunk file, and before anything is given up: who has changed, emptied or moved it meanwhile has made the finding worthless. Names are not changed.
+//! Content is mended by the services themselves, which look again at what they change and let
+//! nobody change it meanwhile. The record of a file is read again before each chunk file, and
+//! before anything is given up: who has changed, emptied or moved it meanwhile has made the finding
+//! worthless. Names are not changed.
 
 use crate::data::{LOST_GROUP_REMEDY, Seat, in_lost_group, seats};
 use crate::finding::{Finding, Kind, Report};
@@ -25,7 +29,8 @@ use types::{
 /// How often a suspect is looked at again.
 const LOOKS: usize = 5;
 
-/// How many rests there are at most until something of every group answers: after a crash its copies are seen to first, for which services wait for each other.
+/// How many rests there are at most until something of every group answers: after a crash its
+/// copies are seen to first, for which services wait for each other.
 const READY_RESTS: usize = 15;
 
 /// Findings that a report tells; it is sent as one message.
@@ -67,7 +72,8 @@ struct Wrong {
 /// Checks a cluster that is served. Without an order to repair nothing is changed.
 ///
 /// # Errors
-/// A metadata store that can't be read, a path that isn't there. Damage, and targets that don't answer, are in the report.
+/// A metadata store that can't be read, a path that isn't there. Damage, and targets that don't
+/// answer, are in the report.
 pub async fn check_online(cluster: &Online<'_>) -> Result<Report> {
     let mut report = Report::default();
     cluster.wait_until_ready().await?;
@@ -206,7 +212,8 @@ impl Online<'_> {
         Ok(wish.is_some() || self.map.targets.iter().any(|target| target.drain))
     }
 
-    /// Whether a file is as it was when something was found about its content, and nobody writes it.
+    /// Whether a file is as it was when something was found about its content, and nobody writes
+    /// it.
     fn is_unchanged(&self, ino: InodeId, content: &Content) -> Result<bool> {
         let now = self.read_file(ino)?;
         Ok(is_at_rest(&now, ino) && now.damaged.is_empty() && now.content(ino).as_ref() == Some(content))
@@ -227,7 +234,8 @@ impl Online<'_> {
         are_down
     }
 
-    /// Looks again at what was suspected: those that are in order leave, and so do those whose fault is certain now.
+    /// Looks again at what was suspected: those that are in order leave, and so do those whose
+    /// fault is certain now.
     async fn look_again(
         &self,
         suspects: &mut BTreeSet<InodeId>,
@@ -300,7 +308,8 @@ impl Online<'_> {
         wrong
     }
 
-    /// Tells what could not be looked at: of a mirrored group whose other copies could, it is no damage.
+    /// Tells what could not be looked at: of a mirrored group whose other copies could, it is no
+    /// damage.
     fn tell_unreachable(&self, unreachable: Unreachable, report: &mut Report) {
         let remedy = "start its node (weft node list), and check again";
         let mut told: BTreeSet<GroupId> = BTreeSet::new();

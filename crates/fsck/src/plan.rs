@@ -1,8 +1,10 @@
-//! What is to be done about the copies of one chunk file that aren't right: a pure function of what they look like.
+//! What is to be done about the copies of one chunk file that aren't right: a pure function of what
+//! they look like.
 //!
-//! Bytes that match their checksums are right. Where several copies do and are not the same, most votes win, and among as many the copy that comes first
-//! in the group, which is its primary's: nothing else tells them apart. A copy that has lost its end has less than another one, so the longest that
-//! is not longer than the file is taken to be right.
+//! Bytes that match their checksums are right. Where several copies do and are not the same, most
+//! votes win, and among as many the copy that comes first in the group, which is its primary's:
+//! nothing else tells them apart. A copy that has lost its end has less than another one, so the
+//! longest that is not longer than the file is taken to be right.
 
 use std::collections::BTreeMap;
 use types::{ByteRange, TargetId};
@@ -41,7 +43,8 @@ pub(crate) struct Lengths {
     pub(crate) known: u64,
 }
 
-/// What to do next; nothing when the copies are right. To be asked again when it is done: what differs within pieces that no copy has as a whole shows only then.
+/// What to do next; nothing when the copies are right. To be asked again when it is done: what
+/// differs within pieces that no copy has as a whole shows only then.
 pub(crate) fn steps(copies: &[(TargetId, Looked)], lengths: Lengths) -> Vec<Step> {
     let Lengths { expected, needed, known } = lengths;
     let Some((first, reference)) = copies.first() else { return Vec::new() };
@@ -202,7 +205,8 @@ mod tests {
 
     #[test]
     fn whatever_is_damaged_nothing_goes_that_some_copy_has() {
-        // Every combination of damage of two blocks in each of two pieces, on two and on three copies.
+        // Every combination of damage of two blocks in each of two pieces, on two and on three
+        // copies.
         for copies in [2usize, 3] {
             for damage in 0..1u32 << (4 * copies) {
                 let copy = |n: usize| {

@@ -1,8 +1,10 @@
 //! Chunk files that belong to no file, in a cluster that is being used.
 //!
-//! A file's inode is on disk before its first chunk file is made, and outlasts the last one: its own record, or the note of what is to be deleted. So
-//! a chunk file that was there before the metadata was looked at, that nothing in it stands for, and that is there yet, is nobody's for good: inode numbers
-//! are never given out twice. Not so where records can't be read: they may be what stands for it. And one whose file is there, and is just moving, is told of and left.
+//! A file's inode is on disk before its first chunk file is made, and outlasts the last one: its
+//! own record, or the note of what is to be deleted. So a chunk file that was there before the
+//! metadata was looked at, that nothing in it stands for, and that is there yet, is nobody's for
+//! good: inode numbers are never given out twice. Not so where records can't be read: they may be
+//! what stands for it. And one whose file is there, and is just moving, is told of and left.
 
 use crate::data::{Seat, is_doomed, seats, stripe_of};
 use crate::finding::{Finding, Kind, Report};

@@ -67,7 +67,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// What is stored now of one file, and of what is to be deleted under the name of one of its chunk files.
+    /// What is stored now of one file, and of what is to be deleted under the name of one of its
+    /// chunk files.
     ///
     /// # Errors
     /// A store that can't be read. Records that can't be decoded are among the damaged ones.
@@ -114,7 +115,8 @@ impl Tree {
         }
     }
 
-    /// Takes a record of the partition that belongs to no inode. What others keep there is theirs to judge.
+    /// Takes a record of the partition that belongs to no inode. What others keep there is theirs
+    /// to judge.
     fn take_global(&mut self, key: &Bytes, _value: Bytes) -> Result<(), String> {
         match keys::decode_key(key) {
             None | Some(Key::Owner(_) | Key::Operation { .. } | Key::Session(_)) => Ok(()),
@@ -211,7 +213,8 @@ impl Tree {
         format!("/{}", names.join("/"))
     }
 
-    /// Whether a file has as much space as bytes, so that it has no holes in which chunk files may rightly be absent.
+    /// Whether a file has as much space as bytes, so that it has no holes in which chunk files may
+    /// rightly be absent.
     pub(crate) fn is_dense(&self, ino: InodeId) -> bool {
         self.inode(ino).is_some_and(|inode| inode.blocks.saturating_mul(512) >= inode.size)
     }
@@ -275,7 +278,8 @@ impl Tree {
     }
 }
 
-/// The parts of a file that a range of one of its chunk files holds, in file order; bytes beyond the file's end are left out.
+/// The parts of a file that a range of one of its chunk files holds, in file order; bytes beyond
+/// the file's end are left out.
 pub(crate) fn file_ranges(layout: &Layout, stripe: usize, local: ByteRange, size: u64) -> Vec<ByteRange> {
     let chunk_size = layout.chunk_size as u64;
     let mut ranges: Vec<ByteRange> = Vec::new();

@@ -1,13 +1,15 @@
 //! What the program that waits for an answer is doing, where that tells what the answer is for.
 //!
-//! Before a program adds or removes a name, the kernel checks whether it may, and asks for the attributes of the directory: once for the way to
-//! it and once for the change, if they may not be kept (Linux `fs/fuse/dir.c`, `fuse_permission`). The question is the same as that of
-//! `stat(2)`, which has to tell the latest times. But a program that is inside `openat(2)` sees nothing of a directory's attributes: to it they are
-//! permissions, and those may be known here when the rest isn't. `/proc/PID/syscall` says which call a thread is in, and it stays in that
-//! until it is answered.
+//! Before a program adds or removes a name, the kernel checks whether it may, and asks for the
+//! attributes of the directory: once for the way to it and once for the change, if they may not be
+//! kept (Linux `fs/fuse/dir.c`, `fuse_permission`). The question is the same as that of `stat(2)`,
+//! which has to tell the latest times. But a program that is inside `openat(2)` sees nothing of a
+//! directory's attributes: to it they are permissions, and those may be known here when the rest
+//! isn't. `/proc/PID/syscall` says which call a thread is in, and it stays in that until it is
+//! answered.
 //!
-//! What is not seen (a thread of another name space of processes, one that runs, one that a ring works for, a `/proc` that tells nothing) counts as a
-//! question for everything.
+//! What is not seen (a thread of another name space of processes, one that runs, one that a ring
+//! works for, a `/proc` that tells nothing) counts as a question for everything.
 
 use parking_lot::Mutex;
 use std::fs::File;
@@ -15,14 +17,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use types::HashMap;
 
-/// Threads whose file in `/proc` is kept open: opening it takes longer than reading it, and a program makes many files. Beyond it all are closed.
+/// Threads whose file in `/proc` is kept open: opening it takes longer than reading it, and a
+/// program makes many files. Beyond it all are closed.
 const MAX_OPEN: usize = 128;
 
 /// Longer than any line of `/proc/PID/syscall` (nine numbers). Bytes.
 const LINE_BYTES: usize = 256;
 
-/// Calls that open, add or remove names, and tell a program nothing of the attributes of a directory. A program of another architecture (32 bits) has
-/// other numbers: those that mean `stat(2)` there are left out, like `rmdir(2)`.
+/// Calls that open, add or remove names, and tell a program nothing of the attributes of a
+/// directory. A program of another architecture (32 bits) has other numbers: those that mean
+/// `stat(2)` there are left out, like `rmdir(2)`.
 #[cfg(target_arch = "x86_64")]
 const CHANGES_OF_NAMES: &[libc::c_long] = &[
     libc::SYS_open,
@@ -55,12 +59,14 @@ const CHANGES_OF_NAMES: &[libc::c_long] = &[
 /// Threads that have asked.
 #[derive(Default)]
 pub(crate) struct Callers {
-    /// `/proc/PID/syscall` of each. One of a thread that has ended says so, whoever has its number now.
+    /// `/proc/PID/syscall` of each. One of a thread that has ended says so, whoever has its number
+    /// now.
     open: Mutex<HashMap<u32, Arc<File>>>,
 }
 
 impl Callers {
-    /// True when a thread that waits for an answer surely wants to know of a directory just what it may do there.
+    /// True when a thread that waits for an answer surely wants to know of a directory just what it
+    /// may do there.
     pub fn change_names(&self, pid: u32) -> bool {
         // 0: it is in another name space of processes.
         pid != 0 && self.call_of(pid).is_some_and(|number| CHANGES_OF_NAMES.contains(&number))
@@ -90,8 +96,9 @@ fn read(file: &File) -> Option<Vec<u8>> {
     Some(line)
 }
 
-/// The number of the call in a line `number argument{6} stack-pointer program-counter`. `running` and `-1` are no call; a thread of the kernel's
-/// that works for a program has the number of some call of that, but no stack.
+/// The number of the call in a line `number argument{6} stack-pointer program-counter`. `running`
+/// and `-1` are no call; a thread of the kernel's that works for a program has the number of some
+/// call of that, but no stack.
 fn call_in(line: &[u8]) -> Option<libc::c_long> {
     let words: Vec<&str> = std::str::from_utf8(line).ok()?.split_ascii_whitespace().collect();
     let [number, _, _, _, _, _, _, stack, counter] = words[..] else { return None };
@@ -116,7 +123,8 @@ mod tests {
         assert_eq!(call_in(b""), None);
     }
 
-    /// A thread that waits for the other end of a pipe to be opened is inside of the call that opens it.
+    /// A thread that waits for the other end of a pipe to be opened is inside of the call that
+    /// opens it.
     #[test]
     fn a_thread_that_opens_is_told_from_one_that_waits_and_from_one_that_has_ended() {
         let base = std::env::temp_dir().join(format!("weft-callers-{}", std::process::id()));

@@ -4,19 +4,21 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use types::Errno;
 
-/// Independent parts of the table; a core opens files in its own part, so that cores don't meet in one lock.
+/// Independent parts of the table; a core opens files in its own part, so that cores don't meet in
+/// one lock.
 const SHARDS: usize = 64;
 const SHARD_BITS: u32 = SHARDS.trailing_zeros();
 /// Bits of a place within a shard.
 const PLACE_BITS: u32 = 26;
-/// Open files per shard; beyond it opens fail with `ENFILE`. Far above any real limit of processes, and a bound for the memory.
+/// Open files per shard; beyond it opens fail with `ENFILE`. Far above any real limit of processes,
+/// and a bound for the memory.
 const MAX_FILES_PER_SHARD: usize = 1 << 20;
 const _: () = assert!(MAX_FILES_PER_SHARD <= 1 << PLACE_BITS && SHARD_BITS + PLACE_BITS == 32);
 
 /// The table of open files.
 ///
-/// A number is made of shard, place and generation, so that the number of a closed file never means another one (until a place
-/// has been reused four billion times).
+/// A number is made of shard, place and generation, so that the number of a closed file never means
+/// another one (until a place has been reused four billion times).
 pub struct Handles<T> {
     shards: Vec<RwLock<Shard<T>>>,
 }

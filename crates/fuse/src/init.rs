@@ -3,22 +3,25 @@
 use crate::abi::{self, InitIn, InitOut, init::*};
 use types::{Errno, Error};
 
-/// Largest READ and WRITE, in bytes: 256 pages, the kernel's default limit (`/proc/sys/fs/fuse/max_pages_limit`).
+/// Largest READ and WRITE, in bytes: 256 pages, the kernel's default limit
+/// (`/proc/sys/fs/fuse/max_pages_limit`).
 pub const MAX_IO: usize = 1 << 20;
 /// Largest READ and WRITE for a kernel that can't be told a number of pages, in bytes.
 const MAX_IO_OLD: usize = 32 * PAGE;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Requests in the background (read-ahead, asynchronous I/O) that may be under way at a time; the kernel's own 12 starve deep queues.
+/// Requests in the background (read-ahead, asynchronous I/O) that may be under way at a time; the
+/// kernel's own 12 starve deep queues.
 const MAX_BACKGROUND: u16 = 256;
 /// Background requests from which on the kernel calls the mount congested.
 const CONGESTION: u16 = MAX_BACKGROUND / 4 * 3;
 /// Read-ahead, bytes; in effect through the `read_ahead_kb` that the mount sets.
 pub const READ_AHEAD: u32 = 4 << 20;
 
-/// What weft uses where the kernel has it. Not among them, on purpose: `WRITEBACK_CACHE`, since acknowledged writes must survive the
-/// death of this process and the size is this side's to know; `NO_EXPORT_SUPPORT`, since file handles work; `ATOMIC_O_TRUNC`, with
-/// which the kernel has a file cut before it looks whether the open must fail, as that of a running program must.
+/// What weft uses where the kernel has it. Not among them, on purpose: `WRITEBACK_CACHE`, since
+/// acknowledged writes must survive the death of this process and the size is this side's to know;
+/// `NO_EXPORT_SUPPORT`, since file handles work; `ATOMIC_O_TRUNC`, with which the kernel has a file
+/// cut before it looks whether the open must fail, as that of a running program must.
 const WANTED: u64 = ASYNC_READ
     | POSIX_LOCKS
     | EXPORT_SUPPORT
@@ -68,8 +71,8 @@ impl Agreement {
         self.flags & DIRECT_IO_ALLOW_MMAP != 0
     }
 
-    /// True if views of the mount may have their ids mapped: only requests that make an inode
-    /// come with ids then, which are mapped already.
+    /// True if views of the mount may have their ids mapped: only requests that make an inode come
+    /// with ids then, which are mapped already.
     pub fn maps_ids(&self) -> bool {
         self.flags & ALLOW_IDMAP != 0
     }
@@ -109,7 +112,8 @@ pub struct Wish {
 /// Answers an INIT.
 ///
 /// # Errors
-/// `EPROTO` for a kernel that is too old, `EOPNOTSUPP` for one that can't map the ids of FUSE mounts.
+/// `EPROTO` for a kernel that is too old, `EOPNOTSUPP` for one that can't map the ids of FUSE
+/// mounts.
 pub fn negotiate(request: &InitIn, wish: Wish) -> Result<Handshake, Error> {
     if request.major > abi::MAJOR {
         return Ok(Handshake::AskAgain(InitOut {
@@ -132,7 +136,8 @@ pub fn negotiate(request: &InitIn, wish: Wish) -> Result<Handshake, Error> {
         wanted |= ALLOW_IDMAP;
     }
     wanted &= match wish.is_shared {
-        // A directory that is opened without a request has its listing kept by the kernel, which looks at the times that it knows and asks nobody.
+        // A directory that is opened without a request has its listing kept by the kernel, which
+        // looks at the times that it knows and asks nobody.
         true => !NO_OPENDIR_SUPPORT,
         // No other machine has to know of locks. The kernel keeps them itself then, and need not
         // tell of a close for their sake.

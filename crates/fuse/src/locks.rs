@@ -1,5 +1,5 @@
-//! What this side remembers of locks: who waits for one, and who holds byte-range locks. The locks themselves are the metadata
-//! service's.
+//! What this side remembers of locks: who waits for one, and who holds byte-range locks. The locks
+//! themselves are the metadata service's.
 
 use client::Cancel;
 use parking_lot::Mutex;
@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{Errno, HashMap, InodeId, Result};
 use wire::LockOwner;
 
-/// Interrupts remembered for requests that have yet to begin their wait. An interrupt overtakes its request by microseconds, so
-/// that a few would do; the rest is for interrupts of requests that never wait, which nobody picks up.
+/// Interrupts remembered for requests that have yet to begin their wait. An interrupt overtakes its
+/// request by microseconds, so that a few would do; the rest is for interrupts of requests that
+/// never wait, which nobody picks up.
 const MAX_EARLY_INTERRUPTS: usize = 1024;
 /// Pairs of file and owner that hold byte-range locks; beyond it locking fails with `ENOLCK`.
 const MAX_HOLDERS: usize = 1 << 20;
@@ -28,7 +29,8 @@ struct InterruptState {
 }
 
 impl Interrupts {
-    /// Registers the wait of a request; one that was interrupted already comes cancelled. Drop the guard when the wait is over.
+    /// Registers the wait of a request; one that was interrupted already comes cancelled. Drop the
+    /// guard when the wait is over.
     pub fn register(&self, unique: u64) -> Waiting<'_> {
         let cancel = Cancel::default();
         let mut state = self.state.lock();
@@ -43,7 +45,8 @@ impl Interrupts {
         Waiting { interrupts: self, unique, cancel }
     }
 
-    /// An INTERRUPT arrived. Requests are numbered once, so one that is over already is never met again.
+    /// An INTERRUPT arrived. Requests are numbered once, so one that is over already is never met
+    /// again.
     pub fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         if let Some(cancel) = state.waiting.get(&unique).cloned() {

@@ -43,7 +43,8 @@ impl Mount {
         if how.allow_other {
             options.push_str(",allow_other");
         }
-        // Device nodes and setuid programs work as on a local file system: only root can make this mount.
+        // Device nodes and setuid programs work as on a local file system: only root can make this
+        // mount.
         let flags = if how.read_only { libc::MS_RDONLY } else { 0 };
         sys::mount(&how.source, &mountpoint, FS_TYPE, flags, &options)
             .map_err(|e| mount_error(&mountpoint, &e))?;
@@ -77,8 +78,9 @@ impl Mount {
         }
     }
 
-    /// Unmounts; a mount that is in use disappears from the tree now and ends with its last user. One that somebody else has
-    /// unmounted is left alone, and so is whatever has been mounted in its place.
+    /// Unmounts; a mount that is in use disappears from the tree now and ends with its last user.
+    /// One that somebody else has unmounted is left alone, and so is whatever has been mounted in
+    /// its place.
     pub fn unmount(&self) -> io::Result<()> {
         if !self.is_in_place() {
             return Ok(());
@@ -93,7 +95,8 @@ impl Mount {
         }
     }
 
-    /// Removes what is left of a mount whose connection has ended. Nothing is left after an orderly end.
+    /// Removes what is left of a mount whose connection has ended. Nothing is left after an orderly
+    /// end.
     pub fn remove_remains(&self) {
         if self.is_in_place() {
             // It may go in between; there is nobody to tell.
@@ -101,7 +104,8 @@ impl Mount {
         }
     }
 
-    /// Without a number the mount was never found in the mount table; then whatever is there passes for it.
+    /// Without a number the mount was never found in the mount table; then whatever is there passes
+    /// for it.
     fn is_in_place(&self) -> bool {
         self.number.is_none() || device_number(&self.mountpoint) == self.number
     }

@@ -1,16 +1,19 @@
 //! Telling the kernel to forget.
 //!
-//! Threads of their own do it: invalidating waits for pages that a request on some core may be filling, so that a core that did it itself
-//! could wait for itself.
+//! Threads of their own do it: invalidating waits for pages that a request on some core may be
+//! filling, so that a core that did it itself could wait for itself.
 //!
 //! # Names
 //!
-//! The kernel can be told to forget one name at a time, but that takes the lock of the directory, which a change under way in it holds
-//! until it is answered; and two clients that change one directory would wait for each other's changes. So names are forgotten all at once: the
-//! kernel stamps every name with the number of an epoch, read before it asks for the name, and a notification begins the next one. That takes
-//! no lock, and an answer that is still on its way can't bring back a name that is out of date. The price is one question for
-//! each name that is used afterwards, which is why [`Names`] notes in which epoch a directory's names were last handed out: most recalls of
-//! directories need no notification. Kernels without epochs (before Linux 6.16) get no name to keep where other clients may change it.
+//! The kernel can be told to forget one name at a time, but that takes the lock of the directory,
+//! which a change under way in it holds until it is answered; and two clients that change one
+//! directory would wait for each other's changes. So names are forgotten all at once: the kernel
+//! stamps every name with the number of an epoch, read before it asks for the name, and a
+//! notification begins the next one. That takes no lock, and an answer that is still on its way
+//! can't bring back a name that is out of date. The price is one question for each name that is
+//! used afterwards, which is why [`Names`] notes in which epoch a directory's names were last
+//! handed out: most recalls of directories need no notification. Kernels without epochs (before
+//! Linux 6.16) get no name to keep where other clients may change it.
 
 use crate::abi::{self, NotifyInvalInode, OutHeader, bytes_of};
 use crate::sys;
@@ -22,19 +25,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, HashMap, InodeId};
 
-/// Threads that tell the kernel where it has to be told often: one inode whose pages are busy doesn't hold up the others.
+/// Threads that tell the kernel where it has to be told often: one inode whose pages are busy
+/// doesn't hold up the others.
 pub const THREADS: usize = 4;
-/// Threads that come to help while all of those wait for pages, at most. Reads may wait for a service until the kernel has forgotten other inodes, and
-/// there are as many of them as programs read. Each costs some KiB.
+/// Threads that come to help while all of those wait for pages, at most. Reads may wait for a
+/// service until the kernel has forgotten other inodes, and there are as many of them as programs
+/// read. Each costs some KiB.
 const MAX_HELPERS: usize = 256;
-/// How long nothing may move before another one comes: to forget takes microseconds, unless it waits for a page.
+/// How long nothing may move before another one comes: to forget takes microseconds, unless it
+/// waits for a page.
 const STUCK: Duration = Duration::from_millis(20);
 /// How long one stays that has nothing to do.
 const SPARE_TIME: Duration = Duration::from_secs(10);
-/// Directories that are remembered with their epoch. Beyond it all count as handed out in the last epoch.
+/// Directories that are remembered with their epoch. Beyond it all count as handed out in the last
+/// epoch.
 const MAX_DIRECTORIES: usize = 65536;
 
-/// The queue between those who know of a change and the threads that tell the kernel. Those who wait bound it.
+/// The queue between those who know of a change and the threads that tell the kernel. Those who
+/// wait bound it.
 #[derive(Default)]
 pub struct Notifier {
     state: Mutex<State>,
@@ -70,8 +78,8 @@ struct Forget {
 }
 
 impl Notifier {
-    /// Lets the kernel forget attributes, cached data but for some pages (in ascending order and apart from each other) and, of a directory, names. What is
-    /// returned is set when it has.
+    /// Lets the kernel forget attributes, cached data but for some pages (in ascending order and
+    /// apart from each other) and, of a directory, names. What is returned is set when it has.
     pub fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Arc<Event> {
         let done = Arc::new(Event::new());
         let mut state = self.state.lock();
@@ -108,7 +116,8 @@ impl Notifier {
         self.work(&|what| self.tell(device, what), None);
     }
 
-    /// The work of the thread that gets others to help when all wait for pages: runs until [`Notifier::end`].
+    /// The work of the thread that gets others to help when all wait for pages: runs until
+    /// [`Notifier::end`].
     pub fn keep_up(&self, device: &OwnedFd) {
         self.get_help(&|what| self.tell(device, what));
     }
@@ -118,8 +127,8 @@ impl Notifier {
             // EINVAL from a kernel without epochs, which was given no names to keep.
             let _ = sys::write(device.as_raw_fd(), bytes_of(&next_epoch()));
         }
-        // ENOENT: the kernel doesn't know the inode (any more), so there is nothing to forget. Other errors mean the end of
-        // the connection, which the transport notices.
+        // ENOENT: the kernel doesn't know the inode (any more), so there is nothing to forget.
+        // Other errors mean the end of the connection, which the transport notices.
         for message in invalidations(what) {
             let _ = sys::write(device.as_raw_fd(), &message);
         }
@@ -220,7 +229,8 @@ struct Epochs {
 }
 
 impl Names {
-    /// To be noted before the lease is looked at under which the names are handed out: a recall that comes in between finds the note.
+    /// To be noted before the lease is looked at under which the names are handed out: a recall
+    /// that comes in between finds the note.
     fn hand_out(&self, dir: InodeId) {
         let mut epochs = self.epochs.lock();
         let now = epochs.now;
@@ -231,9 +241,11 @@ impl Names {
         epochs.handed_out.insert(dir, now);
     }
 
-    /// True when the kernel may have names of the directory in this epoch, which then is over: the kernel is to be told.
+    /// True when the kernel may have names of the directory in this epoch, which then is over: the
+    /// kernel is to be told.
     ///
-    /// The count goes first: names that are asked for before the kernel knows count to the new epoch, and are forgotten once too often.
+    /// The count goes first: names that are asked for before the kernel knows count to the new
+    /// epoch, and are forgotten once too often.
     fn begin_epoch_without(&self, dir: InodeId) -> bool {
         let mut epochs = self.epochs.lock();
         let last = epochs.handed_out.remove(&dir).max(epochs.forgotten);
@@ -243,8 +255,10 @@ impl Names {
     }
 }
 
-/// The messages, one for each range between the pages that are left out: no request (`unique` 0), the code in place of the error. The last one has the rest
-/// of the file, which is length 0. Each is of the attributes, too; where all pages are left out, one is of those alone, which is an offset below 0.
+/// The messages, one for each range between the pages that are left out: no request (`unique` 0),
+/// the code in place of the error. The last one has the rest of the file, which is length 0. Each
+/// is of the attributes, too; where all pages are left out, one is of those alone, which is an
+/// offset below 0.
 fn invalidations(what: &Forget) -> impl Iterator<Item = Invalidation> {
     let is_whole = what.except.iter().any(|range| range.start == 0 && range.end == u64::MAX);
     let attributes = is_whole.then(|| invalidation(NotifyInvalInode { ino: what.ino.0, off: -1, len: 0 }));

@@ -5,8 +5,8 @@ use client::Known;
 use rt::IoBuf;
 use types::{Attr, InodeId, Timestamp};
 
-/// For how long the kernel may trust names, absent names and attributes under a lease, in seconds: for ever (136 years). It is told when the
-/// lease ends.
+/// For how long the kernel may trust names, absent names and attributes under a lease, in seconds:
+/// for ever (136 years). It is told when the lease ends.
 pub const TRUST_SECS: u64 = u32::MAX as u64;
 
 /// How long the kernel may trust what is trusted here, or isn't.
@@ -14,8 +14,8 @@ fn validity(trusted: bool) -> u64 {
     if trusted { TRUST_SECS } else { 0 }
 }
 
-/// `st_blksize`, in bytes. Programs that buffer by it (stdio) send one request per buffer; below 128 KiB the allocator
-/// still serves such a buffer from its heap.
+/// `st_blksize`, in bytes. Programs that buffer by it (stdio) send one request per buffer; below
+/// 128 KiB the allocator still serves such a buffer from its heap.
 pub const PREFERRED_IO_SIZE: u32 = 64 * 1024;
 
 /// `stx_mask`: the basic attributes and the birth time.
@@ -62,7 +62,8 @@ pub fn entry(known: &Known) -> abi::EntryOut {
     }
 }
 
-/// A name that doesn't exist: the kernel remembers that if it is trusted, and forgets it when it makes the name.
+/// A name that doesn't exist: the kernel remembers that if it is trusted, and forgets it when it
+/// makes the name.
 pub fn absent_entry(trusted: bool) -> abi::EntryOut {
     abi::EntryOut { entry_valid: validity(trusted), ..Default::default() }
 }
@@ -132,8 +133,8 @@ impl<'a> DirWriter<'a> {
         DirWriter { out, limit: size.min(out.len()), at: 0, plus }
     }
 
-    /// Adds an entry; false, and nothing added, when it doesn't fit. READDIRPLUS tells `attr` too; without it the
-    /// kernel takes the name only.
+    /// Adds an entry; false, and nothing added, when it doesn't fit. READDIRPLUS tells `attr` too;
+    /// without it the kernel takes the name only.
     pub fn push(&mut self, listed: &Listed<'_>, attr: Option<&Known>) -> bool {
         let head = if self.plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();
         let end = self.at + (head + listed.name.len()).next_multiple_of(8);
@@ -216,7 +217,8 @@ mod tests {
 
     #[test]
     fn device_numbers_follow_the_kernel() {
-        // new_encode_dev(major 259, minor 65537) = (minor & 0xff) | major << 8 | (minor & !0xff) << 12.
+        // new_encode_dev(major 259, minor 65537) = (minor & 0xff) | major << 8 | (minor & !0xff) <<
+        // 12.
         let dev = (65537 & 0xff) | 259 << 8 | (65537 & !0xff) << 12;
         assert_eq!((device_major(dev), device_minor(dev)), (259, 65537));
     }

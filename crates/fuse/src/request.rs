@@ -1,5 +1,5 @@
-//! Requests as values: bytes of the kernel in, a checked [`Operation`] out. Pure, and total: whatever the bytes are, the answer
-//! is an operation or an errno.
+//! Requests as values: bytes of the kernel in, a checked [`Operation`] out. Pure, and total:
+//! whatever the bytes are, the answer is an operation or an errno.
 
 use crate::abi::{self, InHeader, Opcode, Pod};
 use rt::IoBuf;
@@ -12,7 +12,8 @@ pub const XATTR_NAME_MAX: usize = 255;
 /// Longest target of a symlink, in bytes (`PATH_MAX` without its NUL).
 pub const SYMLINK_MAX: usize = 4095;
 
-/// Stands for the number of a process that isn't seen from here: beyond what the kernel gives (2^22).
+/// Stands for the number of a process that isn't seen from here: beyond what the kernel gives
+/// (2^22).
 const UNSEEN: u32 = i32::MAX as u32;
 
 /// A request as a transport delivers it.
@@ -23,13 +24,14 @@ pub struct Request {
     pub args: IoBuf,
     /// What follows it: names, values, the data of a write.
     pub data: IoBuf,
-    /// Takes the body of the reply; page-aligned. May overlap `args` and `data`, so it is written last.
+    /// Takes the body of the reply; page-aligned. May overlap `args` and `data`, so it is written
+    /// last.
     pub out: IoBuf,
 }
 
 impl Request {
-    /// Who asks. A process that isn't seen from here (of a container with its own numbers, say) gets a number that none has: 0 stands for
-    /// the client itself.
+    /// Who asks. A process that isn't seen from here (of a container with its own numbers, say)
+    /// gets a number that none has: 0 stands for the client itself.
     pub fn credentials(&self) -> Credentials {
         let pid = if self.header.pid == 0 { UNSEEN } else { self.header.pid };
         Credentials { uid: self.header.uid, gid: self.header.gid, pid }
@@ -46,7 +48,8 @@ impl Request {
     }
 }
 
-/// Length of the struct that an operation starts with, where the layout is one run of bytes (`/dev/fuse`).
+/// Length of the struct that an operation starts with, where the layout is one run of bytes
+/// (`/dev/fuse`).
 pub fn args_len(opcode: u32) -> usize {
     use Opcode::*;
     let Some(op) = Opcode::from_number(opcode) else { return 0 };
@@ -262,7 +265,8 @@ pub enum OneWay {
 }
 
 impl OneWay {
-    /// The one-way request with this header and body; `None` for everything that wants a reply. A body cut short loses what is missing.
+    /// The one-way request with this header and body; `None` for everything that wants a reply. A
+    /// body cut short loses what is missing.
     pub fn decode(header: &InHeader, body: &[u8]) -> Option<OneWay> {
         match Opcode::from_number(header.opcode)? {
             Opcode::Forget => {

@@ -26,13 +26,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use types::{ByteRange, Credentials, Errno, Error, InodeId, Result};
 
-/// How long an unmount waits for users of a busy mount and for running requests before it aborts the connection.
+/// How long an unmount waits for users of a busy mount and for running requests before it aborts
+/// the connection.
 const UNMOUNT_GRACE: Duration = Duration::from_secs(10);
-/// How long it waits after that. Threads that haven't ended by then are stuck outside of this crate, and are left behind.
+/// How long it waits after that. Threads that haven't ended by then are stuck outside of this
+/// crate, and are left behind.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 /// Of the requests that fail within this time, one is told of.
 const FAULT_INTERVAL: Duration = Duration::from_secs(1);
-/// The kernel forgets within so long unless a page is being read or written: a request that waits longer mustn't keep others from being taken.
+/// The kernel forgets within so long unless a page is being read or written: a request that waits
+/// longer mustn't keep others from being taken.
 const PROMPT: Duration = Duration::from_millis(20);
 /// The kernel refuses smaller reads of the device.
 const INIT_BUFFER: usize = 64 * 1024;
@@ -122,7 +125,8 @@ impl Session {
             allow_other: options.allow_other,
         };
         let mount = Mount::new(&options.mountpoint, &how)?;
-        // Other clients use the same file system: what the kernel keeps is taken back when they change it.
+        // Other clients use the same file system: what the kernel keeps is taken back when they
+        // change it.
         let is_shared = !client.current().is_alone();
         let wish = Wish { uring: wants_uring, is_shared, idmap: options.idmap };
         let agreement = match handshake(&mount, wish) {
@@ -184,12 +188,14 @@ impl Session {
         self.finish()
     }
 
-    /// The number of its connection with the kernel, for [`abort_connection`](crate::abort_connection); none when it was never seen.
+    /// The number of its connection with the kernel, for
+    /// [`abort_connection`](crate::abort_connection); none when it was never seen.
     pub fn connection(&self) -> Option<u32> {
         self.shared.mount.connection()
     }
 
-    /// Unmounts. The mount disappears at once; those who still use it get a few seconds, then errors.
+    /// Unmounts. The mount disappears at once; those who still use it get a few seconds, then
+    /// errors.
     pub fn unmount(&self) -> Result<()> {
         if self.shared.wait_for_end(Duration::ZERO) {
             return self.finish();
@@ -214,7 +220,8 @@ impl Session {
 
     /// Joins the threads, which have ended.
     fn finish(&self) -> Result<()> {
-        // Once, right at the end: later another mount may be in the same place, and have got the same number.
+        // Once, right at the end: later another mount may be in the same place, and have got the
+        // same number.
         if !self.finished.swap(true, Ordering::AcqRel) {
             self.shared.mount.remove_remains();
         }
@@ -241,7 +248,8 @@ impl Shared {
         Alive { shared: self.clone(), in_order: false }
     }
 
-    /// Names of a directory are about to be asked for. True if the kernel may keep them as long as they are trusted.
+    /// Names of a directory are about to be asked for. True if the kernel may keep them as long as
+    /// they are trusted.
     pub(crate) fn hand_out_names(&self, dir: InodeId) -> bool {
         if self.is_shared {
             self.notifier.hand_out_names(dir);

@@ -1,4 +1,5 @@
-//! What the kernel's requests don't say of the requester, from `/proc`: groups and capabilities, and whether a signal waits for it.
+//! What the kernel's requests don't say of the requester, from `/proc`: groups and capabilities,
+//! and whether a signal waits for it.
 
 use client::Standing;
 use std::fs::{self, File};
@@ -6,8 +7,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use types::Credentials;
 
-/// The standing of a thread that waits for an answer; `None` when it can't be seen from here, or acts for another user (as a
-/// thread of the kernel's does, or one that goes through an overlay file system).
+/// The standing of a thread that waits for an answer; `None` when it can't be seen from here, or
+/// acts for another user (as a thread of the kernel's does, or one that goes through an overlay
+/// file system).
 pub(crate) fn of_requester(who: Credentials) -> Option<Standing> {
     // Held open: all that is read below is of one thread, even if another one gets its number.
     let thread = File::open(format!("/proc/{}", who.pid)).ok()?;
@@ -40,8 +42,9 @@ fn parse(status: &str, who: Credentials) -> Option<Standing> {
     Some(Standing { groups, capabilities })
 }
 
-/// Whether a signal waits for a thread that it doesn't block: then a call that can be interrupted is to end. Of a signal to a process of several threads it can't be
-/// told which of them is to take it, unless it ends them all.
+/// Whether a signal waits for a thread that it doesn't block: then a call that can be interrupted
+/// is to end. Of a signal to a process of several threads it can't be told which of them is to take
+/// it, unless it ends them all.
 pub(crate) fn has_signal(thread: u32) -> bool {
     // 0: it is in another name space of processes.
     let status = if thread == 0 { None } else { fs::read_to_string(format!("/proc/{thread}/status")).ok() };

@@ -3,7 +3,8 @@
 use crate::abi::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Requests by operation, counted on each core by itself. Operations that aren't known count as number 0.
+/// Requests by operation, counted on each core by itself. Operations that aren't known count as
+/// number 0.
 pub struct Stats {
     cores: Vec<CoreStats>,
 }

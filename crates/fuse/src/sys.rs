@@ -54,7 +54,8 @@ pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
 
 /// Reads into `buf`, whose memory is the caller's to change.
 pub fn read_into(fd: RawFd, buf: &IoBuf) -> io::Result<usize> {
-    // SAFETY: an IoBuf's memory is writable over its length as long as it lives; one writer at a time is its protocol.
+    // SAFETY: an IoBuf's memory is writable over its length as long as it lives; one writer at a
+    // time is its protocol.
     check(unsafe { libc::read(fd, buf.as_ptr().cast(), buf.len()) })
 }
 
@@ -78,7 +79,8 @@ pub fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong, opti
 /// Asks for an extended attribute of a file, and leaves its value alone; symlinks aren't followed.
 pub fn ask_for_xattr(path: &Path, name: &str) -> io::Result<()> {
     let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
-    // SAFETY: the pointers are NUL-terminated strings that outlive the call; of a value of size 0 nothing is written.
+    // SAFETY: the pointers are NUL-terminated strings that outlive the call; of a value of size 0
+    // nothing is written.
     check(unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) }).map(drop)
 }
 
@@ -102,12 +104,13 @@ pub fn allowed_cpus(limit: usize) -> Vec<usize> {
     (0..limit).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
-/// Address space for buffers, zeroed and page-aligned, that takes memory only where it is touched and stays for as long as the
-/// process lives.
+/// Address space for buffers, zeroed and page-aligned, that takes memory only where it is touched
+/// and stays for as long as the process lives.
 pub fn map_forever(len: usize) -> io::Result<IoBuf> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that
+    // exists.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -118,8 +121,8 @@ pub fn map_forever(len: usize) -> io::Result<IoBuf> {
 
 /// Gives the memory behind a mapping back to the system; the addresses stay, and read as zeros.
 pub fn discard(mapping: &IoBuf) {
-    // SAFETY: `mapping` came from `map_forever`, so that it is private anonymous memory; its contents are given up by its owner.
-    // A failure only means that the memory stays in use.
+    // SAFETY: `mapping` came from `map_forever`, so that it is private anonymous memory; its
+    // contents are given up by its owner. A failure only means that the memory stays in use.
     unsafe { libc::madvise(mapping.as_ptr().cast(), mapping.len(), libc::MADV_DONTNEED) };
 }
 

@@ -14,9 +14,11 @@ use std::fmt;
 /// How far to go, and what to forgive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Steps of the search for one object; a history without many open effects needs about one for each operation.
+    /// Steps of the search for one object; a history without many open effects needs about one for
+    /// each operation.
     pub max_steps: u64,
-    /// Reads that caught a write half done say nothing instead of being violations: for local file systems, which don't promise more.
+    /// Reads that caught a write half done say nothing instead of being violations: for local file
+    /// systems, which don't promise more.
     pub forgive_torn_reads: bool,
     /// All clients of the history are one mount, with one page cache.
     pub one_mount: bool,
@@ -37,7 +39,8 @@ pub struct Report {
     pub open: usize,
     /// Objects.
     pub objects: usize,
-    /// Operations that overlapped with another one on the same object; without them a history shows little.
+    /// Operations that overlapped with another one on the same object; without them a history shows
+    /// little.
     pub concurrent: usize,
     /// What can't be explained, in words.
     pub violations: Vec<String>,
@@ -134,9 +137,11 @@ fn judge_object(object: &str, records: &[&Record], limits: Limits) -> Verdict<St
     }
 }
 
-/// Whether a read has met the copying of one content over another in the page cache of its own kernel: Linux copies to and from pages that are up to
-/// date without a lock (`filemap_read` of `mm/filemap.c`), on nearly every file system, and no file system can do anything about it. Such a read says
-/// nothing. What two contents other than these make up is a violation, and so is what was read past the page cache.
+/// Whether a read has met the copying of one content over another in the page cache of its own
+/// kernel: Linux copies to and from pages that are up to date without a lock (`filemap_read` of
+/// `mm/filemap.c`), on nearly every file system, and no file system can do anything about it. Such
+/// a read says nothing. What two contents other than these make up is a violation, and so is what
+/// was read past the page cache.
 fn is_of_page_under_copy(record: &Record, records: &[&Record], limits: Limits) -> bool {
     let Event::TornRead { values, cached: true } = &record.event else { return false };
     let [first, second] = values[..] else { return false };

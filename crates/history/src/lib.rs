@@ -1,15 +1,19 @@
-//! Whether what concurrent programs saw of a file system can be explained by one operation happening after the other.
+//! Whether what concurrent programs saw of a file system can be explained by one operation
+//! happening after the other.
 //!
-//! A history says of each operation when it was called, when it returned and what it answered. It is *linearizable* when each operation can
-//! be given one moment between its call and its return, so that the answers are those of an object on which only one thing happens at a time.
-//! That is what a coherent cluster promises to programs on all its mounts. The question is asked for each object alone (a block of a file, a
-//! name, a log), which is enough: a history is linearizable when the histories of its objects are (Herlihy and Wing).
+//! A history says of each operation when it was called, when it returned and what it answered. It
+//! is *linearizable* when each operation can be given one moment between its call and its return,
+//! so that the answers are those of an object on which only one thing happens at a time. That is
+//! what a coherent cluster promises to programs on all its mounts. The question is asked for each
+//! object alone (a block of a file, a name, a log), which is enough: a history is linearizable when
+//! the histories of its objects are (Herlihy and Wing).
 //!
-//! An operation that failed with an error that leaves its effect open (EIO, ETIMEDOUT) or never returned may have happened at any moment
-//! after its call, or not at all.
+//! An operation that failed with an error that leaves its effect open (EIO, ETIMEDOUT) or never
+//! returned may have happened at any moment after its call, or not at all.
 //!
-//! The search is that of Wing and Gong with Lowe's memory of what was tried ("Testing for linearizability", 2017), as in Porcupine: [`search`].
-//! A [`Model`] is the sequential object: [`register`], [`name`], [`log`]. [`record`] is the form in which a load generator writes what it
+//! The search is that of Wing and Gong with Lowe's memory of what was tried ("Testing for
+//! linearizability", 2017), as in Porcupine: [`search`]. A [`Model`] is the sequential object:
+//! [`register`], [`name`], [`log`]. [`record`] is the form in which a load generator writes what it
 //! saw, and [`judge`] does everything with a list of records.
 //!
 //! ```

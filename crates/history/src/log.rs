@@ -1,6 +1,7 @@
 //! A file that only grows, record by record, and is read whole.
 //!
-//! The longest read tells the order of all records that anybody has seen, so that the state of the log is a number: how many records it has.
+//! The longest read tells the order of all records that anybody has seen, so that the state of the
+//! log is a number: how many records it has.
 
 use crate::model::Model;
 use crate::operation::Operation;
@@ -91,7 +92,8 @@ pub fn prepare(operations: Vec<Operation<Seen>>) -> Result<(Log, Vec<Operation<A
         }
     }
     let mut appended = std::collections::BTreeSet::new();
-    // Until when the record at each place must have been appended: when the first read that goes so far returned.
+    // Until when the record at each place must have been appended: when the first read that goes so
+    // far returned.
     let mut found_by = vec![u64::MAX; order.len()];
     for operation in &operations {
         match &operation.action {

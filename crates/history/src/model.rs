@@ -21,7 +21,8 @@ pub trait Model {
     /// Whether the action never changes anything, in no state.
     fn only_looks(&self, action: &Self::Action) -> bool;
 
-    /// Sets of operations of which each can be left out of a linearizable history without making it one that isn't, also together.
+    /// Sets of operations of which each can be left out of a linearizable history without making it
+    /// one that isn't, also together.
     ///
     /// With them a violation is cut down to what a person can read.
     fn removable(&self, operations: &[Operation<Self::Action>]) -> Vec<Vec<usize>>;

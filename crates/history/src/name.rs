@@ -6,7 +6,8 @@ use crate::operation::Operation;
 /// Number of the file behind a name; `None` where it isn't known.
 pub type Inode = Option<u64>;
 
-/// Something done to a name, with its answer; `Open` is the answer of a change that failed with an error that says nothing.
+/// Something done to a name, with its answer; `Open` is the answer of a change that failed with an
+/// error that says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Action {

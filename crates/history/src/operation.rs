@@ -7,7 +7,8 @@ pub struct Operation<A> {
     pub caller: String,
     /// When it was called. Any clock that all callers share.
     pub called: u64,
-    /// When it returned. `None`: its effect is open, it may have happened at any moment after its call, or never.
+    /// When it returned. `None`: its effect is open, it may have happened at any moment after its
+    /// call, or never.
     pub returned: Option<u64>,
     /// What it did and what it answered.
     pub action: A,

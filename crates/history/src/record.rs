@@ -35,7 +35,8 @@ pub enum Event {
         #[serde(default)]
         cached: bool,
     },
-    /// Made a name exclusively. The inode is missing where it couldn't be learnt, or the effect is open.
+    /// Made a name exclusively. The inode is missing where it couldn't be learnt, or the effect is
+    /// open.
     Create { inode: Option<u64> },
     /// It was there already.
     CreateExists,

@@ -4,7 +4,8 @@ use crate::model::Model;
 use crate::operation::Operation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The content of a block: a number that no other write of the history writes. Nothing written yet is [`ZEROS`].
+/// The content of a block: a number that no other write of the history writes. Nothing written yet
+/// is [`ZEROS`].
 pub type Value = u64;
 
 /// What a block holds before the first write.
@@ -68,8 +69,9 @@ impl Model for Register {
     }
 }
 
-/// Takes out of the history what only makes the search longer: a write with an open effect either was read by somebody, and then it happened
-/// before that read returned, or is nobody's business. An error says what no order can explain.
+/// Takes out of the history what only makes the search longer: a write with an open effect either
+/// was read by somebody, and then it happened before that read returned, or is nobody's business.
+/// An error says what no order can explain.
 pub fn prepare(operations: Vec<Operation<Action>>) -> Result<Vec<Operation<Action>>, String> {
     let mut written = BTreeSet::from([ZEROS]);
     let mut read_by: BTreeMap<Value, u64> = BTreeMap::new();
@@ -94,7 +96,8 @@ pub fn prepare(operations: Vec<Operation<Action>>) -> Result<Vec<Operation<Actio
     }
     let settle = |mut operation: Operation<Action>| {
         if let (None, Action::Write(value)) = (operation.returned, operation.action) {
-            // A read that returned before the write was called stays a contradiction for the search to find.
+            // A read that returned before the write was called stays a contradiction for the search
+            // to find.
             operation.returned = Some((*read_by.get(&value)?).max(operation.called));
         }
         Some(operation)

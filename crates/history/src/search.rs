@@ -1,13 +1,18 @@
 //! The search for an order that explains a history.
 //!
-//! A node of the search is the set of operations that have happened, and the state that they led to. From it the search goes to every
-//! operation that may come next: one that no other of the remaining ones had finished before it was called. A node that was seen before isn't
-//! looked at again, which makes the search short where the same set of operations leads to the same state by many orders.
+//! A node of the search is the set of operations that have happened, and the state that they led
+//! to. From it the search goes to every operation that may come next: one that no other of the
+//! remaining ones had finished before it was called. A node that was seen before isn't looked at
+//! again, which makes the search short where the same set of operations leads to the same state by
+//! many orders.
 //!
 //! Invariants:
-//! - Operations with a return are sorted by their call, so that what has happened is everything below an index and a few more.
-//! - An operation that only looks, may happen now and is possible can be put first without loss: no other choice is tried then.
-//! - Of several equal operations with an open effect only the first is tried; one that would change nothing is never tried.
+//! - Operations with a return are sorted by their call, so that what has happened is everything
+//!   below an index and a few more.
+//! - An operation that only looks, may happen now and is possible can be put first without loss: no
+//!   other choice is tried then.
+//! - Of several equal operations with an open effect only the first is tried; one that would change
+//!   nothing is never tried.
 
 use crate::model::Model;
 use crate::operation::Operation;
@@ -51,7 +56,8 @@ pub fn search_from<M: Model>(
     }
 }
 
-/// Every state in which the operations, all of them with a return, can end; `None` when that takes more than `max_steps`.
+/// Every state in which the operations, all of them with a return, can end; `None` when that takes
+/// more than `max_steps`.
 pub fn end_states<M: Model>(
     model: &M,
     operations: &[Operation<M::Action>],

@@ -1,16 +1,19 @@
 //! From a history that has no explanation to the few operations that show it.
 //!
-//! Nothing is taken out but what leaves a linearizable history linearizable, so that what remains is no artefact:
+//! Nothing is taken out but what leaves a linearizable history linearizable, so that what remains
+//! is no artefact:
 //! - what comes after the first moment at which there is no explanation any more;
 //! - what the model names as removable;
-//! - what comes before a moment at which nothing was under way, in favour of the states that it can have led to.
+//! - what comes before a moment at which nothing was under way, in favour of the states that it can
+//!   have led to.
 
 use crate::model::Model;
 use crate::operation::Operation;
 use crate::search::{Verdict, end_states, search, search_from};
 use crate::window::{Line, Window};
 
-/// Searches made to find operations that can be left out: enough for some thousand operations of which a few matter.
+/// Searches made to find operations that can be left out: enough for some thousand operations of
+/// which a few matter.
 const MAX_TRIALS: usize = 1000;
 
 /// A window of so many operations is short enough to be read from the object's beginning.
@@ -49,7 +52,8 @@ fn is_violation<M: Model>(model: &M, operations: &[Operation<M::Action>], max_st
     search(model, operations, max_steps) == Verdict::Violation(())
 }
 
-/// The shortest beginning that has no explanation. What hadn't returned by its end may have happened or not.
+/// The shortest beginning that has no explanation. What hadn't returned by its end may have
+/// happened or not.
 fn first_violation<M: Model>(
     model: &M,
     operations: &[Operation<M::Action>],
@@ -70,7 +74,8 @@ fn first_violation<M: Model>(
     returns.get(border).map_or_else(|| operations.to_vec(), |&time| until(time))
 }
 
-/// Leaves out all that the model names, in halves, quarters and so on, as long as there is no explanation.
+/// Leaves out all that the model names, in halves, quarters and so on, as long as there is no
+/// explanation.
 fn without_removable<M: Model>(
     model: &M,
     operations: Vec<Operation<M::Action>>,
@@ -100,8 +105,8 @@ fn without_removable<M: Model>(
     kept(&left_out)
 }
 
-/// The last moment at which nothing was under way and from which on there is no explanation: the states before it, and the index of the first
-/// operation after it. Operations come by call.
+/// The last moment at which nothing was under way and from which on there is no explanation: the
+/// states before it, and the index of the first operation after it. Operations come by call.
 fn latest_cut<M: Model>(
     model: &M,
     operations: &[Operation<M::Action>],

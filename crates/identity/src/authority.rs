@@ -26,7 +26,8 @@ const CERTIFICATE_FILE: &str = "ca.crt";
 /// The authority's private key.
 const KEY_FILE: &str = "ca.key";
 
-/// Bytes of a certificate's random serial number: no two collide, and a DER integer of at most 20 bytes holds it.
+/// Bytes of a certificate's random serial number: no two collide, and a DER integer of at most 20
+/// bytes holds it.
 const SERIAL_BYTES: usize = 16;
 
 /// How a serial number begins that has an issue number in the 8 bytes that follow
@@ -191,8 +192,9 @@ impl Authority {
         pending.certified(&chain)
     }
 
-    /// Certifies the key of a member that made it itself. `request` is [`PendingKey::request`]; only its key and the proof of
-    /// possessing it count, what else it asks for is ignored. Returns the chain in PEM: the member's certificate, then the authority's.
+    /// Certifies the key of a member that made it itself. `request` is [`PendingKey::request`];
+    /// only its key and the proof of possessing it count, what else it asks for is ignored. Returns
+    /// the chain in PEM: the member's certificate, then the authority's.
     ///
     /// # Errors
     /// A request that is malformed or not signed by its own key; a bad client name.
@@ -233,9 +235,9 @@ impl Authority {
         self.certify_with(request, params, usages)
     }
 
-    /// Certifies the key of an HTTP interface under names that programs know: DNS names and IP addresses.
-    /// It names no member, so nobody connects to a service with it. `request` and the answer are those of
-    /// [`Authority::certify`].
+    /// Certifies the key of an HTTP interface under names that programs know: DNS names and IP
+    /// addresses. It names no member, so nobody connects to a service with it. `request` and the
+    /// answer are those of [`Authority::certify`].
     ///
     /// # Errors
     /// A bad request; no name, too many, or one that is neither a DNS name nor an address.
@@ -270,7 +272,8 @@ impl Authority {
     /// Reads the authority from its directory.
     ///
     /// # Errors
-    /// A key that others may read, a key that isn't the certificate's, files that are missing or damaged.
+    /// A key that others may read, a key that isn't the certificate's, files that are missing or
+    /// damaged.
     pub fn load(dir: &Path) -> Result<Authority> {
         let (certificate_path, key_path) = (dir.join(CERTIFICATE_FILE), dir.join(KEY_FILE));
         let key = KeyPair::from_pem(&files::read_private(&key_path)?)
@@ -288,7 +291,8 @@ impl Authority {
         Authority::assemble(&cluster, der, key)
     }
 
-    /// Writes a new authority to its directory, which is made if need be: the key first, so that a certificate never stands without it.
+    /// Writes a new authority to its directory, which is made if need be: the key first, so that a
+    /// certificate never stands without it.
     ///
     /// # Errors
     /// Another authority in that directory is left as it is.

@@ -15,9 +15,10 @@
 //! | 40 | 16 | the first 16 bytes of HMAC-SHA256 over bytes 0..40, of version 2 over bytes 0..40 and 56..64 |
 //! | 56 | 8 | the highest lease epoch that its requests may say they have; 0 in version 1 |
 //!
-//! They name the session and its holder, and a service compares these with the session that sends them and with what its connection has proved.
-//! Clients with one certificate are one holder: among those, whoever has the bytes has the right. So they travel encrypted, or on a network that
-//! is trusted.
+//! They name the session and its holder, and a service compares these with the session that sends
+//! them and with what its connection has proved. Clients with one certificate are one holder: among
+//! those, whoever has the bytes has the right. So they travel encrypted, or on a network that is
+//! trusted.
 
 use types::{InodeId, SessionId};
 
@@ -30,7 +31,8 @@ const FRONT_BYTES: usize = 40;
 /// Bytes that the code is over, with the epoch behind the others.
 const SIGNED_BYTES: usize = 48;
 
-/// Bytes of the code that are kept: a forger has one chance in 2^128 for each attempt, and an attempt is a request.
+/// Bytes of the code that are kept: a forger has one chance in 2^128 for each attempt, and an
+/// attempt is a request.
 pub(crate) const MAC_BYTES: usize = 16;
 
 const VERSION: u8 = 1;
@@ -65,10 +67,11 @@ pub struct Grant {
     pub inode: InodeId,
     /// What is allowed.
     pub rights: Rights,
-    /// The member to which it was given, as a fingerprint of what it proved to be: nobody else can use it, even if he gets hold of it. 0 where
-    /// nobody proves anything.
+    /// The member to which it was given, as a fingerprint of what it proved to be: nobody else can
+    /// use it, even if he gets hold of it. 0 where nobody proves anything.
     pub holder: u64,
-    /// The highest lease epoch of the file that a request may have: else anybody who may read it could make targets refuse what others ask. 0: none.
+    /// The highest lease epoch of the file that a request may have: else anybody who may read it
+    /// could make targets refuse what others ask. 0: none.
     pub epoch: u64,
     /// How long it is valid from when it was signed, seconds: its user doesn't know the cluster's
     /// time, and renews it by this.

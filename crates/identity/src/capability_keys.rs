@@ -71,8 +71,8 @@ impl CapabilityKey {
 
 /// The cluster's keys: one signs, all of them verify.
 ///
-/// A rotation has two steps, so that no service ever meets a capability whose key it hasn't got: [`CapabilityKeys::stage`] and distribute,
-/// then [`CapabilityKeys::promote`] and distribute.
+/// A rotation has two steps, so that no service ever meets a capability whose key it hasn't got:
+/// [`CapabilityKeys::stage`] and distribute, then [`CapabilityKeys::promote`] and distribute.
 #[derive(Clone, Debug)]
 pub struct CapabilityKeys {
     keys: Vec<CapabilityKey>,
@@ -85,9 +85,10 @@ impl CapabilityKeys {
         Ok(CapabilityKeys { keys: vec![CapabilityKey::random(1)?], signing: 0 })
     }
 
-    /// Adds a key that verifies but doesn't sign yet, and drops those that are older than the last [`MAX_CAPABILITY_KEYS`]. Capabilities
-    /// of a dropped key end with it; rotations that are farther apart than capabilities are valid cut none short. A key that was staged
-    /// before and never promoted is promoted.
+    /// Adds a key that verifies but doesn't sign yet, and drops those that are older than the last
+    /// [`MAX_CAPABILITY_KEYS`]. Capabilities of a dropped key end with it; rotations that are
+    /// farther apart than capabilities are valid cut none short. A key that was staged before and
+    /// never promoted is promoted.
     pub fn stage(&mut self) -> Result<()> {
         self.promote();
         let last = self.keys.last().map_or(0, |key| key.id);
@@ -175,7 +176,8 @@ impl CapabilityKeys {
     }
 }
 
-/// Capabilities that this core has verified before. Each has one place, so a lookup is one comparison; what collides is verified again.
+/// Capabilities that this core has verified before. Each has one place, so a lookup is one
+/// comparison; what collides is verified again.
 pub struct VerifiedCache {
     places: Box<[Option<(Capability, Grant)>]>,
 }
@@ -212,7 +214,8 @@ impl VerifiedCache {
     }
 }
 
-/// From the code, which is as good as random; a client that sends others only fills places with what isn't kept.
+/// From the code, which is as good as random; a client that sends others only fills places with
+/// what isn't kept.
 fn place_of(capability: &Capability) -> usize {
     let bytes = capability.mac().first_chunk().expect("a code has 16 bytes");
     u64::from_le_bytes(*bytes) as usize % VERIFIED_CAPABILITIES

@@ -13,14 +13,16 @@ const NS_PER_S: i64 = 1_000_000_000;
 /// Keys that management hands out and changes now and then, shared by the services of a process.
 pub struct CapabilityRing {
     keys: RwLock<Option<Arc<CapabilityKeys>>>,
-    /// Changes with the keys, and no two rings of a process have the same: cores see by it that what they remember is out of date.
+    /// Changes with the keys, and no two rings of a process have the same: cores see by it that
+    /// what they remember is out of date.
     generation: AtomicU64,
     /// What the cluster's time is ahead of this process's monotonic clock, nanoseconds.
     ahead_ns: AtomicI64,
     valid_s: u16,
 }
 
-/// What one core remembers of a ring: who uses it has nothing to do with other cores unless the keys have changed.
+/// What one core remembers of a ring: who uses it has nothing to do with other cores unless the
+/// keys have changed.
 #[derive(Default)]
 pub struct CoreRing {
     generation: u64,
@@ -39,8 +41,8 @@ impl CapabilityRing {
         }
     }
 
-    /// Takes over the cluster's time, Unix seconds, as of a moment of this process's monotonic clock.
-    /// A process does so before it sets keys.
+    /// Takes over the cluster's time, Unix seconds, as of a moment of this process's monotonic
+    /// clock. A process does so before it sets keys.
     pub fn set_time(&self, time_s: i64, monotonic_ns: u64) {
         let ahead_ns = time_s.saturating_mul(NS_PER_S).saturating_sub_unsigned(monotonic_ns);
         self.ahead_ns.store(ahead_ns, Ordering::Relaxed);
@@ -67,14 +69,16 @@ impl CapabilityRing {
         self.current().is_some()
     }
 
-    /// Signs a grant that ends after the ring's time; `None` without keys. `now`: the cluster's time.
+    /// Signs a grant that ends after the ring's time; `None` without keys. `now`: the cluster's
+    /// time.
     pub fn sign(&self, grant: Grant, now: u64) -> Option<Capability> {
         let keys = self.current()?;
         let valid_s = self.valid_s;
         Some(keys.sign(&Grant { expires: now + u64::from(valid_s), valid_s, ..grant }))
     }
 
-    /// What a genuine capability that hasn't expired says. `core`: what the calling core remembers; `now`: the cluster's time.
+    /// What a genuine capability that hasn't expired says. `core`: what the calling core remembers;
+    /// `now`: the cluster's time.
     pub fn verify(&self, core: &mut CoreRing, capability: &Capability, now: u64) -> Result<Grant, Refusal> {
         let generation = self.generation.load(Ordering::Acquire);
         if core.generation != generation {

@@ -12,7 +12,8 @@ use rustls::sign::CertifiedKey;
 use std::fmt;
 use std::path::Path;
 
-/// The member's private key, its certificate and its authority's: one file, so that they can be replaced together.
+/// The member's private key, its certificate and its authority's: one file, so that they can be
+/// replaced together.
 const FILE: &str = "identity.pem";
 
 /// Where in that file the key ends.
@@ -94,8 +95,8 @@ impl Credentials {
         &self.chain_pem
     }
 
-    /// What is presented in a handshake. The authority's certificate goes along so that somebody who only knows its fingerprint, the
-    /// owner of a join token, can verify it.
+    /// What is presented in a handshake. The authority's certificate goes along so that somebody
+    /// who only knows its fingerprint, the owner of a join token, can verify it.
     pub(crate) fn chain(&self) -> Vec<CertificateDer<'static>> {
         vec![self.certificate.clone(), self.authority.der().clone()]
     }

@@ -26,7 +26,8 @@ pub fn write_public(path: &Path, content: &str) -> Result<()> {
 
 fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     let draft = draft_of(path);
-    // A draft that a crash left may have another mode; a new file has this one from the first moment.
+    // A draft that a crash left may have another mode; a new file has this one from the first
+    // moment.
     match fs::remove_file(&draft) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}

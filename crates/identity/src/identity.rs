@@ -12,8 +12,8 @@ const NUMBERED_SERIAL: &str = "01";
 
 /// The owner of a certificate.
 ///
-/// It says nothing of whether the certificate is genuine: a connection's [`Identity`] is to be taken from a certificate that the
-/// verifiers of [`crate::tls`] have let pass.
+/// It says nothing of whether the certificate is genuine: a connection's [`Identity`] is to be
+/// taken from a certificate that the verifiers of [`crate::tls`] have let pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// UUID of the cluster.
@@ -22,7 +22,8 @@ pub struct Identity {
     pub role: Role,
     /// When the certificate ends, Unix seconds.
     pub expires: i64,
-    /// Number of the certificate, unique within the cluster: hexadecimal, for people who look for it.
+    /// Number of the certificate, unique within the cluster: hexadecimal, for people who look for
+    /// it.
     pub serial: String,
 }
 

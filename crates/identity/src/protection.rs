@@ -8,15 +8,17 @@ const ENCRYPTED: &[u8] = b"weft/1";
 /// Protocol name of a connection that is plain after its handshake.
 const PLAIN: &[u8] = b"weft/1 plain";
 
-/// What a connection is worth after its handshake. The ends agree on it within the handshake (as the application protocol, RFC 7301), whose
-/// transcript both verify: nobody on the way can weaken it, and it is never weaker than either end's configuration.
+/// What a connection is worth after its handshake. The ends agree on it within the handshake (as
+/// the application protocol, RFC 7301), whose transcript both verify: nobody on the way can weaken
+/// it, and it is never weaker than either end's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Protection {
     /// Encrypted and authenticated.
     #[default]
     Encrypted,
-    /// The ends know each other by the handshake; what follows is plain. For networks that only trusted machines can reach: whoever can read or
-    /// change packets can read and change everything. Used only if both ends allow it.
+    /// The ends know each other by the handshake; what follows is plain. For networks that only
+    /// trusted machines can reach: whoever can read or change packets can read and change
+    /// everything. Used only if both ends allow it.
     HandshakeOnly,
 }
 

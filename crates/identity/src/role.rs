@@ -46,7 +46,8 @@ impl Role {
         }
     }
 
-    /// `weft://<cluster uuid>/node/3` or `weft://<cluster uuid>/client/<name>`: how a certificate names its owner.
+    /// `weft://<cluster uuid>/node/3` or `weft://<cluster uuid>/client/<name>`: how a certificate
+    /// names its owner.
     pub fn uri(&self, cluster: &str) -> String {
         format!("{SCHEME}{cluster}/{self}")
     }
@@ -79,7 +80,8 @@ impl FromStr for Role {
 }
 
 impl Role {
-    /// A number for comparing what two connections have proved: the first bytes of the SHA-256 of its name, little-endian. Never 0.
+    /// A number for comparing what two connections have proved: the first bytes of the SHA-256 of
+    /// its name, little-endian. Never 0.
     pub fn fingerprint(&self) -> u64 {
         let digest = ring::digest::digest(&ring::digest::SHA256, self.to_string().as_bytes());
         let first = digest.as_ref().first_chunk().expect("a digest is longer than a number");

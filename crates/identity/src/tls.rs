@@ -1,7 +1,8 @@
 //! Configurations of rustls: TLS 1.3 only, both ends certified by the cluster's authority.
 //!
-//! Peers are known by what their certificates say, not by DNS names or addresses. Sessions are not resumed: connections are few and
-//! long, and every handshake judges the certificates as they are then.
+//! Peers are known by what their certificates say, not by DNS names or addresses. Sessions are not
+//! resumed: connections are few and long, and every handshake judges the certificates as they are
+//! then.
 
 use crate::Protection;
 use crate::authority::Fingerprint;
@@ -27,7 +28,8 @@ use types::NodeId;
 pub enum Strangers {
     /// Ends them in the handshake.
     Refused,
-    /// Lets them in without an [`Identity`]: the server may answer a request to join and nothing else. For management.
+    /// Lets them in without an [`Identity`]: the server may answer a request to join and nothing
+    /// else. For management.
     MayJoin,
 }
 
@@ -43,15 +45,17 @@ pub fn server_config(
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_single_cert(credentials.chain(), credentials.key()?)?;
-    // In order of the server's preference. A server that would do without encryption still encrypts for whom wants it.
+    // In order of the server's preference. A server that would do without encryption still encrypts
+    // for whom wants it.
     config.alpn_protocols = protection.protocols();
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     Ok(Arc::new(config))
 }
 
-/// The end of an HTTP interface, which shows a certificate with names that programs know ([`crate::Authority::certify_api`]). Who brings a
-/// certificate must be a member of the cluster of `credentials`; who brings none proves itself otherwise.
+/// The end of an HTTP interface, which shows a certificate with names that programs know
+/// ([`crate::Authority::certify_api`]). Who brings a certificate must be a member of the cluster of
+/// `credentials`; who brings none proves itself otherwise.
 pub fn api_config(credentials: &Credentials, key: PendingKey, chain_pem: &str) -> Result<Arc<ServerConfig>> {
     let provider = provider();
     let verifier = MemberVerifier::new(credentials, &provider, Strangers::MayJoin)?;
@@ -68,7 +72,8 @@ pub fn api_config(credentials: &Credentials, key: PendingKey, chain_pem: &str) -
     Ok(Arc::new(config))
 }
 
-/// A member's end: the peer must be a node of the same cluster, and the one that [`peer_name`] names.
+/// A member's end: the peer must be a node of the same cluster, and the one that [`peer_name`]
+/// names.
 pub fn client_config(credentials: &Credentials, protection: Protection) -> Result<Arc<ClientConfig>> {
     let provider = provider();
     let verifier = NodeVerifier::new(credentials, &provider)?;
@@ -80,8 +85,9 @@ pub fn client_config(credentials: &Credentials, protection: Protection) -> Resul
     Ok(finished(config, protection))
 }
 
-/// The end of somebody who has nothing but a join token: the peer must be a node of the token's cluster, certified by the authority with
-/// the token's fingerprint. Always encrypted, since the token's secret goes over it.
+/// The end of somebody who has nothing but a join token: the peer must be a node of the token's
+/// cluster, certified by the authority with the token's fingerprint. Always encrypted, since the
+/// token's secret goes over it.
 pub fn join_config(token: &JoinToken) -> Result<Arc<ClientConfig>> {
     pinned_config(&token.cluster, token.authority)
 }
@@ -105,7 +111,8 @@ fn finished(mut config: ClientConfig, protection: Protection) -> Arc<ClientConfi
     Arc::new(config)
 }
 
-/// What a client's handshake is told of its peer: that it must be this node, or any node of the cluster.
+/// What a client's handshake is told of its peer: that it must be this node, or any node of the
+/// cluster.
 pub fn peer_name(node: Option<NodeId>) -> ServerName<'static> {
     let name = match node {
         Some(node) => format!("node-{node}.weft.internal"),
@@ -121,13 +128,14 @@ pub(crate) fn is_meant(name: &ServerName<'_>, node: NodeId) -> bool {
     *name == peer_name(None) || *name == peer_name(Some(node))
 }
 
-/// Who is at the other end of a connection whose handshake has ended; `None` for a stranger who brought no certificate.
-/// `certificates` is what rustls reports as the peer's.
+/// Who is at the other end of a connection whose handshake has ended; `None` for a stranger who
+/// brought no certificate. `certificates` is what rustls reports as the peer's.
 pub fn peer_identity(certificates: Option<&[CertificateDer<'_>]>) -> Result<Option<Identity>> {
     certificates.and_then(<[_]>::first).map(Identity::of).transpose()
 }
 
-/// *ring*, with AES-128-GCM first: it is the fastest on processors with AES instructions, and its security is that of P-256 keys.
+/// *ring*, with AES-128-GCM first: it is the fastest on processors with AES instructions, and its
+/// security is that of P-256 keys.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
     provider.cipher_suites =

@@ -10,7 +10,8 @@ use prost::Message;
 use std::fmt;
 use std::str::FromStr;
 
-/// What every token starts with, so that people and programs that look for leaked secrets know one when they see it.
+/// What every token starts with, so that people and programs that look for leaked secrets know one
+/// when they see it.
 const PREFIX: &str = "weft-join-";
 
 /// Form of the token's content.
@@ -52,9 +53,11 @@ impl fmt::Debug for TokenSecret {
     }
 }
 
-/// A token. Its text (`Display`, `FromStr`) is `weft-join-` and base64url of a protobuf message and a CRC32C.
+/// A token. Its text (`Display`, `FromStr`) is `weft-join-` and base64url of a protobuf message and
+/// a CRC32C.
 ///
-/// What it says of expiry and roles is for the joining side's messages; management goes by its own record.
+/// What it says of expiry and roles is for the joining side's messages; management goes by its own
+/// record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JoinToken {
     /// UUID of the cluster.
@@ -113,7 +116,8 @@ impl fmt::Display for JoinToken {
 impl FromStr for JoinToken {
     type Err = Error;
 
-    /// Reads a token; white space around it and line breaks within, which terminals and mails add, are passed over.
+    /// Reads a token; white space around it and line breaks within, which terminals and mails add,
+    /// are passed over.
     fn from_str(text: &str) -> Result<JoinToken> {
         if text.len() > MAX_TOKEN_CHARS {
             return Err(Error::token("it is too long"));

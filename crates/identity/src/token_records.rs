@@ -37,8 +37,8 @@ pub struct TokenRecord {
     pub expires: i64,
     /// How many members may still join with it.
     pub uses_left: u32,
-    /// HMAC-SHA256 under the secret of the cluster's UUID, the id, the roles and the expiry; so nobody who can only write the file of records can
-    /// prolong a token or widen its roles.
+    /// HMAC-SHA256 under the secret of the cluster's UUID, the id, the roles and the expiry; so
+    /// nobody who can only write the file of records can prolong a token or widen its roles.
     proof: [u8; 32],
 }
 
@@ -49,7 +49,8 @@ pub struct TokenRecords {
 }
 
 impl TokenRecords {
-    /// Makes a token and notes it. The caller stores the records before it shows the token to anybody.
+    /// Makes a token and notes it. The caller stores the records before it shows the token to
+    /// anybody.
     ///
     /// # Errors
     /// [`MAX_TOKENS`] tokens are in force; the offer has no address, too many, no role or no use.
@@ -86,8 +87,8 @@ impl TokenRecords {
         Ok(token)
     }
 
-    /// Takes one use of a token. The caller stores the records before it hands out a certificate, so that a crash between loses a use
-    /// and never gives one away twice.
+    /// Takes one use of a token. The caller stores the records before it hands out a certificate,
+    /// so that a crash between loses a use and never gives one away twice.
     ///
     /// # Errors
     /// A wrong secret and an unknown token are not told apart. Nothing is taken then.

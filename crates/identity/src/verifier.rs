@@ -119,7 +119,8 @@ impl PinnedVerifier {
         PinnedVerifier { authority, cluster: cluster.to_string(), algorithms }
     }
 
-    /// The authority among what the peer presented: the one with the right fingerprint, which nobody can make another of.
+    /// The authority among what the peer presented: the one with the right fingerprint, which
+    /// nobody can make another of.
     fn roots(&self, presented: &[CertificateDer<'_>]) -> Result<RootCertStore, Error> {
         let authority = presented
             .iter()

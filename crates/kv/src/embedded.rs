@@ -21,15 +21,16 @@ use types::HashMap;
 /// Bytes of decoded blocks kept in memory.
 const BLOCK_CACHE_BYTES: u64 = 128 << 20;
 
-/// Bytes of recent writes kept in memory before they are sorted into a table. They take about four times as much
-/// there as they count, and up to four such memtables wait to be written before fjall holds writers back.
+/// Bytes of recent writes kept in memory before they are sorted into a table. They take about four
+/// times as much there as they count, and up to four such memtables wait to be written before fjall
+/// holds writers back.
 const MEMTABLE_BYTES: u64 = 8 << 20;
 
 /// Bytes of journals on disk; fjall asks for at least 64 MiB and rotates its journal at that size.
 const JOURNAL_BYTES: u64 = 128 << 20;
 
-/// Threads for flushing and compaction. With two or more, fjall's first worker spins for as long as another one
-/// compacts, which costs a whole core.
+/// Threads for flushing and compaction. With two or more, fjall's first worker spins for as long as
+/// another one compacts, which costs a whole core.
 const WORKER_THREADS: usize = 1;
 
 /// Table files held open.
@@ -44,7 +45,8 @@ const JOURNAL_SUFFIX: &str = ".jnl";
 /// The file that fjall locks.
 const LOCK_FILE: &str = "lock";
 
-/// How often, and after what rest, a close looks whether recent writes are sorted into tables: half a second at most.
+/// How often, and after what rest, a close looks whether recent writes are sorted into tables: half
+/// a second at most.
 const FLUSH_LOOKS: usize = 50;
 const FLUSH_REST: Duration = Duration::from_millis(10);
 
@@ -54,8 +56,9 @@ const JOURNAL_RACES: usize = 16;
 /// Bytes written to find out whether a failed flush was for want of space.
 const SPACE_PROBE_BYTES: usize = 1 << 20;
 
-/// Tables of up to so many bytes together are all read at a start: about a second's work of a disk. Blocks of larger ones are checked when they are
-/// needed, and by every backup, which reads all of them.
+/// Tables of up to so many bytes together are all read at a start: about a second's work of a disk.
+/// Blocks of larger ones are checked when they are needed, and by every backup, which reads all of
+/// them.
 pub const READ_AT_START_BYTES: u64 = 1 << 30;
 
 /// Damage that was met, if any.
@@ -63,8 +66,8 @@ pub(crate) type Damage = Arc<OnceLock<KvError>>;
 
 /// A store in a directory, one process at a time.
 ///
-/// A commit hands its journal record to the kernel before it returns, so that it survives the death of the process;
-/// [`Engine::persist`] puts it on disk.
+/// A commit hands its journal record to the kernel before it returns, so that it survives the death
+/// of the process; [`Engine::persist`] puts it on disk.
 pub struct Embedded {
     // Declared first, so that it is closed before the database.
     keyspace: Keyspace,
@@ -75,7 +78,8 @@ pub struct Embedded {
     room: Room,
     damage: Damage,
     verifier: Verifier,
-    /// What the first failure on the way to the disk was. The kernel tells of a write that failed once: what was lost isn't known any more afterwards.
+    /// What the first failure on the way to the disk was. The kernel tells of a write that failed
+    /// once: what was lost isn't known any more afterwards.
     unsynced: OnceLock<KvError>,
     /// Nothing is acknowledged before it is on disk.
     is_strict: bool,
@@ -87,13 +91,14 @@ pub struct Embedded {
 impl Embedded {
     /// Opens the store in `path`, making it when it is not there.
     ///
-    /// Errors: [`KvError::Locked`] when another process has it open; [`KvError::Corrupt`] when a file isn't what was written
-    /// ([`at_rest`](crate::at_rest)).
+    /// Errors: [`KvError::Locked`] when another process has it open; [`KvError::Corrupt`] when a
+    /// file isn't what was written ([`at_rest`](crate::at_rest)).
     pub fn open(path: &Path) -> Result<Embedded, KvError> {
         Embedded::open_after_reading(path, READ_AT_START_BYTES)
     }
 
-    /// The same; tables are all read if they have at most so many bytes together, or if damage was met when the store was in use last.
+    /// The same; tables are all read if they have at most so many bytes together, or if damage was
+    /// met when the store was in use last.
     pub fn open_after_reading(path: &Path, read_bytes: u64) -> Result<Embedded, KvError> {
         if at_rest::is_there(path) {
             let is_suspect = at_rest::is_suspect(path);
@@ -151,7 +156,8 @@ impl Embedded {
         let committed = self.committed.load(Acquire);
         match self.sync_journal() {
             Ok(Some(journal)) => {
-                // The kernel tells a failed write-back once. If fjall was told, it has poisoned itself, and says so here.
+                // The kernel tells a failed write-back once. If fjall was told, it has poisoned
+                // itself, and says so here.
                 self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e))?;
                 self.synced.note(&self.path, journal, committed, self.database.seqno());
                 Ok(())
@@ -161,9 +167,11 @@ impl Embedded {
         }
     }
 
-    /// Notes what has to be there at the next start. Everything is on disk, and nothing is committed meanwhile.
+    /// Notes what has to be there at the next start. Everything is on disk, and nothing is
+    /// committed meanwhile.
     fn note_closed(&self) {
-        // When recent writes are sorted into a table, the journals that hold nothing else go a moment later.
+        // When recent writes are sorted into a table, the journals that hold nothing else go a
+        // moment later.
         for _ in 0..FLUSH_LOOKS {
             if self.keyspace.sealed_memtable_count() == 0 {
                 break;
@@ -214,11 +222,12 @@ impl Embedded {
         Ok(newest)
     }
 
-    /// Puts the active journal on disk without fjall's journal lock, which fjall itself would hold for the
-    /// milliseconds that it takes, with every commit waiting behind it.
+    /// Puts the active journal on disk without fjall's journal lock, which fjall itself would hold
+    /// for the milliseconds that it takes, with every commit waiting behind it.
     ///
-    /// Enough, because every commit has handed its record to the kernel, and fjall puts a journal on disk before it
-    /// starts the next one. The journal's number; `None` when no journal could be found.
+    /// Enough, because every commit has handed its record to the kernel, and fjall puts a journal
+    /// on disk before it starts the next one. The journal's number; `None` when no journal could be
+    /// found.
     fn sync_journal(&self) -> io::Result<Option<u64>> {
         for _ in 0..JOURNAL_RACES {
             let Some((number, journal)) = self.active_journal()? else {
@@ -238,7 +247,8 @@ impl Embedded {
 impl Engine for Embedded {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         sound(&self.damage)?;
-        // Copied, because a slice of a block would keep the whole block in memory for as long as a caller caches it.
+        // Copied, because a slice of a block would keep the whole block in memory for as long as a
+        // caller caches it.
         let value = self.keyspace.get(key).map_err(|e| self.failed(e))?;
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
@@ -312,7 +322,8 @@ impl Engine for Embedded {
 
     fn persist(&self) -> Result<(), KvError> {
         self.put_on_disk()?;
-        // What the process before had left in memory may have been acknowledged without being on disk.
+        // What the process before had left in memory may have been acknowledged without being on
+        // disk.
         if self.is_strict {
             self.verifier.settle();
         }
@@ -333,8 +344,8 @@ impl Engine for Embedded {
     }
 }
 
-/// Keeps the first damage that is met, and lets the next start know of it. What has met damage once answers nothing any more: what else is wrong
-/// isn't known.
+/// Keeps the first damage that is met, and lets the next start know of it. What has met damage once
+/// answers nothing any more: what else is wrong isn't known.
 pub(crate) fn noted(damage: &Damage, path: &Path, error: KvError) -> KvError {
     if matches!(error, KvError::Corrupt { .. }) && damage.set(error.clone()).is_ok() {
         tracing::error!(%error, "the metadata store is damaged, and serves nothing any more");
@@ -382,8 +393,8 @@ fn io_failed(path: String, error: &io::Error) -> KvError {
     }
 }
 
-/// fjall doesn't keep the cause of a failed background flush. A full device is the usual one, and the one that the
-/// reader can do something about, so it is asked for.
+/// fjall doesn't keep the cause of a failed background flush. A full device is the usual one, and
+/// the one that the reader can do something about, so it is asked for.
 fn poisoned(path: &Path) -> KvError {
     let probe = path.join("space-probe");
     let written = fs::write(&probe, vec![0; SPACE_PROBE_BYTES]);

@@ -77,13 +77,14 @@ pub trait Engine: Send + Sync + 'static {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
     /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError>;
-    /// Applies batches in order, each on its own terms, in one engine commit; safe from the death of the process when it
-    /// returns. One caller at a time (the batching writer).
+    /// Applies batches in order, each on its own terms, in one engine commit; safe from the death
+    /// of the process when it returns. One caller at a time (the batching writer).
     fn apply(&self, batches: &[Batch]) -> Result<Vec<Outcome>, KvError>;
     /// Everything applied before is on disk when this returns.
     fn persist(&self) -> Result<(), KvError>;
-    /// Whether the store may grow. When its disk is nearly full, only what frees space or hardly needs any should still be
-    /// applied: once a write fails for want of space, nothing more can be written. Cheap enough to be asked for every write.
+    /// Whether the store may grow. When its disk is nearly full, only what frees space or hardly
+    /// needs any should still be applied: once a write fails for want of space, nothing more can be
+    /// written. Cheap enough to be asked for every write.
     fn has_room(&self) -> bool {
         true
     }
@@ -91,19 +92,23 @@ pub trait Engine: Send + Sync + 'static {
     fn space(&self) -> Option<Space> {
         None
     }
-    /// The store as it is now, whatever is applied later; for reading only. `None` where the engine can't do that.
+    /// The store as it is now, whatever is applied later; for reading only. `None` where the engine
+    /// can't do that.
     fn snapshot(&self) -> Option<std::sync::Arc<dyn Engine>> {
         None
     }
-    /// Damage that was met. From then on the engine answers nothing but this; whoever serves from it has to end.
+    /// Damage that was met. From then on the engine answers nothing but this; whoever serves from
+    /// it has to end.
     fn damage(&self) -> Option<KvError> {
         None
     }
-    /// Everything that was acknowledged is there, in memory or on disk, as long as this number is the same. Another one only after a loss. Never 0.
+    /// Everything that was acknowledged is there, in memory or on disk, as long as this number is
+    /// the same. Another one only after a loss. Never 0.
     fn verifier(&self) -> u64 {
         1
     }
-    /// Everything is put on disk before the engine is closed in good order: no start loses anything of it.
+    /// Everything is put on disk before the engine is closed in good order: no start loses anything
+    /// of it.
     fn settle(&self) -> Result<(), KvError> {
         self.persist()
     }

@@ -1,15 +1,20 @@
-//! Ordered transactional key-value interface, its engines, and the batching writer in front of them.
+//! Ordered transactional key-value interface, its engines, and the batching writer in front of
+//! them.
 //!
-//! The interface is what all engines can do: point reads, ordered scans without phantom protection, and a write
-//! batch that is applied only if a set of guarded keys still holds what the writer expects. Knows nothing of inodes.
+//! The interface is what all engines can do: point reads, ordered scans without phantom protection,
+//! and a write batch that is applied only if a set of guarded keys still holds what the writer
+//! expects. Knows nothing of inodes.
 //!
 //! Invariants:
-//! - A batch is applied whole or not at all, and batches are applied in the order in which they were enqueued.
-//! - A batch that was reported as won survives the death of the process; after [`Writer::sync`] that of the machine.
-//! - Once an engine fails to write, its [`Writer`] writes nothing more: what the engine holds is known only after it
-//!   was opened again.
+//! - A batch is applied whole or not at all, and batches are applied in the order in which they
+//!   were enqueued.
+//! - A batch that was reported as won survives the death of the process; after [`Writer::sync`]
+//!   that of the machine.
+//! - Once an engine fails to write, its [`Writer`] writes nothing more: what the engine holds is
+//!   known only after it was opened again.
 //! - As long as [`Engine::verifier`] is the same, everything that was reported as won is there.
-//! - What an engine on disk answers was checked against a sum when it was read from there. One in which damage was met answers nothing any more.
+//! - What an engine on disk answers was checked against a sum when it was read from there. One in
+//!   which damage was met answers nothing any more.
 //!
 //! ```
 //! # use std::sync::Arc;

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// The path that errors name.
 const PATH: &str = "memory";
 
-/// Commits that may wait for [`Engine::persist`]; when there are more, the oldest becomes durable by itself, as a
-/// kernel writes back old pages.
+/// Commits that may wait for [`Engine::persist`]; when there are more, the oldest becomes durable
+/// by itself, as a kernel writes back old pages.
 const MAX_UNSYNCED_COMMITS: usize = 65_536;
 
 type Map = BTreeMap<Bytes, Bytes>;
@@ -73,7 +73,8 @@ impl Memory {
         self.state.lock().failure = None;
     }
 
-    /// From now on every write and persist fails with this error, until [`Memory::crash`] or [`Memory::kill`].
+    /// From now on every write and persist fails with this error, until [`Memory::crash`] or
+    /// [`Memory::kill`].
     pub fn fail_with(&self, error: KvError) {
         self.state.lock().failure = Some(error);
     }

@@ -14,7 +14,8 @@ pub(crate) struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Decides each batch in order, against the store as `stored` reads it and the batches that won before it.
+    /// Decides each batch in order, against the store as `stored` reads it and the batches that won
+    /// before it.
     pub(crate) fn decide(
         batches: &'a [Batch],
         mut stored: impl FnMut(&[u8]) -> Result<Option<Bytes>, KvError>,

@@ -1,11 +1,12 @@
 //! Group commit in front of an engine in another process.
 //!
-//! One apply is under way at a time; what is enqueued meanwhile leaves with the next one. A task of the core that enqueues first carries
-//! it out, so that no waiter has to stay for it. An apply that isn't answered is repeated with its number until it is: the
-//! other side knows what it has done.
+//! One apply is under way at a time; what is enqueued meanwhile leaves with the next one. A task of
+//! the core that enqueues first carries it out, so that no waiter has to stay for it. An apply that
+//! isn't answered is repeated with its number until it is: the other side knows what it has done.
 //!
 //! Invariants:
-//! - Batches are applied in the order of [`RemoteWriter::enqueue`]; a later apply isn't sent before the outcome of the earlier one is known.
+//! - Batches are applied in the order of [`RemoteWriter::enqueue`]; a later apply isn't sent before
+//!   the outcome of the earlier one is known.
 //! - A batch gets one outcome, whatever becomes of connections and of the cores that wait.
 //! - Nothing blocks a thread.
 
@@ -26,7 +27,8 @@ use std::time::Duration;
 /// Most batches in one apply.
 const MAX_APPLY_BATCHES: usize = 1024;
 
-/// Bytes of keys, values and guards in one apply: with what surrounds them they fit into the body of a message.
+/// Bytes of keys, values and guards in one apply: with what surrounds them they fit into the body
+/// of a message.
 const MAX_APPLY_BYTES: usize = 640 << 10;
 
 /// What surrounds a key or a value in a message, bytes, counted generously.
@@ -35,12 +37,14 @@ const ITEM_OVERHEAD: usize = 16;
 /// Batches in the queue beyond which [`RemoteWriter::admit`] waits.
 const MAX_QUEUED_BATCHES: usize = 16_384;
 
-/// First rest before an apply is repeated that the other side couldn't carry out; it doubles up to the longest.
+/// First rest before an apply is repeated that the other side couldn't carry out; it doubles up to
+/// the longest.
 const FIRST_REST: Duration = Duration::from_millis(20);
 /// Longest such rest: a store that works again is noticed within it.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
-/// How long a question to a store that can't be reached is repeated: as long as clients wait by default.
+/// How long a question to a store that can't be reached is repeated: as long as clients wait by
+/// default.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A future that stays on its core.
@@ -57,9 +61,10 @@ pub trait RemoteEngine: Send + Sync + 'static {
         to: &'a [u8],
         limit: usize,
     ) -> LocalFuture<'a, Result<Vec<Pair>, KvError>>;
-    /// Applies batches in order, each on its own terms. One caller at a time, with ascending numbers from 1. After an error the same number
-    /// comes again with the same batches; they aren't applied twice then, or so that it makes no difference, and what can't be known
-    /// any more is answered with [`Outcome::Unknown`].
+    /// Applies batches in order, each on its own terms. One caller at a time, with ascending
+    /// numbers from 1. After an error the same number comes again with the same batches; they
+    /// aren't applied twice then, or so that it makes no difference, and what can't be known any
+    /// more is answered with [`Outcome::Unknown`].
     fn apply<'a>(
         &'a self,
         number: u64,
@@ -175,8 +180,8 @@ impl RemoteWriter {
         }
     }
 
-    /// Gives the batch its place in the order of commits, and has it committed. Doesn't block: who may bring many waits for
-    /// [`RemoteWriter::admit`] before.
+    /// Gives the batch its place in the order of commits, and has it committed. Doesn't block: who
+    /// may bring many waits for [`RemoteWriter::admit`] before.
     pub fn enqueue(&self, batch: Batch) -> Ticket {
         let mut queue = self.shared.queue.lock();
         queue.enqueued += 1;
@@ -215,8 +220,9 @@ impl RemoteWriter {
         .await
     }
 
-    /// Everything that was enqueued before is committed and on disk when this returns, and so is everything that others have committed before:
-    /// what is synced here may rest on it. Concurrent callers share one trip.
+    /// Everything that was enqueued before is committed and on disk when this returns, and so is
+    /// everything that others have committed before: what is synced here may rest on it. Concurrent
+    /// callers share one trip.
     pub async fn sync(&self) -> Result<(), KvError> {
         let last = self.shared.queue.lock().last();
         if let Some(ticket) = last {
@@ -364,7 +370,8 @@ impl Shared {
     }
 }
 
-/// The task that works on the queue. When its core ends before it does, another one takes its place.
+/// The task that works on the queue. When its core ends before it does, another one takes its
+/// place.
 struct Lead {
     shared: Arc<Shared>,
     /// There was nothing left to do.

@@ -1,7 +1,8 @@
 //! Whether an engine's disk has room for a store to grow.
 //!
-//! An engine that runs into a full disk writes nothing more, not even what would free space. So growth has to stop earlier, where
-//! enough is left for journals, tables and compaction of what is still allowed.
+//! An engine that runs into a full disk writes nothing more, not even what would free space. So
+//! growth has to stop earlier, where enough is left for journals, tables and compaction of what is
+//! still allowed.
 
 use crate::Space;
 use std::io;
@@ -12,8 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 const WORKING_BYTES: u64 = 64 << 20;
 /// On small disks a sixteenth of the capacity does for that.
 const WORKING_DIVISOR: u64 = 16;
-/// Bytes that the largest usual compaction writes before it frees what it read: four tables of 8 MiB and a first level of
-/// four times 64 MiB. A store that is smaller needs no more than its own size.
+/// Bytes that the largest usual compaction writes before it frees what it read: four tables of 8
+/// MiB and a first level of four times 64 MiB. A store that is smaller needs no more than its own
+/// size.
 const COMPACTION_BYTES: u64 = 288 << 20;
 /// Applied bytes after which the disk is looked at again.
 const LOOK_AFTER_BYTES: u64 = 1 << 20;

@@ -4,8 +4,8 @@ use crate::{Batch, Engine, KvError, Outcome, Pair, RemoteWriter, Ticket, Writer,
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// A store and the group commit in front of it. Reads of an engine in this process need no waiting: who has [`Store::engine`] asks it
-/// directly. Those of an engine elsewhere do.
+/// A store and the group commit in front of it. Reads of an engine in this process need no waiting:
+/// who has [`Store::engine`] asks it directly. Those of an engine elsewhere do.
 #[derive(Clone)]
 pub enum Store {
     /// The engine is in this process.
@@ -51,8 +51,8 @@ impl Store {
         }
     }
 
-    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`. Each pair is as the store has it at some moment of
-    /// the call, not all at the same.
+    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`. Each pair is as
+    /// the store has it at some moment of the call, not all at the same.
     pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
         match self {
             Store::Local(writer) => writer.engine().scan(from, to, limit),
@@ -60,7 +60,8 @@ impl Store {
         }
     }
 
-    /// Waits until there is room for another batch. An engine in this process needs none: who brings too many leads.
+    /// Waits until there is room for another batch. An engine in this process needs none: who
+    /// brings too many leads.
     pub async fn admit(&self) {
         if let Store::Remote(writer) = self {
             writer.admit().await;
@@ -113,7 +114,8 @@ impl Store {
         }
     }
 
-    /// Everything that was committed is there, in memory or on disk, as long as this number is the same; 0 where it isn't known.
+    /// Everything that was committed is there, in memory or on disk, as long as this number is the
+    /// same; 0 where it isn't known.
     pub fn verifier(&self) -> u64 {
         match self {
             Store::Local(writer) => writer.engine().verifier(),

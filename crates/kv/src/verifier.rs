@@ -1,11 +1,15 @@
 //! Whether what was committed and not put on disk is still there.
 //!
-//! A commit is acknowledged when the kernel has it. When the machine loses its power before it is on disk, it is gone, and a sync afterwards succeeds, since there is nothing to
-//! do. So the engine has a number, as chunk stores have (RFC 1813, section 3.3.21): as long as it is the same, everything that was acknowledged is there. It
-//! outlives the process, whose commits the kernel keeps, and a shutdown, after which everything is on disk; it doesn't outlive the machine's memory else.
+//! A commit is acknowledged when the kernel has it. When the machine loses its power before it is
+//! on disk, it is gone, and a sync afterwards succeeds, since there is nothing to do. So the engine
+//! has a number, as chunk stores have (RFC 1813, section 3.3.21): as long as it is the same,
+//! everything that was acknowledged is there. It outlives the process, whose commits the kernel
+//! keeps, and a shutdown, after which everything is on disk; it doesn't outlive the machine's
+//! memory else.
 //!
 //! Invariants:
-//! - The marker that everything is on disk is gone from the disk before anything is committed that isn't.
+//! - The marker that everything is on disk is gone from the disk before anything is committed that
+//!   isn't.
 //! - What can't be read, written or told makes another number, and never keeps one.
 
 use crate::KvError;
@@ -50,7 +54,8 @@ impl Verifier {
             );
         }
         let is_news = found.is_none_or(|found| kept.is_none() || Some(&found.memory) != memory.as_ref());
-        // Without a record the next start has another number, which says too much, and never too little.
+        // Without a record the next start has another number, which says too much, and never too
+        // little.
         if let (true, Some(memory)) = (is_news, memory)
             && let Err(error) = write(path, &Record { number, memory })
         {

@@ -1,9 +1,10 @@
 //! The batching writer: group commit in front of an engine.
 //!
-//! There is no committing thread in the common case. Whoever waits for a batch and finds nobody committing becomes the
-//! leader, applies everything that is queued in one engine commit, and wakes the others: a lone writer pays no
-//! hand-over, and while one commit runs the next one fills. Where a commit has to reach the disk
-//! ([`Durability::Disk`]) and threads are allowed, one thread leads, because no core may stand still for milliseconds.
+//! There is no committing thread in the common case. Whoever waits for a batch and finds nobody
+//! committing becomes the leader, applies everything that is queued in one engine commit, and wakes
+//! the others: a lone writer pays no hand-over, and while one commit runs the next one fills. Where
+//! a commit has to reach the disk ([`Durability::Disk`]) and threads are allowed, one thread leads,
+//! because no core may stand still for milliseconds.
 //!
 //! Invariants:
 //! - Batches are applied in the order of [`Writer::enqueue`].
@@ -33,8 +34,8 @@ const MAX_COMMIT_BYTES: usize = 4 << 20;
 /// Most batches in the queue; whoever brings more waits or leads.
 const MAX_QUEUED_BATCHES: usize = 16_384;
 
-/// How long a core watches another one commit before it does something else. A commit takes some microseconds; being woken on
-/// another core takes several times that.
+/// How long a core watches another one commit before it does something else. A commit takes some
+/// microseconds; being woken on another core takes several times that.
 const LEADER_PATIENCE_NS: u64 = 30_000;
 
 /// How often it looks in that time at most: a simulated clock stands still meanwhile.
@@ -105,8 +106,8 @@ struct Queue {
 }
 
 impl Writer {
-    /// A writer that is alone in writing to `engine`. What blocks runs on a thread, or in the caller when that is
-    /// part of a simulation.
+    /// A writer that is alone in writing to `engine`. What blocks runs on a thread, or in the
+    /// caller when that is part of a simulation.
     pub fn new(engine: Arc<dyn Engine>, durability: Durability) -> Writer {
         Writer::with_blocking(engine, durability, Blocking::Thread)
     }
@@ -145,7 +146,8 @@ impl Writer {
         self.wait(&ticket).await
     }
 
-    /// Gives the batch its place in the order of commits. It is committed when somebody waits for its ticket.
+    /// Gives the batch its place in the order of commits. It is committed when somebody waits for
+    /// its ticket.
     ///
     /// Blocks for the time of an engine commit when the queue is full.
     pub fn enqueue(&self, batch: Batch) -> Ticket {
@@ -167,8 +169,9 @@ impl Writer {
         Commit::new(self, ticket)
     }
 
-    /// Everything that was enqueued before is committed and on disk when this returns. Concurrent callers share one trip
-    /// to the disk, and there is none when nothing was committed since the last.
+    /// Everything that was enqueued before is committed and on disk when this returns. Concurrent
+    /// callers share one trip to the disk, and there is none when nothing was committed since the
+    /// last.
     pub async fn sync(&self) -> Result<(), KvError> {
         let last = {
             let queue = self.shared.queue.lock();
@@ -202,7 +205,8 @@ impl Writer {
         }
     }
 
-    /// One step of waiting for `ticket`: leads if nobody does, else leaves a waker. True when it is settled.
+    /// One step of waiting for `ticket`: leads if nobody does, else leaves a waker. True when it is
+    /// settled.
     fn drive(&self, ticket: &Ticket, waker: &Waker) -> bool {
         let mut queue = self.shared.queue.lock();
         if queue.led && self.shared.durability == Durability::Process {
@@ -251,7 +255,8 @@ impl Writer {
 }
 
 impl Shared {
-    /// Commits until `own` is settled and a little longer, then leaves the queue to its first waiter.
+    /// Commits until `own` is settled and a little longer, then leaves the queue to its first
+    /// waiter.
     fn lead<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, own: &Ticket) {
         queue.led = true;
         let mut extra = EXTRA_ROUNDS;
@@ -262,7 +267,8 @@ impl Shared {
             }
         }
         queue.led = false;
-        // Whoever is woken finds no leader and becomes one. Batches without a waiter wait for theirs.
+        // Whoever is woken finds no leader and becomes one. Batches without a waiter wait for
+        // theirs.
         if let Some((ticket, _)) = queue.batches.iter().find(|(ticket, _)| ticket.has_waiters()) {
             ticket.wake();
         }
@@ -300,8 +306,9 @@ impl Shared {
         Ok(outcomes)
     }
 
-    /// Puts on disk what was applied; at least the first `applied` commits must have been. After a failure never again: the kernel tells of a write that
-    /// failed once, and takes the pages for clean from then on.
+    /// Puts on disk what was applied; at least the first `applied` commits must have been. After a
+    /// failure never again: the kernel tells of a write that failed once, and takes the pages for
+    /// clean from then on.
     fn persist(&self, applied: u64) -> Result<(), KvError> {
         let _alone = self.persisting.lock();
         if let Some(error) = &self.queue.lock().poison {

@@ -16,20 +16,24 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use support::{block_on, put};
 
-/// Where the child keeps its store. Set only for the child, which is this test program started again.
+/// Where the child keeps its store. Set only for the child, which is this test program started
+/// again.
 const CHILD_DIR: &str = "WEFT_KV_KILL_DIR";
 
-/// Acknowledgements after which the child is killed, each on a fresh store that goes on over all rounds.
+/// Acknowledgements after which the child is killed, each on a fresh store that goes on over all
+/// rounds.
 const KILL_AFTER: [usize; 6] = [1, 37, 500, 2_000, 3, 1_000];
 
-/// The process that is killed. Commits numbered batches and prints each number once committed; ends only by being killed.
+/// The process that is killed. Commits numbered batches and prints each number once committed; ends
+/// only by being killed.
 fn commit_for_ever(dir: &Path) {
     let engine: Arc<dyn Engine> = Arc::new(Embedded::open(dir).unwrap());
     let first = count(&*engine);
     let writer = Writer::new(engine, Durability::Process);
     let mut out = std::io::stdout().lock();
     for number in first.. {
-        // A value beyond the journal's write buffer now and then, so that records are cut at every place.
+        // A value beyond the journal's write buffer now and then, so that records are cut at every
+        // place.
         let value = format!("{number}").repeat(1 + number % 7 * 300);
         block_on(writer.commit(put(&format!("{number:08}"), &value))).unwrap();
         writeln!(out, "acked {number}").unwrap();

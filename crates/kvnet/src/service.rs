@@ -9,11 +9,13 @@ use std::sync::Arc;
 use types::{Errno, Error, HashMap, Result};
 use wire::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest};
 
-/// Clients whose last apply is remembered; with more, the one that was idle for longest is forgotten. As many as there are starts of
-/// metadata services while the store's process lives, which are few.
+/// Clients whose last apply is remembered; with more, the one that was idle for longest is
+/// forgotten. As many as there are starts of metadata services while the store's process lives,
+/// which are few.
 const MAX_CLIENTS: usize = 1024;
 
-/// Bytes of keys and values in an answer: with what surrounds them they fit into the body of a message.
+/// Bytes of keys and values in an answer: with what surrounds them they fit into the body of a
+/// message.
 const MAX_ANSWER_BYTES: usize = 768 << 10;
 
 /// What surrounds a key or a value in an answer, bytes, counted generously.

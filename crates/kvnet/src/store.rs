@@ -54,8 +54,9 @@ impl RemoteStore {
         Ok(Arc::new(store))
     }
 
-    /// Set when the store's machine was started again and has lost what wasn't on disk, whoever had it applied: what was read here may be some of it. Everything
-    /// fails from then on: whoever keeps in memory what it read has to begin anew.
+    /// Set when the store's machine was started again and has lost what wasn't on disk, whoever had
+    /// it applied: what was read here may be some of it. Everything fails from then on: whoever
+    /// keeps in memory what it read has to begin anew.
     pub fn lost(&self) -> &Arc<Event> {
         &self.lost
     }

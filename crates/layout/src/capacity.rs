@@ -7,8 +7,10 @@ const EMERGENCY_PERCENT: u64 = 1;
 /// Free percentage below which new files prefer other targets.
 const LOW_PERCENT: u64 = 5;
 
-/// Classifies a target of `capacity` bytes with `free` bytes left, of which it takes data until only [`kept_free`] are left:
-/// - `Emergency`: nothing is free, or less than 1 % of the capacity, or less than nine eighths of what is kept free;
+/// Classifies a target of `capacity` bytes with `free` bytes left, of which it takes data until
+/// only [`kept_free`] are left:
+/// - `Emergency`: nothing is free, or less than 1 % of the capacity, or less than nine eighths of
+///   what is kept free;
 /// - `Low`: less than 5 % of the capacity is free, or less than twice what is kept free;
 /// - `Normal`: otherwise.
 pub fn classify(capacity: u64, free: u64) -> CapacityClass {
@@ -21,7 +23,8 @@ pub fn classify(capacity: u64, free: u64) -> CapacityClass {
     }
 }
 
-/// The room of a target for new files, bytes, and how full it is for them, where so many percent of it are to stay free.
+/// The room of a target for new files, bytes, and how full it is for them, where so many percent of
+/// it are to stay free.
 pub(crate) fn for_new_files(target: &Target, spare_percent: u8) -> (u64, CapacityClass) {
     if spare_percent == 0 {
         return (target.free, target.class);
@@ -41,7 +44,8 @@ pub fn usable(capacity: u64, free: u64) -> u64 {
     free.saturating_sub(emergency_below(capacity))
 }
 
-/// A target is in an emergency with fewer free bytes than this: a little before it refuses data, since it is asked only now and then.
+/// A target is in an emergency with fewer free bytes than this: a little before it refuses data,
+/// since it is asked only now and then.
 fn emergency_below(capacity: u64) -> u64 {
     let kept = kept_free(capacity);
     percent(capacity, EMERGENCY_PERCENT).max(kept + kept / 8)
@@ -99,7 +103,8 @@ mod tests {
 
     #[test]
     fn a_target_in_between_uses_both() {
-        // 1 % of 40000 MiB is 400 MiB, less than what is kept free; 5 % is 2000 MiB, more than twice as much.
+        // 1 % of 40000 MiB is 400 MiB, less than what is kept free; 5 % is 2000 MiB, more than
+        // twice as much.
         check(40000 * MIB, 2000 * MIB, 576 * MIB);
     }
 

@@ -1,13 +1,16 @@
 //! The choice of groups for a new file.
 //!
-//! A candidate is a group of the pattern's pool and scheme whose members are all online, none of them being drained and
-//! none in an emergency of space. Of mirrored groups some are better than others: those whose members are all good and in different racks come
-//! first; where there are none, those with the fewest that are in the rack of another one; then those with several members on a node; then those with a member that is being drained, which another target
-//! will take the place of; and only then those that are degraded, of which one good member is online. One without such a member is never a candidate.
-//! A group whose content is lost ([`Group::is_lost`]) is none.
-//! What a pool keeps free for the members of others that are lost counts as full here ([`Pool::spare`](types::Pool)).
-//! Candidates with a target that is low on space serve only where the others don't fill the stripe count, and then come
-//! last. Pure: equal arguments give equal answers.
+//! A candidate is a group of the pattern's pool and scheme whose members are all online, none of
+//! them being drained and none in an emergency of space. Of mirrored groups some are better than
+//! others: those whose members are all good and in different racks come first; where there are
+//! none, those with the fewest that are in the rack of another one; then those with several members
+//! on a node; then those with a member that is being drained, which another target will take the
+//! place of; and only then those that are degraded, of which one good member is online. One without
+//! such a member is never a candidate. A group whose content is lost ([`Group::is_lost`]) is none.
+//! What a pool keeps free for the members of others that are lost counts as full here
+//! ([`Pool::spare`](types::Pool)). Candidates with a target that is low on space serve only where
+//! the others don't fill the stripe count, and then come last. Pure: equal arguments give equal
+//! answers.
 
 use crate::groups::Spread;
 use crate::random::{SplitMix64, mix};
@@ -17,8 +20,8 @@ use types::{
     Scheme, StripePattern, Target, TargetState,
 };
 
-/// Unit in which free space weighs, bytes: small enough to tell tiny targets apart, large enough that the sum over all
-/// groups of a cluster fits 64 bits.
+/// Unit in which free space weighs, bytes: small enough to tell tiny targets apart, large enough
+/// that the sum over all groups of a cluster fits 64 bits.
 const WEIGHT_UNIT: u64 = 4096;
 
 /// A group that may take a new file.
@@ -67,7 +70,8 @@ pub fn choose(map: &ClusterMap, pattern: &StripePattern, ino: InodeId, seed: u64
     Choices::find(map, pattern.pool, pattern.scheme).choose(map, pattern, ino, seed)
 }
 
-/// The groups that new files of a pool and scheme can get by a map, found once for many files: finding them takes time with the number of groups, choosing doesn't.
+/// The groups that new files of a pool and scheme can get by a map, found once for many files:
+/// finding them takes time with the number of groups, choosing doesn't.
 pub struct Choices {
     normal: Ranked,
     low: Ranked,
@@ -82,17 +86,18 @@ impl Choices {
         Choices { normal: Ranked::new(normal), low: Ranked::new(low), others }
     }
 
-    /// Chooses the groups of a new file: distinct, in stripe order, at most `pattern.stripe_count` and at least one. The map, and the pattern's pool and scheme, are those of
+    /// Chooses the groups of a new file: distinct, in stripe order, at most `pattern.stripe_count`
+    /// and at least one. The map, and the pattern's pool and scheme, are those of
     /// [`Choices::find`].
     ///
-    /// - `RoundRobin`: a run of consecutive groups; consecutive inode numbers start on consecutive groups, so that files of
-    ///   one chunk spread as evenly as large ones.
+    /// - `RoundRobin`: a run of consecutive groups; consecutive inode numbers start on consecutive
+    ///   groups, so that files of one chunk spread as evenly as large ones.
     /// - `Random`: every ordered selection is equally likely.
     /// - `CapacityWeighted`: drawn without replacement, each draw in proportion to free space.
     ///
     /// # Errors
-    /// `ENODEV` when the pool is unknown, has no group of the scheme or none that is online and not being drained; `ENOSPC` when those that
-    /// are so are full.
+    /// `ENODEV` when the pool is unknown, has no group of the scheme or none that is online and not
+    /// being drained; `ENOSPC` when those that are so are full.
     pub fn choose(
         &self,
         map: &ClusterMap,
@@ -271,7 +276,8 @@ impl Ranked {
         let mut before = Vec::with_capacity(candidates.len() + 1);
         before.push(0);
         for candidate in &candidates {
-            // One unit on top, so that a group without free space can still be drawn when the others run out.
+            // One unit on top, so that a group without free space can still be drawn when the
+            // others run out.
             before.push(before[before.len() - 1] + candidate.free / WEIGHT_UNIT + 1);
         }
         Ranked { candidates, before }
@@ -294,12 +300,14 @@ impl Ranked {
     }
 
     fn round_robin(&self, count: usize, ino: InodeId) -> Vec<GroupId> {
-        // The partition shifts the start, or the first files of all partitions would meet on one group.
+        // The partition shifts the start, or the first files of all partitions would meet on one
+        // group.
         let start = (ino.sequence() + ino.partition().0 as u64) % self.len() as u64;
         (0..count).map(|step| self.candidates[(start as usize + step) % self.len()].id).collect()
     }
 
-    /// The first `count` steps of a Fisher-Yates shuffle, of which only what isn't in its own place is kept.
+    /// The first `count` steps of a Fisher-Yates shuffle, of which only what isn't in its own place
+    /// is kept.
     fn shuffled(&self, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
         let mut moved: BTreeMap<usize, usize> = BTreeMap::new();
         let step = |at: usize| {
@@ -319,7 +327,8 @@ impl Ranked {
         let mut drawn: Vec<usize> = Vec::with_capacity(count);
         let mut chosen = Vec::with_capacity(count);
         for _ in 0..count {
-            // Among those that are left; the weight of those that are gone before it is stepped over.
+            // Among those that are left; the weight of those that are gone before it is stepped
+            // over.
             let mut ticket = random.below(total);
             for &gone in &drawn {
                 if ticket < self.before[gone] {

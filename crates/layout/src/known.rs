@@ -1,16 +1,17 @@
 //! How much of each chunk file is known to be there.
 //!
-//! The metadata service records lower bounds of the lengths of a file's chunk files, in stripe order. A chunk file that
-//! is absent, or shorter than its bound, is damage and no hole. An empty list means that nothing is known.
+//! The metadata service records lower bounds of the lengths of a file's chunk files, in stripe
+//! order. A chunk file that is absent, or shorter than its bound, is damage and no hole. An empty
+//! list means that nothing is known.
 //!
-//! Invariants of a list: it is empty or has one entry for each stripe; at least one entry isn't 0; no entry is larger
-//! than [`local_len`] of the file's size.
+//! Invariants of a list: it is empty or has one entry for each stripe; at least one entry isn't 0;
+//! no entry is larger than [`local_len`] of the file's size.
 
 use crate::{file_end, local_len};
 use types::Layout;
 
-/// Raises the bounds to the lengths that were found, as far as the file's size allows. Lengths of another number of
-/// stripes than the layout has say nothing.
+/// Raises the bounds to the lengths that were found, as far as the file's size allows. Lengths of
+/// another number of stripes than the layout has say nothing.
 pub fn grown(layout: &Layout, known: &[u64], found: &[u64], size: u64) -> Vec<u64> {
     let count = layout.groups.len();
     let of = |lens: &[u64], stripe: usize| if lens.len() == count { lens[stripe] } else { 0 };
@@ -28,7 +29,8 @@ pub fn of_stripe(known: &[u64], stripe: usize) -> u64 {
     known.get(stripe).copied().unwrap_or(0)
 }
 
-/// The size of a file without absent chunk files that has exactly these bounds; `None` when there is no such size.
+/// The size of a file without absent chunk files that has exactly these bounds; `None` when there
+/// is no such size.
 pub fn whole_end(layout: &Layout, known: &[u64]) -> Option<u64> {
     if known.len() != layout.groups.len() {
         return None;

@@ -1,10 +1,12 @@
-//! Where bytes live: striping arithmetic, the choice of groups for a new file, the making of groups, and how full is full.
+//! Where bytes live: striping arithmetic, the choice of groups for a new file, the making of
+//! groups, and how full is full.
 //!
-//! Everybody computes placement and nobody looks it up, so what is here must give the same answer in every process and
-//! in every later version: golden tests freeze it. Pure: no I/O, no clock, no randomness (choosers take a seed). Knows
-//! nothing of names, messages or sockets.
+//! Everybody computes placement and nobody looks it up, so what is here must give the same answer
+//! in every process and in every later version: golden tests freeze it. Pure: no I/O, no clock, no
+//! randomness (choosers take a seed). Knows nothing of names, messages or sockets.
 //!
-//! Chunk `i` of a file lies in the chunk files of group `i % n`, behind the group's earlier chunks without a gap:
+//! Chunk `i` of a file lies in the chunk files of group `i % n`, behind the group's earlier chunks
+//! without a gap:
 //!
 //! ```text
 //! file         | c0 | c1 | c2 | c3 | c4 | c5 | c6 |        n = 3

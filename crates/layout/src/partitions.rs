@@ -2,10 +2,11 @@
 
 use types::NodeId;
 
-/// Spreads partitions over nodes so that none has more than one partition more than another, and as few as possible move.
+/// Spreads partitions over nodes so that none has more than one partition more than another, and as
+/// few as possible move.
 ///
-/// `now`: who executes each partition, as far as that is known. `nodes`: those that may, each once. Without any, everything stays as it is:
-/// somebody will be back.
+/// `now`: who executes each partition, as far as that is known. `nodes`: those that may, each once.
+/// Without any, everything stays as it is: somebody will be back.
 ///
 /// ```
 /// use types::NodeId;
@@ -86,7 +87,8 @@ mod tests {
             let (least, most) = (nodes.iter().map(of).min().unwrap(), nodes.iter().map(of).max().unwrap());
             prop_assert!(most - least <= 1, "{:?}", counts);
 
-            // Whatever even spread there is, a node keeps at most what it had and at most its share; the shares are as they are.
+            // Whatever even spread there is, a node keeps at most what it had and at most its
+            // share; the shares are as they are.
             let had = |node: &NodeId| {
                 now.iter().take(partitions as usize).filter(|owner| *owner == node).count()
             };

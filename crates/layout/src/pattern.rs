@@ -2,8 +2,8 @@
 
 use types::{Errno, Error, MAX_INLINE_LIMIT, Result, StripePattern};
 
-/// Checks every field but the pool, which only the cluster map knows. Errors: `EINVAL`, saying which field and what is
-/// allowed.
+/// Checks every field but the pool, which only the cluster map knows. Errors: `EINVAL`, saying
+/// which field and what is allowed.
 pub fn check(pattern: &StripePattern) -> Result<()> {
     chunk_size(pattern.chunk_size as u64)?;
     stripe_count(pattern.stripe_count as u64)?;

@@ -1,7 +1,7 @@
 //! The random numbers of choosers: a function of the seed, the same in every version.
 
-/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014). Frozen: simulations and
-/// golden tests replay its output.
+/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014). Frozen:
+/// simulations and golden tests replay its output.
 pub(crate) struct SplitMix64 {
     state: u64,
 }
@@ -18,7 +18,8 @@ impl SplitMix64 {
         mix(self.state)
     }
 
-    /// A number in `0..bound`, by multiplication; the bias is below `bound / 2^64`. `bound` is not 0.
+    /// A number in `0..bound`, by multiplication; the bias is below `bound / 2^64`. `bound` is not
+    /// 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         debug_assert!(bound > 0);
         ((self.next() as u128 * bound as u128) >> 64) as u64

@@ -4,11 +4,13 @@ use crate::choose::{Candidate, Candidates, Ranked};
 use crate::random::{SplitMix64, mix};
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme, StripePattern};
 
-/// Chunk files that a target may have of one inode. More are needed only where most targets of a pool have been drained one after another.
+/// Chunk files that a target may have of one inode. More are needed only where most targets of a
+/// pool have been drained one after another.
 pub const MAX_SLOTS: u8 = 16;
 
-/// Chooses another group for a stripe, and the slot of its chunk file there: a group of this pool and scheme that a new file could get and that the
-/// file isn't on yet, in proportion to free space; where there is none, the one that has the fewest of its stripes.
+/// Chooses another group for a stripe, and the slot of its chunk file there: a group of this pool
+/// and scheme that a new file could get and that the file isn't on yet, in proportion to free
+/// space; where there is none, the one that has the fewest of its stripes.
 ///
 /// `is_taken`: chunk files that are there for another reason.
 ///

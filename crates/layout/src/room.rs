@@ -8,7 +8,8 @@ use types::{ClusterMap, Errno, Error, GroupId, PoolId, Result, Scheme, StripePat
 /// Bytes that targets are about to get, beside what they have.
 pub type Promised = BTreeMap<TargetId, u64>;
 
-/// How many bytes a group can take before one of its members is in an emergency of space; 0 for one that the map doesn't have.
+/// How many bytes a group can take before one of its members is in an emergency of space; 0 for one
+/// that the map doesn't have.
 pub fn room(map: &ClusterMap, group: GroupId, promised: &Promised) -> u64 {
     let of = |target: &TargetId| {
         let target = map.target(*target)?;
@@ -22,10 +23,12 @@ pub fn room(map: &ClusterMap, group: GroupId, promised: &Promised) -> u64 {
     members.iter().map(|target| of(target).unwrap_or(0)).min().unwrap_or(0)
 }
 
-/// What each target would get if parts of these sizes went to groups of a pool and scheme, the largest first, each where most room is.
+/// What each target would get if parts of these sizes went to groups of a pool and scheme, the
+/// largest first, each where most room is.
 ///
 /// # Errors
-/// As [`crate::choose`] when no group can take anything; `ENOSPC`, with the number of bytes that are missing, when one doesn't fit.
+/// As [`crate::choose`] when no group can take anything; `ENOSPC`, with the number of bytes that
+/// are missing, when one doesn't fit.
 pub fn fit(
     map: &ClusterMap,
     (pool, scheme): (PoolId, Scheme),

@@ -1,8 +1,9 @@
 //! The formulas of `layout::plan` beside published characterisations of four systems.
 //!
-//! Each system has one set of model parameters, worked out here from the cells marked "used"; all others are held out. Capacity
-//! cells are exact as rounded in the source, bandwidth is within 10 %, IOPS and latencies within 15 %. What isn't met is an exception
-//! with its reason; `docs/planning.md` shows the whole ledger, and a test keeps it true.
+//! Each system has one set of model parameters, worked out here from the cells marked "used"; all
+//! others are held out. Capacity cells are exact as rounded in the source, bandwidth is within 10
+//! %, IOPS and latencies within 15 %. What isn't met is an exception with its reason;
+//! `docs/planning.md` shows the whole ledger, and a test keeps it true.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use layout::plan::{Description, Model, Plan, Provision, Resource, plan};
@@ -107,7 +108,8 @@ impl Beegfs {
         plan(&description).unwrap()
     }
 
-    /// Links: read and write of Small. Requests: random read and write of Small. One program: its read.
+    /// Links: read and write of Small. Requests: random read and write of Small. One program: its
+    /// read.
     fn model(&self) -> Model {
         let whole = Model { link_share: 1.0, core_requests_per_s: Some(1.0), ..bare() };
         let small = self.plan(0, "nvme-p4600-1.6tb", &whole);
@@ -254,8 +256,9 @@ impl Pixstor {
         plan(&description).unwrap()
     }
 
-    /// Links: both reads of many files; that a write goes over the links twice is the formula's to say. One file: the sustained columns.
-    /// Requests: both random reads; a mirrored write's second half: the sustained one.
+    /// Links: both reads of many files; that a write goes over the links twice is the formula's to
+    /// say. One file: the sustained columns. Requests: both random reads; a mirrored write's second
+    /// half: the sustained one.
     fn model(&self) -> Model {
         let whole = self.plan(4, Model { link_share: 1.0, core_requests_per_s: Some(1.0), ..bare() });
         let links = limit(&whole.read, Resource::ServerLinks) / 1e9;
@@ -416,8 +419,8 @@ impl Weka {
         plan(&Description { model, ..self.description.clone() }).unwrap()
     }
 
-    /// Requests: random read and 70/30, by their geometric mean; what a write costs beside a read is the formula's to say.
-    /// Links: the default.
+    /// Requests: random read and 70/30, by their geometric mean; what a write costs beside a read
+    /// is the formula's to say. Links: the default.
     fn model(&self) -> Model {
         let unit = self.plan(Model { core_requests_per_s: Some(1.0), ..bare() });
         let of_read = self.random_read_m_iops * 1e6 / limit(&unit.random_read, Resource::Cores);

@@ -29,7 +29,8 @@ pub struct SessionStatus {
 }
 
 impl MetaService {
-    /// A file whose layout has the target, if there is one. Reads every inode: minutes for a hundred million of them.
+    /// A file whose layout has the target, if there is one. Reads every inode: minutes for a
+    /// hundred million of them.
     pub async fn file_on(&self, target: TargetId) -> Result<Option<InodeId>> {
         for partition in self.all_partitions() {
             if let Some(ino) = self.file_on_in(target, partition).await? {
@@ -74,7 +75,8 @@ impl MetaService {
         Ok(None)
     }
 
-    /// An inode whose new files, or that itself, are to live in the pool, if there is one. Reads every inode, as [`MetaService::file_on`].
+    /// An inode whose new files, or that itself, are to live in the pool, if there is one. Reads
+    /// every inode, as [`MetaService::file_on`].
     pub async fn names_pool(&self, pool: PoolId) -> Result<Option<InodeId>> {
         for partition in self.all_partitions() {
             if let Some(ino) = self.names_pool_in(pool, partition).await? {
@@ -106,7 +108,8 @@ impl MetaService {
         }
     }
 
-    /// How far targets are that are drained, as management shows it: as to files of partitions that this service executes.
+    /// How far targets are that are drained, as management shows it: as to files of partitions that
+    /// this service executes.
     pub fn drain_progress(&self) -> Vec<(TargetId, DrainProgress)> {
         let progress = |drain: DrainStatus| {
             let remaining_s = match drain.rate {
@@ -171,7 +174,8 @@ impl MetaService {
         all
     }
 
-    /// Begins to end a session by force. The background work does it: who asks may be on a core that ends with the question.
+    /// Begins to end a session by force. The background work does it: who asks may be on a core
+    /// that ends with the question.
     pub fn evict_session(&self, id: SessionId) -> Result<()> {
         match self.sessions.find(id).map(|session| session.kind) {
             Some(SessionKind::Remote) => {

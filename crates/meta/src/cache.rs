@@ -1,7 +1,7 @@
 //! A bounded cache of what the store holds, and of what it surely doesn't hold.
 //!
-//! A key is read and changed only by who holds its partition, so the cache needs no coherence of its own: the locks of
-//! its shards merely keep the maps whole.
+//! A key is read and changed only by who holds its partition, so the cache needs no coherence of
+//! its own: the locks of its shards merely keep the maps whole.
 
 use crate::limits::{CACHE_BYTES, CACHE_SHARDS, MAX_CACHED_VALUE};
 use bytes::Bytes;
@@ -9,10 +9,12 @@ use parking_lot::Mutex;
 use std::hash::BuildHasher;
 use types::{HashMap, PartitionId, ProcessHash};
 
-/// Bytes that an entry takes beside its key and value: its place in the map, and an allocation with a count for each.
+/// Bytes that an entry takes beside its key and value: its place in the map, and an allocation with
+/// a count for each.
 const ENTRY_OVERHEAD: usize = 256;
 
-/// Two generations a shard: what is used moves to the young one, and when that is full, the old one goes.
+/// Two generations a shard: what is used moves to the young one, and when that is full, the old one
+/// goes.
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
     hasher: ProcessHash,

@@ -18,7 +18,8 @@ impl Groups {
     }
 }
 
-/// The users of a session that had to be introduced; the oldest are forgotten, and introduced again.
+/// The users of a session that had to be introduced; the oldest are forgotten, and introduced
+/// again.
 ///
 /// A number of a process can be another process's by now. So this keeps groups alone, which count
 /// beside the check by the client's kernel. Where that checks nothing, the client introduces the

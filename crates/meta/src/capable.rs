@@ -1,4 +1,5 @@
-//! Capabilities: what is handed out to sessions for storage services, and to whom a session belongs.
+//! Capabilities: what is handed out to sessions for storage services, and to whom a session
+//! belongs.
 
 use crate::service::MetaService;
 use crate::sessions::Session;
@@ -25,7 +26,8 @@ impl MetaService {
     ) -> Option<Capability> {
         let ring = self.capabilities.get().filter(|_| session.is_remote())?;
         let (inode, writes) = subject(op, reply)?;
-        // Who asks again for a file that it is writing, since its capability runs out, wishes no lease: it has one.
+        // Who asks again for a file that it is writing, since its capability runs out, wishes no
+        // lease: it has one.
         let writes = !reads_only && (writes || self.leases.is_written_by(session.id, inode));
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
         let holder = session.holder.load(Relaxed);
@@ -35,7 +37,8 @@ impl MetaService {
         Some(Capability(*signed.as_bytes()))
     }
 
-    /// Refuses who has proved to be somebody else than the one who registered the session. `holder`: see [`net::Caller::holder`].
+    /// Refuses who has proved to be somebody else than the one who registered the session.
+    /// `holder`: see [`net::Caller::holder`].
     pub(crate) fn check_holder(&self, session: &Session, holder: u64) -> Result<()> {
         if !session.is_remote() || session.holder.load(Relaxed) == holder {
             return Ok(());
@@ -61,7 +64,8 @@ fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
         (MetaOp::BeginWrite { .. } | MetaOp::Truncate { .. }, MetaReply::File(info)) => {
             Some((info.attr.ino, true))
         }
-        // Not of a file that was there already: who finds one opens it as everybody does, and is looked at then.
+        // Not of a file that was there already: who finds one opens it as everybody does, and is
+        // looked at then.
         (
             MetaOp::Create { .. } | MetaOp::Deliver { .. } | MetaOp::Tmpfile { .. },
             MetaReply::Created { attr, .. },

@@ -16,7 +16,8 @@ pub(crate) struct Chunks {
     pub channels: StorageChannels,
 }
 
-/// A file, and the lease epoch under which something is done to its chunks: targets that have seen a later one refuse it.
+/// A file, and the lease epoch under which something is done to its chunks: targets that have seen
+/// a later one refuse it.
 #[derive(Clone, Copy)]
 pub(crate) struct Under {
     pub ino: InodeId,
@@ -65,8 +66,9 @@ impl Chunks {
         self.each(file, layout, |_| StorageOp::Delete).await.map(|_| ())
     }
 
-    /// Does something to the chunk file of each stripe, and has it on disk, for the end of a session that nobody repeats it for: of what isn't on disk yet the power
-    /// may take back a part, and the start of that target then leaves the file alone, since it isn't settled.
+    /// Does something to the chunk file of each stripe, and has it on disk, for the end of a
+    /// session that nobody repeats it for: of what isn't on disk yet the power may take back a
+    /// part, and the start of that target then leaves the file alone, since it isn't settled.
     ///
     /// # Errors
     /// `EAGAIN` when targets lose it again and again.
@@ -108,8 +110,8 @@ impl Chunks {
         Ok(measured)
     }
 
-    /// Asks every group at once, about the chunk file of each stripe; answers with the number of the stripe. The first error is told after all have
-    /// answered.
+    /// Asks every group at once, about the chunk file of each stripe; answers with the number of
+    /// the stripe. The first error is told after all have answered.
     ///
     /// Stripes in lost groups are left out: there is nothing that could be measured, cut or
     /// deleted, and no start brings it back.
@@ -131,7 +133,8 @@ impl Chunks {
         rt::join_all(calls).await.into_iter().collect()
     }
 
-    /// One request to a group, about the chunk file of this name: to its target, or to its primary, which sees to it that all members do it.
+    /// One request to a group, about the chunk file of this name: to its target, or to its primary,
+    /// which sees to it that all members do it.
     pub async fn in_group(&self, group: GroupId, file: Under, op: StorageOp) -> Result<StorageReply> {
         let place = self.place(group)?;
         self.at(place, file, op).await
@@ -184,7 +187,8 @@ impl Chunks {
         Ok(bytes)
     }
 
-    /// The first stripe of a layout of which a target has the data, alone or with others; `None` when it has none.
+    /// The first stripe of a layout of which a target has the data, alone or with others; `None`
+    /// when it has none.
     pub fn stripe_on(&self, layout: &Layout, target: TargetId) -> Result<Option<usize>> {
         for (stripe, group) in layout.groups.iter().enumerate() {
             if self.group(*group)?.members.contains(&target) {
@@ -194,7 +198,8 @@ impl Chunks {
         Ok(None)
     }
 
-    /// The stripe whose chunk file is what a target has under the name of a slot: for itself, or for one of its mirrored groups.
+    /// The stripe whose chunk file is what a target has under the name of a slot: for itself, or
+    /// for one of its mirrored groups.
     pub fn stripe_in(&self, layout: &Layout, slot: u8, place: Place) -> Result<Option<usize>> {
         for (stripe, id) in layout.groups.iter().enumerate() {
             let is_there = match place {

@@ -1,7 +1,7 @@
 //! What a command means for leases: whose are in its way, and which come with its answer.
 //!
-//! Runs while the partitions of all inodes that the command reads or changes are held, so that its answer and the leases that come with it say
-//! the same.
+//! Runs while the partitions of all inodes that the command reads or changes are held, so that its
+//! answer and the leases that come with it say the same.
 
 use crate::executor::Stop;
 use crate::exports::is_plain;
@@ -45,10 +45,12 @@ impl Cleared {
 }
 
 impl MetaService {
-    /// Makes sure that no lease of another session is in the way of what was applied, and grants what comes with it.
+    /// Makes sure that no lease of another session is in the way of what was applied, and grants
+    /// what comes with it.
     ///
     /// # Errors
-    /// [`Stop::Leases`] when recalls have to be answered first, [`Stop::Elsewhere`] when other services have to be asked.
+    /// [`Stop::Leases`] when recalls have to be answered first, [`Stop::Elsewhere`] when other
+    /// services have to be asked.
     pub(crate) fn reconcile(
         &self,
         op: &MetaOp,
@@ -81,8 +83,9 @@ impl MetaService {
         Ok(granted)
     }
 
-    /// Makes sure that nobody else knows names of the directories that a command looks into: a session that is alone in one makes its files before it
-    /// answers. To be called before the command looks.
+    /// Makes sure that nobody else knows names of the directories that a command looks into: a
+    /// session that is alone in one makes its files before it answers. To be called before the
+    /// command looks.
     ///
     /// # Errors
     /// As [`MetaService::reconcile`].
@@ -102,22 +105,24 @@ impl MetaService {
                 self.leases.make_way_on(&self.sessions, asker, (dir, Access::Look), &mut due);
                 self.leases.make_way_in_ranges(&self.sessions, asker, (dir, names), &mut due);
             } else if !cleared.has(dir) && matches!(op, MetaOp::Rename { mode: RenameMode::Exchange, .. }) {
-                // Any other rename finds out when it has changed something there. What is clear is so for the change, too.
+                // Any other rename finds out when it has changed something there. What is clear is
+                // so for the change, too.
                 return Err(Stop::Elsewhere(vec![(dir, Access::Change)]));
             }
         }
         all_answered(due)
     }
 
-    /// Lets a session be alone in a directory, or with names there that begin with a prefix. Others give up what they keep of it, unless it has just been taken from
-    /// somebody.
+    /// Lets a session be alone in a directory, or with names there that begin with a prefix. Others
+    /// give up what they keep of it, unless it has just been taken from somebody.
     fn let_alone(
         &self,
         (dir, prefix): (InodeId, &Bytes),
         session: &Session,
         reply: &mut MetaReply,
     ) -> Result<Granted, Stop> {
-        // Who may do less than it thinks, or is somebody else here, can't say what the service will say of its files.
+        // Who may do less than it thinks, or is somebody else here, can't say what the service will
+        // say of its files.
         let may = session.is_remote() && is_plain(&session.export());
         let asker = session.asker();
         let mut due = Vec::new();
@@ -161,8 +166,10 @@ impl MetaService {
         })
     }
 
-    /// Takes from a session that has ended what a command of it was still granted. The end of its leases may have passed by the inodes before. If
-    /// it is still to come it isn't anticipated: until what the session wrote is settled, its leases keep everybody from files whose size nobody knows.
+    /// Takes from a session that has ended what a command of it was still granted. The end of its
+    /// leases may have passed by the inodes before. If it is still to come it isn't anticipated:
+    /// until what the session wrote is settled, its leases keep everybody from files whose size
+    /// nobody knows.
     pub(crate) fn take_back(&self, session: &Session) {
         if session.is_wound_up() {
             self.leases.end_session(session.id);
@@ -219,8 +226,9 @@ impl MetaService {
         Ok(())
     }
 
-    /// Of a file that others are writing only its chunk files know the size: who has found it by its name asks for attributes, which says so. A kernel takes any size
-    /// that it is told for the right one, and cuts its pages to it.
+    /// Of a file that others are writing only its chunk files know the size: who has found it by
+    /// its name asks for attributes, which says so. A kernel takes any size that it is told for the
+    /// right one, and cuts its pages to it.
     fn leave_size_to_chunks(&self, asker: Asker, reply: &mut MetaReply) {
         if let MetaReply::Entry(attr) = reply
             && self.leases.is_written_elsewhere(asker.session, attr.ino)
@@ -275,7 +283,8 @@ impl MetaService {
         }
     }
 
-    /// Tells the session what became of the directories that it changed and goes on to cache: its kernel asks right after.
+    /// Tells the session what became of the directories that it changed and goes on to cache: its
+    /// kernel asks right after.
     fn tell_directories(&self, op: &MetaOp, writes: &Writes, granted: &mut Granted) -> Result<(), Stop> {
         for (key, value) in writes {
             let Some(Key::Inode(ino)) = keys::decode_key(key) else { continue };
@@ -292,7 +301,8 @@ impl MetaService {
     }
 }
 
-/// Whether a command adds or removes a name in this directory, and leaves who may do what in it as it is.
+/// Whether a command adds or removes a name in this directory, and leaves who may do what in it as
+/// it is.
 fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
     match op {
         MetaOp::Create { parent, .. }
@@ -307,7 +317,8 @@ fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
     }
 }
 
-/// The directories of which a command reads or changes names, and which. Whoever asks to be alone in one makes his own way.
+/// The directories of which a command reads or changes names, and which. Whoever asks to be alone
+/// in one makes his own way.
 fn names_of(op: &MetaOp) -> [Option<(InodeId, Names<'_>)>; 2] {
     match op {
         MetaOp::Lookup { parent, name }
@@ -407,7 +418,8 @@ impl Offers<'_> {
         }
     }
 
-    /// The inode of which the answer tells the attributes. One without a name is nobody's to find again.
+    /// The inode of which the answer tells the attributes. One without a name is nobody's to find
+    /// again.
     fn shown(&mut self, reply: &MetaReply) {
         if let Some(attr) = shown(reply).filter(|attr| attr.nlink > 0) {
             self.known(attr);
@@ -429,7 +441,8 @@ impl Offers<'_> {
             _ => self.inode(attr.ino),
         }
         if self.granted.grants.len() == before {
-            // At the limit its use goes unnoticed: then it is as safe as a file that is opened by one session and deleted by another at once.
+            // At the limit its use goes unnoticed: then it is as safe as a file that is opened by
+            // one session and deleted by another at once.
             self.service.leases.mark_in_use(&self.service.sessions, self.asker, attr.ino);
         }
     }
@@ -478,7 +491,8 @@ fn wish_of(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<Wish>)> {
             Some((ino, wish))
         }
         MetaOp::Reopen { ino, .. } => Some((ino, None)),
-        // Others have just been asked to give up all that they had. While chunks are cut or filled, nobody else is to write there.
+        // Others have just been asked to give up all that they had. While chunks are cut or filled,
+        // nobody else is to write there.
         MetaOp::Truncate { ino, .. } | MetaOp::DropInline { ino, .. } => Some((ino, Some(Wish::Alone))),
         _ => None,
     }

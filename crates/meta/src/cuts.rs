@@ -1,8 +1,11 @@
-//! Cuts that are still to be made: files that a session has shortened, and whose chunks it has yet to cut.
+//! Cuts that are still to be made: files that a session has shortened, and whose chunks it has yet
+//! to cut.
 //!
-//! A session cuts the chunks itself, under the lease that comes with the answer. The answer may come too late for the session to rely on it, or not
-//! at all. It learns of the cut when it uses the file again ([`wire::FileInfo::uncut`]). If it gives the file up instead, the service makes the cut
-//! before anybody else is let in: who made the file longer would find in it what was there before.
+//! A session cuts the chunks itself, under the lease that comes with the answer. The answer may
+//! come too late for the session to rely on it, or not at all. It learns of the cut when it uses
+//! the file again ([`wire::FileInfo::uncut`]). If it gives the file up instead, the service makes
+//! the cut before anybody else is let in: who made the file longer would find in it what was there
+//! before.
 //!
 //! What an earlier service has noted is settled when its sessions come back or follow.
 
@@ -72,7 +75,8 @@ impl MetaService {
         Ok(())
     }
 
-    /// Makes the cut that a session owes which answers a recall. One that answers an older recall goes on using the file.
+    /// Makes the cut that a session owes which answers a recall. One that answers an older recall
+    /// goes on using the file.
     pub(crate) async fn cut_before_yield(&self, due: Due) {
         if self.cuts.is_pending(due.ino, due.session) && self.leases.is_due(&due) {
             self.cut_for(due.ino, due.session).await;

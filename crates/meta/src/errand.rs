@@ -1,9 +1,11 @@
-//! Commands that need partitions of other services, too: renames, links and removals across directories, and new directories.
+//! Commands that need partitions of other services, too: renames, links and removals across
+//! directories, and new directories.
 //!
-//! An errand has all its partitions to itself before it runs: those of this service are parked, those of others are borrowed, in ascending
-//! order, so that no two errands wait for each other. It commits one batch, guarded by the owner records of all of them, and gives
-//! them back. Where it turns out that it needs one more, or that leases have to be recalled, it gives everything back first: what sessions
-//! have to flush goes through these very partitions.
+//! An errand has all its partitions to itself before it runs: those of this service are parked,
+//! those of others are borrowed, in ascending order, so that no two errands wait for each other. It
+//! commits one batch, guarded by the owner records of all of them, and gives them back. Where it
+//! turns out that it needs one more, or that leases have to be recalled, it gives everything back
+//! first: what sessions have to flush goes through these very partitions.
 
 use crate::coherence::Cleared;
 use crate::eviction::within;
@@ -46,7 +48,8 @@ struct Taken {
 enum Step {
     Answered(Box<Answered>),
     Refused(Error),
-    /// Nobody knows what came of it. What was borrowed is not given back: its owner finds out by calling it in.
+    /// Nobody knows what came of it. What was borrowed is not given back: its owner finds out by
+    /// calling it in.
     Unsure(Error),
     /// It needs this partition, too.
     Need(PartitionId),
@@ -59,7 +62,8 @@ enum Step {
 }
 
 impl MetaService {
-    /// Runs a command on partitions some of which are other services'. Goes on when the caller is dropped: others wait for what it has.
+    /// Runs a command on partitions some of which are other services'. Goes on when the caller is
+    /// dropped: others wait for what it has.
     pub(crate) async fn run_errand(
         &self,
         request: &MetaRequest,
@@ -133,7 +137,8 @@ impl Errand {
     /// Takes all partitions, in ascending order.
     ///
     /// # Errors
-    /// `EREMOTE` when the command is another service's; `EAGAIN` when something can't be had for now. Nothing is held then.
+    /// `EREMOTE` when the command is another service's; `EAGAIN` when something can't be had for
+    /// now. Nothing is held then.
     async fn take(&self, partitions: &[PartitionId]) -> Result<Taken> {
         let mut taken = Taken {
             // Another one every time: what is said of an earlier loan must not concern a later one.
@@ -149,7 +154,8 @@ impl Errand {
                 let is_lost = partition == namespace::home_partition(&self.request.op);
                 return match error.errno {
                     Errno::EREMOTE if is_lost => Err(error),
-                    // Who was asked isn't its owner any more, or doesn't answer: the map will say who is.
+                    // Who was asked isn't its owner any more, or doesn't answer: the map will say
+                    // who is.
                     Errno::EREMOTE | Errno::ETIMEDOUT | Errno::EHOSTDOWN | Errno::EAGAIN => {
                         Err(Error::new(Errno::EAGAIN, error.message))
                     }

@@ -55,8 +55,8 @@ impl MetaService {
         self.sessions.register_remote(id, answers).map(|_| ())
     }
 
-    /// Stores the record of a session of another process, or removes it. One that was ended against its will stays so, whichever service has
-    /// ended it.
+    /// Stores the record of a session of another process, or removes it. One that was ended against
+    /// its will stays so, whichever service has ended it.
     pub(crate) async fn keep_session(&self, id: SessionId, record: Option<StoredSession>) -> Result<()> {
         let key = keys::session(id).to_vec();
         loop {
@@ -83,7 +83,8 @@ impl MetaService {
         }
     }
 
-    /// Commits what belongs to no partition. In the name of one that is owned, if there is any, so that a service that was replaced changes nothing.
+    /// Commits what belongs to no partition. In the name of one that is owned, if there is any, so
+    /// that a service that was replaced changes nothing.
     pub(crate) async fn commit_as_member(&self, guards: Vec<Guard>, writes: Writes) -> Result<Outcome> {
         let badge = self.all_partitions().find_map(|partition| {
             let executor = self.executors.lock(partition).ok()?;
@@ -121,8 +122,9 @@ impl MetaService {
         self.sessions.get(id)
     }
 
-    /// As a session asks for it itself. What it had before is gone, but for what it has open. A copy of the request that comes later takes nothing
-    /// away: the session may have been granted leases since.
+    /// As a session asks for it itself. What it had before is gone, but for what it has open. A
+    /// copy of the request that comes later takes nothing away: the session may have been granted
+    /// leases since.
     pub(crate) async fn register(
         &self,
         id: SessionId,
@@ -132,14 +134,16 @@ impl MetaService {
         let began = self.sessions.next_moment();
         let _arriving = self.grace.arrives(id);
         let _turn = match self.grace.awaits_registration(id) {
-            // Of two copies one waits: what it settles could be what the session has begun after the other.
+            // Of two copies one waits: what it settles could be what the session has begun after
+            // the other.
             true => Some(self.sessions.turn_to_register(id).write().await),
             false => None,
         };
         let is_back = self.grace.awaits_registration(id);
         let is_copy = !is_back && self.sessions.is_remote(id);
         if is_back {
-            // What it wrote and hadn't reported is settled before others may ask for it, who are not stopped by a lease any more.
+            // What it wrote and hadn't reported is settled before others may ask for it, who are
+            // not stopped by a lease any more.
             self.settle_session(id).await?;
         }
         if !is_copy {
@@ -155,15 +159,17 @@ impl MetaService {
         let asker = session.asker();
         self.mark_opens(asker, self.grace.opens_to_register(id).iter().chain(in_use));
         if is_back {
-            // Who is new has promised nothing, and after a copy of the request the others have been let in.
+            // Who is new has promised nothing, and after a copy of the request the others have been
+            // let in.
             self.keep_promises(&session, promised.iter()).await;
         }
         self.session_returned(id);
         Ok(())
     }
 
-    /// A session says a part of what it has open, before it registers or follows partitions. One that isn't
-    /// expected to do so, since it has done it already and repeats itself, has it noted at once.
+    /// A session says a part of what it has open, before it registers or follows partitions. One
+    /// that isn't expected to do so, since it has done it already and repeats itself, has it noted
+    /// at once.
     ///
     /// # Errors
     /// `ESTALE` for a session that was ended.
@@ -185,7 +191,8 @@ impl MetaService {
         warn_of_opens(asker.session, inodes.filter(is_left_out).count());
     }
 
-    /// Waits until there are recalls with numbers above `after`, or partitions to follow, or for [`RECALL_POLL`].
+    /// Waits until there are recalls with numbers above `after`, or partitions to follow, or for
+    /// [`RECALL_POLL`].
     pub(crate) async fn next_recalls(&self, session: &Session, after: u64) -> Result<MetaReply> {
         if !session.is_remote() {
             return Err(is_not_registered(session.id));
@@ -240,8 +247,8 @@ impl MetaService {
                     break;
                 }
                 if !self.may_end_sessions() {
-                    // The sessions answer to another service already, or to nobody: they aren't ended for this one. Others run meanwhile, whatever the
-                    // caller makes of that.
+                    // The sessions answer to another service already, or to nobody: they aren't
+                    // ended for this one. Others run meanwhile, whatever the caller makes of that.
                     rt::sleep(STOPPING_REST).await;
                     return;
                 }
@@ -258,7 +265,8 @@ impl MetaService {
                     within(patience, answered.wait()).await;
                     let now_ns = rt::monotonic_ns();
                     if now_ns - looked_ns > (patience + STANDSTILL).as_nanos() as u64 {
-                        // It is this service that stood still, and what was said to it meanwhile is still to be heard.
+                        // It is this service that stood still, and what was said to it meanwhile is
+                        // still to be heard.
                         self.sessions.hear_all();
                         since_ns = now_ns;
                     }
@@ -267,8 +275,9 @@ impl MetaService {
         }
     }
 
-    /// How long a session may still take to answer a recall that has been waited for since a time. One that has seen it and goes on talking
-    /// could have answered. Another may be cut off for a while, both ways or in one: what it says may arrive here, and nothing there. Such a one
+    /// How long a session may still take to answer a recall that has been waited for since a time.
+    /// One that has seen it and goes on talking could have answered. Another may be cut off for a
+    /// while, both ways or in one: what it says may arrive here, and nothing there. Such a one
     /// relies on its leases for as long as one that is silent, too.
     fn patience(&self, due: &Due, since_ns: u64) -> Duration {
         let Some(session) = self.sessions.find(due.session) else { return YIELD_TIME };
@@ -284,7 +293,8 @@ impl MetaService {
             answer_ns
         } else {
             let silent_ns = if has_seen { heard_ns } else { heard_ns.min(since_ns) };
-            // Not at once, however long ago it was heard of: it may be this service that stood still.
+            // Not at once, however long ago it was heard of: it may be this service that stood
+            // still.
             (silent_ns + SILENCE_TIME.as_nanos() as u64).max(answer_ns)
         };
         let deadline = deadline.max(self.yielding_until_ns(&session, due, since_ns));
@@ -311,7 +321,8 @@ impl MetaService {
         )
     }
 
-    /// Until when a session may work on a recall that it says it works on; 0 when it doesn't say so.
+    /// Until when a session may work on a recall that it says it works on; 0 when it doesn't say
+    /// so.
     fn yielding_until_ns(&self, session: &Session, due: &Due, since_ns: u64) -> u64 {
         let Some(word_ns) = session.yielding_since_ns(due.number) else { return 0 };
         let word_holds_ns = word_ns + YIELDING_WORD.as_nanos() as u64;
@@ -322,8 +333,8 @@ impl MetaService {
         }
     }
 
-    /// Whether a session ends itself that this service doesn't know: since it did so before and the answer was lost, or since the service was started
-    /// anew. It needn't register for that.
+    /// Whether a session ends itself that this service doesn't know: since it did so before and the
+    /// answer was lost, or since the service was started anew. It needn't register for that.
     ///
     /// # Errors
     /// `ESTALE` for one that was evicted: what it wrote last may not be what it thinks.
@@ -336,7 +347,8 @@ impl MetaService {
         Ok(self.sessions.find(id).is_none())
     }
 
-    /// Ends a session as it asks for it. Goes on when the caller is dropped: a session that is half ended would be in the way for ever.
+    /// Ends a session as it asks for it. Goes on when the caller is dropped: a session that is half
+    /// ended would be in the way for ever.
     pub(crate) async fn end_in_good_order(&self, id: SessionId) -> Result<()> {
         let Some(myself) = self.myself.upgrade() else { return Ok(()) };
         let outcome = Arc::new((Mutex::new(None), Event::new()));
@@ -351,7 +363,8 @@ impl MetaService {
         ended.unwrap_or(Ok(()))
     }
 
-    /// Whether silence means anything: not to a service that stops, nor to one on which management doesn't count. It may be cut off itself.
+    /// Whether silence means anything: not to a service that stops, nor to one on which management
+    /// doesn't count. It may be cut off itself.
     pub(crate) fn may_end_sessions(&self) -> bool {
         !self.stopping.is_set() && self.require_service().is_ok()
     }
@@ -426,7 +439,8 @@ impl MetaService {
         Ok(())
     }
 
-    /// Makes every target refuse a session. One that doesn't answer for [`FENCE_TIME`] is taken for dead, and told when it is back.
+    /// Makes every target refuse a session. One that doesn't answer for [`FENCE_TIME`] is taken for
+    /// dead, and told when it is back.
     async fn fence(&self, id: SessionId) {
         let since_ns = rt::monotonic_ns();
         let mut targets: Vec<TargetId> = self.chunks.channels.targets();
@@ -480,7 +494,8 @@ impl MetaService {
                 self.sessions.hear_all();
             }
             if !self.may_end_sessions() {
-                // Whoever is silent here may be well with the others. All have their time from when this service counts again.
+                // Whoever is silent here may be well with the others. All have their time from when
+                // this service counts again.
                 self.sessions.hear_all();
                 continue;
             }

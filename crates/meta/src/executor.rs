@@ -37,7 +37,8 @@ pub(crate) struct Executor {
     pub partition: PartitionId,
     /// What this service may do on it.
     pub standing: Standing,
-    /// That this service owns the partition, as every commit checks. Of no meaning where it doesn't.
+    /// That this service owns the partition, as every commit checks. Of no meaning where it
+    /// doesn't.
     pub owner: Guard,
     /// How often this service has adopted it.
     pub adoption: u64,
@@ -121,7 +122,8 @@ pub(crate) enum Stop {
     NeedPartition(PartitionId),
     /// Leases are in the way; nothing changes until these recalls are answered.
     Leases(Vec<Due>),
-    /// Leases of other services may be in the way; nothing changes until they say that there are none.
+    /// Leases of other services may be in the way; nothing changes until they say that there are
+    /// none.
     Elsewhere(Vec<(InodeId, Access)>),
     /// Something has to be fetched, of which the view knows; nothing changes.
     NotHere,
@@ -200,9 +202,10 @@ impl Executors {
         }
     }
 
-    /// Runs `command` on the partitions, and on all that it turns out to need, and returns its answer once everything
-    /// that the answer tells of is committed. The first of them is its home: where that is another service's, the command is, too. `enqueued` is called while the partitions are held, when the command's
-    /// writes have got their place.
+    /// Runs `command` on the partitions, and on all that it turns out to need, and returns its
+    /// answer once everything that the answer tells of is committed. The first of them is its home:
+    /// where that is another service's, the command is, too. `enqueued` is called while the
+    /// partitions are held, when the command's writes have got their place.
     pub async fn transact<T>(
         &self,
         pass: Pass,
@@ -237,7 +240,8 @@ impl Executors {
                 Attempt::Elsewhere(_) => return Err(bad_partition(home)),
                 Attempt::After(ticket) => {
                     self.counters.reruns.add(1);
-                    // Its outcome is the business of who asked for it; a failure of the store is met again right below.
+                    // Its outcome is the business of who asked for it; a failure of the store is
+                    // met again right below.
                     let _ = self.store.wait(&ticket).await;
                     if matches!(ticket.result(), Some(Err(_))) {
                         return self.committed(&partitions, &ticket).await.and(Err(Errno::EIO.into()));
@@ -254,7 +258,8 @@ impl Executors {
                 Attempt::Doubt(partition) => self.settle_doubt(partition).await?,
                 Attempt::Need(partition) => {
                     self.counters.reruns.add(1);
-                    // The set grows with every round, so that there are at most as many as partitions.
+                    // The set grows with every round, so that there are at most as many as
+                    // partitions.
                     match partitions.binary_search(&partition) {
                         Err(at) => partitions.insert(at, partition),
                         Ok(_) => return Err(bad_partition(partition)),
@@ -378,8 +383,9 @@ impl Executors {
         guards.extend(held.guests.iter().map(|guest| guest.owner.clone()));
         let ticket = self.store.enqueue(Batch { guards, writes });
         if matches!(ticket.result(), Some(Err(_))) {
-            // The writer takes no writes any more. What was not enqueued must not pile up here. A ticket that is settled well already
-            // (another core led the commit meanwhile) goes on like any other: the cache has to learn of its writes.
+            // The writer takes no writes any more. What was not enqueued must not pile up here. A
+            // ticket that is settled well already (another core led the commit meanwhile) goes on
+            // like any other: the cache has to learn of its writes.
             return ticket;
         }
         let spans = held.executors.len() + held.guests.len() > 1;
@@ -427,7 +433,8 @@ impl Executors {
         }
     }
 
-    /// Forgets what is settled. After a failure of the store everything stays: nobody knows what it holds.
+    /// Forgets what is settled. After a failure of the store everything stays: nobody knows what it
+    /// holds.
     pub fn retire(&self, executor: &mut Executor) {
         while let Some((ticket, _)) = executor.pending.front() {
             let outcome = match ticket.result() {
@@ -476,8 +483,8 @@ impl Executors {
         }
     }
 
-    /// A commit was lost: asks the store who owns the partition. If the service still does, another partition of that
-    /// commit was the cause, and nothing was run on top of it.
+    /// A commit was lost: asks the store who owns the partition. If the service still does, another
+    /// partition of that commit was the cause, and nothing was run on top of it.
     fn doubt(&self, executor: &mut Executor) {
         match self.store.engine() {
             Some(engine) => {
@@ -559,7 +566,8 @@ impl Executor {
         self.tell();
     }
 
-    /// Lets an errand have the partition, or nobody. What was read before may not be so any more after it.
+    /// Lets an errand have the partition, or nobody. What was read before may not be so any more
+    /// after it.
     pub fn lend(&mut self, loan: Option<u64>) {
         self.loan = loan;
         self.readings.make_void();

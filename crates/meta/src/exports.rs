@@ -1,7 +1,8 @@
-//! What clients of certain networks may do, by the rules of the cluster map: refused networks, read-only ones, squashed users.
+//! What clients of certain networks may do, by the rules of the cluster map: refused networks,
+//! read-only ones, squashed users.
 //!
-//! Rules are applied to each request, by the address of the connection that brings it. The session keeps what held for the last one, for what is
-//! looked at deeper inside.
+//! Rules are applied to each request, by the address of the connection that brings it. The session
+//! keeps what held for the last one, for what is looked at deeper inside.
 
 use crate::executor::Stop;
 use crate::service::MetaService;
@@ -12,14 +13,16 @@ use std::sync::PoisonError;
 use types::{Credentials, Errno, Error, Export, ExportAccess, Result, SessionId, Squash};
 use wire::{LeaseMode, MetaOp, MetaRequest};
 
-/// How a client asks on its own account and not for one of its users: what it reports, and what it needs to go on with what is open.
+/// How a client asks on its own account and not for one of its users: what it reports, and what it
+/// needs to go on with what is open.
 const CLIENT_ITSELF: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
 
 impl MetaService {
     /// Makes of a request what the rules for its caller leave of it.
     ///
     /// # Errors
-    /// `EACCES` from a network that may not mount, and its session is ended; `EROFS` for a change from one that may only read.
+    /// `EACCES` from a network that may not mount, and its session is ended; `EROFS` for a change
+    /// from one that may only read.
     pub(crate) fn under_rules(&self, caller: &net::Caller, request: MetaRequest) -> Result<MetaRequest> {
         // Who asks without a session acts for the cluster; who may is looked at before.
         if request.session == SessionId(0) {
@@ -59,7 +62,8 @@ pub(crate) fn is_plain(export: &Export) -> bool {
 fn squashed(export: &Export, mut request: MetaRequest) -> MetaRequest {
     let keeps = match export.squash {
         Squash::None => true,
-        // It is trusted for its users but for root; it could say what it wants as one of the others.
+        // It is trusted for its users but for root; it could say what it wants as one of the
+        // others.
         Squash::Root => request.credentials == CLIENT_ITSELF,
         Squash::All => false,
     };
@@ -74,8 +78,9 @@ fn squashed(export: &Export, mut request: MetaRequest) -> MetaRequest {
     request
 }
 
-/// Looks whether a session's user may do what it asks. Of this process' own session the kernel has seen to that, except for what it leaves to the
-/// service, and of root its own kernel, where it stays root. True if it may use the file for reading only.
+/// Looks whether a session's user may do what it asks. Of this process' own session the kernel has
+/// seen to that, except for what it leaves to the service, and of root its own kernel, where it
+/// stays root. True if it may use the file for reading only.
 pub(crate) fn permit(
     request: &MetaRequest,
     session: &Session,

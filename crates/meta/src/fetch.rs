@@ -1,15 +1,19 @@
 //! What a command fetches from a store that is elsewhere.
 //!
-//! A command runs with its partitions locked, and nobody waits for anything while holding a lock. So a command that misses something stops,
-//! the locks are given back, what it misses is fetched, and it runs again with what was fetched.
+//! A command runs with its partitions locked, and nobody waits for anything while holding a lock.
+//! So a command that misses something stops, the locks are given back, what it misses is fetched,
+//! and it runs again with what was fetched.
 //!
-//! Meanwhile the partition changes. Why what was fetched is still right when the command runs again: a *reading* is noted in the
-//! partition while it is locked, before anything is fetched. Whatever was committed before that moment is in what the store answers. Whatever
-//! is committed later stays in the partition's overlay for as long as the reading is noted, settled or not, and the overlay goes before what was
-//! fetched. When that can't be had (a commit was lost, or its outcome isn't known; somebody else wrote to the partition; too
-//! much would have to be kept), the reading is made void, and what was fetched for it is thrown away.
+//! Meanwhile the partition changes. Why what was fetched is still right when the command runs
+//! again: a *reading* is noted in the partition while it is locked, before anything is fetched.
+//! Whatever was committed before that moment is in what the store answers. Whatever is committed
+//! later stays in the partition's overlay for as long as the reading is noted, settled or not, and
+//! the overlay goes before what was fetched. When that can't be had (a commit was lost, or its
+//! outcome isn't known; somebody else wrote to the partition; too much would have to be kept), the
+//! reading is made void, and what was fetched for it is thrown away.
 //!
-//! Invariant: a value or range that was fetched under a reading that isn't void, with the overlay laid over it, is what the partition holds.
+//! Invariant: a value or range that was fetched under a reading that isn't void, with the overlay
+//! laid over it, is what the partition holds.
 
 use crate::executor::Overlay;
 use crate::limits::{KEPT_FOR_READINGS, SPARE_PAIRS};
@@ -126,7 +130,8 @@ impl Fetched {
         self.values.get(key).cloned()
     }
 
-    /// The first pairs of a range, at least `limit` of them or all that there are, if they were fetched.
+    /// The first pairs of a range, at least `limit` of them or all that there are, if they were
+    /// fetched.
     pub fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Option<Vec<Pair>> {
         let range = self.ranges.get(&(from.to_vec(), to.to_vec()))?;
         (range.is_whole || range.pairs.len() >= limit).then(|| range.pairs.clone())
@@ -142,7 +147,8 @@ impl Fetched {
         self.readings.keys().copied().collect()
     }
 
-    /// Throws away what is not known to be right any more. To be called while the partition is held, before anything is read.
+    /// Throws away what is not known to be right any more. To be called while the partition is
+    /// held, before anything is read.
     pub fn check(&mut self, partition: PartitionId, readings: &mut Readings, overlay: &mut Overlay) {
         let Some(&reading) = self.readings.get(&partition) else { return };
         if !readings.is_valid(reading) {

@@ -8,8 +8,9 @@ use types::{InodeId, PartitionId, Result};
 use wire::Promise;
 
 impl MetaService {
-    /// A session relies on nothing any more that another service told it of these partitions, and has these inodes open. As with a
-    /// registration, what it wrote and hadn't reported is settled, and what it has promised is made, before others may ask for it.
+    /// A session relies on nothing any more that another service told it of these partitions, and
+    /// has these inodes open. As with a registration, what it wrote and hadn't reported is settled,
+    /// and what it has promised is made, before others may ask for it.
     pub(crate) async fn follow(
         &self,
         session: &Session,
@@ -19,13 +20,15 @@ impl MetaService {
         let _arriving = self.grace.arrives(session.id);
         let _turn = match self.grace.awaits_following(session.id).is_empty() {
             true => None,
-            // Of two copies one waits: what it settles and gives up could be what the session has been granted after the other.
+            // Of two copies one waits: what it settles and gives up could be what the session has
+            // been granted after the other.
             false => Some(self.sessions.turn_to_register(session.id).write().await),
         };
         if let Some(foreign) = partitions.iter().find(|partition| !self.is_owned(**partition)) {
             return Err(not_owner(*foreign));
         }
-        // Where it has followed already it may have been granted leases since: then this is an old request that comes again.
+        // Where it has followed already it may have been granted leases since: then this is an old
+        // request that comes again.
         let awaited = self.grace.awaits_following(session.id);
         let partitions: Vec<PartitionId> =
             partitions.iter().copied().filter(|partition| awaited.contains(partition)).collect();

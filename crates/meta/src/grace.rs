@@ -1,8 +1,10 @@
-//! The time in which sessions of before may come back, after a start and after partitions were adopted.
+//! The time in which sessions of before may come back, after a start and after partitions were
+//! adopted.
 //!
-//! A service that adopts a partition knows nothing of the leases that were granted there, and of what is open. Until each session that may have
-//! something there has dropped what it cached and said so, or is ended for good, nothing is read or changed in what was adopted. After a start it says so
-//! by registering, of partitions that were another service's by following them.
+//! A service that adopts a partition knows nothing of the leases that were granted there, and of
+//! what is open. Until each session that may have something there has dropped what it cached and
+//! said so, or is ended for good, nothing is read or changed in what was adopted. After a start it
+//! says so by registering, of partitions that were another service's by following them.
 
 use crate::eviction::within;
 use crate::limits::{GRACE_LOOK, GRACE_TIME, OPENS_PER_SESSION, STANDSTILL};
@@ -46,11 +48,13 @@ struct Expected {
     registers: bool,
     /// Partitions that it has to follow.
     follows: BTreeSet<PartitionId>,
-    /// Inodes that it has said it has open, until it registers or follows: [`OPENS_PER_SESSION`] at most.
+    /// Inodes that it has said it has open, until it registers or follows: [`OPENS_PER_SESSION`] at
+    /// most.
     opens: BTreeSet<InodeId>,
     /// It has been told what it has to do.
     is_told: bool,
-    /// Requests of it under way by which it comes back. What it left is settled meanwhile, which takes as long as storage services need.
+    /// Requests of it under way by which it comes back. What it left is settled meanwhile, which
+    /// takes as long as storage services need.
     arriving: usize,
 }
 
@@ -125,8 +129,8 @@ impl Grace {
         follows.into_iter().flatten().collect()
     }
 
-    /// A session is about to be told what it has to do. One that lives has its time from then on, however long it took until the two heard of each
-    /// other; it is given once.
+    /// A session is about to be told what it has to do. One that lives has its time from then on,
+    /// however long it took until the two heard of each other; it is given once.
     pub fn told(&self, session: SessionId) {
         if !self.is_on() {
             return;
@@ -148,8 +152,8 @@ impl Grace {
         Some(Arriving { grace: self, session })
     }
 
-    /// Notes a part of what a session that is expected has open, and tells how many inodes are left out since
-    /// the session has too many; `None` when it isn't expected.
+    /// Notes a part of what a session that is expected has open, and tells how many inodes are left
+    /// out since the session has too many; `None` when it isn't expected.
     pub fn note_opens(&self, session: SessionId, inodes: &[InodeId]) -> Option<usize> {
         if !self.is_on() {
             return None;
@@ -161,8 +165,8 @@ impl Grace {
         Some(inodes.len().saturating_sub(room))
     }
 
-    /// What a session that registers now has said before that it has open. Of partitions that it has yet to
-    /// follow it is kept for that.
+    /// What a session that registers now has said before that it has open. Of partitions that it
+    /// has yet to follow it is kept for that.
     pub fn opens_to_register(&self, session: SessionId) -> BTreeSet<InodeId> {
         let mut state = self.state.lock();
         let Some(expected) = state.expected.get_mut(&session) else { return BTreeSet::new() };
@@ -189,7 +193,8 @@ impl Grace {
         self.is_on() && self.state.lock().expected.get(&session).is_some_and(|one| one.arriving > 0)
     }
 
-    /// A session has done something of what is expected of it; true if it was the last one, and the grace is over.
+    /// A session has done something of what is expected of it; true if it was the last one, and the
+    /// grace is over.
     fn note(&self, session: SessionId, done: impl FnOnce(&mut Expected)) -> bool {
         if !self.is_on() {
             return false;
@@ -214,7 +219,8 @@ impl Grace {
         self.over.set();
     }
 
-    /// Nobody has to follow a partition any more that has gone on to another service; true if the grace is over by that.
+    /// Nobody has to follow a partition any more that has gone on to another service; true if the
+    /// grace is over by that.
     fn forget_partition(&self, partition: PartitionId) -> bool {
         if !self.is_on() {
             return false;
@@ -231,8 +237,8 @@ impl Grace {
         is_over
     }
 
-    /// The time that sessions still have. To be asked every [`GRACE_LOOK`]: when it wasn't, this service stood still, and what was said to it meanwhile
-    /// is still to be heard.
+    /// The time that sessions still have. To be asked every [`GRACE_LOOK`]: when it wasn't, this
+    /// service stood still, and what was said to it meanwhile is still to be heard.
     fn remaining(&self) -> Duration {
         let mut state = self.state.lock();
         let now_ns = rt::monotonic_ns();
@@ -249,7 +255,8 @@ impl Grace {
         self.state.lock().until_ns = rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64;
     }
 
-    /// The sessions that have not come back in time, for who ends them. `None` when somebody does already, there is time left, or all are coming.
+    /// The sessions that have not come back in time, for who ends them. `None` when somebody does
+    /// already, there is time left, or all are coming.
     fn late(&self) -> Option<BTreeSet<SessionId>> {
         let mut state = self.state.lock();
         if state.is_ending || rt::monotonic_ns() < state.until_ns {
@@ -275,8 +282,8 @@ impl Grace {
 }
 
 impl MetaService {
-    /// Expects all sessions of which the store knows to say what they have open: those that are not known here by registering, all of them by following
-    /// these partitions.
+    /// Expects all sessions of which the store knows to say what they have open: those that are not
+    /// known here by registering, all of them by following these partitions.
     pub(crate) async fn expect_sessions(&self, follow: &[PartitionId]) -> Result<BTreeSet<SessionId>> {
         let (living, ended) = stored_sessions(&self.executors.store).await?;
         ended.into_iter().for_each(|id| self.has_ended(id));
@@ -372,7 +379,8 @@ impl MetaService {
     }
 }
 
-/// Sessions of other processes of which the store knows: those that may come back, and those that were ended for good.
+/// Sessions of other processes of which the store knows: those that may come back, and those that
+/// were ended for good.
 pub(crate) async fn stored_sessions(store: &Store) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
     let range = keys::all_sessions();
     let (mut living, mut ended) = (BTreeSet::new(), BTreeSet::new());

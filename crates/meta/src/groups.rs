@@ -1,5 +1,5 @@
-//! Groups of a scheme that a pool hasn't any of yet are made when a directory is to hand it to new files, or a file is to
-//! move there.
+//! Groups of a scheme that a pool hasn't any of yet are made when a directory is to hand it to new
+//! files, or a file is to move there.
 
 use crate::executor::Pass;
 use crate::limits::{GROUPS_PATIENCE, GROUPS_POLL};

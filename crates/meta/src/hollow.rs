@@ -1,9 +1,12 @@
 //! Files of which a crash has taken content that nobody had synced.
 //!
-//! What is on record of such a file is what its writer said when it was done, and chunk files that never came to disk are gone. Then its size stays, since that may have
-//! been promised, and what is missing reads as zeros, as after the crash of a local file system. But it mustn't be said to have space there: the file check takes
-//! a file that has as much space as bytes for whole, so that a missing chunk file of it is damage. And a chunk file that is known to have been longer is made as
-//! long again, by a hole at its end, before clients reach it: what is missing of a known length is damage, too.
+//! What is on record of such a file is what its writer said when it was done, and chunk files that
+//! never came to disk are gone. Then its size stays, since that may have been promised, and what is
+//! missing reads as zeros, as after the crash of a local file system. But it mustn't be said to
+//! have space there: the file check takes a file that has as much space as bytes for whole, so that
+//! a missing chunk file of it is damage. And a chunk file that is known to have been longer is made
+//! as long again, by a hole at its end, before clients reach it: what is missing of a known length
+//! is damage, too.
 
 use crate::chunks::{Place, Under};
 use crate::limits::BACKGROUND_BATCH;
@@ -30,8 +33,8 @@ pub(crate) struct Claimed {
 }
 
 impl Claimed {
-    /// What is missing of the chunk file if it is `len` bytes long, and the space that the file has at most then; `None` if that isn't less than it is
-    /// said to have.
+    /// What is missing of the chunk file if it is `len` bytes long, and the space that the file has
+    /// at most then; `None` if that isn't less than it is said to have.
     fn without(self, len: u64) -> Option<(u64, u64)> {
         let missing = self.local_len.saturating_sub(len);
         let blocks = self.size.saturating_sub(missing) / SPACE_UNIT;
@@ -39,7 +42,8 @@ impl Claimed {
     }
 }
 
-/// The first rest before it is looked whether a file isn't being written any more, and the longest: some stay open for days.
+/// The first rest before it is looked whether a file isn't being written any more, and the longest:
+/// some stay open for days.
 const FIRST_REST: Duration = Duration::from_millis(250);
 const LONGEST_REST: Duration = Duration::from_secs(64);
 
@@ -70,7 +74,8 @@ impl MetaService {
         }))
     }
 
-    /// Looks which files have lost a chunk file that was being made there and never came to disk: after a crash nobody but the metadata knows that there had been one.
+    /// Looks which files have lost a chunk file that was being made there and never came to disk:
+    /// after a crash nobody but the metadata knows that there had been one.
     pub(crate) async fn look_for_new(
         &self,
         place: Place,
@@ -105,8 +110,9 @@ impl MetaService {
         }
     }
 
-    /// The same for a file that is being written, when it isn't any more. Its writer, which may have lived on, asks all chunk files for their space when it is done:
-    /// some of them may have answered before the crash.
+    /// The same for a file that is being written, when it isn't any more. Its writer, which may
+    /// have lived on, asks all chunk files for their space when it is done: some of them may have
+    /// answered before the crash.
     pub(crate) fn look_when_settled(&self, place: Place, name: InodeId) {
         let Some(service) = self.myself.upgrade() else { return };
         rt::spawn(async move {
@@ -146,8 +152,10 @@ impl MetaService {
         self.fit_to_record(place, name).await
     }
 
-    /// Cuts a chunk file that the power has made longer again than its file is: who had cut it lives on and doesn't know of that, and whoever makes the file longer one
-    /// day would read what had been cut off. Makes one longer that the power has made shorter than is known. False: somebody changes the file again.
+    /// Cuts a chunk file that the power has made longer again than its file is: who had cut it
+    /// lives on and doesn't know of that, and whoever makes the file longer one day would read what
+    /// had been cut off. Makes one longer that the power has made shorter than is known. False:
+    /// somebody changes the file again.
     async fn fit_to_record(&self, place: Place, name: InodeId) -> Result<bool> {
         if self.misfit(place, name).await?.is_none() {
             return Ok(true);
@@ -193,8 +201,9 @@ impl MetaService {
         }
     }
 
-    /// Looks how much of a chunk file that was changing has outlived a crash, and corrects what is on record where it is less. Not where the chunk file had been on
-    /// disk and is gone all the same: that is damage, and has to look like it.
+    /// Looks how much of a chunk file that was changing has outlived a crash, and corrects what is
+    /// on record where it is less. Not where the chunk file had been on disk and is gone all the
+    /// same: that is damage, and has to look like it.
     pub(crate) async fn account_for_loss(
         &self,
         place: Place,
@@ -221,7 +230,8 @@ impl MetaService {
         Ok(())
     }
 
-    /// In the background: a lease may be in the way, whose holder waits for what is being put right here.
+    /// In the background: a lease may be in the way, whose holder waits for what is being put right
+    /// here.
     fn correct_space(&self, ino: InodeId, blocks: u64) {
         let Some(service) = self.myself.upgrade() else { return };
         rt::spawn(async move {

@@ -1,7 +1,8 @@
 //! Leases: the tables of `namespace`, sharded by inode, and the futures that wait for yields.
 //!
-//! A lease is granted while the partition of its inode is held, so that nothing changes between what an answer says and the lease on it.
-//! It is given up at any time: that only makes way. Locks are taken in the order partition, shard, session.
+//! A lease is granted while the partition of its inode is held, so that nothing changes between
+//! what an answer says and the lease on it. It is given up at any time: that only makes way. Locks
+//! are taken in the order partition, shard, session.
 
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
 use crate::ranges::{Names, Ranges};
@@ -15,8 +16,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
 use wire::{LeaseMode, Yield};
 
-/// Bits of a lease epoch that count up within one ownership of a partition; those above are of the owner's epoch. A hundred thousand files
-/// opened a second use them up in five years, and so many owners, a new one every minute, the others in two.
+/// Bits of a lease epoch that count up within one ownership of a partition; those above are of the
+/// owner's epoch. A hundred thousand files opened a second use them up in five years, and so many
+/// owners, a new one every minute, the others in two.
 const EPOCH_BITS: u32 = 44;
 
 /// All leases of the service. A restart forgets them.
@@ -58,17 +60,20 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// True when nobody holds or uses anything. Whoever holds a partition sees what was granted under it.
+    /// True when nobody holds or uses anything. Whoever holds a partition sees what was granted
+    /// under it.
     pub fn is_empty(&self) -> bool {
         self.inodes.load(Relaxed) == 0
     }
 
-    /// A number that is larger than all before. Of two states of an inode, told while its partition was held, the later one has the larger one.
+    /// A number that is larger than all before. Of two states of an inode, told while its partition
+    /// was held, the later one has the larger one.
     pub fn next_order(&self) -> u64 {
         self.order.fetch_add(1, Relaxed) + 1
     }
 
-    /// The service has become the owner of a partition: epochs of its inodes are larger from now on than under any owner before.
+    /// The service has become the owner of a partition: epochs of its inodes are larger from now on
+    /// than under any owner before.
     pub fn adopted(&self, partition: PartitionId, owner_epoch: u64) {
         let mut ownerships = self.ownerships.write();
         if ownerships.len() <= usize::from(partition.0) {
@@ -77,8 +82,8 @@ impl Leases {
         ownerships[usize::from(partition.0)] = owner_epoch << EPOCH_BITS;
     }
 
-    /// An epoch that is larger than all before of this inode's partition, for requests of the service itself to chunk files that nobody else uses. What
-    /// sessions have stays.
+    /// An epoch that is larger than all before of this inode's partition, for requests of the
+    /// service itself to chunk files that nobody else uses. What sessions have stays.
     pub fn next_epoch(&self, ino: InodeId) -> u64 {
         let ownership = self.ownerships.read().get(usize::from(ino.partition().0)).copied().unwrap_or(0);
         ownership + self.epochs.fetch_add(1, Relaxed) + 1
@@ -148,7 +153,8 @@ impl Leases {
         self.offer_as(sessions, asker, ino, LeaseTable::offer_directory)
     }
 
-    /// Where others know names of the directory that nobody else does it is [`LeaseTable::offer_permissions`].
+    /// Where others know names of the directory that nobody else does it is
+    /// [`LeaseTable::offer_permissions`].
     fn offer_as(
         &self,
         sessions: &Sessions,

@@ -1,8 +1,10 @@
 //! Partitions that other services, or errands of this one, have to themselves for a moment.
 //!
-//! A service that needs a partition of another one for a command borrows it. Its owner lets everything that is under way there come to its
-//! end, runs nothing more, and tells its record in the store: the borrower's batch is guarded by that, as the owner's own batches are. A
-//! loan that isn't returned in time is called in by a new record, which the borrower's batch doesn't know, so that it is lost.
+//! A service that needs a partition of another one for a command borrows it. Its owner lets
+//! everything that is under way there come to its end, runs nothing more, and tells its record in
+//! the store: the borrower's batch is guarded by that, as the owner's own batches are. A loan that
+//! isn't returned in time is called in by a new record, which the borrower's batch doesn't know, so
+//! that it is lost.
 
 use crate::eviction::within;
 use crate::executor::Standing;
@@ -21,14 +23,17 @@ use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
 use wire::mgmt::Touched;
 use wire::{PartitionsReply, PartitionsRequest};
 
-/// The token of a loan that is being called in. Tokens of errands are random; this one is never among them.
+/// The token of a loan that is being called in. Tokens of errands are random; this one is never
+/// among them.
 const CALLED_IN: u64 = 0;
 
 impl MetaService {
-    /// Lets an errand have a partition to itself, once nothing is under way there. Returns what the errand's batch has to find in the store.
+    /// Lets an errand have a partition to itself, once nothing is under way there. Returns what the
+    /// errand's batch has to find in the store.
     ///
     /// # Errors
-    /// `EREMOTE` when the partition is another service's, `EAGAIN` when it can't be had for now: nothing is lent then.
+    /// `EREMOTE` when the partition is another service's, `EAGAIN` when it can't be had for now:
+    /// nothing is lent then.
     pub(crate) async fn park(&self, partition: PartitionId, token: u64) -> Result<Guard> {
         match within(PARK_TIME, self.park_patiently(partition, token)).await {
             Some(outcome) => outcome,
@@ -63,7 +68,8 @@ impl MetaService {
                 }
             };
             match ticket {
-                // A failure of the store is its asker's business; whoever has the partition meets it, too.
+                // A failure of the store is its asker's business; whoever has the partition meets
+                // it, too.
                 Some(ticket) => match self.executors.store.wait(&ticket).await {
                     Ok(_) => {}
                     Err(error) => {

@@ -14,7 +14,8 @@ use std::task::{Context, Poll, Waker};
 use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
 use wire::{HeldLock, LockKind, LockRange};
 
-/// All advisory locks of the service. A restart forgets them; sessions that come back say which they hold.
+/// All advisory locks of the service. A restart forgets them; sessions that come back say which
+/// they hold.
 #[derive(Default)]
 pub(crate) struct Locks {
     state: Mutex<State>,
@@ -104,14 +105,16 @@ impl MetaService {
     /// Takes the locks that a session of before a start says it holds.
     ///
     /// # Errors
-    /// `ENOLCK` for a session that isn't on record, `ESTALE` for one that was ended; `EAGAIN` when others hold what is in the way of some.
+    /// `ENOLCK` for a session that isn't on record, `ESTALE` for one that was ended; `EAGAIN` when
+    /// others hold what is in the way of some.
     pub(crate) async fn reclaim_locks(&self, id: SessionId, locks: &[HeldLock]) -> Result<()> {
         self.sessions.check_id(id)?;
         if !self.grace.is_expected(id) {
             if !self.sessions.is_remote(id) {
                 return self.check_record(id).await;
             }
-            // It is registered already and says it again, since it didn't get the answer. Others who come back go first.
+            // It is registered already and says it again, since it didn't get the answer. Others
+            // who come back go first.
             self.wait_for_grace().await;
         }
         match self.locks.take_again(id, locks) {
@@ -125,9 +128,9 @@ impl MetaService {
 }
 
 impl MetaService {
-    /// Looks what becomes of the locks of a session that this service doesn't know. One on record hears of
-    /// partitions when they are adopted, as after the death of all services, and says then what it
-    /// holds there: nobody is let in before.
+    /// Looks what becomes of the locks of a session that this service doesn't know. One on record
+    /// hears of partitions when they are adopted, as after the death of all services, and says then
+    /// what it holds there: nobody is let in before.
     async fn check_record(&self, id: SessionId) -> Result<()> {
         let stored = self.executors.store.get(&keys::session(id)).await;
         let stored = stored.map_err(|error| store_error(&error))?;
@@ -188,8 +191,8 @@ impl Drop for LockWait<'_> {
             Some(Wait::Waiting(_)) => {
                 state.table.cancel(self.wait);
             }
-            // Granted, but nobody is left to be told. At the limit of locks the range can't be given up, and goes with
-            // its session.
+            // Granted, but nobody is left to be told. At the limit of locks the range can't be
+            // given up, and goes with its session.
             Some(Wait::Granted) => {
                 let LockRequest { ino, holder, range, .. } = self.request;
                 let granted = state.table.unlock(ino, holder, range).unwrap_or_default();

@@ -15,8 +15,9 @@ pub type PartitionsChannel = Channel<PartitionsRequest, PartitionsReply>;
 pub struct Company {
     /// Makes the way to the metadata service of another node.
     pub connect: Box<dyn Fn(&Node) -> PartitionsChannel + Send + Sync>,
-    /// Whether management counts on this node, and since which time without a break: the times are told apart by numbers, of any order. Once it doesn't,
-    /// it may give the node's partitions to others, and may have given them back when it does again.
+    /// Whether management counts on this node, and since which time without a break: the times are
+    /// told apart by numbers, of any order. Once it doesn't, it may give the node's partitions to
+    /// others, and may have given them back when it does again.
     pub term: Box<dyn Fn() -> Option<u64> + Send + Sync>,
 }
 
@@ -56,8 +57,9 @@ impl Neighbours {
         (self.company.term)()
     }
 
-    /// The term, if it is known by now who owns the partitions. A node that was cut off, or stood still, may have lost them, and be given them anew: what
-    /// it remembers of them is of no use then, but its map may look as before.
+    /// The term, if it is known by now who owns the partitions. A node that was cut off, or stood
+    /// still, may have lost them, and be given them anew: what it remembers of them is of no use
+    /// then, but its map may look as before.
     pub fn serves(&self) -> Option<u64> {
         let term = self.term()?;
         let is_known = match *self.looked.lock() {
@@ -68,7 +70,8 @@ impl Neighbours {
         is_known.then_some(term)
     }
 
-    /// It was looked who owns the partitions, and nothing is answered of others any more. `term`: of before the look.
+    /// It was looked who owns the partitions, and nothing is answered of others any more. `term`:
+    /// of before the look.
     pub fn has_looked(&self, term: Option<u64>) {
         *self.looked.lock() = term.map_or(Looked::Between, Looked::In);
     }

@@ -1,8 +1,10 @@
-//! Which partitions this service executes: it adopts those that the map gives it, and gives up those that the map gives to others.
+//! Which partitions this service executes: it adopts those that the map gives it, and gives up
+//! those that the map gives to others.
 //!
-//! The truth is the record of the owner in the store. A service adopts a partition whose record says that its owner has released it, or whose
-//! owner is down; it writes its own name there, and from then on nothing of the one before can be committed any more. What sessions have
-//! open there, they say again; until all have done so, the partition stays closed, as after a restart.
+//! The truth is the record of the owner in the store. A service adopts a partition whose record
+//! says that its owner has released it, or whose owner is down; it writes its own name there, and
+//! from then on nothing of the one before can be committed any more. What sessions have open there,
+//! they say again; until all have done so, the partition stays closed, as after a restart.
 
 use crate::executor::Standing;
 use crate::limits::{ASSIGNMENT_POLL, RETRY_TIME};
@@ -26,7 +28,8 @@ struct Adopted {
 }
 
 impl MetaService {
-    /// Adopts and gives up what the map says, as long as the service runs. Needs a runtime; one call for each service that shares partitions.
+    /// Adopts and gives up what the map says, as long as the service runs. Needs a runtime; one
+    /// call for each service that shares partitions.
     pub async fn follow_assignment(self: Arc<Self>) {
         let mut settled = None;
         while !self.stopping.is_set() {
@@ -47,7 +50,8 @@ impl MetaService {
         }
     }
 
-    /// Whether a partition that the map gives to this service was taken from it, or is still to come.
+    /// Whether a partition that the map gives to this service was taken from it, or is still to
+    /// come.
     pub(crate) fn lacks_some(&self, map: &ClusterMap) -> bool {
         self.all_partitions().any(|p| self.is_given(map, p) && !self.is_owned(p))
     }
@@ -76,7 +80,8 @@ impl MetaService {
         self.executors.lock(partition).is_ok_and(|executor| executor.standing == Standing::Open)
     }
 
-    /// Does what a map says, of a term of management's counting on the node; true when nothing is left to be done.
+    /// Does what a map says, of a term of management's counting on the node; true when nothing is
+    /// left to be done.
     async fn settle_in(self: &Arc<Self>, map: &ClusterMap, term: Option<u64>) -> Result<bool> {
         let records = self.owner_records().await?;
         let mut adoptable = Vec::new();
@@ -86,7 +91,8 @@ impl MetaService {
             let record = records.get(&partition);
             let is_mine = record.is_some_and(|owner| owner.node == self.options.node.0 && !owner.released);
             if self.is_owned(partition) && !is_mine {
-                // Taken by another service, which took this one for dead: what is remembered of it here may be old, and nothing can be committed.
+                // Taken by another service, which took this one for dead: what is remembered of it
+                // here may be old, and nothing can be committed.
                 self.executors.lock(partition)?.leave();
                 self.forget_partition(partition);
                 self.forget_follows(partition);
@@ -143,9 +149,11 @@ impl MetaService {
         Ok(records)
     }
 
-    /// Writes the service's name on partitions, and the root directory of a new file system. From then on no other service changes them.
-    /// Sessions that may have something open there have to say so before the partitions are open: these are returned. They have to follow even if
-    /// this node had the partition before: it may have died before all of them had followed from the service before that.
+    /// Writes the service's name on partitions, and the root directory of a new file system. From
+    /// then on no other service changes them. Sessions that may have something open there have to
+    /// say so before the partitions are open: these are returned. They have to follow even if this
+    /// node had the partition before: it may have died before all of them had followed from the
+    /// service before that.
     ///
     /// # Errors
     /// The store's; `EBUSY` when another service does the same at this moment.
@@ -225,21 +233,24 @@ impl MetaService {
         partitions.iter().map(adopted).collect()
     }
 
-    /// Whether a partition is this service's by the same adoption still: it may have been given up meanwhile, and adopted anew.
+    /// Whether a partition is this service's by the same adoption still: it may have been given up
+    /// meanwhile, and adopted anew.
     fn is_still(&self, adopted: Adopted) -> bool {
         let executor = self.executors.lock(adopted.partition);
         executor.is_ok_and(|executor| executor.is_owned() && executor.adoption == adopted.adoption)
     }
 
-    /// Settles what was left in partitions, and opens them when the sessions that may have something open there are back. What those have left is
-    /// settled when they follow, or are ended.
+    /// Settles what was left in partitions, and opens them when the sessions that may have
+    /// something open there are back. What those have left is settled when they follow, or are
+    /// ended.
     async fn bring_up(self: Arc<Self>, mut adopted: Vec<Adopted>, living: BTreeSet<SessionId>) {
         while let Err(error) = self.settle_adopted(&adopted, &living).await {
             tracing::warn!(%error, "partitions that were adopted are not settled yet");
             if self.stopping.is_set() {
                 return;
             }
-            // What has gone on to another service is settled there, and what was adopted anew by who brings that up.
+            // What has gone on to another service is settled there, and what was adopted anew by
+            // who brings that up.
             adopted.retain(|adopted| self.is_still(*adopted));
             rt::sleep(RETRY_TIME).await;
         }
@@ -351,7 +362,8 @@ impl MetaService {
     }
 }
 
-/// Whether a partition may be taken over from who has it: it was given up, or its owner is this very node, or down.
+/// Whether a partition may be taken over from who has it: it was given up, or its owner is this
+/// very node, or down.
 fn may_adopt(record: Option<&Owner>, own: NodeId, map: &ClusterMap) -> bool {
     let Some(record) = record else { return true };
     let owner = NodeId(record.node);

@@ -1,8 +1,9 @@
 //! Files that programs of a session have already when it comes back, and the service may not.
 //!
-//! A session that is alone in a directory lets its programs go on before it has the service make their files. When its leases end without a recall,
-//! since the service was started anew or the partition has moved, the session says which these are, and they are made before anybody else is let
-//! in: to the others they have been there all the time.
+//! A session that is alone in a directory lets its programs go on before it has the service make
+//! their files. When its leases end without a recall, since the service was started anew or the
+//! partition has moved, the session says which these are, and they are made before anybody else is
+//! let in: to the others they have been there all the time.
 
 use crate::coherence::Cleared;
 use crate::executor::{Change, Pass, Ran};
@@ -17,8 +18,8 @@ use std::sync::PoisonError;
 use types::{Attr, Errno, Error, InodeId, Result};
 use wire::{MetaOp, MetaReply, MetaRequest, Promise};
 
-/// The files that were made so for a session. It has each of them delivered once more, to hear what became of it; by then somebody may have
-/// removed it, and it must not be made again.
+/// The files that were made so for a session. It has each of them delivered once more, to hear what
+/// became of it; by then somebody may have removed it, and it must not be made again.
 #[derive(Default)]
 pub(crate) struct Kept {
     files: Mutex<BTreeMap<InodeId, Attr>>,
@@ -45,8 +46,9 @@ impl Kept {
 }
 
 impl MetaService {
-    /// Makes the files that a session has promised its programs, as far as their directories are this service's. To be called before anybody else is
-    /// let in. One that can't be made is left to the session, which will be told why.
+    /// Makes the files that a session has promised its programs, as far as their directories are
+    /// this service's. To be called before anybody else is let in. One that can't be made is left
+    /// to the session, which will be told why.
     pub(crate) async fn keep_promises<'a>(
         &self,
         session: &Session,
@@ -74,8 +76,8 @@ impl MetaService {
         }
     }
 
-    /// As the service itself does it: no lease comes with it, and the client has looked whether the user may. Of groups that it had introduced this
-    /// service may not know.
+    /// As the service itself does it: no lease comes with it, and the client has looked whether the
+    /// user may. Of groups that it had introduced this service may not know.
     async fn keep_promise(&self, session: &Session, promise: &Promise) -> Result<MetaReply> {
         let op = MetaOp::Deliver { file: Box::new(promise.file.clone()) };
         let request = MetaRequest {

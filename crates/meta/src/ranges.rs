@@ -1,14 +1,17 @@
-//! Names in a directory that one session has to itself, while others use the directory, too: those that begin alike.
+//! Names in a directory that one session has to itself, while others use the directory, too: those
+//! that begin alike.
 //!
-//! Clients that fill one directory together mostly make names of their own there (`rank3.00017`). Who has all of those that begin with `rank3.` knows which
-//! of them there are, and needn't ask.
+//! Clients that fill one directory together mostly make names of their own there (`rank3.00017`).
+//! Who has all of those that begin with `rank3.` knows which of them there are, and needn't ask.
 //!
-//! The lease on such a range is `Write` on an inode number that no file has, of the directory's partition: recalls, yields, limits and ends of sessions are those of all
-//! leases. What belongs to a directory is noted here, and forgotten when the lease is found gone.
+//! The lease on such a range is `Write` on an inode number that no file has, of the directory's
+//! partition: recalls, yields, limits and ends of sessions are those of all leases. What belongs to
+//! a directory is noted here, and forgotten when the lease is found gone.
 //!
 //! Invariants; what grants is done while the directory's partition is held:
 //! - Ranges of two sessions in one directory have no name in common.
-//! - While a session has a range, no other one holds more than `Permissions` on the directory: else it would go on to know names that aren't any more.
+//! - While a session has a range, no other one holds more than `Permissions` on the directory: else
+//!   it would go on to know names that aren't any more.
 
 use crate::leases::Leases;
 use crate::limits::{RANGES, RANGES_PER_DIRECTORY, RANGES_PER_SESSION};
@@ -41,7 +44,8 @@ struct Range {
     lease: InodeId,
 }
 
-/// The ranges of a directory by their prefixes. None begins with another one: so of those that a name may begin with there is one at most, the last one that isn't after it.
+/// The ranges of a directory by their prefixes. None begins with another one: so of those that a
+/// name may begin with there is one at most, the last one that isn't after it.
 type OfDirectory = BTreeMap<Bytes, Range>;
 
 /// Those that have some of these names.
@@ -112,7 +116,8 @@ impl Ranges {
         self.retain(|dir, _| dir.partition() != partition);
     }
 
-    /// What stands for these names of a session, if they are noted already, else `fresh`, which then is noted. `None` where somebody has some of them, or there are too many.
+    /// What stands for these names of a session, if they are noted already, else `fresh`, which
+    /// then is noted. `None` where somebody has some of them, or there are too many.
     fn find_or_note(
         &self,
         session: SessionId,
@@ -164,8 +169,10 @@ impl Leases {
         }
     }
 
-    /// Gives a session the names of a directory that begin with a prefix; returns the number on which it has a lease then, `fresh` or the one of before. What others know of
-    /// all names of the directory is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the wish is to be repeated.
+    /// Gives a session the names of a directory that begin with a prefix; returns the number on
+    /// which it has a lease then, `fresh` or the one of before. What others know of all names of
+    /// the directory is recalled, and what has to be waited for is added to `due`: then nothing is
+    /// granted, and the wish is to be repeated.
     pub fn take_range(
         &self,
         sessions: &Sessions,

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use types::{InodeId, Layout, PartitionId, Result};
 
 impl MetaService {
-    /// Works until [`MetaService::stop`]: puts the store on disk every [`SYNC_INTERVAL`] if there is something new,
-    /// deletes the chunks of files that are gone, and ends sessions that are not heard of any more. Needs a runtime; one call per service.
+    /// Works until [`MetaService::stop`]: puts the store on disk every [`SYNC_INTERVAL`] if there
+    /// is something new, deletes the chunks of files that are gone, and ends sessions that are not
+    /// heard of any more. Needs a runtime; one call per service.
     pub async fn background(self: Arc<Self>) {
         rt::spawn(self.clone().keep_on_disk());
         rt::spawn(self.clone().retry_reaping());
@@ -25,7 +26,8 @@ impl MetaService {
         rt::spawn(self.clone().settle_shut());
         while !self.stopping.is_set() {
             self.doomed.wait().await;
-            // Taken back first: what is doomed from here on is seen by the next round, if not by this one.
+            // Taken back first: what is doomed from here on is seen by the next round, if not by
+            // this one.
             self.doomed.clear();
             if let Err(error) = self.reap().await {
                 tracing::warn!(%error, "chunks of deleted files stay for now");
@@ -67,7 +69,8 @@ impl MetaService {
         }
     }
 
-    /// Deletes the chunks of all files that are gone. Those whose targets don't answer are left for the next time.
+    /// Deletes the chunks of all files that are gone. Those whose targets don't answer are left for
+    /// the next time.
     pub async fn reap(&self) -> Result<()> {
         let mut first_error = Ok(());
         for partition in self.owned() {
@@ -90,20 +93,25 @@ impl MetaService {
         self.read(partition, |view| namespace::doomed(view, partition, after, BACKGROUND_BATCH)).await
     }
 
-    /// The end of the file is on disk before its chunks go: a power cut must not bring back a file without its content.
-    /// Then the chunks, then the note of them: a crash in between deletes them once more. The power may bring back what a target had deleted just before: its start
-    /// asks for that ([`MetaService::tidy`]), and as long as the note is there it is told that somebody sees to it; then the note stays, for another time.
+    /// The end of the file is on disk before its chunks go: a power cut must not bring back a file
+    /// without its content. Then the chunks, then the note of them: a crash in between deletes them
+    /// once more. The power may bring back what a target had deleted just before: its start asks
+    /// for that ([`MetaService::tidy`]), and as long as the note is there it is told that somebody
+    /// sees to it; then the note stays, for another time.
     async fn reap_page(&self, partition: PartitionId, page: Vec<(InodeId, Layout)>) -> Result<()> {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let mut failed = Ok(());
         // With the place of its claims.
         let mut deleted = Vec::new();
-        // Kept until it is forgotten that they are doomed: nobody begins to fill what is just being deleted.
+        // Kept until it is forgotten that they are doomed: nobody begins to fill what is just being
+        // deleted.
         let mut claims = Vec::new();
         for (ino, layout) in page {
-            // What a move fills is deleted when the move is given up. One that has just succeeded has changed the note before it let go.
+            // What a move fills is deleted when the move is given up. One that has just succeeded
+            // has changed the note before it let go.
             let Some(claimed) = self.claim_to_delete(ino, &layout) else { continue };
-            // The note is looked at under the claims. What has come to it since the page was read isn't claimed, and may be filled by now.
+            // The note is looked at under the claims. What has come to it since the page was read
+            // isn't claimed, and may be filled by now.
             if self.read(partition, |view| namespace::doomed_layout(view, ino)).await?.as_ref()
                 != Some(&layout)
             {
@@ -116,7 +124,8 @@ impl MetaService {
             }
             claims.push(claimed);
         }
-        // Only now, when no deletion is waited for any more: a start that asks from here on waits for the end of this.
+        // Only now, when no deletion is waited for any more: a start that asks from here on waits
+        // for the end of this.
         let all = deleted.len();
         deleted.retain(|(.., at)| claims[*at].iter().all(Claim::is_deleted));
         self.forget_doomed(partition, &deleted).await?;

@@ -1,5 +1,5 @@
-//! What the service itself keeps in the store: owners of partitions, sessions, and answers to changing requests. Protobuf, so that
-//! fields can be added.
+//! What the service itself keeps in the store: owners of partitions, sessions, and answers to
+//! changing requests. Protobuf, so that fields can be added.
 
 use prost::Message;
 use types::{Attr, InodeFlags, InodeId, NodeId, ProjectId, Timestamp};
@@ -29,7 +29,8 @@ impl Owner {
 /// A session of another process.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct StoredSession {
-    /// It was ended against its will: its id is never used again. `optional`, since no record may be empty.
+    /// It was ended against its will: its id is never used again. `optional`, since no record may
+    /// be empty.
     #[prost(bool, optional, tag = "1")]
     pub ended: Option<bool>,
     /// When, seconds of the time of day. Records of earlier versions don't tell.

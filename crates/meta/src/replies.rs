@@ -28,8 +28,8 @@ struct Last {
 impl Replies {
     /// The answer, unless its commit turned out to be lost: then the request is to be carried out.
     ///
-    /// Errors: `EPROTO` when the session has gone on to a later change of the lane, so that nobody waits for this one, and for a lane beyond all
-    /// that a client needs.
+    /// Errors: `EPROTO` when the session has gone on to a later change of the lane, so that nobody
+    /// waits for this one, and for a lane beyond all that a client needs.
     pub fn get(&self, number: Number) -> Result<Option<Recorded>> {
         if number.lane >= MAX_LANES {
             let message = format!("a change in lane {}; a session has {MAX_LANES}", number.lane);

@@ -1,16 +1,26 @@
-//! A store that goes back in time: what has to be said in its records that a copy of it doesn't say.
+//! A store that goes back in time: what has to be said in its records that a copy of it doesn't
+//! say.
 //!
-//! Between the moment of the copy and the restore the file system went on, and not all of that is gone: there are chunk files, clients that remember, targets
-//! that have seen epochs, and processes that still believe to own partitions. So that none of it meets the restored store under an old number:
+//! Between the moment of the copy and the restore the file system went on, and not all of that is
+//! gone: there are chunk files, clients that remember, targets that have seen epochs, and processes
+//! that still believe to own partitions. So that none of it meets the restored store under an old
+//! number:
 //!
-//! - Numbers of inodes go on far above all that can have been given away since ([`SEQUENCES_PER_S`], [`SPARE_SEQUENCES`]). The numbers that are left out
-//!   are on record ([`Rewound`]): a chunk file with one of them belongs to a file that the copy doesn't know, and is left to the file check, and so is what targets hold beyond the end of a file that wasn't changed since.
-//! - Every partition has an owner record with a higher epoch ([`SPARE_EPOCHS`]), which is released: who owned it can't commit any more, and epochs of leases, which
-//!   are made of it, are above all that targets have seen.
-//! - Sessions are ended: what their clients have cached and open is of another time. They begin others. Answers to requests of before are forgotten.
-//! - What was still to be deleted, or on its way to other groups, is forgotten: a move may have ended since, so that what was noted as doomed is all there is of a
-//!   file. Chunk files of nobody are left to the file check.
-//! - A cut of a file that was under way is forgotten: the file may have been written anew since. Its size is settled from its chunks.
+//! - Numbers of inodes go on far above all that can have been given away since
+//!   ([`SEQUENCES_PER_S`], [`SPARE_SEQUENCES`]). The numbers that are left out are on record
+//!   ([`Rewound`]): a chunk file with one of them belongs to a file that the copy doesn't know, and
+//!   is left to the file check, and so is what targets hold beyond the end of a file that wasn't
+//!   changed since.
+//! - Every partition has an owner record with a higher epoch ([`SPARE_EPOCHS`]), which is released:
+//!   who owned it can't commit any more, and epochs of leases, which are made of it, are above all
+//!   that targets have seen.
+//! - Sessions are ended: what their clients have cached and open is of another time. They begin
+//!   others. Answers to requests of before are forgotten.
+//! - What was still to be deleted, or on its way to other groups, is forgotten: a move may have
+//!   ended since, so that what was noted as doomed is all there is of a file. Chunk files of nobody
+//!   are left to the file check.
+//! - A cut of a file that was under way is forgotten: the file may have been written anew since.
+//!   Its size is settled from its chunks.
 
 use crate::record::{Owner, StoredSession};
 use crate::view::store_error;
@@ -22,16 +32,20 @@ use prost::Message;
 use std::collections::BTreeSet;
 use types::{Errno, Error, InodeId, PartitionId, Result, Timestamp};
 
-/// Inode numbers that a partition gives away in a second at most: several times what one executor makes.
+/// Inode numbers that a partition gives away in a second at most: several times what one executor
+/// makes.
 const SEQUENCES_PER_S: u64 = 200_000;
 
-/// Inode numbers that are left out whatever the clocks say: as many as an hour and a half can give away.
+/// Inode numbers that are left out whatever the clocks say: as many as an hour and a half can give
+/// away.
 const SPARE_SEQUENCES: u64 = 1 << 30;
 
-/// Times that a partition was taken over since the copy at most, whatever the clocks say. 2^20 are all that there can be.
+/// Times that a partition was taken over since the copy at most, whatever the clocks say. 2^20 are
+/// all that there can be.
 const SPARE_EPOCHS: u64 = 4096;
 
-/// As many more for each second since the copy: whoever restores the same copy twice gets above what came after the first time, as a rule.
+/// As many more for each second since the copy: whoever restores the same copy twice gets above
+/// what came after the first time, as a rule.
 const SECONDS_PER_EPOCH: u64 = 4;
 
 /// As many more at most, so that there is room for some restores of old copies.
@@ -69,14 +83,16 @@ impl Rewound {
     /// Where the record is.
     pub const KEY: &'static [u8] = KEY;
 
-    /// Whether a file was there at the moment that the store has gone back to, and wasn't changed since it did: targets may hold more of it.
+    /// Whether a file was there at the moment that the store has gone back to, and wasn't changed
+    /// since it did: targets may hold more of it.
     pub fn is_of_before(&self, ino: InodeId, changed: Timestamp) -> bool {
         let (partition, sequence) = (u32::from(ino.partition().0), ino.sequence());
         changed.secs < self.restored_s
             && self.gaps.iter().any(|gap| gap.partition == partition && sequence < gap.from)
     }
 
-    /// Whether an inode's number was left out: if it exists, it was made after the moment that the store has gone back to, and before it did.
+    /// Whether an inode's number was left out: if it exists, it was made after the moment that the
+    /// store has gone back to, and before it did.
     pub fn leaves_out(&self, ino: InodeId) -> bool {
         let (partition, sequence) = (u32::from(ino.partition().0), ino.sequence());
         self.gaps.iter().any(|gap| gap.partition == partition && (gap.from..gap.to).contains(&sequence))
@@ -182,8 +198,9 @@ impl Rewind {
     }
 }
 
-/// Takes all partitions from whoever executed them, in a store that nobody serves and that was changed by hand: a service that goes on running elsewhere can't
-/// commit anything by what it remembers, and takes them over anew.
+/// Takes all partitions from whoever executed them, in a store that nobody serves and that was
+/// changed by hand: a service that goes on running elsewhere can't commit anything by what it
+/// remembers, and takes them over anew.
 ///
 /// # Errors
 /// The store's, and numbers that have come to their end.

@@ -96,7 +96,8 @@ pub(crate) enum Found {
 }
 
 impl MetaService {
-    /// Takes all partitions over from whoever had them, and makes an empty file system when there is none.
+    /// Takes all partitions over from whoever had them, and makes an empty file system when there
+    /// is none.
     ///
     /// Errors: the store's; `EBUSY` when another service does the same at this moment.
     pub async fn open(
@@ -112,8 +113,8 @@ impl MetaService {
         Ok(service)
     }
 
-    /// A service that shares the partitions with others of its cluster: it executes those that the map gives it, from when
-    /// [`MetaService::follow_assignment`] runs.
+    /// A service that shares the partitions with others of its cluster: it executes those that the
+    /// map gives it, from when [`MetaService::follow_assignment`] runs.
     pub fn in_company(
         store: impl Into<Store>,
         options: MetaOptions,
@@ -202,7 +203,8 @@ impl MetaService {
         answer
     }
 
-    /// A session that comes back to this service, or comes to it for the first time, says what it has.
+    /// A session that comes back to this service, or comes to it for the first time, says what it
+    /// has.
     async fn reclaim_state(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
         let id = request.session;
         self.check_holder_if_known(id, holder)?;
@@ -262,7 +264,8 @@ impl MetaService {
             }
             MetaOp::NextRecalls { after } => {
                 let news = self.next_recalls(&session, after).await?;
-                // A client relies on what it was granted for some time after an answer, even if it hears of nothing else.
+                // A client relies on what it was granted for some time after an answer, even if it
+                // hears of nothing else.
                 self.require_service()?;
                 news
             }
@@ -299,8 +302,8 @@ impl MetaService {
         Ok(reply.into())
     }
 
-    /// Refuses a session that has told another process what it has: the request was sent again when that
-    /// had died.
+    /// Refuses a session that has told another process what it has: the request was sent again when
+    /// that had died.
     fn require_told(&self, told: u64) -> Result<()> {
         match told == 0 || told == self.process {
             true => Ok(()),
@@ -309,8 +312,8 @@ impl MetaService {
         }
     }
 
-    /// Done, and which unsynced content of the store is there: looked at after what was done, so that all that was acknowledged under another number
-    /// before counts as lost.
+    /// Done, and which unsynced content of the store is there: looked at after what was done, so
+    /// that all that was acknowledged under another number before counts as lost.
     fn vouched(&self) -> MetaResponse {
         MetaResponse { verifier: self.executors.store.verifier(), ..MetaReply::Unit.into() }
     }
@@ -335,7 +338,8 @@ impl MetaService {
         }
     }
 
-    /// Refuses to answer for partitions that management may have given to others. Gives the term in which they are this service's.
+    /// Refuses to answer for partitions that management may have given to others. Gives the term in
+    /// which they are this service's.
     pub(crate) fn require_service(&self) -> Result<u64> {
         let Some(neighbours) = &self.neighbours else { return Ok(0) };
         neighbours.serves().ok_or_else(is_cut_off)
@@ -391,12 +395,14 @@ impl MetaService {
         }
     }
 
-    /// Sets how many leases are granted, in each of the tables that inodes are spread over. The default is for some 450 MiB.
+    /// Sets how many leases are granted, in each of the tables that inodes are spread over. The
+    /// default is for some 450 MiB.
     pub fn limit_leases(&self, limits: namespace::leases::Limits) {
         self.leases.limit(limits);
     }
 
-    /// Carries out a command of the namespace and returns its answer once that is committed. Waits for leases in its way.
+    /// Carries out a command of the namespace and returns its answer once that is committed. Waits
+    /// for leases in its way.
     pub(crate) async fn execute(
         &self,
         pass: Pass,
@@ -412,7 +418,8 @@ impl MetaService {
         let mut found = Found::WithInode;
         let answer = loop {
             let command = |view: &View<'_>| {
-                // It may have waited for long. A change that is made after its program was told that it failed could undo what the program has done since.
+                // It may have waited for long. A change that is made after its program was told
+                // that it failed could undo what the program has done since.
                 if deadline.is_over() {
                     return Err(Stop::Refused(deadline.error()));
                 }
@@ -450,7 +457,8 @@ impl MetaService {
         map: &ClusterMap,
         (view, cleared): (&View<'_>, &Cleared),
     ) -> Result<Change<Answered>, Stop> {
-        // Looked up while the partition is held: the first copy of the request may be in another core's hands.
+        // Looked up while the partition is held: the first copy of the request may be in another
+        // core's hands.
         if let Some(recorded) = session.recorded(request.number)? {
             self.executors.counters.repeated.add(1);
             recorded.ticket.iter().for_each(|ticket| view.see(ticket));
@@ -489,7 +497,8 @@ impl MetaService {
         Ok(Change { answer, writes: applied.writes })
     }
 
-    /// Refuses to let the store grow while its disk is nearly full. A failed write would end all writing, of removals, too.
+    /// Refuses to let the store grow while its disk is nearly full. A failed write would end all
+    /// writing, of removals, too.
     fn check_room(&self) -> Result<(), Stop> {
         let store = &self.executors.store;
         if store.has_room() {
@@ -591,8 +600,9 @@ fn is_cut_off() -> Error {
     Error::new(Errno::EREMOTE, message).hint("check the network of its node")
 }
 
-/// Whether a command makes the store grow. The others free space, or need so little that they may use what is kept for them: a
-/// file that was begun has to be ended, and a full file system has to be tidied.
+/// Whether a command makes the store grow. The others free space, or need so little that they may
+/// use what is kept for them: a file that was begun has to be ended, and a full file system has to
+/// be tidied.
 fn needs_room(op: &MetaOp) -> bool {
     matches!(
         op,

@@ -26,8 +26,9 @@ use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, Number, Recall};
 pub enum SessionKind {
     /// Of this very process, and ends with it. It gets no leases, and is never evicted.
     Local,
-    /// Of another process. It gets leases, and has to be heard of. The answers to its changes are kept in the store, so that a request that
-    /// is sent again after a restart of the service is not carried out twice.
+    /// Of another process. It gets leases, and has to be heard of. The answers to its changes are
+    /// kept in the store, so that a request that is sent again after a restart of the service is
+    /// not carried out twice.
     Remote,
 }
 
@@ -47,7 +48,8 @@ pub(crate) struct Session {
     heard_ns: AtomicU64,
     /// Number of its last recall.
     recalled: AtomicU64,
-    /// Recalls that it has not told to have seen, in order. Leases bound them: each is recalled twice at most.
+    /// Recalls that it has not told to have seen, in order. Leases bound them: each is recalled
+    /// twice at most.
     recalls: Mutex<VecDeque<Recall>>,
     some_recalls: Event,
     /// Recalls up to this number are being worked on, as the session said last, and when that was.
@@ -76,7 +78,8 @@ pub(crate) struct Origin {
 
 pub(crate) struct Sessions {
     by_id: RwLock<HashMap<SessionId, Arc<Session>>>,
-    /// Sessions that were evicted, and when, seconds of the time of day: their ids are refused until nobody can come back under them.
+    /// Sessions that were evicted, and when, seconds of the time of day: their ids are refused
+    /// until nobody can come back under them.
     evicted: RwLock<BTreeMap<SessionId, i64>>,
     registrations: Vec<rt::sync::RwLock>,
     /// The last number of [`Sessions::next_moment`].
@@ -123,7 +126,8 @@ impl Sessions {
         self.moment.fetch_add(1, Relaxed) + 1
     }
 
-    /// To be taken by who registers a session, or has it follow partitions, so that two copies of the request come one after the other.
+    /// To be taken by who registers a session, or has it follow partitions, so that two copies of
+    /// the request come one after the other.
     pub fn turn_to_register(&self, id: SessionId) -> &rt::sync::RwLock {
         &self.registrations[id.0 as usize % REGISTRATIONS_AT_ONCE]
     }
@@ -144,8 +148,9 @@ impl Sessions {
         self.insert(Arc::new(Session::new(id, SessionKind::Local)))
     }
 
-    /// Makes a session of another process known, with the answers that are in the store ([`stored_answers`]). Those of one that is known, too: they may have been given by
-    /// another service, whose partitions this one has adopted.
+    /// Makes a session of another process known, with the answers that are in the store
+    /// ([`stored_answers`]). Those of one that is known, too: they may have been given by another
+    /// service, whose partitions this one has adopted.
     pub fn register_remote(&self, id: SessionId, answers: Vec<Pair>) -> Result<Arc<Session>> {
         self.check_id(id)?;
         let known = self.find(id).filter(|session| session.kind == SessionKind::Remote);
@@ -215,7 +220,8 @@ impl Sessions {
         self.by_id.read().values().map(|session| of(session)).collect()
     }
 
-    /// Sends a session a recall and returns its number; 0 for one that is gone, whose leases are about to go, too.
+    /// Sends a session a recall and returns its number; 0 for one that is gone, whose leases are
+    /// about to go, too.
     pub fn recall(&self, id: SessionId, ino: InodeId, keep: Option<LeaseMode>) -> u64 {
         let Some(session) = self.find(id) else { return 0 };
         let number = {
@@ -289,7 +295,8 @@ impl Session {
         self.wound_up.store(true, Release);
     }
 
-    /// Whether its leases keep nobody from anything any more. While this is false the end of its leases is still to come.
+    /// Whether its leases keep nobody from anything any more. While this is false the end of its
+    /// leases is still to come.
     pub fn is_wound_up(&self) -> bool {
         self.wound_up.load(Acquire)
     }
@@ -360,13 +367,15 @@ impl Session {
         !unseen || recall <= self.yielding.load(Relaxed)
     }
 
-    /// The session as one that asks for leases. Recalls made from now on have larger numbers than this tells.
+    /// The session as one that asks for leases. Recalls made from now on have larger numbers than
+    /// this tells.
     pub fn asker(&self) -> Asker {
         let recalls = self.recalled.load(Relaxed);
         Asker { session: self.id, recalls, now_ns: rt::monotonic_ns(), answers: self.is_remote() }
     }
 
-    /// Recalls with numbers above `after`, in order, at most [`RECALLS_PER_ANSWER`]. Those up to `after` have been seen and are forgotten.
+    /// Recalls with numbers above `after`, in order, at most [`RECALLS_PER_ANSWER`]. Those up to
+    /// `after` have been seen and are forgotten.
     pub fn recalls_after(&self, after: u64) -> Vec<Recall> {
         let mut recalls = self.recalls.lock();
         while recalls.front().is_some_and(|recall| recall.number <= after) {
@@ -383,7 +392,8 @@ impl Session {
         self.some_recalls.wait().await;
     }
 
-    /// Takes over the answers that are in the store ([`stored_answers`]) and not known here: of an earlier run, or of another service.
+    /// Takes over the answers that are in the store ([`stored_answers`]) and not known here: of an
+    /// earlier run, or of another service.
     pub fn take_answers(&self, answers: Vec<Pair>) {
         let mut replies = self.replies.lock();
         for (key, value) in answers {
@@ -411,7 +421,8 @@ impl Session {
         }
     }
 
-    /// Adds the record of an answer to the writes of its request. It takes the place of the one before in its lane.
+    /// Adds the record of an answer to the writes of its request. It takes the place of the one
+    /// before in its lane.
     pub fn record_durably(&self, request: &MetaRequest, reply: &MetaReply, writes: &mut Writes) {
         let is_kept = self.is_remote() && !writes.is_empty();
         let Some(Number { lane, sequence }) = request.number.filter(|_| is_kept) else { return };

@@ -1,5 +1,5 @@
-//! What dead clients left: files without a name that nobody uses any more, and files whose chunks may differ from what their
-//! inodes say.
+//! What dead clients left: files without a name that nobody uses any more, and files whose chunks
+//! may differ from what their inodes say.
 
 use crate::chunks::{Place, Under};
 use crate::drain::{Claim, Tidying};
@@ -24,15 +24,18 @@ pub struct Recovery {
     pub reclaimed: usize,
     /// Files whose size and times were read from their chunks.
     pub settled: usize,
-    /// Files that could not be settled because a target did not answer. They keep their note, and the size on record.
+    /// Files that could not be settled because a target did not answer. They keep their note, and
+    /// the size on record.
     pub unsettled: usize,
 }
 
 impl MetaService {
-    /// Ends all sessions of an earlier run but those of other processes, which may come back. To be called before the first request, when the storage services answer.
+    /// Ends all sessions of an earlier run but those of other processes, which may come back. To be
+    /// called before the first request, when the storage services answer.
     pub async fn recover(&self) -> Result<Recovery> {
         let recovery = match self.grace.is_on() {
-            // Those that may come back go on where they were, and files without a name may be open there.
+            // Those that may come back go on where they were, and files without a name may be open
+            // there.
             true => self.settle_left(&self.owned(), |session| !self.grace.is_expected(session)).await?,
             false => self.end_sessions(&self.owned(), |_| true).await?,
         };
@@ -54,21 +57,24 @@ impl MetaService {
         Ok(recovery)
     }
 
-    /// Makes a target agree with the metadata. A crash of the machine may have kept chunks while the metadata that explains
-    /// them was lost, or have lost a cut: so of the files that the target says were changing then, the chunk files
-    /// that belong to no file are deleted, and those that reach beyond the end of theirs are cut, all of it on disk
-    /// when this returns. Else a file that is made or grows later would show old bytes.
+    /// Makes a target agree with the metadata. A crash of the machine may have kept chunks while
+    /// the metadata that explains them was lost, or have lost a cut: so of the files that the
+    /// target says were changing then, the chunk files that belong to no file are deleted, and
+    /// those that reach beyond the end of theirs are cut, all of it on disk when this returns. Else
+    /// a file that is made or grows later would show old bytes.
     ///
-    /// To be called after [`MetaService::recover`] and before the first request. Asked again while it still runs, it begins anew when that has
-    /// ended: whoever is answered lets clients in, and what an older copy of the question still cuts then would be theirs.
+    /// To be called after [`MetaService::recover`] and before the first request. Asked again while
+    /// it still runs, it begins anew when that has ended: whoever is answered lets clients in, and
+    /// what an older copy of the question still cuts then would be theirs.
     ///
-    /// What the target has of mirrored groups is brought in step by their primaries instead, and isn't looked at.
+    /// What the target has of mirrored groups is brought in step by their primaries instead, and
+    /// isn't looked at.
     pub async fn tidy(&self, target: TargetId, touched: &Touched) -> Result<()> {
         self.tidy_place(Place::Target(target), touched).await
     }
 
-    /// The same for a mirrored group that has been through the crash with all that its good members had: what they say was changing then is put
-    /// right on all of them.
+    /// The same for a mirrored group that has been through the crash with all that its good members
+    /// had: what they say was changing then is put right on all of them.
     pub async fn tidy_group(&self, group: GroupId, touched: &Touched) -> Result<()> {
         self.tidy_place(Place::Group(group), touched).await
     }
@@ -87,7 +93,8 @@ impl MetaService {
             let ino = name.of_chunk_file();
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {
-                // What a move has left, and had been deleted: whoever changes the file doesn't use it.
+                // What a move has left, and had been deleted: whoever changes the file doesn't use
+                // it.
                 Chunks::Unsettled { layout: Some(layout) }
                     if rewound == Rewound::default()
                         && self.chunks.stripe_in(&layout, name.slot(), place)?.is_none() =>
@@ -98,7 +105,8 @@ impl MetaService {
                     self.look_when_settled(place, name);
                     continue;
                 }
-                // Of a file that was made after the moment that the store was taken back to: whoever goes forward again may still need it.
+                // Of a file that was made after the moment that the store was taken back to:
+                // whoever goes forward again may still need it.
                 Chunks::None if rewound.leaves_out(ino) => continue,
                 Chunks::None => None,
                 // The same holds for what it had more of then.
@@ -114,7 +122,8 @@ impl MetaService {
             // An absent chunk file is left alone by both.
             let change =
                 owned.map_or(StorageOp::Delete, |claimed| StorageOp::Truncate { len: claimed.local_len });
-            // Should this service be replaced meanwhile, it is not done any more when others use the file.
+            // Should this service be replaced meanwhile, it is not done any more when others use
+            // the file.
             let epoch = if owned.is_some() { self.leases.epoch(ino) } else { self.leases.next_epoch(ino) };
             let file = Under { ino: name, epoch };
             self.chunks.at(place, file, change).await?;
@@ -128,8 +137,9 @@ impl MetaService {
         self.chunks.at(place, Under::TARGET, StorageOp::SyncTarget).await.map(drop)
     }
 
-    /// `None` where somebody else sees to it. What a move fills is no file's yet, and the move notices that the target was started anew, or the primary of
-    /// the group; what is being deleted is deleted once more.
+    /// `None` where somebody else sees to it. What a move fills is no file's yet, and the move
+    /// notices that the target was started anew, or the primary of the group; what is being deleted
+    /// is deleted once more.
     async fn claim_to_tidy(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
         loop {
             match self.claims.claim_to_tidy(place, name) {
@@ -145,8 +155,8 @@ impl MetaService {
         stored.map_or(Ok(Rewound::default()), |value| namespace::record::decode(Rewound::KEY, value))
     }
 
-    /// Ends a session: gives up its locks, reclaims the files without a name that it held, and settles those that it
-    /// wrote to.
+    /// Ends a session: gives up its locks, reclaims the files without a name that it held, and
+    /// settles those that it wrote to.
     pub async fn end_session(&self, session: SessionId) -> Result<Recovery> {
         let known = self.sessions.find(session);
         known.iter().for_each(|session| _ = session.end());
@@ -160,13 +170,15 @@ impl MetaService {
         Ok(recovery)
     }
 
-    /// Gives up and settles what a session has. Its leases go last: until its files are settled, or kept shut, nobody else may know their size.
+    /// Gives up and settles what a session has. Its leases go last: until its files are settled, or
+    /// kept shut, nobody else may know their size.
     pub(crate) async fn wind_up(&self, session: SessionId) -> Result<Recovery> {
         self.locks.release_session(session);
         let mut recovery = Recovery::default();
         for partition in self.owned() {
             while let Err(error) = self.end_in(partition, &|other| other == session, &mut recovery).await {
-                // What has gone on to another service is settled there. A store elsewhere may come back, but not one that failed here.
+                // What has gone on to another service is settled there. A store elsewhere may come
+                // back, but not one that failed here.
                 if self.stopping.is_set() || !self.is_owned(partition) {
                     break;
                 }
@@ -334,8 +346,9 @@ impl MetaService {
                     chunks = self.chunks.measure(under, layout).await?;
                 }
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
-                // After a restore all of it may be gone, and what had been on disk before a crash is damaged. The file must not look as if it had a hole there: the
-                // file check tells by this.
+                // After a restore all of it may be gone, and what had been on disk before a crash
+                // is damaged. The file must not look as if it had a hole there: the file check
+                // tells by this.
                 let is_gone = chunks.is_lost || (chunks.blocks == 0 && self.rewound().await?.restored_s > 0);
                 report.blocks = if is_gone { file.attr.blocks } else { chunks.blocks };
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));

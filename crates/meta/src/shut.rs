@@ -1,8 +1,10 @@
-//! Files whose size nobody knows for now: whoever wrote them is gone or has lost its lease, and a target could not be asked for its chunks.
+//! Files whose size nobody knows for now: whoever wrote them is gone or has lost its lease, and a
+//! target could not be asked for its chunks.
 //!
-//! The size on record may be less than what was acknowledged: an append by it would go over what is there. So nobody gets at such a file until
-//! it is settled: the service itself takes the lease over, as a session of its own, and tries again until the target answers. A service that
-//! starts, or adopts the partition, finds the note on the file in the store, and does the same.
+//! The size on record may be less than what was acknowledged: an append by it would go over what is
+//! there. So nobody gets at such a file until it is settled: the service itself takes the lease
+//! over, as a session of its own, and tries again until the target answers. A service that starts,
+//! or adopts the partition, finds the note on the file in the store, and does the same.
 
 use crate::limits::{RETRY_TIME, SETTLE_TURNS};
 use crate::service::MetaService;
@@ -18,7 +20,8 @@ pub(crate) struct Shut {
     /// Files with the sessions whose notes are still to be settled.
     notes: Mutex<BTreeSet<(InodeId, SessionId)>>,
     some: rt::sync::Event,
-    /// Of two who settle the same file one waits: what the second has measured may be older than what others did after the first.
+    /// Of two who settle the same file one waits: what the second has measured may be older than
+    /// what others did after the first.
     turns: Vec<rt::sync::RwLock>,
 }
 
@@ -64,7 +67,8 @@ fn notes_on(
 }
 
 impl MetaService {
-    /// Keeps everybody from a file until what a session has left of it is settled. To be called by who has its turn.
+    /// Keeps everybody from a file until what a session has left of it is settled. To be called by
+    /// who has its turn.
     pub(crate) fn keep_shut(&self, ino: InodeId, session: SessionId) -> Result<()> {
         let keeper = {
             let mut keeper = self.shut.keeper.lock();

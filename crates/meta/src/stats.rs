@@ -11,7 +11,8 @@ pub struct MetaStats {
     pub refused: u64,
     /// Of these, those that were answered from the record of an earlier copy.
     pub repeated: u64,
-    /// Times that a request had to be run again because it needed one more partition or had to wait for another.
+    /// Times that a request had to be run again because it needed one more partition or had to wait
+    /// for another.
     pub reruns: u64,
     /// Batches of writes that were committed.
     pub batches: u64,

@@ -1,4 +1,5 @@
-//! Records of sessions that were ended against their will: kept until nobody can come back under their ids.
+//! Records of sessions that were ended against their will: kept until nobody can come back under
+//! their ids.
 
 use crate::limits::KEEP_ENDED;
 use crate::record::StoredSession;

@@ -11,8 +11,8 @@ use types::{InodeId, PartitionId, Result};
 use wire::{StoreSpace, Usage};
 
 impl MetaService {
-    /// Inodes of the partitions that are this service's, as they are counted with every commit,
-    /// and the room of the store if it is here.
+    /// Inodes of the partitions that are this service's, as they are counted with every commit, and
+    /// the room of the store if it is here.
     pub(crate) async fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
         for partition in self.owned() {

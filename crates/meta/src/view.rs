@@ -25,7 +25,8 @@ pub(crate) struct View<'a> {
     pub held: &'a Held<'a>,
     /// The last commit on its way of which something was seen.
     pub seen: RefCell<Option<Ticket>>,
-    /// The directory in which the command only looks for a name: its times are nothing that the answer tells.
+    /// The directory in which the command only looks for a name: its times are nothing that the
+    /// answer tells.
     pub searched: Cell<Option<InodeId>>,
 }
 
@@ -38,8 +39,9 @@ impl View<'_> {
         }
     }
 
-    /// True for a directory that is only searched, if who may search it is the same with a write that is under way and without it: then the
-    /// answer is, too, and needn't wait for those who add other names there.
+    /// True for a directory that is only searched, if who may search it is the same with a write
+    /// that is under way and without it: then the answer is, too, and needn't wait for those who
+    /// add other names there.
     fn is_the_same_without(&self, key: &[u8], write: &PendingWrite) -> bool {
         if self.searched.get().is_none_or(|dir| keys::inode(dir)[..] != *key) {
             return false;

@@ -2,8 +2,9 @@
 
 use types::{ClusterMap, Node, NodeId, NodeState, Role};
 
-/// Gives every partition to a metadata service that isn't down, evenly, and so that as few as possible move. A service that hangs for a
-/// moment keeps what it has. While there is one node for metadata only, the map doesn't mention partitions.
+/// Gives every partition to a metadata service that isn't down, evenly, and so that as few as
+/// possible move. A service that hangs for a moment keeps what it has. While there is one node for
+/// metadata only, the map doesn't mention partitions.
 pub fn assign(map: &mut ClusterMap, partitions: u16) {
     let metas = || map.nodes.iter().filter(|node| node.roles.contains(&Role::Meta));
     if map.partitions.is_empty() && metas().count() < 2 {

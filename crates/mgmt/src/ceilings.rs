@@ -1,4 +1,5 @@
-//! What the hardware gives, as it was measured last: beside the map in the metadata store, and no part of it, since nobody acts by it.
+//! What the hardware gives, as it was measured last: beside the map in the metadata store, and no
+//! part of it, since nobody acts by it.
 
 use crate::management::Management;
 use kv::{Batch, Outcome};
@@ -69,7 +70,8 @@ impl Ceilings {
     }
 }
 
-/// Whether everything that a place names is in the map; a cluster of one process has no nodes in it.
+/// Whether everything that a place names is in the map; a cluster of one process has no nodes in
+/// it.
 fn is_there(place: &str, map: &ClusterMap) -> bool {
     place.split(" to ").all(|part| {
         let part = part.split(',').next().unwrap_or(part);

@@ -2,11 +2,13 @@
 //!
 //! Invariants, whatever happens:
 //! - A mirrored group has a good member, or no members at all: then its content is lost.
-//! - A good member is taken out only while another good one is heard of: of members that are all silent nobody can tell which one has less. Or when
-//!   all good ones are lost for good, and an administrator accepts what goes with them ([`revive`]).
-//! - Who becomes primary is heard of. The other members are brought in step by it then: what the one before had begun may be on some of them
-//!   only.
-//! - The primary is the first of all members, and one that is replaced goes to the end: who comes back isn't primary by that.
+//! - A good member is taken out only while another good one is heard of: of members that are all
+//!   silent nobody can tell which one has less. Or when all good ones are lost for good, and an
+//!   administrator accepts what goes with them ([`revive`]).
+//! - Who becomes primary is heard of. The other members are brought in step by it then: what the
+//!   one before had begun may be on some of them only.
+//! - The primary is the first of all members, and one that is replaced goes to the end: who comes
+//!   back isn't primary by that.
 
 use crate::refusal;
 use std::collections::BTreeSet;
@@ -35,8 +37,8 @@ pub struct Word {
     pub orderly: bool,
 }
 
-/// Does what the primary of a group asks for; `asker`: the node that asks, where that is known. Nothing where the group is of another version
-/// already: who asked has to look at that first.
+/// Does what the primary of a group asks for; `asker`: the node that asks, where that is known.
+/// Nothing where the group is of another version already: who asked has to look at that first.
 pub fn set_member(
     map: &mut ClusterMap,
     asker: Option<NodeId>,
@@ -103,7 +105,8 @@ fn may_become(before: MemberState, after: MemberState) -> bool {
     )
 }
 
-/// Another process serves as the node: what the one before had acknowledged may be gone, and what it had begun may be on some members only.
+/// Another process serves as the node: what the one before had acknowledged may be gone, and what
+/// it had begun may be on some members only.
 pub fn restarted(map: &mut ClusterMap, node: NodeId, presence: &Presence) {
     for group in mirrored(map) {
         restarted_in(map, group, node, presence);
@@ -151,7 +154,8 @@ pub fn stopped(map: &mut ClusterMap, node: NodeId, presence: &Presence) {
     }
 }
 
-/// The process that served everything has been started anew: of each group the primary has everything that anybody has.
+/// The process that served everything has been started anew: of each group the primary has
+/// everything that anybody has.
 pub fn all_restarted(map: &mut ClusterMap) {
     for group in map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
         let Some(primary) = group.primary() else { continue };
@@ -164,7 +168,8 @@ pub fn all_restarted(map: &mut ClusterMap) {
     }
 }
 
-/// Replaces primaries that don't serve any more. Others that are silent stay as they are: they have missed nothing before somebody writes.
+/// Replaces primaries that don't serve any more. Others that are silent stay as they are: they have
+/// missed nothing before somebody writes.
 pub fn replace_silent(map: &mut ClusterMap, presence: &Presence) {
     for id in mirrored(map) {
         let Some(group) = map.group(id) else { continue };
@@ -205,8 +210,9 @@ pub fn lose(map: &mut ClusterMap, group: GroupId, member: TargetId, presence: &P
     }
 }
 
-/// Lets a group go on from a member that has missed something. The good ones are lost for good, and what they alone had with them: the caller has seen to
-/// that. Nobody knows what the others have in common with it, so they are copied anew.
+/// Lets a group go on from a member that has missed something. The good ones are lost for good, and
+/// what they alone had with them: the caller has seen to that. Nobody knows what the others have in
+/// common with it, so they are copied anew.
 ///
 /// # Errors
 /// `ENOENT` for a group that isn't there.
@@ -352,7 +358,8 @@ fn take_out(group: &mut Group, out: &[TargetId], state: MemberState, others: &[T
     (group.members, group.states) = ordered.into_iter().unzip();
 }
 
-/// The primary goes and has left nothing half done: the others stay as they are, and the first of `others` is the next one.
+/// The primary goes and has left nothing half done: the others stay as they are, and the first of
+/// `others` is the next one.
 fn resign(group: &mut Group, primary: TargetId, state: MemberState, others: &[TargetId]) {
     set(group, primary, state);
     let place = |id: TargetId| match id {
@@ -365,7 +372,8 @@ fn resign(group: &mut Group, primary: TargetId, state: MemberState, others: &[Ta
     (group.members, group.states) = ordered.into_iter().unzip();
 }
 
-/// Who brought the member in step, or the member itself, isn't the same process any more: it begins anew.
+/// Who brought the member in step, or the member itself, isn't the same process any more: it begins
+/// anew.
 fn interrupt(group: &mut Group, target: TargetId) {
     match group.state_of(target) {
         Some(MemberState::Resyncing) => set(group, target, MemberState::NeedsResync),

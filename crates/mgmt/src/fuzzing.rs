@@ -1,4 +1,5 @@
-//! Bytes of anybody's making to what reads the files of a state directory: for the fuzz target and its short form in `tests/`.
+//! Bytes of anybody's making to what reads the files of a state directory: for the fuzz target and
+//! its short form in `tests/`.
 
 use crate::sealed;
 use crate::state_dir::StatePaths;
@@ -6,8 +7,9 @@ use crate::superblock::Superblock;
 use crate::target_list::TargetList;
 use std::path::Path;
 
-/// Reads the superblock and the list of targets as they are, and again with their checksum made right, which no random change finds. What was
-/// accepted must be the same after it was written and read again.
+/// Reads the superblock and the list of targets as they are, and again with their checksum made
+/// right, which no random change finds. What was accepted must be the same after it was written and
+/// read again.
 ///
 /// # Panics
 /// When it isn't.

@@ -13,7 +13,8 @@ use wire::mgmt::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
 
 /// Age from which the newest daily copy is too old: two of them are missing.
 const OLD_COPY_S: u64 = 2 * 24 * 3600;
-/// The disk of the metadata is nearly full when less than so many times as much is free as has to be.
+/// The disk of the metadata is nearly full when less than so many times as much is free as has to
+/// be.
 const NEARLY_FULL_TIMES: u64 = 3;
 
 /// Looks at everything that the map and the heartbeats tell; `version` is management's.

@@ -1,26 +1,30 @@
 //! The management service: a cluster's state directory, and the cluster map.
 //!
-//! A **state directory** is what `weft up --dir D` is given. It holds the superblock (`weft.toml`: who the
-//! cluster is, and what was fixed for ever when it was made), `targets.toml` (where its targets are), a lock
-//! that one process holds while it serves, the metadata store, by default the targets, and the run-time files
-//! (control socket, pid, log). [`StateDir`] opens or makes one; a directory that it refuses is left exactly
-//! as it was.
+//! A **state directory** is what `weft up --dir D` is given. It holds the superblock (`weft.toml`:
+//! who the cluster is, and what was fixed for ever when it was made), `targets.toml` (where its
+//! targets are), a lock that one process holds while it serves, the metadata store, by default the
+//! targets, and the run-time files (control socket, pid, log). [`StateDir`] opens or makes one; a
+//! directory that it refuses is left exactly as it was.
 //!
-//! **The map** ([`Management`]) lives in the metadata store under one key. Management is its only writer: it
-//! registers nodes and targets, knows by heartbeats who is alive and how much room there is, and publishes every change in the
-//! [`types::MapHandle`] that the other services of the process share, and to everybody who watches.
+//! **The map** ([`Management`]) lives in the metadata store under one key. Management is its only
+//! writer: it registers nodes and targets, knows by heartbeats who is alive and how much room there
+//! is, and publishes every change in the [`types::MapHandle`] that the other services of the
+//! process share, and to everybody who watches.
 //!
-//! As a service it answers [`wire::MgmtRequest`]. What may change and what is refused is a pure function of the map
-//! (`roster`); who is alive is a function of times that are given (`liveness`).
+//! As a service it answers [`wire::MgmtRequest`]. What may change and what is refused is a pure
+//! function of the map (`roster`); who is alive is a function of times that are given (`liveness`).
 //!
 //! Invariants:
 //! - Nothing is written below a directory before it is known to be empty or ours.
-//! - The epoch grows whenever a field changes that placement depends on, and such a change is in the store
-//!   before it is published. Bytes free change all the time and never move the epoch by themselves.
-//! - Whoever acts by a version of a mirrored group can rely on it: it is on disk before it is published (`consistency` says how it changes).
+//! - The epoch grows whenever a field changes that placement depends on, and such a change is in
+//!   the store before it is published. Bytes free change all the time and never move the epoch by
+//!   themselves.
+//! - Whoever acts by a version of a mirrored group can rely on it: it is on disk before it is
+//!   published (`consistency` says how it changes).
 //! - Numbers of nodes, targets, pools and groups are never given twice.
 //! - What is refused changes nothing.
-//! - Management knows nothing of inodes and chunks; what has to do with them it asks of the metadata service ([`Metadata`]).
+//! - Management knows nothing of inodes and chunks; what has to do with them it asks of the
+//!   metadata service ([`Metadata`]).
 
 mod assign;
 mod ceilings;

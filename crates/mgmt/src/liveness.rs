@@ -1,7 +1,7 @@
 //! Who has been heard of, and when.
 //!
-//! It is in memory only: after a start of management every node has as long as after a heartbeat to register again. Times are
-//! nanoseconds of a clock that never goes back, and are arguments.
+//! It is in memory only: after a start of management every node has as long as after a heartbeat to
+//! register again. Times are nanoseconds of a clock that never goes back, and are arguments.
 
 use crate::consistency::Presence;
 use crate::limits::{
@@ -184,7 +184,8 @@ impl Liveness {
         }
     }
 
-    /// For how long a node that was in this state has been silent; for ever where it has said goodbye.
+    /// For how long a node that was in this state has been silent; for ever where it has said
+    /// goodbye.
     fn silent_ns(&self, node: NodeId, before: NodeState, now_ns: u64) -> u128 {
         let since = match self.nodes.get(&node) {
             Some(seen) => seen.at_ns,
@@ -218,7 +219,8 @@ impl Liveness {
         presence
     }
 
-    /// What a node says of one of its targets: `None` when it hasn't said anything since management has started.
+    /// What a node says of one of its targets: `None` when it hasn't said anything since management
+    /// has started.
     pub fn space(&self, node: NodeId, target: TargetId) -> Option<Option<TargetSpace>> {
         let seen = self.nodes.get(&node)?;
         Some(seen.spaces.get(&target).copied().flatten())

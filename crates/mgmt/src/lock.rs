@@ -1,4 +1,5 @@
-//! The locks that one process holds while it serves a state directory, and while it has a target open.
+//! The locks that one process holds while it serves a state directory, and while it has a target
+//! open.
 
 use crate::error::{Error, Result};
 use identity::require_private_directory;
@@ -10,8 +11,8 @@ use std::path::Path;
 /// Longest text that is read from a lock file, bytes: a pid is shorter.
 const MAX_LOCK_BYTES: u64 = 64;
 
-/// Held until dropped, or until the process dies. The lock is the kernel's (`flock`), so a file that a killed
-/// process left behind holds nobody up; the pid inside is only for the message.
+/// Held until dropped, or until the process dies. The lock is the kernel's (`flock`), so a file
+/// that a killed process left behind holds nobody up; the pid inside is only for the message.
 #[derive(Debug)]
 pub struct StateLock {
     file: File,
@@ -58,8 +59,8 @@ impl Drop for StateLock {
     }
 }
 
-/// Takes the lock of a target's directory: held until the file is closed, or the process dies. It is a lock of the directory itself (`flock`), so
-/// that nothing is left there.
+/// Takes the lock of a target's directory: held until the file is closed, or the process dies. It
+/// is a lock of the directory itself (`flock`), so that nothing is left there.
 ///
 /// # Errors
 /// [`Error::TargetInUse`] names the process that has the target open; [`Error::NotPrivate`] where
@@ -82,8 +83,9 @@ pub fn lock_target(directory: &Path) -> Result<File> {
     }
 }
 
-/// Who holds the `flock` of an inode, by the lines of `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 2178 08:05:131181 0 EOF`.
-/// The device is left out: it isn't the one that stat tells on every file system.
+/// Who holds the `flock` of an inode, by the lines of `/proc/locks` (proc_locks(5)): `1: FLOCK
+/// ADVISORY WRITE 2178 08:05:131181 0 EOF`. The device is left out: it isn't the one that stat
+/// tells on every file system.
 fn locker(locks: &str, inode: u64) -> Option<String> {
     let wanted = inode.to_string();
     locks.lines().find_map(|line| {

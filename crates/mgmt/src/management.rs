@@ -41,7 +41,8 @@ pub const DEFAULT_POOL: (PoolId, &str) = (PoolId(1), "default");
 /// The node that makes a cluster, and that serves everything in a cluster of one process.
 pub const FIRST_NODE: NodeId = NodeId(1);
 
-/// Keeps the cluster map: in the metadata store, and in the handle that the services of this process share.
+/// Keeps the cluster map: in the metadata store, and in the handle that the services of this
+/// process share.
 pub struct Management {
     pub(crate) writer: Arc<Writer>,
     map: MapHandle,
@@ -70,7 +71,8 @@ pub struct Management {
     pub(crate) ceilings: Mutex<Ceilings>,
 }
 
-/// Tells what the files of a target of this process take of the disk that it is on, bytes, where that is known.
+/// Tells what the files of a target of this process take of the disk that it is on, bytes, where
+/// that is known.
 pub type OwnUsage = Arc<dyn Fn(TargetId, Space) -> Option<u64> + Send + Sync>;
 
 /// Tells whether the directory of a target of this process is still the one that was opened.
@@ -124,8 +126,8 @@ pub struct FirstNode {
 }
 
 impl Management {
-    /// Loads the map of a cluster of one process, or makes it when there is none yet: the targets of the list, all in the default
-    /// pool. A new map is durable when this returns.
+    /// Loads the map of a cluster of one process, or makes it when there is none yet: the targets
+    /// of the list, all in the default pool. A new map is durable when this returns.
     ///
     /// Targets are measured before this returns.
     ///
@@ -148,8 +150,8 @@ impl Management {
         Ok(management)
     }
 
-    /// Loads the map of a cluster of nodes, or makes it when there is none yet: this node alone, without targets. A new map is
-    /// durable when this returns.
+    /// Loads the map of a cluster of nodes, or makes it when there is none yet: this node alone,
+    /// without targets. A new map is durable when this returns.
     pub async fn open_cluster(
         writer: Arc<Writer>,
         superblock: &Superblock,
@@ -203,8 +205,8 @@ impl Management {
         })
     }
 
-    /// The cluster's time, Unix seconds. It goes by the monotonic clock: setting this machine's time of
-    /// day doesn't change it before the next start.
+    /// The cluster's time, Unix seconds. It goes by the monotonic clock: setting this machine's
+    /// time of day doesn't change it before the next start.
     pub(crate) fn cluster_time_s(&self) -> i64 {
         let (began_s, began_ns) = self.began;
         began_s.saturating_add_unsigned((rt::monotonic_ns() - began_ns) / 1_000_000_000)
@@ -248,7 +250,8 @@ impl Management {
         }
     }
 
-    /// How far the targets of this process are searched for damage, where there are no nodes that tell it.
+    /// How far the targets of this process are searched for damage, where there are no nodes that
+    /// tell it.
     pub fn tell_scrubs(&self, scrubs: Vec<wire::mgmt::ScrubProgress>) {
         self.liveness().searches_itself(scrubs);
     }
@@ -262,7 +265,8 @@ impl Management {
         self.liveness().works(told, rt::monotonic_ns());
     }
 
-    /// What the files of the targets of this process take, where there are no nodes that tell it. Only the first call counts.
+    /// What the files of the targets of this process take, where there are no nodes that tell it.
+    /// Only the first call counts.
     pub fn set_own_usage(&self, own: OwnUsage) {
         let _ = self.own_usage.set(own);
     }
@@ -282,7 +286,8 @@ impl Management {
         self.reachability.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Addresses of nodes that are to be tried now; [`Management::note_probe`] is to be called for each.
+    /// Addresses of nodes that are to be tried now; [`Management::note_probe`] is to be called for
+    /// each.
     pub fn due_probes(&self) -> Vec<DueProbe> {
         let (map, liveness) = (self.current(), self.liveness());
         self.reachability().due(&map, &liveness, rt::monotonic_ns())
@@ -308,8 +313,8 @@ impl Management {
         }
     }
 
-    /// Looks at every node and target, and publishes what changed. What is more than bytes makes a new epoch, which is in the
-    /// store before anybody sees it.
+    /// Looks at every node and target, and publishes what changed. What is more than bytes makes a
+    /// new epoch, which is in the store before anybody sees it.
     pub async fn refresh(&self) -> Result<()> {
         self.change(|_| Ok(())).await
     }
@@ -365,8 +370,8 @@ impl Management {
         map.pools.iter().map(info).collect()
     }
 
-    /// Makes one change of the map, looks at everything, and publishes the outcome. One change at a time; a refused one leaves
-    /// everything as it was.
+    /// Makes one change of the map, looks at everything, and publishes the outcome. One change at a
+    /// time; a refused one leaves everything as it was.
     pub(crate) async fn change<T, E: From<Error>>(
         &self,
         edit: impl FnOnce(&mut Roster) -> Result<T, E>,
@@ -442,7 +447,8 @@ impl Management {
             ];
             let outcome = self.writer.commit(Batch { guards: vec![], writes }).await?;
             debug_assert_eq!(outcome, Outcome::Won, "a batch without guards can't lose");
-            // What is done by a version of the map must not be forgotten with it, and no number be given twice.
+            // What is done by a version of the map must not be forgotten with it, and no number be
+            // given twice.
             self.writer.sync().await?;
             self.members().follow(&before, &map);
         }
@@ -455,7 +461,8 @@ impl Management {
         Ok(())
     }
 
-    /// Everything published is on disk when this returns: numbers and certificates that were given away stay given.
+    /// Everything published is on disk when this returns: numbers and certificates that were given
+    /// away stay given.
     pub(crate) async fn sync(&self) -> Result<()> {
         Ok(self.writer.sync().await?)
     }

@@ -17,8 +17,9 @@ pub enum Sight {
 
 /// The map with what is seen of every target, and the state of its node.
 ///
-/// Directories on one local file system share its room, whichever node's they are: each is given an equal part, so that sums over targets are true.
-/// How full a target is, is judged by the file system as a whole. A directory that can't be measured is offline.
+/// Directories on one local file system share its room, whichever node's they are: each is given an
+/// equal part, so that sums over targets are true. How full a target is, is judged by the file
+/// system as a whole. A directory that can't be measured is offline.
 pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> Sight) -> ClusterMap {
     let sights: Vec<Sight> = map.targets.iter().map(sight).collect();
     let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! What management remembers of members of mirrored groups while it runs, and how a primary is answered.
+//! What management remembers of members of mirrored groups while it runs, and how a primary is
+//! answered.
 
 use crate::consistency::{self, Presence, Word};
 use crate::limits::{LOST_AFTER, MAX_SETTLE, REPLACED_AFTER, SETTLE_POLL};
@@ -15,22 +16,25 @@ use types::{
 use wire::MgmtReply;
 use wire::mgmt::{GroupInfo, ResyncProgress};
 
-/// What isn't in the map: after a start of management less is known, and what is waited for is more.
+/// What isn't in the map: after a start of management less is known, and what is waited for is
+/// more.
 #[derive(Default, Debug)]
 pub(crate) struct Members {
     /// The versions that took members out that are out.
     out: BTreeMap<(GroupId, TargetId), Epoch>,
-    /// Nodes that were started anew and are good nevertheless, since nobody else was heard of, with the version of the group. One that is heard
-    /// of later knows more.
+    /// Nodes that were started anew and are good nevertheless, since nobody else was heard of, with
+    /// the version of the group. One that is heard of later knows more.
     trusted: BTreeSet<(GroupId, NodeId, Epoch)>,
-    /// Targets that can't be reached, and since when, nanoseconds: after a start of management their time begins anew.
+    /// Targets that can't be reached, and since when, nanoseconds: after a start of management
+    /// their time begins anew.
     gone: BTreeMap<TargetId, u64>,
     /// Why members that aren't good could not be brought in step when that was tried last.
     failed: BTreeMap<(GroupId, TargetId), String>,
 }
 
 impl Members {
-    /// Takes nodes that were started anew out of groups of which another good member is heard of by now.
+    /// Takes nodes that were started anew out of groups of which another good member is heard of by
+    /// now.
     pub fn settle(&mut self, map: &mut ClusterMap, presence: &Presence) {
         self.trusted.retain(|(group, _, since)| map.group(*group).is_some_and(|g| g.since == *since));
         for (group, node, _) in &self.trusted {
@@ -69,7 +73,8 @@ impl Members {
         self.failed.retain(|member, _| is_out(member));
     }
 
-    /// A primary says what a member that was in this state is: where that ends an attempt to bring it in step, it is remembered why.
+    /// A primary says what a member that was in this state is: where that ends an attempt to bring
+    /// it in step, it is remembered why.
     fn note_failure(&mut self, was: Option<MemberState>, word: &Word, reason: &str) {
         use MemberState::{Bad, NeedsResync, Rebuilding, Resyncing};
         if let (Some(Rebuilding), Bad) | (Some(Resyncing), NeedsResync) = (was, word.state) {
@@ -82,7 +87,8 @@ impl Members {
         self.failed.get(&(group, target)).map(String::as_str)
     }
 
-    /// Targets that have been gone for at least so long, as a map shows them; each look begins the time of those that are newly gone.
+    /// Targets that have been gone for at least so long, as a map shows them; each look begins the
+    /// time of those that are newly gone.
     pub fn lost(&mut self, map: &ClusterMap, after: Duration, now_ns: u64) -> BTreeSet<TargetId> {
         let is_gone = |id: &TargetId| map.target(*id).is_some_and(|t| t.state == TargetState::Offline);
         self.gone.retain(|id, _| is_gone(id));
@@ -113,9 +119,11 @@ impl Members {
 
     /// Whether a primary may take a good member out before more is known.
     ///
-    /// Who was started anew and found nobody else is the primary until another good member is heard of, which has what the start may have cost (see
-    /// [`Members::settle`]); its word must not come before that. Management may have been started anew at the same moment, on the same machine,
-    /// and have heard of nobody yet. Nothing is lost by waiting: nobody acts on the word anyway until the member's node knows of it or has been silent for long.
+    /// Who was started anew and found nobody else is the primary until another good member is heard
+    /// of, which has what the start may have cost (see [`Members::settle`]); its word must not come
+    /// before that. Management may have been started anew at the same moment, on the same machine,
+    /// and have heard of nobody yet. Nothing is lost by waiting: nobody acts on the word anyway
+    /// until the member's node knows of it or has been silent for long.
     ///
     /// # Errors
     /// `EAGAIN` while neither the node of the member is known to be gone, nor its disk.
@@ -183,7 +191,8 @@ impl Management {
             }
             crate::service::first_of(self.heard.wait(), rt::sleep(SETTLE_POLL)).await;
         }
-        // Also where nothing has changed: the question may be a repetition, whose first answer was lost.
+        // Also where nothing has changed: the question may be a repetition, whose first answer was
+        // lost.
         while let Some(target) = self.unaware(word.group) {
             if is_late() {
                 return Err(refusal::unsettled(word.group, target));
@@ -208,8 +217,8 @@ impl Management {
         .await
     }
 
-    /// A member that is out, and whose node may believe that it isn't: it has neither said that it knows, nor has it been silent for longer
-    /// than it may serve, nor been started anew.
+    /// A member that is out, and whose node may believe that it isn't: it has neither said that it
+    /// knows, nor has it been silent for longer than it may serve, nor been started anew.
     fn unaware(&self, group: GroupId) -> Option<TargetId> {
         self.cluster()?;
         let map = self.current();
@@ -222,7 +231,8 @@ impl Management {
             .map(|(id, _)| id)
     }
 
-    /// Whether the node of a member that is out by the published map knows so, or can't serve any more.
+    /// Whether the node of a member that is out by the published map knows so, or can't serve any
+    /// more.
     fn knows(&self, map: &ClusterMap, group: &Group, id: TargetId) -> bool {
         let Some(node) = map.target(id).and_then(|target| map.node(target.node)) else { return true };
         let out_since = self.members().out_since(group, id);
@@ -231,7 +241,8 @@ impl Management {
             || liveness.is_silent_for(node.id, node.state, REPLACED_AFTER, rt::monotonic_ns())
     }
 
-    /// Lets other targets take the places of members that are lost or drained; `before`: the published map.
+    /// Lets other targets take the places of members that are lost or drained; `before`: the
+    /// published map.
     pub(crate) fn move_members(&self, before: &ClusterMap, map: &mut ClusterMap) {
         let after = match map.settings.resync.replace_after_s {
             // Since when they are gone is to be known nevertheless.

@@ -1,7 +1,9 @@
-//! Members of mirrored groups make place for other targets: such that are lost for good, and such that are to be emptied. Pure.
+//! Members of mirrored groups make place for other targets: such that are lost for good, and such
+//! that are to be emptied. Pure.
 //!
 //! Invariants, whatever happens:
-//! - Nobody is replaced while he is good: a lost member is taken out first, and one that leaves stays until enough others are good.
+//! - Nobody is replaced while he is good: a lost member is taken out first, and one that leaves
+//!   stays until enough others are good.
 //! - Who isn't a member any more has known before that it is out, or doesn't serve.
 //! - A new member is `bad`: it has everything before it counts.
 
@@ -13,7 +15,8 @@ use types::{CapacityClass, ClusterMap, Group, GroupId, MemberState, Result, Targ
 /// Memberships that one target makes place in at a time: more would only wait for one another.
 const LEAVES_AT_ONCE: usize = 4;
 
-/// Lost members that are looked at at a time: the rest has its turn when the map is looked at again.
+/// Lost members that are looked at at a time: the rest has its turn when the map is looked at
+/// again.
 const REPLACED_AT_ONCE: usize = 64;
 
 /// What has to be known beside the map.
@@ -121,8 +124,8 @@ fn replace_lost(map: &mut ClusterMap, facts: &Facts<'_>) {
     }
 }
 
-/// Lets others come in the place of targets that were to take that of a member that leaves, and can't any more: such that have no room by now, and such that
-/// are to be emptied themselves.
+/// Lets others come in the place of targets that were to take that of a member that leaves, and
+/// can't any more: such that have no room by now, and such that are to be emptied themselves.
 fn replace_unfit(map: &mut ClusterMap, facts: &Facts<'_>) {
     let is_unfit = |id: TargetId| {
         map.target(id).is_some_and(|target| target.drain || target.class == CapacityClass::Emergency)
@@ -143,7 +146,8 @@ fn replace_unfit(map: &mut ClusterMap, facts: &Facts<'_>) {
     }
 }
 
-/// Lets others take the places of members that are drained, some at a time. Groups in which something is amiss come to rest first.
+/// Lets others take the places of members that are drained, some at a time. Groups in which
+/// something is amiss come to rest first.
 fn empty_drained(map: &mut ClusterMap, facts: &Facts<'_>) {
     let drained: Vec<TargetId> = map.targets.iter().filter(|t| t.drain).map(|t| t.id).collect();
     for from in drained {

@@ -1,7 +1,10 @@
-//! How fast targets are, from what their nodes tell with heartbeats, and how much of their ceilings that is.
+//! How fast targets are, from what their nodes tell with heartbeats, and how much of their ceilings
+//! that is.
 //!
-//! A drive that gives `c_r` and `c_w` bytes a second to readers and writers alone is busy for `r / c_r + w / c_w` of the time with `r` and `w` of them, and the same
-//! holds for operations. The larger of the two is the share of the ceiling that binds, as in the roofline of `bench`. Targets on one drive keep it busy together.
+//! A drive that gives `c_r` and `c_w` bytes a second to readers and writers alone is busy for
+//! `r / c_r + w / c_w` of the time with `r` and `w` of them, and the same holds for operations. The
+//! larger of the two is the share of the ceiling that binds, as in the roofline of `bench`. Targets
+//! on one drive keep it busy together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -29,7 +32,8 @@ pub(crate) struct Told {
     pub(crate) work: TargetWork,
 }
 
-/// What keeps targets busy: a file system, or what is behind a target of which nobody knows where it is.
+/// What keeps targets busy: a file system, or what is behind a target of which nobody knows where
+/// it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Drive {
     Device(u64),
@@ -74,8 +78,8 @@ impl AllRates {
         }
     }
 
-    /// What health tells of these targets, by what the ceilings of each are. Of a drive the best counts that was measured of any of its targets: each had it for itself
-    /// then.
+    /// What health tells of these targets, by what the ceilings of each are. Of a drive the best
+    /// counts that was measured of any of its targets: each had it for itself then.
     pub(crate) fn told(
         &self,
         targets: &[TargetId],
@@ -186,7 +190,8 @@ impl Rate {
     }
 }
 
-/// For which part of the time two kinds of load keep a drive busy, under the name of the larger; nothing if a ceiling of one that there is isn't known.
+/// For which part of the time two kinds of load keep a drive busy, under the name of the larger;
+/// nothing if a ceiling of one that there is isn't known.
 fn busy(loads: [(&str, f64); 2], ceiling: &impl Fn(&str) -> Option<f64>) -> Option<CeilingShare> {
     let mut all = CeilingShare { limit: String::new(), share: 0.0 };
     let mut largest = -1.0;
@@ -293,7 +298,8 @@ mod tests {
     fn targets_of_one_drive_keep_it_busy_together() {
         let mut rates = AllRates::default();
         for beat in 0..=5 {
-            // Two nodes of one machine, whose heartbeats come one after the other, and a target elsewhere.
+            // Two nodes of one machine, whose heartbeats come one after the other, and a target
+            // elsewhere.
             rates.note([of(1, Some(8), wrote(60 * beat)), of(4, Some(9), wrote(20 * beat))], 2 * beat * S);
             rates.note([of(2, Some(8), wrote(100 * beat))], 2 * beat * S + 1);
         }

@@ -1,8 +1,9 @@
-//! Which nodes can be reached: management tries each address that a node announces, and members of the cluster report nodes that they
-//! can't reach.
+//! Which nodes can be reached: management tries each address that a node announces, and members of
+//! the cluster report nodes that they can't reach.
 //!
-//! A node connects to management for its heartbeats, which says nothing of the other direction: its address may have changed, or a
-//! firewall may block its port, while clients wait for it. Pure: times are nanoseconds of a clock that never goes back. In memory only.
+//! A node connects to management for its heartbeats, which says nothing of the other direction: its
+//! address may have changed, or a firewall may block its port, while clients wait for it. Pure:
+//! times are nanoseconds of a clock that never goes back. In memory only.
 
 use crate::health::found;
 use crate::limits::{
@@ -78,7 +79,8 @@ struct Report {
 }
 
 impl Reachability {
-    /// The addresses that are to be tried now; they count as under way until their outcome is noted.
+    /// The addresses that are to be tried now; they count as under way until their outcome is
+    /// noted.
     pub fn due(&mut self, map: &ClusterMap, liveness: &Liveness, now_ns: u64) -> Vec<DueProbe> {
         self.follow(map, liveness, now_ns);
         let all = || self.nodes.values().flat_map(|probed| &probed.addresses);
@@ -106,7 +108,8 @@ impl Reachability {
         due
     }
 
-    /// Forgets what isn't so any more: nodes that are gone, silent, started again, or elsewhere now.
+    /// Forgets what isn't so any more: nodes that are gone, silent, started again, or elsewhere
+    /// now.
     fn follow(&mut self, map: &ClusterMap, liveness: &Liveness, now_ns: u64) {
         let process = |node: &Node| {
             let is_probed = node.state == NodeState::Online && !node.roles.contains(&Role::Mgmt);

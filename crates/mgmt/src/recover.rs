@@ -1,4 +1,5 @@
-//! A group goes on from a member that has missed something: an administrator says that all that had everything are lost for good.
+//! A group goes on from a member that has missed something: an administrator says that all that had
+//! everything are lost for good.
 
 use crate::consistency::{self, Presence};
 use crate::limits::{GIVEN_UP_AFTER, REPLACED_AFTER};
@@ -20,8 +21,8 @@ impl Management {
     /// Makes a member the primary that has missed something, if `accepts_loss`.
     ///
     /// # Errors
-    /// `EINVAL` where that isn't to be had from this member. `EBUSY` while it isn't there, or a good one may come back. `EPERM` when the loss isn't
-    /// accepted, with what is known of it.
+    /// `EINVAL` where that isn't to be had from this member. `EBUSY` while it isn't there, or a
+    /// good one may come back. `EPERM` when the loss isn't accepted, with what is known of it.
     pub(crate) async fn recover_group(
         &self,
         id: GroupId,
@@ -71,7 +72,8 @@ impl Management {
         }
     }
 
-    /// Whether a target has been gone for so long that it may count as lost, and isn't just coming back.
+    /// Whether a target has been gone for so long that it may count as lost, and isn't just coming
+    /// back.
     fn is_given_up(&self, map: &ClusterMap, presence: &Presence, id: TargetId, after: Duration) -> bool {
         let Some(target) = map.target(id) else { return true };
         target.state == TargetState::Offline

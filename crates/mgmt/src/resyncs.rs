@@ -1,4 +1,5 @@
-//! How far members are that are brought in step or copied anew, for people; and moves that an administrator asks for.
+//! How far members are that are brought in step or copied anew, for people; and moves that an
+//! administrator asks for.
 
 use crate::management::Management;
 use crate::{moves, refusal};
@@ -32,7 +33,8 @@ impl Management {
         self.groups().into_iter().filter(|info| info.group.scheme.is_mirrored()).flat_map(of_group).collect()
     }
 
-    /// Moves memberships until targets of a pool have about equally many, or tells which would be moved.
+    /// Moves memberships until targets of a pool have about equally many, or tells which would be
+    /// moved.
     pub(crate) async fn rebalance_groups(&self, pool: &str, dry_run: bool) -> Result<MgmtReply> {
         let plan = |map: &ClusterMap| {
             let id = map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
@@ -58,7 +60,8 @@ impl Management {
         Ok(MgmtReply::Moves { moves: planned.iter().map(moved).collect(), crowded })
     }
 
-    /// How far a drained target is: what the metadata service tells of its files, with the mirrored groups that it is a member of.
+    /// How far a drained target is: what the metadata service tells of its files, with the mirrored
+    /// groups that it is a member of.
     pub(crate) fn with_groups(&self, target: &Target, mut told: DrainProgress) -> DrainProgress {
         let map = self.current();
         let has_it = |group: &&Group| group.scheme.is_mirrored() && group.members.contains(&target.id);
@@ -76,7 +79,8 @@ impl Management {
             })
         };
         told.rate += moving().filter_map(|info| Some(info.progress.as_ref()?.rate)).sum::<u64>();
-        // Of a group that is being copied its progress says what is left; of the others their size does.
+        // Of a group that is being copied its progress says what is left; of the others their size
+        // does.
         let left = |group: &&Group| {
             let progress =
                 moving().find(|info| info.group == group.id).and_then(|info| info.progress.as_ref());

@@ -4,33 +4,39 @@ use crate::management::{MAP_KEY, NUMBERS_KEY};
 use crate::roster::Numbers;
 use types::{ClusterMap, Epoch, Errno, Error, Result};
 
-/// Epochs of the map that were made since a copy at most: one is made when something changes, not more than some in a second.
+/// Epochs of the map that were made since a copy at most: one is made when something changes, not
+/// more than some in a second.
 const SPARE_EPOCHS: u64 = 1 << 30;
 
-/// Epochs that are made in a second at most: an epoch is above this many for each second since 1970, so that whoever restores the same copy twice gets
-/// above what came after the first time. Below 2^53 for some centuries.
+/// Epochs that are made in a second at most: an epoch is above this many for each second since
+/// 1970, so that whoever restores the same copy twice gets above what came after the first time.
+/// Below 2^53 for some centuries.
 const EPOCHS_PER_S: u64 = 1 << 20;
 
-/// Nodes, targets and groups, and pools, that were made since a copy at most: their numbers are not given twice.
+/// Nodes, targets and groups, and pools, that were made since a copy at most: their numbers are not
+/// given twice.
 const SPARE_NUMBERS: u32 = 1000;
 const SPARE_POOLS: u16 = 100;
 
-/// Records of management's that are no part of the file system's past: where they can still be read, they count, and not those of the copy.
+/// Records of management's that are no part of the file system's past: where they can still be
+/// read, they count, and not those of the copy.
 pub const CURRENT: [&[u8]; 2] = [MAP_KEY, NUMBERS_KEY];
 
-/// Whether the map went back in time between two of its epochs: a copy of the metadata was restored.
-/// What the later map lacks then was not removed by anybody.
+/// Whether the map went back in time between two of its epochs: a copy of the metadata was
+/// restored. What the later map lacks then was not removed by anybody.
 pub fn is_rewound(before: Epoch, after: Epoch) -> bool {
     after.0.saturating_sub(before.0) >= SPARE_EPOCHS
 }
 
-/// What becomes of a record of management's when the store goes back in time; `None` for a record that isn't management's.
+/// What becomes of a record of management's when the store goes back in time; `None` for a record
+/// that isn't management's.
 ///
-/// The map gets an epoch above all that anybody has seen, so that it is taken for the newest. Numbers of nodes and targets that were given away since the
-/// copy are not given away again: those that have them are still there, and would be taken for others.
+/// The map gets an epoch above all that anybody has seen, so that it is taken for the newest.
+/// Numbers of nodes and targets that were given away since the copy are not given away again: those
+/// that have them are still there, and would be taken for others.
 ///
-/// No target is being emptied any more: a file that goes on to another target leaves the place where the store of before looks for it, which somebody may go
-/// forward to again.
+/// No target is being emptied any more: a file that goes on to another target leaves the place
+/// where the store of before looks for it, which somebody may go forward to again.
 ///
 /// # Errors
 /// A record that can't be read.

@@ -115,7 +115,8 @@ impl Roster {
         node.version = ask.version.clone();
         node.state = NodeState::Online;
         for report in &ask.targets {
-            // One that was removed is nobody's, and doesn't keep the node's others from being served.
+            // One that was removed is nobody's, and doesn't keep the node's others from being
+            // served.
             if let Ok(target) = self.target_mut(report.target) {
                 target.node = ask.node;
                 target.path = report.path.clone();
@@ -136,7 +137,8 @@ impl Roster {
         }
     }
 
-    /// A directory of a node becomes a target. Asked again before it is known to be one, the answer is the same.
+    /// A directory of a node becomes a target. Asked again before it is known to be one, the answer
+    /// is the same.
     pub fn add_target(&mut self, node: NodeId, path: &str, pool: &str) -> Result<TargetId> {
         self.known_node(node)?;
         if let Some(known) = self.map.targets.iter().find(|t| t.node == node && t.path == path) {
@@ -201,7 +203,8 @@ impl Roster {
         Ok(())
     }
 
-    /// The target gets no new files for now, or gets some again, be it the last of its pool. That nobody names that is the caller's to know.
+    /// The target gets no new files for now, or gets some again, be it the last of its pool. That
+    /// nobody names that is the caller's to know.
     pub fn close_target(&mut self, target: TargetId, closed: bool) -> Result<()> {
         self.target_mut(target)?.drain = closed;
         Ok(())
@@ -218,7 +221,8 @@ impl Roster {
         }
     }
 
-    /// Refuses to forget a target that may get new files. That it holds none is the caller's to know.
+    /// Refuses to forget a target that may get new files. That it holds none is the caller's to
+    /// know.
     pub fn may_remove_target(&self, target: TargetId) -> Result<()> {
         self.require_no_member(target, "be removed")?;
         match self.known_target(target)?.drain {
@@ -269,7 +273,8 @@ impl Roster {
         Ok(())
     }
 
-    /// The rack that a node is in from now on. Groups stay as they are until an administrator asks for their members to be moved.
+    /// The rack that a node is in from now on. Groups stay as they are until an administrator asks
+    /// for their members to be moved.
     pub fn set_rack(&mut self, node: NodeId, rack: Option<&str>) -> Result<()> {
         self.known_node(node)?;
         rack.map_or(Ok(()), check_rack)?;
@@ -434,7 +439,8 @@ pub fn check_clock(who: &str, skew_s: i64) -> Result<()> {
     if is_skewed(skew_s) { Err(refusal::clock(who, skew_s)) } else { Ok(()) }
 }
 
-/// Refuses a version that is more than one step (the second number) away from ours, or of another first number.
+/// Refuses a version that is more than one step (the second number) away from ours, or of another
+/// first number.
 pub fn check_version(who: &str, theirs: &str, ours: &str) -> Result<()> {
     let refused = || -> Error { refusal::version(who, theirs, ours) };
     let ((a, b), (c, d)) = (steps(theirs).ok_or_else(refused)?, steps(ours).ok_or_else(refused)?);

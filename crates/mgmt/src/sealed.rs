@@ -29,8 +29,8 @@ pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// What a file of this kind says. The kind and the format are looked at before the checksum, since a newer
-/// format may sum differently.
+/// What a file of this kind says. The kind and the format are looked at before the checksum, since
+/// a newer format may sum differently.
 pub fn open(content: &[u8], magic: &str, known_format: u64) -> Result<toml::Table, Fault> {
     let damaged = |cause: String| Fault::Damaged(cause);
     if content.len() as u64 > MAX_BYTES {

@@ -320,7 +320,8 @@ impl Management {
         {
             tracing::error!(node = node.0, hint = &*e.hint, "{}", e.message);
         }
-        // Who comes back, or has a target that comes or goes, is not kept waiting for the next look.
+        // Who comes back, or has a target that comes or goes, is not kept waiting for the next
+        // look.
         let is_news = before.node(node).is_some_and(|n| n.state != types::NodeState::Online)
             || beat.targets.iter().any(|report| {
                 let known = before.target(report.target);
@@ -371,7 +372,8 @@ impl Management {
         Ok(MgmtReply::Welcome { facts, map, export: Export::default() })
     }
 
-    /// The same for a client that comes over a connection: the rule for its address says whether it may mount, and how.
+    /// The same for a client that comes over a connection: the rule for its address says whether it
+    /// may mount, and how.
     fn attach_from(&self, caller: &Caller, cluster: &str, version: &str, clock_s: i64) -> Result<MgmtReply> {
         let exports = net::Exports::default();
         exports.follow(&self.current());
@@ -445,7 +447,8 @@ impl Management {
         Ok(rt::join_all(asked.collect()).await)
     }
 
-    /// Targets that are online, those on one file system together. Where nobody knows what a target is on, it is alone there.
+    /// Targets that are online, those on one file system together. Where nobody knows what a target
+    /// is on, it is alone there.
     fn drives(&self) -> Vec<Vec<TargetId>> {
         let (map, liveness) = (self.current(), self.liveness());
         let mut drives: Vec<(Option<u64>, Vec<TargetId>)> = Vec::new();
@@ -563,7 +566,8 @@ impl Management {
     }
 }
 
-/// Whether this node has a member whose place others have taken: it isn't one any more as soon as the node knows that it is out.
+/// Whether this node has a member whose place others have taken: it isn't one any more as soon as
+/// the node knows that it is out.
 fn lets_go(map: &ClusterMap, node: NodeId) -> bool {
     let is_out = |group: &types::Group| {
         group.leaving.filter(|id| {

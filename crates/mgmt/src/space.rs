@@ -7,18 +7,20 @@ use std::sync::OnceLock;
 /// Room on one local file system, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// In all that ordinary users can have: what is used and what is free, without the file system's own
-    /// reserve.
+    /// In all that ordinary users can have: what is used and what is free, without the file
+    /// system's own reserve.
     pub capacity: u64,
     /// Free to ordinary users.
     pub free: u64,
-    /// Which file system it is, of all that are mounted on any machine, so that directories that share one are not counted twice. Another one after the machine's next start.
+    /// Which file system it is, of all that are mounted on any machine, so that directories that
+    /// share one are not counted twice. Another one after the machine's next start.
     pub device: u64,
     /// What the files of the target take that looks, where that is known.
     pub own: Option<u64>,
 }
 
-/// A number that no other running kernel has: those of its devices are unique on it only. Processes of one machine agree on it, whatever namespaces they are in.
+/// A number that no other running kernel has: those of its devices are unique on it only. Processes
+/// of one machine agree on it, whatever namespaces they are in.
 fn this_kernel() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
     *NUMBER.get_or_init(|| {

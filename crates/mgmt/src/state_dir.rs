@@ -12,8 +12,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Room that a new cluster must find, in bytes: the metadata store's journal and tables, the targets' intent
-/// logs, and enough left over to be of use.
+/// Room that a new cluster must find, in bytes: the metadata store's journal and tables, the
+/// targets' intent logs, and enough left over to be of use.
 pub const MIN_FREE_BYTES: u64 = 256 << 20;
 
 /// Names in a state directory.
@@ -88,7 +88,8 @@ impl StatePaths {
         self.root.join("meta")
     }
 
-    /// Says that there is a metadata store: without it, one that is missing would be taken for one that was never there.
+    /// Says that there is a metadata store: without it, one that is missing would be taken for one
+    /// that was never there.
     pub fn meta_made(&self) -> PathBuf {
         self.root.join("meta.made")
     }
@@ -98,7 +99,8 @@ impl StatePaths {
         self.root.join("backups")
     }
 
-    /// Files and folders of the directory without which the metadata is of no use, and which a copy of it holds, too.
+    /// Files and folders of the directory without which the metadata is of no use, and which a copy
+    /// of it holds, too.
     pub fn constants(&self) -> [PathBuf; 9] {
         [
             self.superblock(),
@@ -153,10 +155,10 @@ impl StateDir {
     /// Opens the cluster in `root`, or makes a new one there when the directory is empty or absent.
     ///
     /// # Errors
-    /// Whatever is refused is left as it was: a path that is no directory, a directory with other files in
-    /// it or that other users may change, a superblock that is damaged or from the future, a file
-    /// system with less than [`MIN_FREE_BYTES`]
-    /// free (new clusters only), a cluster that another process serves.
+    /// Whatever is refused is left as it was: a path that is no directory, a directory with other
+    /// files in it or that other users may change, a superblock that is damaged or from the future,
+    /// a file system with less than [`MIN_FREE_BYTES`] free (new clusters only), a cluster that
+    /// another process serves.
     pub fn open_or_create(root: &Path, name: &str) -> Result<StateDir> {
         let root = absolute(root)?;
         let paths = StatePaths::new(&root);
@@ -196,8 +198,8 @@ impl StateDir {
         Ok(StateDir { paths, superblock, _lock })
     }
 
-    /// Makes the directory of a member of this cluster; `fill` puts in what must be there before the superblock is, which comes last and
-    /// makes it a member's.
+    /// Makes the directory of a member of this cluster; `fill` puts in what must be there before
+    /// the superblock is, which comes last and makes it a member's.
     ///
     /// # Errors
     /// [`require_vacant`]'s, and `fill`'s: what that has written stays then, to be removed by hand.

@@ -12,8 +12,9 @@ pub const FORMAT_VERSION: u64 = 1;
 /// What the first line of every superblock says.
 const MAGIC: &str = "weft";
 
-/// Partitions of a new cluster. Each is a unit of execution that can later move between metadata services, so
-/// the number bounds how many can share the work; 64 executors cost next to nothing in one process.
+/// Partitions of a new cluster. Each is a unit of execution that can later move between metadata
+/// services, so the number bounds how many can share the work; 64 executors cost next to nothing in
+/// one process.
 const PARTITIONS: u16 = 64;
 
 /// A cluster's identity and its constants.
@@ -55,7 +56,8 @@ impl Superblock {
         }
     }
 
-    /// Writes the superblock of a new cluster so that it is there entirely, and durably, or not at all.
+    /// Writes the superblock of a new cluster so that it is there entirely, and durably, or not at
+    /// all.
     pub fn create(&self, path: &Path) -> Result<()> {
         sealed::write(path, &self.render()).map_err(|e| Error::io("write", path, e))
     }

@@ -1,8 +1,8 @@
 //! `targets.toml`: where this node's targets are.
 //!
-//! The cluster map says which targets there are; this says which directories a process must find before it
-//! opens anything else, so that a missing disk or two swapped ones are refused while nothing has been
-//! touched.
+//! The cluster map says which targets there are; this says which directories a process must find
+//! before it opens anything else, so that a missing disk or two swapped ones are refused while
+//! nothing has been touched.
 
 use crate::error::{Error, Result};
 use crate::sealed::{self, Fault};
@@ -78,7 +78,8 @@ impl TargetList {
     /// All but the checksum.
     pub(crate) fn render(&self) -> String {
         let names = self.directories.iter().map(|d| {
-            // Named relative to the state directory where they are below it, so that it may be moved.
+            // Named relative to the state directory where they are below it, so that it may be
+            // moved.
             let name = d.strip_prefix(&self.root).unwrap_or(d);
             toml::Value::String(name.to_string_lossy().into_owned())
         });

@@ -69,8 +69,8 @@ impl Protocol {
         next
     }
 
-    /// Whether all whom a member's view leaves out know so, or can't serve: what management says when it is asked. Who are brought up to date
-    /// before anybody is served needn't know.
+    /// Whether all whom a member's view leaves out know so, or can't serve: what management says
+    /// when it is asked. Who are brought up to date before anybody is served needn't know.
     fn is_known_to_all(&self, state: &State, me: usize) -> bool {
         let view = &state.members[me].view;
         let believes = |other: &usize| {
@@ -107,10 +107,12 @@ impl Protocol {
         Some(next)
     }
 
-    /// Takes out of sync who may have missed something; nobody is told but, where it lives, the member itself.
+    /// Takes out of sync who may have missed something; nobody is told but, where it lives, the
+    /// member itself.
     fn take_out(&self, state: &State, me: usize) -> Option<State> {
         let member = &state.members[me];
-        // Somebody in sync has to be heard of: of those that all are silent, nobody can tell which one has less.
+        // Somebody in sync has to be heard of: of those that all are silent, nobody can tell which
+        // one has less.
         let is_heard = |other: usize| state.record.is_good(other) && state.members[other].lease;
         let mut others = (0..self.size).filter(|&other| other != me);
         if state.record.states[me] == Consistency::NeedsResync || !others.any(is_heard) {
@@ -135,7 +137,8 @@ impl Protocol {
     fn register(&self, state: &State, me: usize) -> State {
         let missed = state.record.is_good(me) && !self.is_last_good(state, me)
             || state.record.states[me] == Consistency::Resyncing;
-        // A version of its own even if nothing else changes: what was sent to its earlier run counts no more.
+        // A version of its own even if nothing else changes: what was sent to its earlier run
+        // counts no more.
         let mut next = self.with_record(state, |record| {
             if missed {
                 record.states[me] = Consistency::NeedsResync;

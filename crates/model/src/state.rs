@@ -131,11 +131,13 @@ pub struct Faults {
 /// What keeps it safe; all of it unless a test is to show what happens without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Safeguards {
-    /// Regions are noted before they are changed, until all copies are known to be equal and on disk.
+    /// Regions are noted before they are changed, until all copies are known to be equal and on
+    /// disk.
     pub intent_notes: bool,
     /// A member that doesn't answer is taken out only when its lease has ended or it knows.
     pub leases: bool,
-    /// A member that has a write of which it doesn't know whether all have it sends readers to the primary.
+    /// A member that has a write of which it doesn't know whether all have it sends readers to the
+    /// primary.
     pub open_writes: bool,
     /// A new primary copies noted regions to the others before it serves.
     pub reconciliation: bool,

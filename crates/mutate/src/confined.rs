@@ -6,14 +6,16 @@ use std::process::Command;
 /// Set in the process that runs the test.
 const CONFINED: &str = "WEFT_CONFINED_TEST";
 
-/// Address space that a test may have: far above what decoders take, far below what a length of 32 bits can ask for.
+/// Address space that a test may have: far above what decoders take, far below what a length of 32
+/// bits can ask for.
 const MEMORY_BYTES: u64 = 1 << 30;
 
-/// CPU time that a test may take, seconds: far above what one takes on a slow machine, and it ends an endless loop.
+/// CPU time that a test may take, seconds: far above what one takes on a slow machine, and it ends
+/// an endless loop.
 const CPU_SECONDS: u64 = 300;
 
-/// Runs `test`, which is all that a test function does, in a process of its own that ends when it takes more than its memory
-/// or its CPU time.
+/// Runs `test`, which is all that a test function does, in a process of its own that ends when it
+/// takes more than its memory or its CPU time.
 ///
 /// # Panics
 /// When the test fails.

@@ -1,10 +1,12 @@
 //! Damaged images of what a decoder reads: the short form of the fuzz targets below `fuzz/`.
 //!
-//! A test gives a valid image and a function. [`damage`] calls the function with the image cut at every byte, with every
-//! bit flipped, and changed at random in many ways; [`confined`] runs the test in a process of its own whose memory and CPU
-//! time are bounded. So a decoder that panics, never returns, or believes a length that it was told fails the test.
+//! A test gives a valid image and a function. [`damage`] calls the function with the image cut at
+//! every byte, with every bit flipped, and changed at random in many ways; [`confined`] runs the
+//! test in a process of its own whose memory and CPU time are bounded. So a decoder that panics,
+//! never returns, or believes a length that it was told fails the test.
 //!
-//! The inputs follow from the image alone: a failure comes again at the next run, and its input is printed.
+//! The inputs follow from the image alone: a failure comes again at the next run, and its input is
+//! printed.
 //!
 //! Only tests use this crate. It knows no format.
 //!
@@ -22,7 +24,8 @@ mod random;
 pub use confined::confined;
 pub use random::Random;
 
-/// Bits that are flipped and lengths to which an image is cut, each at most: so a long image takes no longer than a short one.
+/// Bits that are flipped and lengths to which an image is cut, each at most: so a long image takes
+/// no longer than a short one.
 const MAX_PLACES: usize = 1 << 15;
 
 /// The first state of the generator of random changes.
@@ -40,7 +43,8 @@ const SEEDS: &str = "WEFT_FUZZ_SEEDS";
 /// Bytes that lengths, counts and flags go wrong with.
 const EDGES: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
 
-/// Calls `check` with the image, with all that [`cuts`] and [`flips`] make of it, and with `rounds` random changes of it.
+/// Calls `check` with the image, with all that [`cuts`] and [`flips`] make of it, and with `rounds`
+/// random changes of it.
 pub fn damage(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
     keep_seed(image);
     given(image, &check);
@@ -49,14 +53,16 @@ pub fn damage(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
     changes(image, rounds, &check);
 }
 
-/// Calls `check` with every beginning of the image, the empty one included; of a long image with evenly spread ones.
+/// Calls `check` with every beginning of the image, the empty one included; of a long image with
+/// evenly spread ones.
 pub fn cuts(image: &[u8], check: impl Fn(&[u8])) {
     for length in places(image.len()) {
         given(&image[..length], &check);
     }
 }
 
-/// Calls `check` with the image with one bit flipped, for every bit; of a long image for evenly spread ones.
+/// Calls `check` with the image with one bit flipped, for every bit; of a long image for evenly
+/// spread ones.
 pub fn flips(image: &[u8], check: impl Fn(&[u8])) {
     let mut flipped = image.to_vec();
     for bit in places(image.len() * 8) {
@@ -78,7 +84,8 @@ pub fn changes(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
     }
 }
 
-/// Changes something somewhere: flips a bit, sets, inserts, removes or copies bytes, or cuts the rest off.
+/// Changes something somewhere: flips a bit, sets, inserts, removes or copies bytes, or cuts the
+/// rest off.
 pub fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.is_empty() {
         return;

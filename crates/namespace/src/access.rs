@@ -1,11 +1,15 @@
 //! Who may do what.
 //!
-//! [`permit`] looks at what a command itself needs of its caller: to change the names of a directory, to change attributes. It follows Linux
-//! (`fs/namei.c`, `fs/attr.c`, `fs/xattr.c`, `fs/posix_acl.c`). What it leaves to the client's kernel, which asks the service only once for
-//! what it may keep under a lease: the search of a path, reading names and attributes, and opening a file that it knows; a file that is open may be read,
-//! written and cut whatever its mode says by then. A file that it has opened in order to make it, and that was there, it takes for made: of that one the client asks.
+//! [`permit`] looks at what a command itself needs of its caller: to change the names of a
+//! directory, to change attributes. It follows Linux (`fs/namei.c`, `fs/attr.c`, `fs/xattr.c`,
+//! `fs/posix_acl.c`). What it leaves to the client's kernel, which asks the service only once for
+//! what it may keep under a lease: the search of a path, reading names and attributes, and opening
+//! a file that it knows; a file that is open may be read, written and cut whatever its mode says by
+//! then. A file that it has opened in order to make it, and that was there, it takes for made: of
+//! that one the client asks.
 //!
-//! A client's kernel doesn't know whom the service takes its users for where they are squashed. Of those, [`permit_anonymous`] looks at everything.
+//! A client's kernel doesn't know whom the service takes its users for where they are squashed. Of
+//! those, [`permit_anonymous`] looks at everything.
 
 use crate::attributes::{self, CAPABILITY};
 use crate::keys;
@@ -32,7 +36,8 @@ pub struct Caller<'a> {
     pub gid: u32,
     /// Its other groups, as far as they are known.
     pub groups: &'a [u32],
-    /// The client's kernel vouches for rights that have nothing to do with ids (capabilities of a process).
+    /// The client's kernel vouches for rights that have nothing to do with ids (capabilities of a
+    /// process).
     pub privileged: bool,
 }
 
@@ -90,7 +95,8 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
     }
 }
 
-/// The same of a user whom the client's kernel takes for somebody else: searching, reading and opening are looked at, too.
+/// The same of a user whom the client's kernel takes for somebody else: searching, reading and
+/// opening are looked at, too.
 ///
 /// # Errors
 /// As [`permit`]; `ENODATA` for attributes that only root sees.
@@ -135,7 +141,8 @@ pub fn permit_anonymous(
     }
 }
 
-/// Whether the caller may write to a file that it has open; its owner may whatever the mode says by now.
+/// Whether the caller may write to a file that it has open; its owner may whatever the mode says by
+/// now.
 ///
 /// # Errors
 /// What reading the inode comes to.
@@ -154,7 +161,8 @@ pub fn may_write(
     }
 }
 
-/// Whether the session has noted that it changes the file ([`MetaOp::BeginWrite`], [`MetaOp::Truncate`]).
+/// Whether the session has noted that it changes the file ([`MetaOp::BeginWrite`],
+/// [`MetaOp::Truncate`]).
 ///
 /// # Errors
 /// What reading the note comes to.
@@ -176,7 +184,8 @@ impl Check<'_> {
         Ok(directory)
     }
 
-    /// Something comes to be in a directory. A name that is there already is the command's to refuse, or to answer with.
+    /// Something comes to be in a directory. A name that is there already is the command's to
+    /// refuse, or to answer with.
     fn make(&self, dir: InodeId, name: &[u8]) -> Outcome<()> {
         let directory = self.tx.directory(dir)?;
         self.may(dir, &directory, SEARCH)?;
@@ -186,7 +195,8 @@ impl Check<'_> {
         }
     }
 
-    /// Device nodes are root's to make; the one of 0:0 is no device (overlay file systems mark removed names by it).
+    /// Device nodes are root's to make; the one of 0:0 is no device (overlay file systems mark
+    /// removed names by it).
     fn device(&self, bits: u32, rdev: u32) -> Outcome<()> {
         match bits & mode::S_IFMT {
             mode::S_IFBLK => Err(Errno::EPERM.into()),
@@ -269,7 +279,8 @@ impl Check<'_> {
         self.may(ino, &inode, WRITE)
     }
 
-    /// What is done with an open file. Its owner may, as with file servers of old: it may have been opened before the mode was changed.
+    /// What is done with an open file. Its owner may, as with file servers of old: it may have been
+    /// opened before the mode was changed.
     fn use_open(&self, ino: InodeId, wanted: u16) -> Outcome<()> {
         let inode = self.tx.inode(ino)?;
         if inode.uid == self.caller.uid { Ok(()) } else { self.may(ino, &inode, wanted) }
@@ -287,7 +298,8 @@ impl Check<'_> {
         if inode.uid == self.caller.uid { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
-    /// `EACCES` unless the inode's mode, or its access control list, gives the caller all of `wanted`.
+    /// `EACCES` unless the inode's mode, or its access control list, gives the caller all of
+    /// `wanted`.
     fn may(&self, ino: InodeId, inode: &Inode, wanted: u16) -> Outcome<()> {
         debug_assert_eq!(wanted & !(READ | WRITE | SEARCH), 0);
         let of = |shift: u32| (inode.mode >> shift) as u16 & 7;

@@ -1,8 +1,9 @@
-//! POSIX access control lists as Linux keeps them in `system.posix_acl_access` and `system.posix_acl_default`.
+//! POSIX access control lists as Linux keeps them in `system.posix_acl_access` and
+//! `system.posix_acl_default`.
 //!
-//! The attribute's value is a version (2) and entries of tag, permissions and id, little-endian (Linux
-//! `include/uapi/linux/posix_acl_xattr.h`). Rules follow Linux `fs/posix_acl.c`, which names each of them. An [`Acl`] is
-//! valid by construction: what the rules forbid can't be expressed.
+//! The attribute's value is a version (2) and entries of tag, permissions and id, little-endian
+//! (Linux `include/uapi/linux/posix_acl_xattr.h`). Rules follow Linux `fs/posix_acl.c`, which names
+//! each of them. An [`Acl`] is valid by construction: what the rules forbid can't be expressed.
 
 use std::collections::BTreeSet;
 use types::Errno;
@@ -44,7 +45,8 @@ pub struct Acl {
     group: u16,
     /// Of named groups.
     groups: Vec<Named>,
-    /// The most that named users, the file's group and named groups get; always there when somebody is named.
+    /// The most that named users, the file's group and named groups get; always there when somebody
+    /// is named.
     mask: Option<u16>,
     /// Of everybody else.
     other: u16,
@@ -119,9 +121,10 @@ impl Cursor<'_> {
 
 /// Reads the value of an ACL attribute.
 ///
-/// Errors: `EOPNOTSUPP` for another version; `EINVAL` for a value that is not a valid ACL (Linux `posix_acl_valid`, and the
-/// ids of named users and of named groups must be distinct, as POSIX.1e asks). A value without entries, by which a caller of
-/// `setxattr` may mean "none", is `EINVAL` too: the kernel turns it into a removal before it asks a file system.
+/// Errors: `EOPNOTSUPP` for another version; `EINVAL` for a value that is not a valid ACL (Linux
+/// `posix_acl_valid`, and the ids of named users and of named groups must be distinct, as POSIX.1e
+/// asks). A value without entries, by which a caller of `setxattr` may mean "none", is `EINVAL`
+/// too: the kernel turns it into a removal before it asks a file system.
 pub fn parse(value: &[u8]) -> Result<Acl, Errno> {
     let (version, rest) = value.split_first_chunk::<HEADER_LEN>().ok_or(Errno::EINVAL)?;
     if u32::from_le_bytes(*version) != VERSION {
@@ -143,24 +146,24 @@ pub fn parse(value: &[u8]) -> Result<Acl, Errno> {
     Ok(acl)
 }
 
-/// The mode that says the same as `acl` (low nine bits), when there is one: an ACL that names nobody and has no mask need
-/// not be stored (Linux `posix_acl_equiv_mode`).
+/// The mode that says the same as `acl` (low nine bits), when there is one: an ACL that names
+/// nobody and has no mask need not be stored (Linux `posix_acl_equiv_mode`).
 pub fn equivalent_mode(acl: &Acl) -> Option<u32> {
     let plain = acl.users.is_empty() && acl.groups.is_empty() && acl.mask.is_none();
     plain.then(|| acl.mode_bits())
 }
 
-/// Makes an access ACL agree with a mode that is being set (Linux `__posix_acl_chmod_masq`): the mode's group bits go to
-/// the mask, or without one to the file's group.
+/// Makes an access ACL agree with a mode that is being set (Linux `__posix_acl_chmod_masq`): the
+/// mode's group bits go to the mask, or without one to the file's group.
 pub fn chmod(acl: &mut Acl, mode: u32) {
     acl.owner = class(mode, 6);
     *acl.group_class() = class(mode, 3);
     acl.other = class(mode, 0);
 }
 
-/// What an inode made with `mode` gets in a directory with the default ACL `default` (Linux `posix_acl_create_masq`): its
-/// mode, and its access ACL unless the mode says it all. The umask has no say here. A new directory also takes `default`
-/// itself as its default ACL.
+/// What an inode made with `mode` gets in a directory with the default ACL `default` (Linux
+/// `posix_acl_create_masq`): its mode, and its access ACL unless the mode says it all. The umask
+/// has no say here. A new directory also takes `default` itself as its default ACL.
 pub fn inherit(default: &Acl, mode: u32) -> (u32, Option<Acl>) {
     let mut acl = default.clone();
     acl.owner &= class(mode, 6);
@@ -196,14 +199,16 @@ impl Acl {
         out
     }
 
-    /// The low nine bits of the mode of a file with this access ACL: its group bits show the mask, when there is one.
+    /// The low nine bits of the mode of a file with this access ACL: its group bits show the mask,
+    /// when there is one.
     pub fn mode_bits(&self) -> u32 {
         let group = self.mask.unwrap_or(self.group);
         (self.owner as u32) << 6 | (group as u32) << 3 | self.other as u32
     }
 
-    /// Whether somebody who is not the file's owner gets all of `wanted` (Linux `posix_acl_permission`): by an entry of its own, else by any
-    /// one of its groups' entries, else as everybody.
+    /// Whether somebody who is not the file's owner gets all of `wanted` (Linux
+    /// `posix_acl_permission`): by an entry of its own, else by any one of its groups' entries,
+    /// else as everybody.
     pub fn grants(&self, uid: u32, file_group: u32, is_in: impl Fn(u32) -> bool, wanted: u16) -> bool {
         let has = |permissions: u16| permissions & wanted == wanted;
         let masked = |permissions: u16| has(permissions & self.mask.unwrap_or(RWX));

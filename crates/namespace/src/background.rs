@@ -22,8 +22,8 @@ pub struct OrphanInode {
 /// A file whose chunks may differ from what its inode says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unsettled {
-    /// Who writes, and what is still to be cut. [`wire::MetaOp::EndWrite`] and `TruncateDone` in the name of this session
-    /// settle it.
+    /// Who writes, and what is still to be cut. [`wire::MetaOp::EndWrite`] and `TruncateDone` in
+    /// the name of this session settle it.
     pub record: WriteRecord,
     /// The inode as it is on record.
     pub attr: Attr,
@@ -60,8 +60,8 @@ pub fn orphans(
     Ok(found)
 }
 
-/// Write records of a partition on inodes above `after`. A page holds all records of its last inode, and so may be longer
-/// than `limit`.
+/// Write records of a partition on inodes above `after`. A page holds all records of its last
+/// inode, and so may be longer than `limit`.
 pub fn unsettled(
     reader: &dyn Reader,
     partition: PartitionId,
@@ -113,8 +113,9 @@ fn end_of_inode(key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Chunk files of a partition above `after` that belong to no file any more, by their names, at most `limit`: those of files that are gone have
-/// the inode's name and the slots that the layout tells, those of stripes that moved have a slot in the name.
+/// Chunk files of a partition above `after` that belong to no file any more, by their names, at
+/// most `limit`: those of files that are gone have the inode's name and the slots that the layout
+/// tells, those of stripes that moved have a slot in the name.
 pub fn doomed(
     reader: &dyn Reader,
     partition: PartitionId,
@@ -150,7 +151,8 @@ pub enum Chunks {
         size: u64,
         /// 512-byte units that it occupies, by its writer's word.
         blocks: u64,
-        /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is known.
+        /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is
+        /// known.
         known: Vec<u64>,
         /// When it was changed last.
         changed: Timestamp,
@@ -178,8 +180,8 @@ pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
     }
 }
 
-/// Entries of a directory after `cookie`, at most `limit`. Entries with equal cookies come on one page, which may so be
-/// longer.
+/// Entries of a directory after `cookie`, at most `limit`. Entries with equal cookies come on one
+/// page, which may so be longer.
 pub fn children(
     reader: &dyn Reader,
     dir: InodeId,

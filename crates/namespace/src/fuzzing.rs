@@ -1,5 +1,5 @@
-//! Bytes of anybody's making to what reads access control lists, and keys and records of the store: for the fuzz targets and their short
-//! form in `tests/`.
+//! Bytes of anybody's making to what reads access control lists, and keys and records of the store:
+//! for the fuzz targets and their short form in `tests/`.
 //!
 //! Each function panics when what was accepted isn't the same after it was written and read again.
 

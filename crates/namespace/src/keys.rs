@@ -1,7 +1,8 @@
 //! The key schema.
 //!
-//! Every key is `[partition u16][kind u8][id u64]...`, big-endian, so that a partition is one contiguous range, and
-//! everything of one kind within it is another. The partition of a key is the partition of the inode it is about.
+//! Every key is `[partition u16][kind u8][id u64]...`, big-endian, so that a partition is one
+//! contiguous range, and everything of one kind within it is another. The partition of a key is the
+//! partition of the inode it is about.
 //!
 //! | key | id | then | value |
 //! |---|---|---|---|
@@ -15,11 +16,12 @@
 //! | migrating | inode | | [`record::Migrating`](crate::record::Migrating): its chunks are on their way to groups of another pool or scheme |
 //! | next | 0 | | [`record::Next`](crate::record::Next): the sequence number of the partition's next inode, and how many there are |
 //!
-//! The hash of an entry has 63 bits, so that it is a directory offset that every program can hold. Its top 16 bits (of
-//! the 63) are the entry's *bucket*: a directory that outgrows one executor is split by ranges of buckets, which are
-//! contiguous in this order already.
+//! The hash of an entry has 63 bits, so that it is a directory offset that every program can hold.
+//! Its top 16 bits (of the 63) are the entry's *bucket*: a directory that outgrows one executor is
+//! split by ranges of buckets, which are contiguous in this order already.
 //!
-//! Partition [`GLOBAL`] holds what belongs to no inode: owners of partitions, records of operations and of sessions.
+//! Partition [`GLOBAL`] holds what belongs to no inode: owners of partitions, records of operations
+//! and of sessions.
 
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
@@ -28,7 +30,8 @@ use types::{InodeId, PartitionId, SessionId};
 
 /// The partition of keys that belong to no inode. No inode is ever made in it.
 pub const GLOBAL: PartitionId = PartitionId(0xFFFF);
-/// Directory offsets below this one are reserved: 0 is the start, and a face may give others to `.` and `..`.
+/// Directory offsets below this one are reserved: 0 is the start, and a face may give others to `.`
+/// and `..`.
 pub const FIRST_COOKIE: u64 = 16;
 /// The largest directory offset.
 pub const LAST_COOKIE: u64 = u64::MAX >> 1;
@@ -77,8 +80,8 @@ pub struct KeyRange {
     pub to: Vec<u8>,
 }
 
-/// Where an entry stands in its directory: SipHash-1-3 of the name, 63 bits of it, kept out of the reserved offsets.
-/// Keyed, so that nobody can make names collide on purpose.
+/// Where an entry stands in its directory: SipHash-1-3 of the name, 63 bits of it, kept out of the
+/// reserved offsets. Keyed, so that nobody can make names collide on purpose.
 pub fn name_hash(hash_key: (u64, u64), name: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(hash_key.0, hash_key.1);
     hasher.write(name);
@@ -165,7 +168,8 @@ pub fn owner(partition: PartitionId) -> IdKey {
     id_key(GLOBAL, OWNER, partition.0 as u64)
 }
 
-/// Key of the record of the last change of one of a session's lanes; its value belongs to the metadata service.
+/// Key of the record of the last change of one of a session's lanes; its value belongs to the
+/// metadata service.
 pub fn operation(session: SessionId, lane: u32) -> Vec<u8> {
     id_key_then(GLOBAL, OPERATION, session.0, &[&u64::from(lane).to_be_bytes()])
 }
@@ -272,7 +276,8 @@ pub fn entry_hash(key: &[u8]) -> Option<u64> {
     if head[2] == ENTRY { rest.first_chunk().map(|hash| u64::from_be_bytes(*hash)) } else { None }
 }
 
-/// The inode whose attributes, names, extended attributes or content a key is part of; `None` for any other key.
+/// The inode whose attributes, names, extended attributes or content a key is part of; `None` for
+/// any other key.
 pub fn inode_of_key(key: &[u8]) -> Option<InodeId> {
     let head = key.first_chunk::<ID_KEY_LEN>()?;
     let is_part = matches!(head[2], INODE | ENTRY | XATTR | INLINE | ORPHAN | WRITING);

@@ -1,21 +1,27 @@
 //! Leases: who relies on what of which inode, and who is asked to give something up.
 //!
-//! A [`LeaseTable`] decides; the caller numbers recalls, carries them to the sessions and waits for their yields.
+//! A [`LeaseTable`] decides; the caller numbers recalls, carries them to the sessions and waits for
+//! their yields.
 //!
-//! - `Read` and `Permissions` go with each other, `Shared` with `Shared`, and nothing else of two sessions on one inode. What one session holds
-//!   is one mode, the strongest that it needs.
+//! - `Read` and `Permissions` go with each other, `Shared` with `Shared`, and nothing else of two
+//!   sessions on one inode. What one session holds is one mode, the strongest that it needs.
 //! - Who adds or removes names in a directory leaves `Permissions` there to the others.
-//! - Who has `Write` on a directory is the only one who knows its names: others that look for one recall that to `Permissions`.
-//! - A recall leaves its lease held until it is answered: by a yield, a release or the end of the session. One that asks for more replaces
-//!   an unanswered one.
-//! - While a recall is unanswered, nothing is granted on its inode but what goes with what the recall leaves.
-//! - A session that has a file open without a lease on it has a mark of use, so that it isn't reclaimed.
-//! - When there are many leases, old ones are recalled for the sake of new ones ([`LeaseTable::make_room`]). Nobody waits for that, and what goes
-//!   with them is granted meanwhile.
+//! - Who has `Write` on a directory is the only one who knows its names: others that look for one
+//!   recall that to `Permissions`.
+//! - A recall leaves its lease held until it is answered: by a yield, a release or the end of the
+//!   session. One that asks for more replaces an unanswered one.
+//! - While a recall is unanswered, nothing is granted on its inode but what goes with what the
+//!   recall leaves.
+//! - A session that has a file open without a lease on it has a mark of use, so that it isn't
+//!   reclaimed.
+//! - When there are many leases, old ones are recalled for the sake of new ones
+//!   ([`LeaseTable::make_room`]). Nobody waits for that, and what goes with them is granted
+//!   meanwhile.
 //!
-//! Invariants: no two sessions hold incompatible leases on one inode; an inode that nobody holds or uses is kept for
-//! [`COOL_DOWN_NS`] at most; there are never more leases and marks than [`Limits`] says. Pure, and deterministic: nothing is iterated in hash order. A table may be one of many, each of which has
-//! its own inodes.
+//! Invariants: no two sessions hold incompatible leases on one inode; an inode that nobody holds or
+//! uses is kept for [`COOL_DOWN_NS`] at most; there are never more leases and marks than [`Limits`]
+//! says. Pure, and deterministic: nothing is iterated in hash order. A table may be one of many,
+//! each of which has its own inodes.
 
 mod room;
 
@@ -25,15 +31,15 @@ use types::{InodeId, PartitionId, SessionId};
 pub use wire::Access;
 use wire::{LeaseMode, Yield};
 
-/// How long nobody gets a lease unasked on an inode that was recalled, nanoseconds. Without it, two sessions that change the same directory
-/// would hand its lease to and fro with every change.
+/// How long nobody gets a lease unasked on an inode that was recalled, nanoseconds. Without it, two
+/// sessions that change the same directory would hand its lease to and fro with every change.
 pub const COOL_DOWN_NS: u64 = 1_000_000_000;
 
 /// Inodes that cool down at a time, in a table; beyond it, the oldest are forgotten early.
 const MAX_COOLING: usize = 16_384;
 
-/// How many leases and marks a table takes. At a limit nothing is granted; from seven eighths of it on nothing is granted unasked, and from three
-/// quarters on old leases are recalled.
+/// How many leases and marks a table takes. At a limit nothing is granted; from seven eighths of it
+/// on nothing is granted unasked, and from three quarters on old leases are recalled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Of all sessions.
@@ -60,13 +66,15 @@ pub struct Due {
     pub number: u64,
 }
 
-/// Gives a recall its number within its session, and sends it on its way: session, inode, what may be kept.
+/// Gives a recall its number within its session, and sends it on its way: session, inode, what may
+/// be kept.
 pub type Send<'a> = &'a mut dyn FnMut(SessionId, InodeId, Option<LeaseMode>) -> u64;
 
 /// A lease that is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
-    /// This one. `Shared` is granted for `Write` while others write, unless the session shares it with them already: then it asks for more.
+    /// This one. `Shared` is granted for `Write` while others write, unless the session shares it
+    /// with them already: then it asks for more.
     Mode(LeaseMode),
     /// `Write`, whatever others do.
     Alone,
@@ -119,7 +127,8 @@ struct Entry {
     recalled_ns: Option<u64>,
     /// It has no name and is to be reclaimed when nobody holds or uses it any more.
     doomed: bool,
-    /// It is a directory of which somebody has been the only user: who only looks leaves permissions of it to the holder, and nothing can be shared.
+    /// It is a directory of which somebody has been the only user: who only looks leaves
+    /// permissions of it to the holder, and nothing can be shared.
     is_directory: bool,
     /// Of the right to write that there is now; 0 while nobody has asked for it.
     epoch: u64,
@@ -169,13 +178,14 @@ impl LeaseTable {
         self.inodes.is_empty()
     }
 
-    /// Grants `Read` unasked where that disturbs nobody. Returns what the session holds and may rely on: nothing while it is to give it up, and
-    /// `Shared` is nothing to rely on.
+    /// Grants `Read` unasked where that disturbs nobody. Returns what the session holds and may
+    /// rely on: nothing while it is to give it up, and `Shared` is nothing to rely on.
     pub fn offer(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
         self.offer_or(asker, ino, (LeaseMode::Read, None))
     }
 
-    /// The same of a directory. While it cools down, `Permissions` is granted: those who change its names leave that alone.
+    /// The same of a directory. While it cools down, `Permissions` is granted: those who change its
+    /// names leave that alone.
     pub fn offer_directory(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
         self.offer_or(asker, ino, (LeaseMode::Read, Some(LeaseMode::Permissions)))
     }
@@ -221,8 +231,9 @@ impl LeaseTable {
         self.hold(asker, ino, offered)
     }
 
-    /// Grants `Write` on a directory. What others have of it is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the wish is to be
-    /// repeated. Where something of it was recalled a moment ago nobody is asked to give anything up.
+    /// Grants `Write` on a directory. What others have of it is recalled, and what has to be waited
+    /// for is added to `due`: then nothing is granted, and the wish is to be repeated. Where
+    /// something of it was recalled a moment ago nobody is asked to give anything up.
     pub fn take_alone(
         &mut self,
         asker: Asker,
@@ -259,10 +270,11 @@ impl LeaseTable {
         Some(mode)
     }
 
-    /// Asks for a lease. What is in the way is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the
-    /// wish is to be repeated.
+    /// Asks for a lease. What is in the way is recalled, and what has to be waited for is added to
+    /// `due`: then nothing is granted, and the wish is to be repeated.
     ///
-    /// Never waits for the session itself: while it is to give its lease up, or at a limit, nothing is granted.
+    /// Never waits for the session itself: while it is to give its lease up, or at a limit, nothing
+    /// is granted.
     pub fn acquire(
         &mut self,
         asker: Asker,
@@ -306,7 +318,8 @@ impl LeaseTable {
         self.hold(asker, ino, mode)
     }
 
-    /// Recalls what other sessions hold in the way of a command, and adds what has to be waited for to `due`.
+    /// Recalls what other sessions hold in the way of a command, and adds what has to be waited for
+    /// to `due`.
     pub fn make_way(
         &mut self,
         asker: Asker,
@@ -324,7 +337,8 @@ impl LeaseTable {
         }
     }
 
-    /// The same for a command that adds or removes names of a directory, and changes nothing else of it but times, size and links.
+    /// The same for a command that adds or removes names of a directory, and changes nothing else
+    /// of it but times, size and links.
     pub fn make_way_for_names(&mut self, asker: Asker, ino: InodeId, send: Send<'_>, due: &mut Vec<Due>) {
         self.clear(asker, ino, in_the_way_of_names, send, due);
     }
@@ -355,11 +369,12 @@ impl LeaseTable {
         self.inodes.get(&ino).and_then(|entry| entry.find(session)).is_some_and(Holder::writes)
     }
 
-    /// The epoch of an inode: a number that those who use it have in common, and that is a larger one whenever the right to write has passed on
-    /// since, or has been given up. `fresh`: a number larger than all before.
+    /// The epoch of an inode: a number that those who use it have in common, and that is a larger
+    /// one whenever the right to write has passed on since, or has been given up. `fresh`: a number
+    /// larger than all before.
     ///
-    /// It stays when who had the right keeps less of it at a recall, and when one of several gives it up so: a session says so when nothing of what
-    /// it did is under way any more.
+    /// It stays when who had the right keeps less of it at a recall, and when one of several gives
+    /// it up so: a session says so when nothing of what it did is under way any more.
     pub fn epoch(&mut self, ino: InodeId, fresh: impl FnOnce() -> u64) -> u64 {
         let Some(entry) = self.inodes.get_mut(&ino) else { return fresh() };
         if entry.epoch == 0 {
@@ -383,7 +398,8 @@ impl LeaseTable {
         holder.and_then(|holder| holder.recall).is_some_and(|pending| pending.number == due.number)
     }
 
-    /// Notes that a session has a file of the inode open, if it has no lease that says so. False at a limit.
+    /// Notes that a session has a file of the inode open, if it has no lease that says so. False at
+    /// a limit.
     pub fn mark_in_use(&mut self, asker: Asker, ino: InodeId) -> bool {
         let has_room = self.has_room(asker.session);
         match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(asker.session)) {
@@ -397,7 +413,8 @@ impl LeaseTable {
         true
     }
 
-    /// Takes the answer to a recall. One to a recall that was answered or replaced changes nothing but whether the inode is in use.
+    /// Takes the answer to a recall. One to a recall that was answered or replaced changes nothing
+    /// but whether the inode is in use.
     pub fn yielded(&mut self, session: SessionId, answer: &Yield, now_ns: u64) {
         let Some(entry) = self.inodes.get_mut(&answer.ino) else { return };
         let Some(own) = entry.holder(session) else { return };
@@ -424,14 +441,14 @@ impl LeaseTable {
         });
     }
 
-    /// A session gives up all that it has of an inode, unless it was granted something after it had seen `seen` recalls: what it says is older
-    /// than that.
+    /// A session gives up all that it has of an inode, unless it was granted something after it had
+    /// seen `seen` recalls: what it says is older than that.
     pub fn release(&mut self, session: SessionId, ino: InodeId, seen: u64) {
         self.forget_holders(ino, |holder| holder.session == session && holder.granted_at <= seen);
     }
 
-    /// Drops a session's use of an inode without a name. True when nobody else has one: then it can be deleted. Else it is
-    /// [abandoned](LeaseTable::take_abandoned) some time.
+    /// Drops a session's use of an inode without a name. True when nobody else has one: then it can
+    /// be deleted. Else it is [abandoned](LeaseTable::take_abandoned) some time.
     pub fn reclaim(&mut self, session: SessionId, ino: InodeId) -> bool {
         let Some(entry) = self.inodes.get_mut(&ino) else { return true };
         let is_free = entry.others(session).next().is_none();
@@ -458,8 +475,8 @@ impl LeaseTable {
         held
     }
 
-    /// Gives a session what another one may write of an inode, or `Write` where nobody has anything. False where neither is so, or at a limit. Who
-    /// waits for `from` is to look again.
+    /// Gives a session what another one may write of an inode, or `Write` where nobody has
+    /// anything. False where neither is so, or at a limit. Who waits for `from` is to look again.
     pub fn pass_on(&mut self, from: SessionId, to: Asker, ino: InodeId) -> bool {
         let Some(entry) = self.inodes.get(&ino) else {
             return self.hold(to, ino, LeaseMode::Write).is_some();
@@ -647,7 +664,8 @@ impl Entry {
         self.holders.iter().any(|holder| holder.recall.is_some_and(|pending| closes(holder, pending)))
     }
 
-    /// Recalls what others hold in the way. `obstacle`: what may be kept of a mode, where that is less.
+    /// Recalls what others hold in the way. `obstacle`: what may be kept of a mode, where that is
+    /// less.
     fn make_way(
         &mut self,
         (session, ino): (SessionId, InodeId),
@@ -694,7 +712,8 @@ fn in_the_way(held: LeaseMode, access: Access) -> Option<Option<LeaseMode>> {
     }
 }
 
-/// The same of a command that looks into a directory: who has been alone there may go on to know who may do what in it.
+/// The same of a command that looks into a directory: who has been alone there may go on to know
+/// who may do what in it.
 fn in_the_way_of_a_look_into(held: LeaseMode) -> Option<Option<LeaseMode>> {
     (held == LeaseMode::Write).then_some(Some(LeaseMode::Permissions))
 }

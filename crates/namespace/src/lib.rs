@@ -1,20 +1,24 @@
 //! The metadata state machine.
 //!
-//! [`apply`] takes one command and the state it can read, and says the reply and the key-value writes that make it true.
-//! Pure: no I/O, no clock, no randomness, no threads; time, seeds and the cluster map come in with [`Env`]. It never sees a
-//! chunk, and it doesn't know which engine keeps its keys.
+//! [`apply`] takes one command and the state it can read, and says the reply and the key-value
+//! writes that make it true. Pure: no I/O, no clock, no randomness, no threads; time, seeds and the
+//! cluster map come in with [`Env`]. It never sees a chunk, and it doesn't know which engine keeps
+//! its keys.
 //!
 //! What holds in every state between two commands:
 //! - An entry names an inode that exists; the entry's type bits are those of the inode's mode.
-//! - An inode's link count is the number of entries that name it; a directory's is 2 plus its subdirectories, or 0 once
-//!   it is removed.
-//! - A directory has exactly one entry, in the directory that its `parent` names; the root's parent is the root.
-//! - An inode has an orphan record exactly when its link count is 0. A removed directory has no entries and gets none.
-//! - Inline content is never longer than the file's size, and only a file with its inline flag set has some.
+//! - An inode's link count is the number of entries that name it; a directory's is 2 plus its
+//!   subdirectories, or 0 once it is removed.
+//! - A directory has exactly one entry, in the directory that its `parent` names; the root's parent
+//!   is the root.
+//! - An inode has an orphan record exactly when its link count is 0. A removed directory has no
+//!   entries and gets none.
+//! - Inline content is never longer than the file's size, and only a file with its inline flag set
+//!   has some.
 //! - An inode number is never handed out twice.
 //!
-//! A command reads a key of a partition before it writes to that partition, so a caller that answers
-//! [`ReadError::NeedPartition`] to reads controls what is written, too.
+//! A command reads a key of a partition before it writes to that partition, so a caller that
+//! answers [`ReadError::NeedPartition`] to reads controls what is written, too.
 //!
 //! ```
 //! use namespace::{Env, Reader, ReadError, apply, format};
@@ -83,21 +87,26 @@ pub type Writes = Vec<(Vec<u8>, Option<Bytes>)>;
 /// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// The key belongs to a partition that the caller doesn't hold; take it as well and apply again.
+    /// The key belongs to a partition that the caller doesn't hold; take it as well and apply
+    /// again.
     NeedPartition(PartitionId),
     /// The store failed.
     Store(Error),
-    /// The key has to be fetched from elsewhere first, of which the reader has taken a note; apply again then.
+    /// The key has to be fetched from elsewhere first, of which the reader has taken a note; apply
+    /// again then.
     NotHere,
 }
 
-/// The state that a command reads: what the store holds with every earlier write of this executor laid over it.
+/// The state that a command reads: what the store holds with every earlier write of this executor
+/// laid over it.
 pub trait Reader {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
-    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`. All in one partition.
+    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`. All in one
+    /// partition.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError>;
-    /// Says that all of these keys are about to be read: a reader that has to fetch them from elsewhere can do so at once.
+    /// Says that all of these keys are about to be read: a reader that has to fetch them from
+    /// elsewhere can do so at once.
     fn expect(&self, keys: &mut dyn Iterator<Item = Vec<u8>>) -> Result<(), ReadError> {
         let _ = keys;
         Ok(())
@@ -149,7 +158,8 @@ pub fn apply(env: &Env<'_>, reader: &dyn Reader, op: &MetaOp) -> Result<Applied,
     ops::apply(tx::Tx::new(env, reader), op)
 }
 
-/// What a lookup finds without the inode: its number and the type bits of its mode. Reads the directory's partition only.
+/// What a lookup finds without the inode: its number and the type bits of its mode. Reads the
+/// directory's partition only.
 pub fn find(
     env: &Env<'_>,
     reader: &dyn Reader,

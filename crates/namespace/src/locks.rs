@@ -1,16 +1,21 @@
 //! Advisory locks: `fcntl` byte ranges and `flock` whole files.
 //!
-//! A [`LockTable`] says who holds what and who waits; the caller carries verdicts and grants to the clients. Semantics
-//! are Linux's (`fs/locks.c`):
+//! A [`LockTable`] says who holds what and who waits; the caller carries verdicts and grants to the
+//! clients. Semantics are Linux's (`fs/locks.c`):
 //!
-//! - Locks of one holder never conflict: a new one replaces what it covers, splitting and merging ranges.
-//! - A `flock` of another kind first gives up the old one, so a conversion that has to wait, or is refused, has lost it.
-//! - Waiters are served in order of arrival, each as soon as no held lock is in its way. A request is never held up by
-//!   earlier waiters: a process that asks for more of a file that it has locked would deadlock with whoever waits for it.
-//! - A wait that would close a circle of `fcntl` waits is refused. Circles are seen within one table.
+//! - Locks of one holder never conflict: a new one replaces what it covers, splitting and merging
+//!   ranges.
+//! - A `flock` of another kind first gives up the old one, so a conversion that has to wait, or is
+//!   refused, has lost it.
+//! - Waiters are served in order of arrival, each as soon as no held lock is in its way. A request
+//!   is never held up by earlier waiters: a process that asks for more of a file that it has locked
+//!   would deadlock with whoever waits for it.
+//! - A wait that would close a circle of `fcntl` waits is refused. Circles are seen within one
+//!   table.
 //!
-//! Invariants: the locks of one holder are disjoint, and those that touch differ in kind; no two holders' locks conflict;
-//! every waiter has a held lock in its way. Pure, and deterministic: nothing is iterated in hash order.
+//! Invariants: the locks of one holder are disjoint, and those that touch differ in kind; no two
+//! holders' locks conflict; every waiter has a held lock in its way. Pure, and deterministic:
+//! nothing is iterated in hash order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Errno, InodeId, PartitionId, SessionId};
@@ -20,8 +25,8 @@ use wire::{LockKind, LockOwner, LockRange, LockSpace};
 pub const MAX_LOCKS_PER_INODE: usize = 65_536;
 /// Most locks in a table, waiters counted twice: some 500 MiB of memory; beyond it, `ENOLCK`.
 pub const MAX_LOCKS: usize = 4 << 20;
-/// The most that one grant adds to the number of held locks: a lock in the middle of a larger one of another kind makes
-/// three of one. A waiter reserves as much, so that a grant never fails.
+/// The most that one grant adds to the number of held locks: a lock in the middle of a larger one
+/// of another kind makes three of one. A waiter reserves as much, so that a grant never fails.
 const GROWTH: usize = 2;
 
 const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
@@ -82,7 +87,8 @@ pub enum Verdict {
 pub struct Outcome {
     /// For the caller.
     pub verdict: Verdict,
-    /// Waits granted because the request weakened a lock or gave one up, even if it was not granted itself.
+    /// Waits granted because the request weakened a lock or gave one up, even if it was not granted
+    /// itself.
     pub granted: Vec<WaitId>,
 }
 
@@ -151,9 +157,11 @@ impl LockTable {
         Outcome { verdict, granted }
     }
 
-    /// Gives up what the holder has of a range; returns the waits that this grants. Nothing held is no error.
+    /// Gives up what the holder has of a range; returns the waits that this grants. Nothing held is
+    /// no error.
     ///
-    /// Errors: `ENOLCK` when a lock would be split at the limit, `EINVAL` for a range that ends before it starts.
+    /// Errors: `ENOLCK` when a lock would be split at the limit, `EINVAL` for a range that ends
+    /// before it starts.
     pub fn unlock(&mut self, ino: InodeId, holder: Holder, range: LockRange) -> Result<Vec<WaitId>, Errno> {
         let range = effective_range(&holder, range);
         if range.start > range.last {
@@ -182,8 +190,8 @@ impl LockTable {
         self.blockers(&request).next().map(|lock| (lock.kind, lock.range, lock.pid))
     }
 
-    /// Gives up everything that a holder has of an inode, as a close does; returns the waits that this grants. A wait of
-    /// the holder's own goes on: it is another thread's.
+    /// Gives up everything that a holder has of an inode, as a close does; returns the waits that
+    /// this grants. A wait of the holder's own goes on: it is another thread's.
     pub fn release_owner(&mut self, ino: InodeId, holder: Holder) -> Vec<WaitId> {
         self.clear(ino, holder, WHOLE_FILE)
     }
@@ -266,8 +274,9 @@ impl LockTable {
         }
     }
 
-    /// True when somebody who is in the request's way waits, directly or through others, for the one who asks. `flock`
-    /// is not looked at, as in Linux: an open file has no one process whose progress depends on it.
+    /// True when somebody who is in the request's way waits, directly or through others, for the
+    /// one who asks. `flock` is not looked at, as in Linux: an open file has no one process whose
+    /// progress depends on it.
     fn would_deadlock(&self, request: &LockRequest) -> bool {
         if request.holder.space != LockSpace::Posix {
             return false;
@@ -312,7 +321,8 @@ impl LockTable {
         Some(request)
     }
 
-    /// Makes a lock held that nothing is in the way of; true when this weakened what its holder had.
+    /// Makes a lock held that nothing is in the way of; true when this weakened what its holder
+    /// had.
     fn hold(&mut self, request: &LockRequest) -> bool {
         let locks = self.inodes.entry(request.ino).or_default();
         let before = locks.held.len();
@@ -351,7 +361,8 @@ impl LockTable {
                     granted.push(wait);
                 }
             }
-            // A granted wait may have turned an exclusive lock into a shared one, which lets earlier waits through.
+            // A granted wait may have turned an exclusive lock into a shared one, which lets
+            // earlier waits through.
             if !weakened {
                 return granted;
             }
@@ -384,8 +395,8 @@ impl InodeLocks {
         own.any(|lock| lock.range.start < range.start && range.last < lock.range.last)
     }
 
-    /// Adds a lock in place of what its holder has there, merged with neighbours of its kind; true when an exclusive
-    /// lock became shared.
+    /// Adds a lock in place of what its holder has there, merged with neighbours of its kind; true
+    /// when an exclusive lock became shared.
     fn insert(&mut self, mut lock: Held) -> bool {
         let asked = lock.range;
         let mut weakened = false;

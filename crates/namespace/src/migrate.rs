@@ -1,6 +1,8 @@
-//! Files that are to be kept in groups of another pool or scheme: the note of one, from its beginning until no stripe of it is elsewhere.
+//! Files that are to be kept in groups of another pool or scheme: the note of one, from its
+//! beginning until no stripe of it is elsewhere.
 //!
-//! The stripes move one by one ([`crate::begin_move`]); in between a file has stripes in groups of either kind, and is as good as any.
+//! The stripes move one by one ([`crate::begin_move`]); in between a file has stripes in groups of
+//! either kind, and is as good as any.
 
 use crate::keys::{self, Key};
 use crate::record::{self, Inode, Migrating};
@@ -52,7 +54,8 @@ pub fn begin_migration(reader: &dyn Reader, ino: InodeId, goal: Goal) -> Result<
     Ok(Step::Writes(writes))
 }
 
-/// Takes the note back when all stripes are where they should be. `is_there`: whether a group is one of those.
+/// Takes the note back when all stripes are where they should be. `is_there`: whether a group is
+/// one of those.
 pub fn finish_migration(
     reader: &dyn Reader,
     (ino, goal): (InodeId, Goal),
@@ -90,7 +93,8 @@ pub fn migrating(
     Ok(found)
 }
 
-/// The write by which the file's own pattern says the goal; none if it does. `None` when the file is gone.
+/// The write by which the file's own pattern says the goal; none if it does. `None` when the file
+/// is gone.
 fn with_pattern(reader: &dyn Reader, ino: InodeId, goal: Goal) -> Result<Option<Writes>, ReadError> {
     let Some(mut inode) = inode_of(reader, ino)? else { return Ok(None) };
     if !inode.is_regular() {

@@ -1,7 +1,7 @@
 //! Where modes and access control lists meet.
 //!
-//! An access ACL that says no more than a mode is not stored. One that is stored agrees with the mode at all times: the
-//! mode's group bits show its mask.
+//! An access ACL that says no more than a mode is not stored. One that is stored agrees with the
+//! mode at all times: the mode's group bits show its mask.
 
 use crate::acl::{self, Acl};
 use crate::attributes;
@@ -27,8 +27,8 @@ pub(crate) struct Inherited {
     default: Option<Bytes>,
 }
 
-/// The permissions of an inode that is made in a directory: those asked for, less the umask, or less what the directory's
-/// default ACL withholds.
+/// The permissions of an inode that is made in a directory: those asked for, less the umask, or
+/// less what the directory's default ACL withholds.
 pub(crate) fn inherit(
     tx: &Tx<'_>,
     dir: InodeId,
@@ -58,7 +58,8 @@ pub(crate) fn adopt(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, inherited:
     Ok(())
 }
 
-/// Sets the permission bits of an inode and makes its access ACL agree. The caller stores the inode.
+/// Sets the permission bits of an inode and makes its access ACL agree. The caller stores the
+/// inode.
 pub(crate) fn chmod(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, permissions: u32) -> Outcome<()> {
     inode.mode = inode.mode & mode::S_IFMT | permissions & mode::PERMISSIONS;
     if !inode.access_acl {
@@ -70,7 +71,8 @@ pub(crate) fn chmod(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, permission
     store_acl(tx, ino, inode, ACCESS_ACL, &access)
 }
 
-/// Sets or, with a value that names nobody, removes the access ACL, and makes the mode agree. The caller stores the inode.
+/// Sets or, with a value that names nobody, removes the access ACL, and makes the mode agree. The
+/// caller stores the inode.
 pub(crate) fn set_access_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, value: &[u8]) -> Outcome<()> {
     let access = parse_given(value)?;
     if let Some(access) = &access {
@@ -84,7 +86,8 @@ pub(crate) fn set_access_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, v
     }
 }
 
-/// Sets or, with a value that names nobody, removes the default ACL of a directory. The caller stores the inode.
+/// Sets or, with a value that names nobody, removes the default ACL of a directory. The caller
+/// stores the inode.
 pub(crate) fn set_default_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, value: &[u8]) -> Outcome<()> {
     match parse_given(value)? {
         Some(_) if !inode.is_directory() => Err(Errno::EACCES.into()),

@@ -1,7 +1,7 @@
 //! The stored values: protobuf, so that fields can be added.
 //!
-//! No record ever encodes to nothing, because engines refuse empty values: where every field could be zero, one of them
-//! is `optional`, which is written even then.
+//! No record ever encodes to nothing, because engines refuse empty values: where every field could
+//! be zero, one of them is `optional`, which is written even then.
 
 use bytes::Bytes;
 use prost::Message;
@@ -10,7 +10,8 @@ use types::{
     SessionId, StripePattern, Timestamp, mode,
 };
 
-/// What a directory says of its size, in bytes. Constant, so that it never depends on how entries are stored.
+/// What a directory says of its size, in bytes. Constant, so that it never depends on how entries
+/// are stored.
 pub const DIRECTORY_SIZE: u64 = 4096;
 /// What a directory says of its allocated units of 512 bytes.
 pub const DIRECTORY_BLOCKS: u64 = 8;
@@ -101,11 +102,13 @@ pub struct Inode {
     /// An orphan from birth, which may get a name.
     #[prost(bool, tag = "21")]
     pub tmpfile: bool,
-    /// Every chunk file is known to have its part of so many bytes of the file. 0: see [`Inode::known_lens`].
+    /// Every chunk file is known to have its part of so many bytes of the file. 0: see
+    /// [`Inode::known_lens`].
     #[prost(uint64, tag = "22")]
     pub known_end: u64,
-    /// Lower bounds of the lengths of its chunk files, in stripe order, where they aren't those of one size
-    /// ([`layout::known`]). Neither is there in records of earlier versions: nothing is known then.
+    /// Lower bounds of the lengths of its chunk files, in stripe order, where they aren't those of
+    /// one size ([`layout::known`]). Neither is there in records of earlier versions: nothing is
+    /// known then.
     #[prost(uint64, repeated, tag = "23")]
     pub known_lens: Vec<u64>,
     /// What it is marked with ([`InodeFlags`]).
@@ -117,7 +120,8 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is known.
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is
+    /// known.
     pub fn known(&self, layout: &types::Layout) -> Vec<u64> {
         match self.known_end {
             _ if self.inline => Vec::new(),
@@ -249,7 +253,8 @@ pub struct Orphan {
     pub session: Option<u64>,
 }
 
-/// A session's note on a file whose chunks may differ from what the inode says. Never stored with neither field set.
+/// A session's note on a file whose chunks may differ from what the inode says. Never stored with
+/// neither field set.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Writing {
     /// The session changes the chunks.
@@ -375,7 +380,8 @@ fn unknown(what: &str, number: u32) -> Error {
         .hint("the metadata was written by a newer version: upgrade this service")
 }
 
-/// Positions in files are divided by chunk sizes and counts of groups, so that others than are ever written end here.
+/// Positions in files are divided by chunk sizes and counts of groups, so that others than are ever
+/// written end here.
 fn impossible(what: &str) -> Error {
     Error::new(Errno::EIO, format!("a stored record is damaged: {what}"))
         .hint("weft fsck shows what else is; weft meta restore goes back to a copy")

@@ -1,8 +1,10 @@
 //! Moving a stripe of a file to another group.
 //!
-//! 1. [`begin_move`] notes the new chunk file as doomed: whoever gives the move up, or dies, leaves it to be deleted.
+//! 1. [`begin_move`] notes the new chunk file as doomed: whoever gives the move up, or dies, leaves
+//!    it to be deleted.
 //! 2. The bytes are copied.
-//! 3. [`finish_move`] changes the layout, takes the note of the new chunk file back and notes the old one as doomed, in one commit.
+//! 3. [`finish_move`] changes the layout, takes the note of the new chunk file back and notes the
+//!    old one as doomed, in one commit.
 //!
 //! So at any time exactly one of the two is the file's, and the other is deleted some time.
 
@@ -48,7 +50,8 @@ pub enum Step {
     Writes(Writes),
     /// The file is gone, or has another layout by now.
     Changed,
-    /// A session has a note on the chunks: they may differ from what the inode says, and whoever settles that looks where they have been.
+    /// A session has a note on the chunks: they may differ from what the inode says, and whoever
+    /// settles that looks where they have been.
     Unsettled,
 }
 
@@ -100,7 +103,8 @@ pub fn forget_doomed(reader: &dyn Reader, name: InodeId, deleted: &Layout) -> Re
     Ok(if as_before { vec![(keys::doomed(name).to_vec(), None)] } else { Vec::new() })
 }
 
-/// The chunk files of a file that is gone, together with those under its name that were doomed before.
+/// The chunk files of a file that is gone, together with those under its name that were doomed
+/// before.
 pub(crate) fn doomed_with(earlier: Option<record::Layout>, layout: &record::Layout) -> record::Layout {
     let mut all = layout.clone();
     for (stripe, &group) in earlier.iter().flat_map(|earlier| earlier.groups.iter().enumerate()) {
@@ -130,7 +134,8 @@ pub fn layout_of(reader: &dyn Reader, ino: InodeId) -> Result<Option<Layout>, Re
     Ok(inode.layout.as_ref().map(Layout::try_from).transpose()?)
 }
 
-/// Changes of the notes of doomed chunk files of an inode. The note of a slot is under the name of its chunk file; what it names are groups.
+/// Changes of the notes of doomed chunk files of an inode. The note of a slot is under the name of
+/// its chunk file; what it names are groups.
 struct Notes<'a> {
     reader: &'a dyn Reader,
     moved: &'a Move,

@@ -1,4 +1,5 @@
-//! One command's view of the state: reads through the [`Reader`], with the command's own writes laid over it.
+//! One command's view of the state: reads through the [`Reader`], with the command's own writes
+//! laid over it.
 
 use crate::keys;
 use crate::record::{self, Entry, Inode};
@@ -11,7 +12,8 @@ use wire::MetaReply;
 
 /// The longest name of an entry, in bytes.
 pub const MAX_NAME: usize = 255;
-/// The first sequence number that a partition hands out: 1 is the root's in partition 0, and is skipped in the others.
+/// The first sequence number that a partition hands out: 1 is the root's in partition 0, and is
+/// skipped in the others.
 pub const FIRST_SEQUENCE: u64 = 2;
 
 /// Result of a step of a command.
@@ -111,8 +113,9 @@ impl<'a> Tx<'a> {
         Ok(inode)
     }
 
-    /// The inode of a directory in which a name is to be found, made or removed; `ENOTDIR` for anything
-    /// else. One that is gone has no names: `ENOENT`, as on a local file system, and not `ESTALE`.
+    /// The inode of a directory in which a name is to be found, made or removed; `ENOTDIR` for
+    /// anything else. One that is gone has no names: `ENOENT`, as on a local file system, and not
+    /// `ESTALE`.
     pub fn directory(&self, ino: InodeId) -> Outcome<Inode> {
         let inode = self.get::<Inode>(&keys::inode(ino))?.ok_or(Errno::ENOENT)?;
         if inode.is_directory() { Ok(inode) } else { Err(Errno::ENOTDIR.into()) }
@@ -191,7 +194,8 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// The first of so many numbers in a row that no inode has had before. Whoever gets them may use them later, or never.
+    /// The first of so many numbers in a row that no inode has had before. Whoever gets them may
+    /// use them later, or never.
     pub fn reserve(&mut self, partition: PartitionId, count: u32) -> Outcome<InodeId> {
         let before = self.next(partition)?;
         let (sequence, next) = (before.sequence, before.sequence.saturating_add(u64::from(count)));
@@ -223,7 +227,8 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// Refuses what can't be a name at all. `.` and `..` are left to the operations, which answer them differently.
+/// Refuses what can't be a name at all. `.` and `..` are left to the operations, which answer them
+/// differently.
 pub(crate) fn check_name(name: &[u8]) -> Outcome<()> {
     if name.is_empty() {
         return Err(Errno::ENOENT.into());

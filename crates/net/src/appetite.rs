@@ -2,9 +2,10 @@
 
 use crate::limits::{BUSY_AFTER_MUCH, IDLE_STAGE_BYTES};
 
-/// Tells busy connections, which receive much at once, from those on which little comes. The kernel holds the buffer of a receive until something
-/// comes, so an idle connection must have a small one. The signs of life that ends ask each other for are what makes a connection small again
-/// that was busy when it fell idle.
+/// Tells busy connections, which receive much at once, from those on which little comes. The kernel
+/// holds the buffer of a receive until something comes, so an idle connection must have a small
+/// one. The signs of life that ends ask each other for are what makes a connection small again that
+/// was busy when it fell idle.
 #[derive(Default)]
 pub(crate) struct Appetite {
     /// Much is received at once.

@@ -1,7 +1,8 @@
 //! The memory that a client shares with a server on its machine, in pieces.
 //!
-//! The pieces belong to the connection, not to the callers: a server that is late writes into a piece that nobody else has until the call is
-//! answered or the connection is over, and never into a buffer that its caller uses for something else by then.
+//! The pieces belong to the connection, not to the callers: a server that is late writes into a
+//! piece that nobody else has until the call is answered or the connection is over, and never into
+//! a buffer that its caller uses for something else by then.
 
 use rt::{IoBuf, SharedMemory};
 use std::cell::RefCell;
@@ -58,8 +59,8 @@ impl Drop for Piece {
     }
 }
 
-/// Runs of free pages, by their first, none next to another. The requests in flight bound them. Low pages are taken first, so that memory
-/// which was never needed is never touched.
+/// Runs of free pages, by their first, none next to another. The requests in flight bound them. Low
+/// pages are taken first, so that memory which was never needed is never touched.
 struct FreePages {
     runs: Vec<(u32, u32)>,
 }

@@ -6,7 +6,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// An amount that tasks take from and give back to. Who waits is served in order, so a large share isn't starved by small ones.
+/// An amount that tasks take from and give back to. Who waits is served in order, so a large share
+/// isn't starved by small ones.
 pub(crate) struct Budget {
     state: RefCell<State>,
 }
@@ -48,7 +49,8 @@ impl Budget {
         Rc::new(Budget { state: RefCell::new(state) })
     }
 
-    /// Takes a share if nobody waits and there is enough. A share larger than the whole counts as the whole.
+    /// Takes a share if nobody waits and there is enough. A share larger than the whole counts as
+    /// the whole.
     pub(crate) fn try_acquire(self: &Rc<Self>, amount: usize) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         let amount = amount.min(state.total);

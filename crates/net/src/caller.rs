@@ -32,7 +32,8 @@ pub struct Caller {
 /// What the other end of a connection has proved of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Proof {
-    /// Nothing was asked for: this server trusts whoever reaches it ([`Security::Plain`](crate::Security)).
+    /// Nothing was asked for: this server trusts whoever reaches it
+    /// ([`Security::Plain`](crate::Security)).
     NotAsked,
     /// Nothing: it has no certificate. It may ask management to be let in, and nothing else.
     Stranger,

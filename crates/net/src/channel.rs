@@ -42,8 +42,9 @@ pub trait Handler<Req, Rep>: Send + Sync {
         self.handle(request, payload)
     }
 
-    /// As [`Handler::handle_from`], for one that may have to wait for something before it begins and shouldn't begin when nobody waits for it any
-    /// more: then its caller has been told that it failed, and has gone on.
+    /// As [`Handler::handle_from`], for one that may have to wait for something before it begins
+    /// and shouldn't begin when nobody waits for it any more: then its caller has been told that it
+    /// failed, and has gone on.
     fn handle_until<'a>(
         &'a self,
         caller: &'a Caller,
@@ -55,10 +56,11 @@ pub trait Handler<Req, Rep>: Send + Sync {
         self.handle_from(caller, request, payload)
     }
 
-    /// As [`Handler::handle`], for a caller that goes elsewhere when `given_up` ends: `None` then, and nobody knows what becomes of the request.
+    /// As [`Handler::handle`], for a caller that goes elsewhere when `given_up` ends: `None` then,
+    /// and nobody knows what becomes of the request.
     ///
-    /// Nobody touches the payload's memory any more when this returns. A service in this process can't promise that before it has ended, and
-    /// answers in any case.
+    /// Nobody touches the payload's memory any more when this returns. A service in this process
+    /// can't promise that before it has ended, and answers in any case.
     fn handle_unless<'a>(
         &'a self,
         given_up: LocalFuture<'a, ()>,
@@ -82,7 +84,8 @@ pub trait Handler<Req, Rep>: Send + Sync {
 /// How long somebody waits for an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadline {
-    /// By this machine's monotonic clock, counted from when the request came: never earlier than the caller counts.
+    /// By this machine's monotonic clock, counted from when the request came: never earlier than
+    /// the caller counts.
     at_ns: u64,
 }
 
@@ -139,14 +142,16 @@ impl<Req, Rep> Channel<Req, Rep> {
 
     /// Sends a request and waits for its answer.
     ///
-    /// Nobody touches the payload's memory until this returns. To a service in another process the future of a call with a payload
-    /// must run to its end, for the same reason: dropped, it leaves the buffer in use for a moment.
+    /// Nobody touches the payload's memory until this returns. To a service in another process the
+    /// future of a call with a payload must run to its end, for the same reason: dropped, it leaves
+    /// the buffer in use for a moment.
     pub async fn call(&self, request: Req, payload: Option<IoBuf>) -> Result<Rep> {
         self.service.handle(request, payload).await
     }
 
-    /// As [`Channel::call`], unless `given_up` ends before the answer comes: `None` then, and nobody knows what becomes of the request. The payload's
-    /// memory is the caller's again in any case when this returns.
+    /// As [`Channel::call`], unless `given_up` ends before the answer comes: `None` then, and
+    /// nobody knows what becomes of the request. The payload's memory is the caller's again in any
+    /// case when this returns.
     pub async fn call_unless(
         &self,
         given_up: LocalFuture<'_, ()>,

@@ -13,7 +13,8 @@ const MAX_REMEMBERED: usize = 65_536;
 /// The rules of the cluster map for certain clients, as a service applies them.
 #[derive(Default)]
 pub struct Exports {
-    /// Version of the map that they are from, and in the lowest bit whether there are any: most clusters have none, which costs one look.
+    /// Version of the map that they are from, and in the lowest bit whether there are any: most
+    /// clusters have none, which costs one look.
     state: AtomicU64,
     rules: RwLock<Rules>,
 }
@@ -54,7 +55,8 @@ impl Exports {
         self.state.store(state, Ordering::Release);
     }
 
-    /// What holds for a caller. Nodes of the cluster may do everything; what acts for one where nobody proves anything is the service's to know.
+    /// What holds for a caller. Nodes of the cluster may do everything; what acts for one where
+    /// nobody proves anything is the service's to know.
     pub fn of(&self, caller: &Caller) -> Export {
         if self.state.load(Ordering::Acquire) & 1 == 0 {
             return Export::default();

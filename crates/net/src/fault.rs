@@ -31,8 +31,8 @@ impl Fault {
         Fault::Malformed(Malformed::new(what))
     }
 
-    /// Whether the way may be at fault: another one to the same process may do better. A process that ends, or is killed, closes or resets its
-    /// connections.
+    /// Whether the way may be at fault: another one to the same process may do better. A process
+    /// that ends, or is killed, closes or resets its connections.
     pub(crate) fn may_be_the_ways(&self) -> bool {
         match self {
             Fault::Silent | Fault::Unread | Fault::Stuck | Fault::Malformed(_) => true,

@@ -1,4 +1,5 @@
-//! Bytes of anybody's making to what receives frames: for the fuzz target and its short form in `tests/`.
+//! Bytes of anybody's making to what receives frames: for the fuzz target and its short form in
+//! `tests/`.
 
 use crate::fault::Fault;
 use crate::inbound::Inbound;
@@ -14,8 +15,8 @@ use wire::frame::{HEADER_BYTES, Header};
 /// Bytes of a stream that are received: as many as a socket holds without a reader.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Receives the frames of a stream as it is, and again with magic, version and checksums made right, which no random change finds. Each
-/// body and payload is given to every decoder.
+/// Receives the frames of a stream as it is, and again with magic, version and checksums made
+/// right, which no random change finds. Each body and payload is given to every decoder.
 ///
 /// # Panics
 /// When a decoder does, or this machine has no io_uring.

@@ -1,12 +1,14 @@
 //! Requests to mirrored groups.
 //!
-//! A group is asked through its primary, which the cluster map names. Who isn't primary, or knows another version of the group, refuses with `EREMCHG`;
-//! then the request waits for another map and is sent again. A primary that doesn't answer is waited for until the map names another one, and no
-//! longer: so that a request lasts as long as it takes to replace a primary, not as long as a call to a dead one. What a client reads any good member
-//! may answer (`reads`); where none can, the primary is asked.
+//! A group is asked through its primary, which the cluster map names. Who isn't primary, or knows
+//! another version of the group, refuses with `EREMCHG`; then the request waits for another map and
+//! is sent again. A primary that doesn't answer is waited for until the map names another one, and
+//! no longer: so that a request lasts as long as it takes to replace a primary, not as long as a
+//! call to a dead one. What a client reads any good member may answer (`reads`); where none can,
+//! the primary is asked.
 //!
-//! The same request may so be carried out by two primaries, one after the other. It must bear that: by its number, or because nobody else sees
-//! or changes meanwhile what it is about.
+//! The same request may so be carried out by two primaries, one after the other. It must bear that:
+//! by its number, or because nobody else sees or changes meanwhile what it is about.
 
 use crate::limits::{FIRST_GROUP_REST, GROUP_LOOK, LAST_WORD_TIME, LONGEST_GROUP_REST};
 use crate::reads::is_for_any;
@@ -29,13 +31,14 @@ pub struct ToGroup<'a> {
 }
 
 impl StorageChannels {
-    /// Sends a request to a mirrored group, by way of its primary; the request's `target` and `group` are filled in. While a primary is being replaced
-    /// this waits, unless it was made for work that can be done later ([`WhenOffline::Refuse`]) and the map knows that nobody can answer.
+    /// Sends a request to a mirrored group, by way of its primary; the request's `target` and
+    /// `group` are filled in. While a primary is being replaced this waits, unless it was made for
+    /// work that can be done later ([`WhenOffline::Refuse`]) and the map knows that nobody can
+    /// answer.
     ///
     /// # Errors
     /// `ETIMEDOUT` when nobody has answered in time: whether it was done is not known. `EIO` for a
-    /// group that the map doesn't have, or that is lost. Else
-    /// what [`StorageChannels::call`] says.
+    /// group that the map doesn't have, or that is lost. Else what [`StorageChannels::call`] says.
     pub async fn call_group(
         &self,
         to: ToGroup<'_>,
@@ -115,7 +118,8 @@ impl Search {
         Err(to.without_an_answer(Errno::ETIMEDOUT, &what, last))
     }
 
-    /// Waits for another version of the group than this one, or until another question may be of use: who refused may have been behind.
+    /// Waits for another version of the group than this one, or until another question may be of
+    /// use: who refused may have been behind.
     async fn rest(&mut self, to: ToGroup<'_>, since: Epoch, last: Option<Error>) -> Result<()> {
         self.check(to, last)?;
         let until_ns = rt::monotonic_ns() + self.rest.as_nanos() as u64;

@@ -1,8 +1,9 @@
 //! Frames out of a stream.
 //!
-//! Many small frames are taken off the socket with one receive and picked out of a staging buffer. Once more than
-//! [`DIRECT_RECEIVE_BYTES`] of a payload are still to come they are received straight into the payload's buffer. While large payloads
-//! are expected, little is staged, so that little of them has to be copied. A connection on which little comes has a small buffer.
+//! Many small frames are taken off the socket with one receive and picked out of a staging buffer.
+//! Once more than [`DIRECT_RECEIVE_BYTES`] of a payload are still to come they are received
+//! straight into the payload's buffer. While large payloads are expected, little is staged, so that
+//! little of them has to be copied. A connection on which little comes has a small buffer.
 
 use crate::appetite::Appetite;
 use crate::fault::Fault;
@@ -71,7 +72,8 @@ impl Inbound {
         self.bulk = bulk;
     }
 
-    /// The next frame's header; `None` at the end of the stream. Body and payload must be taken next.
+    /// The next frame's header; `None` at the end of the stream. Body and payload must be taken
+    /// next.
     pub(crate) async fn header(&mut self) -> Result<Option<Header>, Fault> {
         while self.staged() < HEADER_BYTES {
             match self.fill(HEADER_BYTES).await {
@@ -112,7 +114,8 @@ impl Inbound {
         Ok(check_payload(header, into)?)
     }
 
-    /// The payload of an answer whose sender may have left it to this end to compare it with its checksum. False: they differ.
+    /// The payload of an answer whose sender may have left it to this end to compare it with its
+    /// checksum. False: they differ.
     pub(crate) async fn unchecked_payload(&mut self, header: &Header, into: &IoBuf) -> Result<bool, Fault> {
         self.receive(into).await?;
         matches_or_fault(header, into)
@@ -202,7 +205,8 @@ impl Inbound {
     }
 }
 
-/// Whether the payload of an answer is what its checksum says. That it isn't is a fault of the connection, unless the sender hasn't compared them.
+/// Whether the payload of an answer is what its checksum says. That it isn't is a fault of the
+/// connection, unless the sender hasn't compared them.
 pub(crate) fn matches_or_fault(header: &Header, payload: &IoBuf) -> Result<bool, Fault> {
     match check_payload(header, payload) {
         Ok(()) => Ok(true),
@@ -211,7 +215,8 @@ pub(crate) fn matches_or_fault(header: &Header, payload: &IoBuf) -> Result<bool,
     }
 }
 
-/// Checks a payload, if it is summed. Who stores it or sends it on needs the sums of its blocks: they are computed instead, and noted.
+/// Checks a payload, if it is summed. Who stores it or sends it on needs the sums of its blocks:
+/// they are computed instead, and noted.
 pub(crate) fn check_payload(header: &Header, payload: &IoBuf) -> Result<(), Malformed> {
     if header.payload_sum.is_none() {
         return Ok(());

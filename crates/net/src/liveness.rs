@@ -7,6 +7,7 @@ use std::time::Duration;
 pub struct Liveness {
     /// After so long without a byte a sign of life is asked for.
     pub ask_after: Duration,
-    /// After so long without a byte the connection is ended. Longer than `ask_after` by what an answer may take.
+    /// After so long without a byte the connection is ended. Longer than `ask_after` by what an
+    /// answer may take.
     pub give_up_after: Duration,
 }

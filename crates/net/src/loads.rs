@@ -1,4 +1,5 @@
-//! What this process has under way at each target, and which of them didn't answer lately: by that a member of a group is chosen to read from.
+//! What this process has under way at each target, and which of them didn't answer lately: by that
+//! a member of a group is chosen to read from.
 
 use parking_lot::RwLock;
 use std::sync::Arc;

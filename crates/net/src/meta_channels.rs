@@ -25,7 +25,8 @@ struct Mapped {
 }
 
 impl MetaChannels {
-    /// The name of the service where there is one that isn't found by the map. No node has this number.
+    /// The name of the service where there is one that isn't found by the map. No node has this
+    /// number.
     pub const ONLY: NodeId = NodeId(0);
 
     /// Ways that follow the map.
@@ -60,7 +61,8 @@ impl MetaChannels {
         owners
     }
 
-    /// All services that there are now: those that execute partitions, and those that may be given some at any time.
+    /// All services that there are now: those that execute partitions, and those that may be given
+    /// some at any time.
     pub fn services(&self) -> Vec<NodeId> {
         let mut services: Vec<NodeId> = self.owners().into_iter().map(|(_, node)| node).collect();
         if let Ways::Mapped(mapped) = &self.0 {
@@ -76,7 +78,8 @@ impl MetaChannels {
     /// Sends a request to a service.
     ///
     /// # Errors
-    /// `EREMOTE` for a node that the map doesn't have (any more): nothing was sent then. Else the service's and the transport's.
+    /// `EREMOTE` for a node that the map doesn't have (any more): nothing was sent then. Else the
+    /// service's and the transport's.
     pub async fn call(&self, service: NodeId, request: MetaRequest) -> Result<MetaResponse> {
         let channel = match &self.0 {
             Ways::One(channel) => channel.clone(),

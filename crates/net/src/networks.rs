@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use types::{Error, Subnet};
 
-/// The networks that connections may use, best first. Those named together, `10.1.0.0/16,10.2.0.0/16`, are equally good. None: all may be used.
+/// The networks that connections may use, best first. Those named together,
+/// `10.1.0.0/16,10.2.0.0/16`, are equally good. None: all may be used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Networks {
     preferences: Vec<Vec<Subnet>>,
@@ -44,8 +45,8 @@ impl Networks {
         self.preferences.iter().position(|subnets| subnets.iter().any(|subnet| subnet.contains(ip)))
     }
 
-    /// Orders a peer's addresses, which come in its own order of preference. That decides where no networks are named; where some are,
-    /// addresses of one entry are equally good.
+    /// Orders a peer's addresses, which come in its own order of preference. That decides where no
+    /// networks are named; where some are, addresses of one entry are equally good.
     pub(crate) fn ways(&self, addresses: &[SocketAddr]) -> Ways {
         let mut ways = Ways::default();
         for (index, address) in addresses.iter().enumerate() {
@@ -66,8 +67,9 @@ impl fmt::Display for Networks {
 }
 
 impl Ways {
-    /// The order in which a link tries them: those that have failed a short time ago come last; among equals each link begins with
-    /// another one, so that the links of a peer spread over them.
+    /// The order in which a link tries them: those that have failed a short time ago come last;
+    /// among equals each link begins with another one, so that the links of a peer spread over
+    /// them.
     pub(crate) fn order(&self, link: usize, rests: impl Fn(&SocketAddr) -> bool) -> Vec<(usize, SocketAddr)> {
         let mut all = Vec::with_capacity(self.usable.len());
         for equals in self.usable.chunk_by(|a, b| a.0 == b.0) {

@@ -8,7 +8,8 @@ use types::{ClusterMap, Node, NodeId};
 /// Makes the way to a node.
 pub type Connect<Req, Rep> = Box<dyn Fn(&Node) -> Channel<Req, Rep> + Send + Sync>;
 
-/// A way for each node that was asked for; as many as the map has nodes. A node that moves to another address gets a new one.
+/// A way for each node that was asked for; as many as the map has nodes. A node that moves to
+/// another address gets a new one.
 pub(crate) struct NodeChannels<Req, Rep> {
     connect: Connect<Req, Rep>,
     /// In an order, so that a simulation lets go of them in the same one each time.

@@ -1,7 +1,8 @@
 //! Frames into a stream.
 //!
-//! One send is under way at a time. What is queued meanwhile leaves with the next one: headers, bodies and small payloads are
-//! gathered in staging memory, large payloads leave from where they are.
+//! One send is under way at a time. What is queued meanwhile leaves with the next one: headers,
+//! bodies and small payloads are gathered in staging memory, large payloads leave from where they
+//! are.
 
 use crate::budget::Permit;
 use crate::fault::Fault;
@@ -14,8 +15,9 @@ use std::time::Duration;
 use types::{checksums_are_on, crc32c, sum_of_sums};
 use wire::frame::{HEADER_BYTES, Header};
 
-/// The frames that wait to be sent. Payloads are bounded by the requests in flight; a server also stops reading while it is crowded with other
-/// bytes, since a client that doesn't read might make it say more and more.
+/// The frames that wait to be sent. Payloads are bounded by the requests in flight; a server also
+/// stops reading while it is crowded with other bytes, since a client that doesn't read might make
+/// it say more and more.
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
     changed: Signal,
@@ -28,7 +30,8 @@ pub(crate) struct Outbox {
 
 #[derive(Default)]
 struct Queue {
-    /// Where small things are gathered, filled up to `end`; what is before `start` belongs to pieces already.
+    /// Where small things are gathered, filled up to `end`; what is before `start` belongs to
+    /// pieces already.
     stage: Option<IoBuf>,
     start: usize,
     end: usize,
@@ -56,7 +59,8 @@ impl Outbox {
         }
     }
 
-    /// Queues a frame; `header`'s lengths and checksums are filled in. Returns the frame's number, see [`Outbox::has_sent`].
+    /// Queues a frame; `header`'s lengths and checksums are filled in. Returns the frame's number,
+    /// see [`Outbox::has_sent`].
     ///
     /// The payload's bytes must not change until it is sent. `permit` is given back then.
     pub(crate) fn push(
@@ -70,7 +74,8 @@ impl Outbox {
         self.enqueue(&header, body, payload, permit)
     }
 
-    /// The same for a payload that is in shared memory at the header's place already: `payload` is what it was copied from.
+    /// The same for a payload that is in shared memory at the header's place already: `payload` is
+    /// what it was copied from.
     pub(crate) fn push_placed(
         &self,
         header: Header,
@@ -163,7 +168,8 @@ impl Outbox {
         self.changed.notify();
     }
 
-    /// Sends until it is closed. What isn't taken within `stall_limit` ends it, for sockets whose kernel has no such limit.
+    /// Sends until it is closed. What isn't taken within `stall_limit` ends it, for sockets whose
+    /// kernel has no such limit.
     pub(crate) async fn run(&self, stream: &Stream, stall_limit: Option<Duration>) -> Result<(), Fault> {
         loop {
             let has_work = || {

@@ -1,12 +1,16 @@
 //! Reads of mirrored groups.
 //!
-//! Every good member may answer them, so one is chosen: the nearest (on this machine, in this process's rack, in one of its networks); of those that are equally near one by the
-//! region that is read, so that a large file is read from all of them and each part of it is in the cache of one; unless that one has much more to do for this process than
-//! another, or one in this rack very much more than one in another. A member that can't tell sends the reader on (`EREMOTE`), one that is silent is waited for as long as it takes, but after a moment others are asked
-//! beside it; and where one of them has refused for now (`EREMCHG`), the silent one is left, and the primary asked again.
+//! Every good member may answer them, so one is chosen: the nearest (on this machine, in this
+//! process's rack, in one of its networks); of those that are equally near one by the region that
+//! is read, so that a large file is read from all of them and each part of it is in the cache of
+//! one; unless that one has much more to do for this process than another, or one in this rack very
+//! much more than one in another. A member that can't tell sends the reader on (`EREMOTE`), one
+//! that is silent is waited for as long as it takes, but after a moment others are asked beside it;
+//! and where one of them has refused for now (`EREMCHG`), the silent one is left, and the primary
+//! asked again.
 //!
-//! A member that answers counts at that moment, by its lease and by the version of the group that the request carries. So whoever is asked gives no less than
-//! what was acknowledged to anybody.
+//! A member that answers counts at that moment, by its lease and by the version of the group that
+//! the request carries. So whoever is asked gives no less than what was acknowledged to anybody.
 
 use crate::either::{Either, either};
 use crate::groups::{ToGroup, is_of_the_member};
@@ -22,7 +26,8 @@ use types::{
 };
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
-/// Whether any good member may answer a request. Services ask the primary: some of their questions tell it something, too.
+/// Whether any good member may answer a request. Services ask the primary: some of their questions
+/// tell it something, too.
 pub(crate) fn is_for_any(request: &StorageRequest) -> bool {
     let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
     looks && request.session != SessionId(0)
@@ -33,7 +38,8 @@ pub(crate) fn is_for_any(request: &StorageRequest) -> bool {
 struct Refused(Cell<bool>);
 
 impl Refused {
-    /// Whether an answer says nothing but that another member may know more; it is noted which kind that is.
+    /// Whether an answer says nothing but that another member may know more; it is noted which kind
+    /// that is.
     fn is_elsewhere(&self, answer: &Result<StorageReply>) -> bool {
         let Err(Error { errno, .. }) = *answer else { return false };
         self.0.set(self.0.get() || errno == Errno::EREMCHG);
@@ -52,8 +58,9 @@ enum Outcome {
 }
 
 impl StorageChannels {
-    /// Asks good members, one after the other, until one answers; `None` when all have been asked, when the group has changed, and when one is silent while
-    /// another may tell if it is asked again.
+    /// Asks good members, one after the other, until one answers; `None` when all have been asked,
+    /// when the group has changed, and when one is silent while another may tell if it is asked
+    /// again.
     pub(crate) async fn ask_any(
         &self,
         to: ToGroup<'_>,
@@ -82,7 +89,8 @@ impl StorageChannels {
         None
     }
 
-    /// The good members in the order in which they are asked: the one that was chosen, then the primary, which knows most, then the others.
+    /// The good members in the order in which they are asked: the one that was chosen, then the
+    /// primary, which knows most, then the others.
     fn order(&self, map: &ClusterMap, group: &Group, request: &StorageRequest) -> Vec<TargetId> {
         let now_ns = rt::monotonic_ns();
         let good = group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
@@ -98,7 +106,8 @@ impl StorageChannels {
                     order.iter().copied().filter(|id| !some || !is_avoided(*id)).collect();
                 self.near_one(map, &usable, request.ino, offset)
             }
-            // What a file takes on disk differs a little between copies: who looks twice shall see the same.
+            // What a file takes on disk differs a little between copies: who looks twice shall see
+            // the same.
             _ => order.iter().copied().min_by_key(|id| is_avoided(*id)),
         };
         if let Some(at) = chosen.and_then(|chosen| order.iter().position(|id| *id == chosen)) {
@@ -181,7 +190,8 @@ impl StorageChannels {
         }
     }
 
-    /// Asks a member with a buffer of its own, which is in use as long as the answer may come, whoever waits for it.
+    /// Asks a member with a buffer of its own, which is in use as long as the answer may come,
+    /// whoever waits for it.
     async fn ask_apart(&self, request: StorageRequest, payload: &Option<IoBuf>) -> Apart {
         let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
         let under_way: UnderWay = self.loads().begin(request.target);

@@ -22,7 +22,8 @@ pub struct StorageChannels {
 /// What becomes of a request to a target whose node is known to be down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WhenOffline {
-    /// It is sent all the same, and waits as long as the transport does: the node may come back in time.
+    /// It is sent all the same, and waits as long as the transport does: the node may come back in
+    /// time.
     Try,
     /// It is refused at once, for work that can be done later.
     Refuse,
@@ -34,8 +35,9 @@ enum Ways {
     Mapped(Mapped),
 }
 
-/// Ways that follow the cluster map: target to node to channel. Nodes and targets that come later are found as soon as the map
-/// has them, and a node that moves to another address gets a new channel.
+/// Ways that follow the cluster map: target to node to channel. Nodes and targets that come later
+/// are found as soon as the map has them, and a node that moves to another address gets a new
+/// channel.
 struct Mapped {
     map: MapHandle,
     when_offline: WhenOffline,
@@ -56,7 +58,8 @@ impl StorageChannels {
         }
     }
 
-    /// The same for a process in a rack: of members that aren't on its machine it reads from those in its rack.
+    /// The same for a process in a rack: of members that aren't on its machine it reads from those
+    /// in its rack.
     #[must_use]
     pub fn in_rack(self, own_rack: Arc<OwnRack>) -> StorageChannels {
         StorageChannels { own_rack, ..self }
@@ -65,7 +68,8 @@ impl StorageChannels {
     /// Sends a request to the target that it names.
     ///
     /// # Errors
-    /// `ENXIO` for a target that isn't served by anybody, `EHOSTDOWN` for one whose node is known to be down and
+    /// `ENXIO` for a target that isn't served by anybody, `EHOSTDOWN` for one whose node is known
+    /// to be down and
     /// [`WhenOffline::Refuse`]: nothing was sent then. Else the service's and the transport's.
     pub async fn call(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         match &self.ways {
@@ -111,7 +115,8 @@ impl StorageChannels {
         }
     }
 
-    /// What becomes of requests to targets that are known to be down. Ways that don't follow a map know of none.
+    /// What becomes of requests to targets that are known to be down. Ways that don't follow a map
+    /// know of none.
     pub(crate) fn when_offline(&self) -> WhenOffline {
         match &self.ways {
             Ways::Fixed(_) => WhenOffline::Try,

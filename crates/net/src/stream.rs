@@ -33,8 +33,8 @@ pub enum Transport {
     AuthenticatedTcp,
     /// TCP with encryption, between ends that have proved who they are.
     Tls,
-    /// A Unix socket, and payloads in shared memory: nothing leaves the machine, so nothing is encrypted. The ends have proved who they are
-    /// where those of TCP have to.
+    /// A Unix socket, and payloads in shared memory: nothing leaves the machine, so nothing is
+    /// encrypted. The ends have proved who they are where those of TCP have to.
     SharedMemory,
 }
 
@@ -87,7 +87,8 @@ impl Security {
     ) -> io::Result<Stream> {
         let connected = rt::timeout(timeout, async {
             let socket = Socket::connect(Address::Abstract(way.socket.clone()), timeout).await?;
-            // Names are anybody's to take once their owner is gone, and what follows isn't encrypted.
+            // Names are anybody's to take once their owner is gone, and what follows isn't
+            // encrypted.
             if socket.peer_user()? != way.user {
                 let message = "the socket belongs to another user than the server";
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
@@ -102,7 +103,8 @@ impl Security {
         connected.await.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// As [`Security::accept`], for a connection from this machine: with the memory that its client shares.
+    /// As [`Security::accept`], for a connection from this machine: with the memory that its client
+    /// shares.
     pub(crate) async fn accept_on_host(&self, socket: Socket) -> io::Result<(Stream, Proof, SharedMemory)> {
         let (socket, proof) = match self {
             Security::Plain => (socket, Proof::NotAsked),
@@ -115,7 +117,8 @@ impl Security {
         Ok((Stream::Plain(socket, Transport::SharedMemory), proof, memory))
     }
 
-    /// Makes a stream of an accepted connection, and tells what its other end has proved. The caller bounds the time.
+    /// Makes a stream of an accepted connection, and tells what its other end has proved. The
+    /// caller bounds the time.
     pub(crate) async fn accept(&self, socket: Socket) -> io::Result<(Stream, Proof)> {
         match self {
             Security::Plain => Ok((Stream::Plain(socket, Transport::Tcp), Proof::NotAsked)),
@@ -173,7 +176,8 @@ impl Stream {
         }
     }
 
-    /// Bytes that the other end of a TCP connection has acknowledged so far, see [`Socket::acknowledged_bytes`].
+    /// Bytes that the other end of a TCP connection has acknowledged so far, see
+    /// [`Socket::acknowledged_bytes`].
     pub(crate) fn acknowledged_bytes(&self) -> Option<u64> {
         match self {
             Stream::Plain(socket, _) => socket.acknowledged_bytes(),

@@ -13,13 +13,15 @@ use std::ops::Range;
 use types::{Errno, Error, Result};
 
 const SIZE_PIXELS: (u32, u32) = (860, 440);
-/// Room beside the smallest and the largest value, as a factor on log axes and a part of the span on linear ones.
+/// Room beside the smallest and the largest value, as a factor on log axes and a part of the span
+/// on linear ones.
 const ROOM: f64 = 1.15;
 const ROOM_LINEAR: f64 = 0.06;
 /// Most ticks of an axis: with more, their labels meet.
 const TICKS: usize = 8;
 
-/// Colours that stay apart for most eyes (Okabe and Ito: "Color Universal Design", 2008), without its yellow.
+/// Colours that stay apart for most eyes (Okabe and Ito: "Color Universal Design", 2008), without
+/// its yellow.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

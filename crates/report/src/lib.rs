@@ -1,7 +1,9 @@
-//! Reports as one self-contained HTML page: text, tables, figures with log axes, several series and error bars.
+//! Reports as one self-contained HTML page: text, tables, figures with log axes, several series and
+//! error bars.
 //!
-//! A [`Page`] is built from [`Block`]s and written as a string: style and figures (SVG) are inside, there is no script, and
-//! nothing is fetched from anywhere. All text is escaped here. Knows nothing of what is reported, and does no I/O.
+//! A [`Page`] is built from [`Block`]s and written as a string: style and figures (SVG) are inside,
+//! there is no script, and nothing is fetched from anywhere. All text is escaped here. Knows
+//! nothing of what is reported, and does no I/O.
 //!
 //! ```
 //! use report::{Axis, Block, Figure, Page, Point, Scale, Series, Table};

@@ -17,16 +17,19 @@ pub const IO_ALIGNMENT: usize = 4096;
 const MAX_POOLED_BLOCK_BYTES: usize = 1 << 20;
 /// Size classes: 4 KiB, 8 KiB, ... 1 MiB.
 const CLASSES: usize = (MAX_POOLED_BLOCK_BYTES / IO_ALIGNMENT).trailing_zeros() as usize + 1;
-/// What one thread keeps for reuse; enough for a burst of large requests, small beside the page cache.
+/// What one thread keeps for reuse; enough for a burst of large requests, small beside the page
+/// cache.
 const MAX_POOLED_BYTES_PER_THREAD: usize = 16 << 20;
 
 /// A handle to a piece of memory for I/O. Clones and slices share the memory and are cheap.
 ///
-/// The memory is either 4 KiB-aligned heap memory, reused within a thread, or memory that somebody else maps for as long as the
-/// process lives (the payload buffers of the kernel's file protocol). Contents of a new buffer are unspecified.
+/// The memory is either 4 KiB-aligned heap memory, reused within a thread, or memory that somebody
+/// else maps for as long as the process lives (the payload buffers of the kernel's file protocol).
+/// Contents of a new buffer are unspecified.
 ///
-/// Nothing here synchronises: whoever passes a buffer on stops touching it until it comes back. One writer at a time, and no
-/// reader beside it, is the protocol between the layers, as it is with the kernel itself.
+/// Nothing here synchronises: whoever passes a buffer on stops touching it until it comes back. One
+/// writer at a time, and no reader beside it, is the protocol between the layers, as it is with the
+/// kernel itself.
 #[derive(Clone)]
 pub struct IoBuf {
     /// Keeps heap memory alive; `None` for memory that is never freed.
@@ -35,9 +38,11 @@ pub struct IoBuf {
     len: usize,
 }
 
-// SAFETY: the memory outlives the handle wherever it is, since the owner is counted atomically or the memory is never freed.
+// SAFETY: the memory outlives the handle wherever it is, since the owner is counted atomically or
+// the memory is never freed.
 unsafe impl Send for IoBuf {}
-// SAFETY: the handle's own fields never change; access to the memory follows the one-writer protocol of the type's documentation.
+// SAFETY: the handle's own fields never change; access to the memory follows the one-writer
+// protocol of the type's documentation.
 unsafe impl Sync for IoBuf {}
 
 impl IoBuf {
@@ -58,7 +63,8 @@ impl IoBuf {
     /// A handle to memory that this type doesn't own.
     ///
     /// # Safety
-    /// `ptr..ptr + len` must be readable and writable for as long as the process lives, and `ptr` must not be null.
+    /// `ptr..ptr + len` must be readable and writable for as long as the process lives, and `ptr`
+    /// must not be null.
     pub unsafe fn from_raw(ptr: *mut u8, len: usize) -> IoBuf {
         let ptr = NonNull::new(ptr).expect("the caller vouches for the pointer");
         IoBuf { owner: None, ptr, len }
@@ -79,18 +85,20 @@ impl IoBuf {
         (self.ptr.as_ptr() as usize).is_multiple_of(IO_ALIGNMENT) && self.len.is_multiple_of(IO_ALIGNMENT)
     }
 
-    /// Whether checksums can be noted: this is a handle to all of a buffer that this type owns, and to whole blocks.
+    /// Whether checksums can be noted: this is a handle to all of a buffer that this type owns, and
+    /// to whole blocks.
     pub fn keeps_sums(&self) -> bool {
         self.whole_block(self.len / BLOCK_SIZE).is_some()
     }
 
-    /// Notes the CRC32C of each block ([`types::sums_of_blocks`]) for who wants them later, where [`IoBuf::keeps_sums`]. They are forgotten when the memory is
-    /// changed by way of any handle.
+    /// Notes the CRC32C of each block ([`types::sums_of_blocks`]) for who wants them later, where
+    /// [`IoBuf::keeps_sums`]. They are forgotten when the memory is changed by way of any handle.
     pub fn note_sums(&self, sums: Vec<u32>) {
         self.note(sums, Origin::Content);
     }
 
-    /// Notes the CRC32C of each block as it should be: nobody has compared them with the blocks. Where [`IoBuf::leaves_checking`].
+    /// Notes the CRC32C of each block as it should be: nobody has compared them with the blocks.
+    /// Where [`IoBuf::leaves_checking`].
     pub fn note_stored_sums(&self, sums: Vec<u32>) {
         self.note(sums, Origin::Stored);
     }
@@ -119,14 +127,16 @@ impl IoBuf {
         is_of_this.then(|| make(&sums.blocks))
     }
 
-    /// Whoever fills this with stored data may leave it to the one whom it is for to compare it with its checksums.
+    /// Whoever fills this with stored data may leave it to the one whom it is for to compare it
+    /// with its checksums.
     pub fn leave_checking(&self) {
         if let Some(block) = self.owner.as_ref().filter(|_| self.keeps_sums()) {
             block.leaves_checking.store(true, Ordering::Release);
         }
     }
 
-    /// Whether that is so: then it is enough to say which checksums it should have ([`IoBuf::note_stored_sums`]).
+    /// Whether that is so: then it is enough to say which checksums it should have
+    /// ([`IoBuf::note_stored_sums`]).
     pub fn leaves_checking(&self) -> bool {
         self.owner.as_ref().is_some_and(|block| block.leaves_checking.load(Ordering::Acquire))
             && self.keeps_sums()
@@ -157,25 +167,28 @@ impl IoBuf {
 
     /// The bytes. The caller makes sure that nobody writes meanwhile, the kernel included.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: ptr and len describe initialised memory (zeroed when first allocated) that lives as long as `self`; that nobody
-        // writes meanwhile is the type's protocol.
+        // SAFETY: ptr and len describe initialised memory (zeroed when first allocated) that lives
+        // as long as `self`; that nobody writes meanwhile is the type's protocol.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
-    /// The bytes for changing them, if no other handle to the memory exists: no clone, no slice, no operation under way. `None` for memory
-    /// that this type doesn't own.
+    /// The bytes for changing them, if no other handle to the memory exists: no clone, no slice, no
+    /// operation under way. `None` for memory that this type doesn't own.
     pub fn exclusive(&mut self) -> Option<&mut [u8]> {
         Arc::get_mut(self.owner.as_mut()?)?;
         self.forget_sums();
-        // SAFETY: the only handle is borrowed for as long as the result lives; ptr and len describe initialised memory of its block.
+        // SAFETY: the only handle is borrowed for as long as the result lives; ptr and len describe
+        // initialised memory of its block.
         Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
     }
 
-    /// Copies `data` to offset `at`. Panics when it doesn't fit. `data` may be a part of the same memory.
+    /// Copies `data` to offset `at`. Panics when it doesn't fit. `data` may be a part of the same
+    /// memory.
     pub fn copy_from(&self, at: usize, data: &[u8]) {
         self.check(&(at..at.saturating_add(data.len())));
         self.forget_sums();
-        // SAFETY: the destination was checked; `copy` allows overlap; one writer at a time is the type's protocol.
+        // SAFETY: the destination was checked; `copy` allows overlap; one writer at a time is the
+        // type's protocol.
         unsafe { std::ptr::copy(data.as_ptr(), self.ptr.as_ptr().add(at), data.len()) }
     }
 

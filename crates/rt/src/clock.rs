@@ -17,8 +17,9 @@ pub fn now() -> Timestamp {
     }
 }
 
-/// Nanoseconds of a clock that never goes back; its zero is arbitrary. It goes on while the machine sleeps: whoever has slept is to know that others haven't,
-/// and takes it like having been stopped for so long.
+/// Nanoseconds of a clock that never goes back; its zero is arbitrary. It goes on while the machine
+/// sleeps: whoever has slept is to know that others haven't, and takes it like having been stopped
+/// for so long.
 pub fn monotonic_ns() -> u64 {
     context::with_sim(|world| world.monotonic_ns()).unwrap_or_else(kernel_clock_ns)
 }
@@ -85,7 +86,8 @@ pub fn draw_hash_keys() {
     types::set_hash_keys([seed(), seed()]);
 }
 
-/// One step of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+/// One step of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
+/// 2014).
 pub(crate) fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -98,7 +100,8 @@ fn seed() -> u64 {
     let mut bytes = [0u8; 8];
     match fill_from_kernel(&mut bytes) {
         Ok(()) => u64::from_ne_bytes(bytes),
-        // Only kernels without getrandom come here; the clock and the stack's address still differ between threads.
+        // Only kernels without getrandom come here; the clock and the stack's address still differ
+        // between threads.
         Err(_) => monotonic_ns() ^ (&raw const bytes as u64).rotate_left(32),
     }
 }

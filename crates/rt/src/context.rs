@@ -52,7 +52,8 @@ fn outside() -> io::Error {
     io::Error::other("this thread runs no core; hint: use rt::block_on or rt::start_core")
 }
 
-/// Makes `runtime` this thread's until the guard is dropped; an error if the thread has one already.
+/// Makes `runtime` this thread's until the guard is dropped; an error if the thread has one
+/// already.
 pub(crate) fn enter(runtime: Runtime) -> io::Result<Entered> {
     CURRENT.with(|current| {
         let mut current = current.borrow_mut();

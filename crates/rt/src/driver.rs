@@ -14,13 +14,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Submission entries; a full queue is submitted early, so this bounds a batch, not the operations in flight.
+/// Submission entries; a full queue is submitted early, so this bounds a batch, not the operations
+/// in flight.
 const SUBMISSION_ENTRIES: u32 = 256;
 /// Completion entries; the kernel keeps what doesn't fit and hands it over later.
 const COMPLETION_ENTRIES: u32 = 4 * SUBMISSION_ENTRIES;
 /// Operations in flight on one core; beyond it new ones fail with `EAGAIN`.
 const MAX_OPERATIONS: usize = 1 << 16;
-/// How long a core that ends waits for operations that refuse to be cancelled before it leaks their buffers.
+/// How long a core that ends waits for operations that refuse to be cancelled before it leaks their
+/// buffers.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The completion of the read on the core's eventfd.
@@ -30,7 +32,8 @@ const CANCEL_TOKEN: u64 = u64::MAX - 1;
 
 type Ring = IoUring<Entry128, cqueue::Entry>;
 
-/// What the kernel uses during an operation, kept alive until its completion even if nobody waits any more.
+/// What the kernel uses during an operation, kept alive until its completion even if nobody waits
+/// any more.
 #[derive(Default)]
 #[expect(dead_code, reason = "the fields are there to be dropped late, not to be read")]
 pub(crate) struct Keep {
@@ -38,7 +41,8 @@ pub(crate) struct Keep {
     pub(crate) buf: Option<IoBuf>,
     /// Paths.
     pub(crate) paths: [Option<CString>; 2],
-    /// The descriptor: an entry that is queued but not yet submitted names it by number, and a number can be reused.
+    /// The descriptor: an entry that is queued but not yet submitted names it by number, and a
+    /// number can be reused.
     pub(crate) fd: Option<Arc<OwnedFd>>,
     /// Addresses, and vectors of buffers.
     pub(crate) other: Option<Box<dyn Any>>,
@@ -62,7 +66,8 @@ pub(crate) enum OnDrop {
     Cancel,
     /// It is cancelled, and the descriptor that it may have given before is closed.
     CancelAndClose,
-    /// It stays; it ends when the other side (the kernel's file protocol) goes away, and touches only lasting memory.
+    /// It stays; it ends when the other side (the kernel's file protocol) goes away, and touches
+    /// only lasting memory.
     Abandon,
 }
 
@@ -130,7 +135,8 @@ impl Driver {
     /// Queues an operation. It is submitted with the next batch.
     ///
     /// # Safety
-    /// Everything that `entry` points to is owned by `keep` or lives until the completion by other means.
+    /// Everything that `entry` points to is owned by `keep` or lives until the completion by other
+    /// means.
     pub(crate) unsafe fn start(
         &mut self,
         mut entry: Entry128,
@@ -203,7 +209,8 @@ impl Driver {
         unsafe { self.push(entry.into()) };
     }
 
-    /// Submits what is queued and reaps without waiting; costs a system call only if there is something to do.
+    /// Submits what is queued and reaps without waiting; costs a system call only if there is
+    /// something to do.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         self.refill();
         let needs_kernel = {
@@ -229,8 +236,8 @@ impl Driver {
         }
     }
 
-    /// Takes completions off the ring; their wakers go to `woken`, to be woken when the driver is no longer borrowed.
-    /// What the operations kept alive goes to `kept`, for the same reason.
+    /// Takes completions off the ring; their wakers go to `woken`, to be woken when the driver is
+    /// no longer borrowed. What the operations kept alive goes to `kept`, for the same reason.
     pub(crate) fn reap(&mut self, woken: &mut Vec<Waker>, kept: &mut Vec<Keep>) {
         loop {
             let Some(completion) = self.ring.completion().next() else { return };
@@ -282,7 +289,8 @@ impl Driver {
 
     fn release(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        // The top bit stays clear, so that no operation's token looks like one of the reserved ones.
+        // The top bit stays clear, so that no operation's token looks like one of the reserved
+        // ones.
         slot.generation = (slot.generation + 1) & (u32::MAX >> 1);
         slot.state = State::Free { next: self.free };
         self.free = index;
@@ -300,7 +308,8 @@ impl Driver {
         }
     }
 
-    /// Moves the backlog to the submission queue, submitting when that is full. What the kernel doesn't take now stays.
+    /// Moves the backlog to the submission queue, submitting when that is full. What the kernel
+    /// doesn't take now stays.
     fn refill(&mut self) {
         while let Some(entry) = self.backlog.front() {
             // SAFETY: whoever queued the entry vouched for what it points to.
@@ -312,8 +321,8 @@ impl Driver {
         }
     }
 
-    /// Cancels what is in flight and waits for it, since the kernel may still write to the buffers. What doesn't end in time
-    /// (a dead disk) keeps its memory for ever.
+    /// Cancels what is in flight and waits for it, since the kernel may still write to the buffers.
+    /// What doesn't end in time (a dead disk) keeps its memory for ever.
     pub(crate) fn drain(mut self) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
@@ -348,7 +357,8 @@ impl Driver {
     }
 }
 
-/// The ring with the flags that suit one submitting thread, or a plain one where the kernel lacks them.
+/// The ring with the flags that suit one submitting thread, or a plain one where the kernel lacks
+/// them.
 fn set_up_ring() -> io::Result<Ring> {
     let tuned = Ring::builder()
         .setup_single_issuer()
@@ -360,7 +370,8 @@ fn set_up_ring() -> io::Result<Ring> {
     let ring =
         tuned.or_else(|_| Ring::builder().setup_cqsize(COMPLETION_ENTRIES).build(SUBMISSION_ENTRIES))?;
     if let Some(cpus) = crate::numa::workers() {
-        // What blocks in a ring is done by threads of the kernel, which don't stay where the ring's thread does. Elsewhere they are slower.
+        // What blocks in a ring is done by threads of the kernel, which don't stay where the ring's
+        // thread does. Elsewhere they are slower.
         let _ = ring.submitter().register_iowq_aff(&crate::thread::cpu_set(cpus));
     }
     Ok(ring)
@@ -369,7 +380,8 @@ fn set_up_ring() -> io::Result<Ring> {
 /// Disposes of a result that nobody takes.
 fn discard(result: i32, on_drop: OnDrop) {
     if matches!(on_drop, OnDrop::Close | OnDrop::CancelAndClose) && result >= 0 {
-        // SAFETY: the operation has opened the descriptor, and its future, the only one to learn of it, is gone.
+        // SAFETY: the operation has opened the descriptor, and its future, the only one to learn of
+        // it, is gone.
         drop(unsafe { OwnedFd::from_raw_fd(result) });
     }
 }

@@ -30,9 +30,11 @@ struct TaskSlot {
     future: Option<LocalTask>,
 }
 
-/// The runtime of one thread. Everything in it is touched by that thread alone, but for [`CoreShared`].
+/// The runtime of one thread. Everything in it is touched by that thread alone, but for
+/// [`CoreShared`].
 ///
-/// Borrows are short: no future, waker or destructor of somebody else runs while a cell is borrowed.
+/// Borrows are short: no future, waker or destructor of somebody else runs while a cell is
+/// borrowed.
 pub(crate) struct Core {
     shared: Arc<CoreShared>,
     tasks: RefCell<Vec<Option<TaskSlot>>>,
@@ -227,7 +229,8 @@ impl Drop for ShutDown<'_> {
     }
 }
 
-/// Makes this thread a core, runs `future` to its end and returns its output; other tasks end with it.
+/// Makes this thread a core, runs `future` to its end and returns its output; other tasks end with
+/// it.
 ///
 /// An error if the kernel has no io_uring or the thread already runs a core.
 pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Result<T> {

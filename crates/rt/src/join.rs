@@ -26,7 +26,8 @@ pub async fn yield_now() {
     .await
 }
 
-/// Runs futures concurrently within the calling task; their outputs come in the order of the futures.
+/// Runs futures concurrently within the calling task; their outputs come in the order of the
+/// futures.
 ///
 /// Meant for a handful (the targets of one request): every wake polls all that are unfinished.
 pub async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Values by their type. Types are few and fixed by the program.
 pub(crate) type Locals = BTreeMap<TypeId, Rc<dyn Any>>;
 
-/// This core's value of type `T`, made when it is first asked for and dropped when the core ends. On a simulated host it is the
-/// host's, and dies with its process. Panics outside of a runtime.
+/// This core's value of type `T`, made when it is first asked for and dropped when the core ends.
+/// On a simulated host it is the host's, and dies with its process. Panics outside of a runtime.
 ///
 /// A plain `thread_local!` would be shared by all hosts of a simulation.
 pub fn local<T: Default + 'static>() -> Rc<T> {
@@ -25,9 +25,11 @@ pub fn local<T: Default + 'static>() -> Rc<T> {
     made
 }
 
-/// The process's value of type `T`, made when it is first asked for. On a simulated host it is the host's, and dies with its process.
+/// The process's value of type `T`, made when it is first asked for. On a simulated host it is the
+/// host's, and dies with its process.
 ///
-/// A plain `static` would be shared by all hosts of a simulation, and by simulations that run beside each other.
+/// A plain `static` would be shared by all hosts of a simulation, and by simulations that run
+/// beside each other.
 pub fn process_wide<T: Default + Send + Sync + 'static>() -> Arc<T> {
     static VALUES: Mutex<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>> = Mutex::new(BTreeMap::new());
     if context::with_sim(|_| ()).is_some() {
@@ -36,7 +38,8 @@ pub fn process_wide<T: Default + Send + Sync + 'static>() -> Arc<T> {
     if let Some(known) = VALUES.lock().get(&TypeId::of::<T>()).cloned() {
         return known.downcast().expect("values are kept by their type");
     }
-    // Made outside of the lock: it may ask for values itself. Another thread may be faster; then this one isn't used.
+    // Made outside of the lock: it may ask for values itself. Another thread may be faster; then
+    // this one isn't used.
     let made: Arc<dyn Any + Send + Sync> = Arc::new(T::default());
     let kept = VALUES.lock().entry(TypeId::of::<T>()).or_insert(made).clone();
     kept.downcast().expect("values are kept by their type")

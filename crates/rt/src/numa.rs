@@ -65,8 +65,9 @@ impl NumaZone {
         &self.cpus
     }
 
-    /// Keeps this process on the CPUs of the zone, and lets it take memory of the zone first. When that is used up it takes memory of other
-    /// zones, which is slower and better than an end. To be called before there is another thread: those that are there stay as they are.
+    /// Keeps this process on the CPUs of the zone, and lets it take memory of the zone first. When
+    /// that is used up it takes memory of other zones, which is slower and better than an end. To
+    /// be called before there is another thread: those that are there stay as they are.
     ///
     /// # Errors
     /// The kernel's: `InvalidInput` when this process may use none of the CPUs (`cpuset`).

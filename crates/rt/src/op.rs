@@ -21,7 +21,8 @@ impl Op {
     /// Queues an operation on this thread's ring.
     ///
     /// # Safety
-    /// Everything that `entry` points to is owned by `keep` or lives until the completion by other means.
+    /// Everything that `entry` points to is owned by `keep` or lives until the completion by other
+    /// means.
     pub(crate) unsafe fn start(entry: Entry128, keep: Keep, on_drop: OnDrop) -> io::Result<Op> {
         let core = context::require_core()?;
         // SAFETY: passed on to the caller.

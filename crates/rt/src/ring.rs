@@ -7,14 +7,15 @@ use io_uring::{opcode, types::Fd};
 use std::io;
 use std::os::fd::RawFd;
 
-/// Sends a driver command (`IORING_OP_URING_CMD`) with 80 bytes of payload and gives the driver's result, negative for an
-/// error number. `addr` and `len` are what the entry's fields of these names say.
+/// Sends a driver command (`IORING_OP_URING_CMD`) with 80 bytes of payload and gives the driver's
+/// result, negative for an error number. `addr` and `len` are what the entry's fields of these
+/// names say.
 ///
 /// The command isn't cancelled when the future is dropped.
 ///
 /// # Safety
-/// `fd` stays open until the command is submitted, and everything that `cmd` and `addr` refer to lives until the completion,
-/// also when the future is dropped.
+/// `fd` stays open until the command is submitted, and everything that `cmd` and `addr` refer to
+/// lives until the completion, also when the future is dropped.
 pub async unsafe fn uring_cmd(fd: RawFd, cmd_op: u32, cmd: [u8; 80], addr: u64, len: u32) -> i32 {
     let mut entry = opcode::UringCmd80::new(Fd(fd), cmd_op).cmd(cmd).build();
     set_addr_and_len(&mut entry, addr, len);
@@ -30,7 +31,8 @@ fn set_addr_and_len(entry: &mut Entry128, addr: u64, len: u32) {
     const ADDR_OFFSET: usize = 16;
     const LEN_OFFSET: usize = 24;
     let bytes = (entry as *mut Entry128).cast::<u8>();
-    // SAFETY: an Entry128 is the 128 bytes of struct io_uring_sqe (repr(C)), in which `addr` is at 16 and `len` at 24.
+    // SAFETY: an Entry128 is the 128 bytes of struct io_uring_sqe (repr(C)), in which `addr` is at
+    // 16 and `len` at 24.
     unsafe {
         bytes.add(ADDR_OFFSET).cast::<u64>().write_unaligned(addr);
         bytes.add(LEN_OFFSET).cast::<u32>().write_unaligned(len);

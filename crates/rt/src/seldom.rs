@@ -22,7 +22,8 @@ impl Seldom {
         Seldom { quiet_time, state: Mutex::new(State { last_ns: None, suppressed: 0 }) }
     }
 
-    /// `None` while quiet; else how many were kept quiet since the last. `now_ns`: of [`crate::monotonic_ns`].
+    /// `None` while quiet; else how many were kept quiet since the last. `now_ns`: of
+    /// [`crate::monotonic_ns`].
     pub fn admit(&self, now_ns: u64) -> Option<u64> {
         let mut state = self.state.lock();
         let is_quiet =

@@ -5,27 +5,33 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// What nobody may do to the memory any more: cut it off under the other process, make it larger, or allow that again.
+/// What nobody may do to the memory any more: cut it off under the other process, make it larger,
+/// or allow that again.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Memory that another process of this machine has mapped, too, and may change at any time. So nothing here gives out a reference to it:
-/// bytes are copied in and out, and what they mean is to be decided on the copy.
+/// Memory that another process of this machine has mapped, too, and may change at any time. So
+/// nothing here gives out a reference to it: bytes are copied in and out, and what they mean is to
+/// be decided on the copy.
 #[derive(Debug)]
 pub struct SharedMemory {
     ptr: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is this value's own until it is dropped, and is only reached by copies of ranges that were checked.
+// SAFETY: the mapping is this value's own until it is dropped, and is only reached by copies of
+// ranges that were checked.
 unsafe impl Send for SharedMemory {}
-// SAFETY: as above. Copies that overlap in time mix bytes, which the other process could do as well.
+// SAFETY: as above. Copies that overlap in time mix bytes, which the other process could do as
+// well.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Makes memory of `len` bytes, and the descriptor by which another process maps it. It takes room only where it is used.
+    /// Makes memory of `len` bytes, and the descriptor by which another process maps it. It takes
+    /// room only where it is used.
     pub fn create(len: usize) -> io::Result<(SharedMemory, OwnedFd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name ends with a zero; a non-negative result is a descriptor that nobody else owns.
+        // SAFETY: the name ends with a zero; a non-negative result is a descriptor that nobody else
+        // owns.
         let fd = unsafe {
             let fd = check(libc::memfd_create(c"weft".as_ptr(), flags))?;
             OwnedFd::from_raw_fd(fd)
@@ -39,8 +45,9 @@ impl SharedMemory {
         Ok((map(fd.as_fd(), len)?, fd))
     }
 
-    /// Maps what another process has made. Refused is what could hurt this one: memory that may be cut off while it is used (an access would
-    /// end the process), memory that may be missing when it is touched (huge pages), and more than `most` bytes.
+    /// Maps what another process has made. Refused is what could hurt this one: memory that may be
+    /// cut off while it is used (an access would end the process), memory that may be missing when
+    /// it is touched (huge pages), and more than `most` bytes.
     pub fn open(fd: OwnedFd, most: usize) -> io::Result<SharedMemory> {
         // SAFETY: plain system calls on an open descriptor.
         let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
@@ -82,10 +89,12 @@ impl SharedMemory {
         at.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Copies `data` to `at`. Panics when it isn't inside: a peer's numbers are to be checked before ([`SharedMemory::holds`]).
+    /// Copies `data` to `at`. Panics when it isn't inside: a peer's numbers are to be checked
+    /// before ([`SharedMemory::holds`]).
     pub fn copy_in(&self, at: usize, data: &IoBuf) {
         assert!(self.holds(at, data.len()), "{at} and {} are not inside of {} bytes", data.len(), self.len);
-        // SAFETY: the range was checked; the buffer is this process's own and isn't part of the mapping.
+        // SAFETY: the range was checked; the buffer is this process's own and isn't part of the
+        // mapping.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.ptr.as_ptr().add(at), data.len()) }
     }
 
@@ -93,7 +102,8 @@ impl SharedMemory {
     pub fn copy_out(&self, at: usize, into: &IoBuf) {
         assert!(self.holds(at, into.len()), "{at} and {} are not inside of {} bytes", into.len(), self.len);
         into.forget_sums();
-        // SAFETY: as above. If the other process writes meanwhile, the copy has some of both, and is a copy all the same.
+        // SAFETY: as above. If the other process writes meanwhile, the copy has some of both, and
+        // is a copy all the same.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(at), into.as_ptr(), into.len()) }
     }
 }
@@ -186,8 +196,7 @@ mod tests {
         assert!(refusal(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()).contains("no memory"));
         // What can't be written can't be answered into.
         assert!(SharedMemory::open(memory(SEALS | libc::F_SEAL_WRITE, PAGE, 0), PAGE).is_err());
-        // Huge pages may be missing when they are touched.
-        // SAFETY: as in `create`.
+        // Huge pages may be missing when they are touched. SAFETY: as in `create`.
         let huge = unsafe {
             libc::memfd_create(
                 c"huge".as_ptr(),

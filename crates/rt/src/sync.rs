@@ -6,7 +6,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// A first-in-first-out reader/writer lock. A reader waits behind a writer that came before it, so nobody starves.
+/// A first-in-first-out reader/writer lock. A reader waits behind a writer that came before it, so
+/// nobody starves.
 ///
 /// It guards no data: it orders operations on something else. Waiting tasks bound its queue.
 #[derive(Default, Debug)]
@@ -109,7 +110,8 @@ impl RwLock {
     }
 }
 
-/// Waits for a lock; dropped while waiting, it leaves the queue and passes on what it may have been granted.
+/// Waits for a lock; dropped while waiting, it leaves the queue and passes on what it may have been
+/// granted.
 struct Acquire<'a> {
     lock: &'a RwLock,
     access: Access,
@@ -156,7 +158,8 @@ impl Drop for Acquire<'_> {
             } else {
                 state.queue.retain(|waiter| waiter.id != id);
             }
-            // A writer that leaves the queue may have been all that the readers behind it waited for.
+            // A writer that leaves the queue may have been all that the readers behind it waited
+            // for.
             state.grant()
         };
         woken.into_iter().for_each(Waker::wake);

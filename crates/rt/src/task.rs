@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
-/// What other threads know of a task: on which core and in which slot it lives. One allocation a task; wakers share it.
+/// What other threads know of a task: on which core and in which slot it lives. One allocation a
+/// task; wakers share it.
 pub(crate) struct TaskHeader {
     pub(crate) core: Arc<CoreShared>,
     pub(crate) index: usize,

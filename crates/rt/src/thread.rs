@@ -15,14 +15,15 @@ pub struct CoreConfig {
     pub name: String,
     /// The CPU that the thread stays on.
     pub cpu: Option<usize>,
-    /// Schedule as a batch thread: it doesn't preempt the application that it serves, which saves context switches.
+    /// Schedule as a batch thread: it doesn't preempt the application that it serves, which saves
+    /// context switches.
     pub batch: bool,
 }
 
 /// Starts a thread with its own runtime that ends when `main`'s future ends.
 ///
-/// Fails if the thread can't be started. That the kernel refuses the CPU or the scheduling class is no failure: both only
-/// make things faster.
+/// Fails if the thread can't be started. That the kernel refuses the CPU or the scheduling class is
+/// no failure: both only make things faster.
 pub fn start_core<F: Future<Output = ()> + 'static>(
     config: CoreConfig,
     main: impl FnOnce() -> F + Send + 'static,
@@ -62,8 +63,8 @@ impl CoreGroup {
         Ok(())
     }
 
-    /// Blocks until all cores have ended; tells how many of them panicked. Simulated ones, which end with their host, aren't waited
-    /// for.
+    /// Blocks until all cores have ended; tells how many of them panicked. Simulated ones, which
+    /// end with their host, aren't waited for.
     pub fn join(&self) -> usize {
         let threads = std::mem::take(&mut *self.threads.lock());
         threads.into_iter().filter_map(|thread| thread.join().err()).count()

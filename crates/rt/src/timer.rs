@@ -10,8 +10,8 @@ use std::time::Duration;
 /// A deadline in nanoseconds of the monotonic clock, and a number that makes it unique.
 pub(crate) type TimerKey = (u64, u64);
 
-/// Sleeping futures in order of their deadlines. Ordered map rather than heap, since most timers guard something that ends
-/// earlier and are removed before they are due.
+/// Sleeping futures in order of their deadlines. Ordered map rather than heap, since most timers
+/// guard something that ends earlier and are removed before they are due.
 #[derive(Default)]
 pub(crate) struct Timers {
     waiting: BTreeMap<TimerKey, Waker>,
@@ -56,7 +56,8 @@ pub fn sleep(duration: Duration) -> impl Future<Output = ()> {
     Sleep { deadline_ns: crate::monotonic_ns().saturating_add(nanos), armed: None }
 }
 
-/// Gives a future's output, or `None` (and drops it) if it hasn't come within `limit`. Panics outside of a runtime.
+/// Gives a future's output, or `None` (and drops it) if it hasn't come within `limit`. Panics
+/// outside of a runtime.
 pub async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut sleep = pin!(sleep(limit));

@@ -14,12 +14,14 @@ const WINDOW: u32 = 2;
 pub(crate) struct Hop {
     pub(crate) station: usize,
     pub(crate) seconds: f64,
-    /// This and the next are the two ends of a connection: bytes go on while they come, and take turns with those of other connections. What has the same ends and the
-    /// same number here uses the same connection, one after the other.
+    /// This and the next are the two ends of a connection: bytes go on while they come, and take
+    /// turns with those of other connections. What has the same ends and the same number here uses
+    /// the same connection, one after the other.
     pub(crate) line: Option<u32>,
 }
 
-/// A way over stations, one after the other, and then several ways at the same time, which may be none.
+/// A way over stations, one after the other, and then several ways at the same time, which may be
+/// none.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Way {
     pub(crate) hops: Vec<Hop>,
@@ -78,7 +80,8 @@ pub(crate) struct Engine {
     now: f64,
     free_at: Vec<f64>,
     busy: Vec<f64>,
-    /// By time, then in the order in which they were noted. Times are never negative, so that their bits have their order.
+    /// By time, then in the order in which they were noted. Times are never negative, so that their
+    /// bits have their order.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     noted: u64,
     tokens: Slab<Token>,
@@ -98,12 +101,14 @@ impl Engine {
         self.now
     }
 
-    /// How long each station has worked, or will have when it is done with what has reached it, seconds.
+    /// How long each station has worked, or will have when it is done with what has reached it,
+    /// seconds.
     pub(crate) fn busy(&self) -> &[f64] {
         &self.busy
     }
 
-    /// Sends a request off, now or at a time to come; its owner is told when the last of its ways has ended.
+    /// Sends a request off, now or at a time to come; its owner is told when the last of its ways
+    /// has ended.
     pub(crate) fn begin(&mut self, at: f64, owner: usize, ways: Vec<Way>) {
         assert!(!ways.is_empty(), "a request goes somewhere");
         let id = self.requests.put(Running { owner, left: 0 });
@@ -227,7 +232,8 @@ impl Engine {
     fn leaves(&mut self, id: usize) {
         let (from, to) = self.ends(id);
         let begin = self.stay(from.station, from.seconds);
-        // The other end isn't kept waiting for bytes: it has the last one when it is done with all others.
+        // The other end isn't kept waiting for bytes: it has the last one when it is done with all
+        // others.
         let comes = begin.max(begin + from.seconds - to.seconds);
         self.note(comes, Event::Comes(id));
     }

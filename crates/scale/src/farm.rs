@@ -73,7 +73,8 @@ pub struct Farm {
 }
 
 impl Farm {
-    /// Makes the groups, also where a map doesn't hold as many as there have to be ([`layout::MAX_MIRRORED`]).
+    /// Makes the groups, also where a map doesn't hold as many as there have to be
+    /// ([`layout::MAX_MIRRORED`]).
     ///
     /// Errors: there are no servers, too many targets, or too few for the scheme.
     pub fn new(hardware: Hardware) -> Result<Farm, Refusal> {
@@ -116,7 +117,8 @@ impl Farm {
             false => layout::single_groups(&map),
             true => {
                 let (scheme, first) = (hardware.scheme, GroupId(layout::FIRST_MIRRORED));
-                // Beyond what a map holds as few as there may be: each target is in one, as in the largest cluster that a map describes.
+                // Beyond what a map holds as few as there may be: each target is in one, as in the
+                // largest cluster that a map describes.
                 let few = targets as usize / scheme.members() + scheme.members();
                 let made = layout::mirrored_groups(&map, POOL, scheme, first).or_else(|why| match why {
                     layout::Shortage::Groups => {
@@ -139,7 +141,8 @@ impl Farm {
         self.hardware.servers as usize
     }
 
-    /// Stations: targets, then of each server its link outwards, inwards, and its cores, then of each client outwards and inwards.
+    /// Stations: targets, then of each server its link outwards, inwards, and its cores, then of
+    /// each client outwards and inwards.
     pub(crate) fn stations(&self, clients: usize) -> usize {
         self.map.targets.len() + 3 * self.servers() + 2 * clients
     }
@@ -202,7 +205,8 @@ impl Farm {
         way
     }
 
-    /// The same cluster without a server: its targets are offline, their groups go on without them, or can't be used.
+    /// The same cluster without a server: its targets are offline, their groups go on without them,
+    /// or can't be used.
     pub fn without(&self, server: u32) -> Farm {
         let mut farm = self.clone();
         let gone = |target: TargetId| farm.server(target) == server as usize;

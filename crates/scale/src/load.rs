@@ -20,8 +20,9 @@ pub struct Load {
     pub clients: u32,
     /// Programs of each, with a file and one request under way each.
     pub programs: u32,
-    /// Connections of a client to each server, and of a server to each other one: programs take them by turns, and what goes over one goes in order. Clients
-    /// and servers have one for each core that asks.
+    /// Connections of a client to each server, and of a server to each other one: programs take
+    /// them by turns, and what goes over one goes in order. Clients and servers have one for each
+    /// core that asks.
     pub connections: u32,
     /// Bytes of a request.
     pub record_bytes: u64,

@@ -6,7 +6,8 @@ use crate::load::{Load, Programs};
 use std::collections::BTreeMap;
 use types::{GroupId, MemberState, TargetId};
 
-/// Requests of programs beside a rebuild, of which there are millions in a second of a large cluster: after so many what is left to copy is taken to go on at the same rate.
+/// Requests of programs beside a rebuild, of which there are millions in a second of a large
+/// cluster: after so many what is left to copy is taken to go on at the same rate.
 const MOST_REQUESTS: u64 = 2_000_000;
 
 /// What is copied, and how.
@@ -98,7 +99,8 @@ pub fn rebuild(farm: &Farm, how: Rebuild, load: Option<Load>) -> Result<Rebuilt,
     })
 }
 
-/// Gives each lost member its successor, one after the other as management does; those without one are counted.
+/// Gives each lost member its successor, one after the other as management does; those without one
+/// are counted.
 fn replace(farm: &mut Farm) -> (Vec<(GroupId, TargetId)>, usize) {
     let lost: Vec<(usize, TargetId)> = farm
         .map

@@ -98,7 +98,8 @@ fn files_that_have_lost_a_copy_are_written_to_the_other_one() {
     let farm = Farm::new(slow).unwrap();
     let (whole, degraded) =
         (run(&farm, load(12, true)).unwrap(), run(&farm.without(0), load(12, true)).unwrap());
-    // Three links for two copies, then two links for one copy and two thirds of the other: not as if all had two copies on two servers.
+    // Three links for two copies, then two links for one copy and two thirds of the other: not as
+    // if all had two copies on two servers.
     assert!(degraded.bytes_per_s > 1.1 * GB, "{whole:?} {degraded:?}");
 }
 
@@ -152,7 +153,8 @@ fn what_cannot_be_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// No queue lets more through than the scarcest resource, no station works more than all the time, and the same call gives the same.
+    /// No queue lets more through than the scarcest resource, no station works more than all the
+    /// time, and the same call gives the same.
     #[test]
     fn nothing_is_faster_than_its_parts(
         (servers, targets, clients) in (2u32..9, 1u32..4, 1u32..12),

@@ -11,7 +11,8 @@ const DEPTH: usize = 3;
 /// Largest file: several chunks on several targets at the smallest chunk size.
 pub const MAX_FILE: u64 = 400 * 1024;
 
-/// A stream of random numbers (SplitMix64, Steele et al. 2014), independent of the simulated machine's.
+/// A stream of random numbers (SplitMix64, Steele et al. 2014), independent of the simulated
+/// machine's.
 pub struct Dice(pub u64);
 
 impl Dice {

@@ -20,7 +20,8 @@ use types::{Result, SessionId};
 const SHOWN_OPERATIONS: usize = 20;
 /// Findings of a file system check that a violation shows.
 const SHOWN_FINDINGS: usize = 5;
-/// Scheduler steps that an operation takes, roughly: interruptions are spread over as many per operation.
+/// Scheduler steps that an operation takes, roughly: interruptions are spread over as many per
+/// operation.
 const STEPS_PER_OPERATION: u64 = 40;
 /// Scheduler steps of a start, roughly.
 const STEPS_PER_START: u64 = 2_000;
@@ -172,7 +173,8 @@ impl Run {
         self.machine.run(future).map_err(|deadlock| deadlock.to_string())?
     }
 
-    /// Starts a process and compares what it finds. False if it was interrupted after so many steps.
+    /// Starts a process and compares what it finds. False if it was interrupted after so many
+    /// steps.
     fn start(&mut self, interrupt_after: Option<u64>) -> Result<bool, String> {
         let (site, shared) = (self.site.clone(), self.shared.clone());
         let session = SessionId(2 + self.round as u64);
@@ -248,7 +250,8 @@ impl Run {
     }
 }
 
-/// The program that starts a process: opens and recovers everything, checks it, and reads the whole tree.
+/// The program that starts a process: opens and recovers everything, checks it, and reads the whole
+/// tree.
 async fn start(
     site: Site,
     session: SessionId,
@@ -268,7 +271,8 @@ async fn start(
     Ok(found)
 }
 
-/// What a check may find: nothing, but that a power cut takes chunk files that nobody synced. Whether it took more shows in the content.
+/// What a check may find: nothing, but that a power cut takes chunk files that nobody synced.
+/// Whether it took more shows in the content.
 fn judge(findings: &[Finding], had_power_cut: bool) -> Result<(), String> {
     let excused = |finding: &&Finding| had_power_cut && finding.kind == Kind::MissingChunkFile;
     let wrong: Vec<&Finding> = findings.iter().filter(|finding| !excused(finding)).collect();
@@ -283,7 +287,8 @@ fn judge(findings: &[Finding], had_power_cut: bool) -> Result<(), String> {
 
 /// The program that runs operations, each compared with the model.
 async fn operate(shared: Rc<RefCell<Shared>>, operations: u64) -> Result<(), String> {
-    // Out of the shared state, since it works across awaits; it is the process's, so it may die with this program.
+    // Out of the shared state, since it works across awaits; it is the process's, so it may die
+    // with this program.
     let mut driver = shared.borrow_mut().driver.take().expect("the process was started");
     for _ in 0..operations {
         let (operation, expected) = {

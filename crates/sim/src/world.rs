@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use types::{ByteRange, Errno, InodeId};
 
-/// Names may be those of any of these states after a power cut; a sync forgets all but the last. A bound, so that a long run without a
-/// sync stays cheap: the run syncs when it is reached.
+/// Names may be those of any of these states after a power cut; a sync forgets all but the last. A
+/// bound, so that a long run without a sync stays cheap: the run syncs when it is reached.
 pub const MAX_HISTORY: usize = 256;
 
 /// How a run was interrupted.
@@ -213,7 +213,8 @@ impl World {
         Ok(())
     }
 
-    /// Each byte must be one that the place held since the last sync; exactly the last where nothing was lost.
+    /// Each byte must be one that the place held since the last sync; exactly the last where
+    /// nothing was lost.
     fn content_is_allowed(
         &self,
         how: Interruption,
@@ -251,8 +252,8 @@ impl World {
         Ok(())
     }
 
-    /// The recovered state is the model of what follows. After a power cut all of it is on disk; after the death of a process
-    /// what was not synced still isn't.
+    /// The recovered state is the model of what follows. After a power cut all of it is on disk;
+    /// after the death of a process what was not synced still isn't.
     fn go_on(&mut self, how: Interruption, mut candidate: Model, found: &BTreeMap<String, Found>) {
         for (path, id) in candidate.paths() {
             if let Some((content, _)) = &found[&path].file

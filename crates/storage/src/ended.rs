@@ -1,17 +1,21 @@
-//! Sessions that were ended, kept on the target so that its service refuses them after a start, too.
+//! Sessions that were ended, kept on the target so that its service refuses them after a start,
+//! too.
 //!
-//! An ended client may be standing still, and send what it has when it goes on: hours later, to a service that was started anew meanwhile. What it
-//! sends then is refused here for [`KEEP_S`], and by its expired capabilities for good.
+//! An ended client may be standing still, and send what it has when it goes on: hours later, to a
+//! service that was started anew meanwhile. What it sends then is refused here for [`KEEP_S`], and
+//! by its expired capabilities for good.
 
 use crate::convert;
 use chunkstore::{ROW_BYTES, Row, Store};
 use parking_lot::Mutex;
 use types::{Errno, Error, HashMap, Result, SessionId};
 
-/// Sessions that a target keeps in mind: 1 MiB of file. Sessions are ended by force when a client has died or was cut off.
+/// Sessions that a target keeps in mind: 1 MiB of file. Sessions are ended by force when a client
+/// has died or was cut off.
 const MAX_ENDED: u32 = 16_384;
 
-/// How long one is kept at least, seconds: many times as long as a capability is valid, without which a session can do nothing.
+/// How long one is kept at least, seconds: many times as long as a capability is valid, without
+/// which a session can do nothing.
 const KEEP_S: i64 = 2 * 3600;
 
 /// The ended sessions of one target.
@@ -40,7 +44,8 @@ impl EndedSessions {
         (EndedSessions { kept: Mutex::new(kept) }, sessions)
     }
 
-    /// Keeps another one; it is on disk when this returns. Gives the one that had to make way after all that time.
+    /// Keeps another one; it is on disk when this returns. Gives the one that had to make way after
+    /// all that time.
     pub(crate) async fn keep(
         &self,
         store: &Store,

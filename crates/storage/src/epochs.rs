@@ -1,13 +1,16 @@
 //! Lease epochs: what was sent under a lease that is over is not done any more.
 //!
-//! A request can be held up on its way, by the network or by a service that stands still, until the lease under which it was sent is somebody
-//! else's. So requests for a chunk file carry the epoch of the lease ([`wire::FileInfo::epoch`]). A target keeps the highest that it has seen of each
-//! chunk file and refuses lower ones. A request with a higher one begins when the changes of lower ones that still run have ended, so that what
-//! comes late takes place before the first request of an epoch, or not at all.
+//! A request can be held up on its way, by the network or by a service that stands still, until the
+//! lease under which it was sent is somebody else's. So requests for a chunk file carry the epoch
+//! of the lease ([`wire::FileInfo::epoch`]). A target keeps the highest that it has seen of each
+//! chunk file and refuses lower ones. A request with a higher one begins when the changes of lower
+//! ones that still run have ended, so that what comes late takes place before the first request of
+//! an epoch, or not at all.
 //!
-//! What is remembered is bounded: of chunk files that nobody has used for a long time all that is left is a *floor* for each partition, the highest
-//! epoch that was forgotten. A request at or below it, for a chunk file that isn't remembered, is refused like an outdated one; who still has the
-//! lease gets a new epoch from the metadata service, which is above the floor.
+//! What is remembered is bounded: of chunk files that nobody has used for a long time all that is
+//! left is a *floor* for each partition, the highest epoch that was forgotten. A request at or
+//! below it, for a chunk file that isn't remembered, is refused like an outdated one; who still has
+//! the lease gets a new epoch from the metadata service, which is above the floor.
 //!
 //! A start forgets all of it, and what was on its way to the process before can't reach this one.
 
@@ -20,7 +23,8 @@ use types::{Errno, Error, HashMap, InodeId, PartitionId, Result};
 /// Parts of the table with a lock each, so that cores seldom meet.
 const SHARDS: usize = 64;
 
-/// Chunk files of a part that were used lately; as many of those before them are remembered, too: a quarter of a million of a target, some 10 MiB.
+/// Chunk files of a part that were used lately; as many of those before them are remembered, too: a
+/// quarter of a million of a target, some 10 MiB.
 const YOUNG_PER_SHARD: usize = 2048;
 
 /// How often who waits for older changes looks again; as a rule it is woken.
@@ -177,7 +181,8 @@ impl Shard {
 }
 
 impl Entered<'_> {
-    /// To be called when a request that changes nothing has been carried out: what it found may have been somebody else's by then.
+    /// To be called when a request that changes nothing has been carried out: what it found may
+    /// have been somebody else's by then.
     ///
     /// # Errors
     /// `EKEYREVOKED` when its epoch is over.

@@ -1,6 +1,7 @@
 //! Sessions that have been ended, and the requests of others that run.
 //!
-//! Each thread counts its requests in a place of its own, under a lock that nobody else takes but who fences a session.
+//! Each thread counts its requests in a place of its own, under a lock that nobody else takes but
+//! who fences a session.
 
 use parking_lot::Mutex;
 use rt::sync::Event;

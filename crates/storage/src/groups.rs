@@ -1,4 +1,5 @@
-//! Mirrored groups, as the service of a node has them: which part of it answers, and what it does for all of them.
+//! Mirrored groups, as the service of a node has them: which part of it answers, and what it does
+//! for all of them.
 
 use crate::mirror::{self, GroupLinks, Mirrors, Replica};
 use crate::service::{Served, StorageService};
@@ -11,7 +12,8 @@ use wire::mgmt::ResyncProgress;
 use wire::{InGroup, Part, StorageReply, StorageRequest};
 
 impl StorageService {
-    /// Serves members of mirrored groups from now on. Beside it [`StorageService::keep_groups_in_step`] has to run.
+    /// Serves members of mirrored groups from now on. Beside it
+    /// [`StorageService::keep_groups_in_step`] has to run.
     pub fn serve_groups(&self, links: GroupLinks) {
         self.mirrors.get_or_init(|| {
             let (lease, fences) = (self.lease.clone(), self.fences.clone());
@@ -32,8 +34,9 @@ impl StorageService {
         outcome
     }
 
-    /// Whether no copy here may be without what a crash of an earlier process has cost it, and counts as good by this map nevertheless. Management has that in
-    /// mind while it runs; to one that was started anew such a process is one that was started anew as well.
+    /// Whether no copy here may be without what a crash of an earlier process has cost it, and
+    /// counts as good by this map nevertheless. Management has that in mind while it runs; to one
+    /// that was started anew such a process is one that was started anew as well.
     pub fn is_settled(&self, map: &ClusterMap) -> bool {
         self.mirrors.get().is_none_or(|mirrors| {
             self.served().all(|served| mirrors.is_settled_on(map, served.store.target()))
@@ -50,8 +53,8 @@ impl StorageService {
         outcome
     }
 
-    /// Opens what the targets have of mirrored groups, and brings members in step whose primaries are served here, until the service is gone. Runs beside
-    /// requests, on one core.
+    /// Opens what the targets have of mirrored groups, and brings members in step whose primaries
+    /// are served here, until the service is gone. Runs beside requests, on one core.
     pub async fn keep_groups_in_step(service: Arc<StorageService>) {
         let Some(mirrors) = service.mirrors.get().cloned() else { return };
         let found: Vec<TargetId> = service.stores().map(|store| store.target()).collect();
@@ -108,7 +111,8 @@ impl StorageService {
         if asked.part == Part::Primary {
             Box::pin(mirrors.require_member(served.store.target(), &asked)).await?;
         }
-        // A member that is brought in step is sent everything that it lacks, also when it has lost all.
+        // A member that is brought in step is sent everything that it lacks, also when it has lost
+        // all.
         let if_absent = if asked.part == Part::Resync { IfAbsent::MakeAnew } else { IfAbsent::Make };
         let replica = match mirrors.replica(&served.store, &served.tally, asked.group, if_absent).await {
             Ok(replica) => replica,

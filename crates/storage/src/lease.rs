@@ -4,14 +4,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use types::{Errno, Error, Result, TargetId};
 
-/// How long a request waits for the lease: less than a client's usual patience, so that the client learns the reason.
+/// How long a request waits for the lease: less than a client's usual patience, so that the client
+/// learns the reason.
 const PATIENCE: Duration = Duration::from_secs(45);
 
 /// How often it looks.
 const POLL: Duration = Duration::from_millis(50);
 
-/// A lease that management prolongs by answering heartbeats. When it has run out, the node takes no changes any more by itself: management
-/// may by then have given its targets to somebody else. Times are nanoseconds of the clock that never goes back.
+/// A lease that management prolongs by answering heartbeats. When it has run out, the node takes no
+/// changes any more by itself: management may by then have given its targets to somebody else.
+/// Times are nanoseconds of the clock that never goes back.
 #[derive(Debug)]
 pub struct ServingLease {
     until_ns: AtomicU64,
@@ -30,7 +32,8 @@ impl ServingLease {
         ServingLease { until_ns: AtomicU64::new(0), lapses: AtomicU64::new(0) }
     }
 
-    /// A heartbeat that was sent at `sent_ns` was answered, which is heard of now: the lease counts from then, since the answer took its time.
+    /// A heartbeat that was sent at `sent_ns` was answered, which is heard of now: the lease counts
+    /// from then, since the answer took its time.
     pub fn renew(&self, sent_ns: u64, now_ns: u64, length: Duration) {
         if !self.holds(now_ns) {
             // Before it holds again, so that nobody takes the new time for the old one.
@@ -67,7 +70,8 @@ impl ServingLease {
         Ok(())
     }
 
-    /// Tells the time in which it has held without a break until now from others; `None` when it doesn't hold.
+    /// Tells the time in which it has held without a break until now from others; `None` when it
+    /// doesn't hold.
     pub fn term(&self, now_ns: u64) -> Option<u64> {
         let term = self.lapses.load(Ordering::Acquire);
         self.holds(now_ns).then_some(term)

@@ -1,8 +1,9 @@
 //! The storage service: answers storage requests from the chunk stores of a node's targets.
 //!
-//! It finds the store, translates requests and errors, and counts. It doesn't know what a file is, and nothing here waits for anything but the store,
-//! except a fence for the requests of the session that it ends, and what is about mirrored groups for the other members: those keep their copies equal
-//! (`mirror`), under the versions of the cluster map.
+//! It finds the store, translates requests and errors, and counts. It doesn't know what a file is,
+//! and nothing here waits for anything but the store, except a fence for the requests of the
+//! session that it ends, and what is about mirrored groups for the other members: those keep their
+//! copies equal (`mirror`), under the versions of the cluster map.
 //!
 //! Invariants:
 //! - a failing target fails its own requests only;

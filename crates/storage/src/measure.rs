@@ -22,7 +22,8 @@ const MAX_STREAMS: u32 = 64;
 /// How often it is looked whether the processor's measurement has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Makes a new connection to another node at each call, so that several of them are several streams.
+/// Makes a new connection to another node at each call, so that several of them are several
+/// streams.
 pub type Connect = Box<dyn Fn(NodeId) -> Result<StorageChannel> + Send + Sync>;
 
 /// What is being measured.
@@ -136,7 +137,8 @@ impl StorageService {
     }
 }
 
-/// Refuses a file with which the target would be in an emergency: no new files would come to it then.
+/// Refuses a file with which the target would be in an emergency: no new files would come to it
+/// then.
 async fn require_room(store: &Store, size: u64) -> Result<()> {
     let space = store.space().await.map_err(|error| {
         Error::new(

@@ -1,25 +1,31 @@
 //! Changes that are done once, however often they are sent.
 //!
-//! A client repeats a request when its connection breaks before the answer is there. Done twice, a write of one client can undo what another wrote
-//! after having seen the first. So clients number the writes that they make beside others ([`wire::Number`]), and a target remembers
-//! of each lane the last number and how it ended. A repeated one is answered from that. Writes of a file that has one writer carry no number and cost
-//! nothing here.
+//! A client repeats a request when its connection breaks before the answer is there. Done twice, a
+//! write of one client can undo what another wrote after having seen the first. So clients number
+//! the writes that they make beside others ([`wire::Number`]), and a target remembers of each lane
+//! the last number and how it ended. A repeated one is answered from that. Writes of a file that
+//! has one writer carry no number and cost nothing here.
 //!
-//! A target has to remember across the death of its process, too, since it takes the memory and leaves the data. Each change has a row in a file
-//! ([`chunkstore::Rows`]): *begun* is written before the data, *done* after the data and before anybody can read it. So for
-//! any number that is repeated after a start:
+//! A target has to remember across the death of its process, too, since it takes the memory and
+//! leaves the data. Each change has a row in a file ([`chunkstore::Rows`]): *begun* is written
+//! before the data, *done* after the data and before anybody can read it. So for any number that is
+//! repeated after a start:
 //! - *done*: its effect may have been seen, and overwritten. It is answered and not done again.
-//! - *begun*: nobody has seen its effect while the former process lived, but it may be on disk, where the next reader would see it. So the file is
-//!   closed to everybody until the change has been repeated (which may be any time now, as nothing came after it), or its session has
-//!   been ended. After [`REPEAT_LIMIT`] the file opens all the same, and the change is *abandoned*: a repetition that comes later fails,
-//!   and its program learns that nobody knows whether the write took place.
+//! - *begun*: nobody has seen its effect while the former process lived, but it may be on disk,
+//!   where the next reader would see it. So the file is closed to everybody until the change has
+//!   been repeated (which may be any time now, as nothing came after it), or its session has been
+//!   ended. After [`REPEAT_LIMIT`] the file opens all the same, and the change is *abandoned*: a
+//!   repetition that comes later fails, and its program learns that nobody knows whether the write
+//!   took place.
 //! - no row: it has never begun here. It is done as if it came for the first time.
 //!
-//! The power may take rows that weren't synced; with them go the data that wasn't. Rows are synced with every sync of data, so that whatever a
-//! sync promised to keep is not undone by a change that came before it.
+//! The power may take rows that weren't synced; with them go the data that wasn't. Rows are synced
+//! with every sync of data, so that whatever a sync promised to keep is not undone by a change that
+//! came before it.
 //!
-//! A lane's row is used by the lane's next change, whose coming says that the one before was answered. Rows of lanes that nobody used for
-//! [`KEEP`] may be given to others when there are too many.
+//! A lane's row is used by the lane's next change, whose coming says that the one before was
+//! answered. Rows of lanes that nobody used for [`KEEP`] may be given to others when there are too
+//! many.
 
 use chunkstore::{ROW_BYTES, Row as Bytes, Rows, Store};
 use parking_lot::Mutex;
@@ -32,14 +38,17 @@ use wire::{Number, StorageReply};
 
 use crate::convert;
 
-/// How long a file stays closed after a start for the sake of changes that were begun before. Clients come back within a second or two; what
-/// others ask meanwhile must be answered within the shortest time-outs that people choose.
+/// How long a file stays closed after a start for the sake of changes that were begun before.
+/// Clients come back within a second or two; what others ask meanwhile must be answered within the
+/// shortest time-outs that people choose.
 const REPEAT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a lane is remembered for sure after its last change: longer than any request is repeated.
+/// How long a lane is remembered for sure after its last change: longer than any request is
+/// repeated.
 const KEEP: Duration = Duration::from_secs(3600);
 
-/// Rows of a target: each writer of shared files has as many lanes as it has such writes in flight. 4 MiB of file.
+/// Rows of a target: each writer of shared files has as many lanes as it has such writes in flight.
+/// 4 MiB of file.
 const MAX_ROWS: u32 = 65_536;
 
 /// How often who waits for a closed file looks whether the time is over.
@@ -50,7 +59,8 @@ type Lane = (SessionId, u32);
 /// What one target remembers.
 pub(crate) struct Once {
     lanes: Mutex<Lanes>,
-    /// Changes that were begun by the process before and haven't been repeated. Looked at by every request, without a lock.
+    /// Changes that were begun by the process before and haven't been repeated. Looked at by every
+    /// request, without a lock.
     unsettled: AtomicUsize,
     /// Set and taken back whenever a change has ended or been given up.
     changed: Event,
@@ -147,7 +157,8 @@ impl Once {
         self.unsettled.load(Ordering::Acquire) > 0
     }
 
-    /// Waits until a file is open to a request. `own`: the number by which it may be what the file waits for.
+    /// Waits until a file is open to a request. `own`: the number by which it may be what the file
+    /// waits for.
     pub(crate) async fn wait_for(
         &self,
         rows: &Rows,
@@ -189,7 +200,8 @@ impl Once {
         if let Stage::Done(answer) = &last.stage { Some(answer.clone()) } else { None }
     }
 
-    /// What a change is answered that was done before: by the process before, the power may have taken its data and left its row.
+    /// What a change is answered that was done before: by the process before, the power may have
+    /// taken its data and left its row.
     pub(crate) fn again(&self, store: &Store, session: SessionId, number: Number) -> StorageReply {
         let lanes = self.lanes.lock();
         let is_found = lanes.last.get(&(session, number.lane)).is_some_and(|last| last.found);
@@ -264,7 +276,8 @@ impl Once {
         self.settled(inherited);
     }
 
-    /// What is remembered here holds no more: this copy has missed something, and who brings it in step says what was done.
+    /// What is remembered here holds no more: this copy has missed something, and who brings it in
+    /// step says what was done.
     pub(crate) fn forget_all(&self) {
         let mut lanes = self.lanes.lock();
         let over: Vec<Lane> = lanes
@@ -297,8 +310,9 @@ impl Once {
         .collect()
     }
 
-    /// Remembers a change as done that was done elsewhere, unless a later one of its lane is known. What became of it here doesn't matter: it may
-    /// have been given up, or have failed, when this copy had missed something already.
+    /// Remembers a change as done that was done elsewhere, unless a later one of its lane is known.
+    /// What became of it here doesn't matter: it may have been given up, or have failed, when this
+    /// copy had missed something already.
     pub(crate) async fn adopt(
         &self,
         rows: &Rows,
@@ -404,7 +418,8 @@ impl Doing<'_> {
     /// Remembers how it ended.
     pub(crate) async fn end(self, answer: Result<()>) -> Result<()> {
         if answer.is_err() {
-            // What it left may be seen, so it must not be tried again after a start either. A row that can't be written leaves it as begun.
+            // What it left may be seen, so it must not be tried again after a start either. A row
+            // that can't be written leaves it as begun.
             let noted = self.write(&Stage::Done(answer.clone())).await;
             noted.unwrap_or_else(|e| tracing::warn!(ino = %self.ino, "a failed write can't be noted: {e}"));
         }
@@ -427,8 +442,8 @@ impl Doing<'_> {
         self.once.changed.set();
     }
 
-    /// Another one is the primary by now, and decides whether it takes place: nothing of it is remembered here, as of what had ended when this
-    /// copy went out of step.
+    /// Another one is the primary by now, and decides whether it takes place: nothing of it is
+    /// remembered here, as of what had ended when this copy went out of step.
     pub(crate) fn leave(self) {
         let mut lanes = self.once.lanes.lock();
         let is_it = |last: &Change| last.sequence == self.sequence && matches!(last.stage, Stage::Running);

@@ -1,6 +1,7 @@
 //! Who may do what: capabilities are demanded of clients, and checked.
 //!
-//! A check costs a look into what the core remembers; the code of a capability is computed when the core sees it for the first time.
+//! A check costs a look into what the core remembers; the code of a capability is computed when the
+//! core sees it for the first time.
 
 use crate::mirror;
 use identity::{Capability, CapabilityRing, CoreRing, Refusal, Rights};
@@ -11,8 +12,8 @@ use std::time::Duration;
 use types::{Errno, Error, Result, SessionId};
 use wire::{StorageOp, StorageRequest};
 
-/// How long a request with a key that isn't known here waits for it: management tells the nodes of a new one before it signs, but this one may
-/// just have been started or cut off.
+/// How long a request with a key that isn't known here waits for it: management tells the nodes of
+/// a new one before it signs, but this one may just have been started or cut off.
 const KEY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How often such a request looks again.
@@ -37,11 +38,12 @@ impl Permit {
         Permit { ring, logged_ns: AtomicU64::new(0) }
     }
 
-    /// Refuses what its capability doesn't allow. Services need none: the transport admits them by their
-    /// roles (`wire::authorization`).
+    /// Refuses what its capability doesn't allow. Services need none: the transport admits them by
+    /// their roles (`wire::authorization`).
     pub(crate) async fn check(&self, name: &str, holder: u64, request: &StorageRequest) -> Result<()> {
         let Some(wanted) = wanted(&request.op) else { return Ok(()) };
-        // The primary has looked at what it sends on; only nodes with a member of the group send it.
+        // The primary has looked at what it sends on; only nodes with a member of the group send
+        // it.
         if request.session == SessionId(0) || mirror::is_between_members(request) {
             return Ok(());
         }

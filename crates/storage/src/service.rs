@@ -27,14 +27,15 @@ use wire::{MAX_GAPS, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageReque
 /// Targets that one process serves: each keeps files open and checksums in memory.
 pub const MAX_TARGETS: usize = 64;
 
-/// How long a request waits for what must come first (the lease, the tidying after a crash): less than a client's usual patience, so that
-/// the client learns the reason.
+/// How long a request waits for what must come first (the lease, the tidying after a crash): less
+/// than a client's usual patience, so that the client learns the reason.
 const PATIENCE: Duration = Duration::from_secs(45);
 
 /// A target that is served.
 pub(crate) struct Served {
     pub(crate) store: Arc<Store>,
-    /// Whether clients are let in, and what those wait for that came before. Every request looks at the first, which takes no lock.
+    /// Whether clients are let in, and what those wait for that came before. Every request looks at
+    /// the first, which takes no lock.
     is_open: AtomicBool,
     opened: Event,
     /// Changes that must not be done again.
@@ -51,7 +52,8 @@ pub struct StorageService {
     targets: Box<[OnceLock<Served>]>,
     /// Held while one is added.
     adding: Mutex<()>,
-    /// Set when all targets that a start finds have been added: one that isn't there then is not served here.
+    /// Set when all targets that a start finds have been added: one that isn't there then is not
+    /// served here.
     complete: Event,
     pub(crate) lease: Arc<ServingLease>,
     pub(crate) fences: Arc<Fences>,
@@ -79,8 +81,8 @@ impl StorageService {
         service
     }
 
-    /// A service without targets yet that changes data only while the lease holds. Requests for targets that aren't there wait until
-    /// [`StorageService::all_added`].
+    /// A service without targets yet that changes data only while the lease holds. Requests for
+    /// targets that aren't there wait until [`StorageService::all_added`].
     pub fn under_lease(lease: Arc<ServingLease>) -> StorageService {
         StorageService {
             targets: (0..MAX_TARGETS).map(|_| OnceLock::new()).collect(),
@@ -108,8 +110,8 @@ impl StorageService {
         self.exports.follow(map);
     }
 
-    /// Refuses what the rules for a client's network don't allow. The metadata service does the same; but what it handed out before a rule was
-    /// changed is good for some minutes.
+    /// Refuses what the rules for a client's network don't allow. The metadata service does the
+    /// same; but what it handed out before a rule was changed is good for some minutes.
     fn check_export(&self, caller: &Caller, request: &StorageRequest) -> Result<()> {
         // Who asks without a session acts for the cluster; who may is looked at before.
         if request.session == SessionId(0) || mirror::is_between_members(request) {
@@ -129,7 +131,8 @@ impl StorageService {
         }
     }
 
-    /// Serves one more target, at first to other services (session 0) only: what a crash left is put right before clients see it.
+    /// Serves one more target, at first to other services (session 0) only: what a crash left is
+    /// put right before clients see it.
     pub fn add(&self, store: Arc<Store>) -> Result<()> {
         let _alone = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let target = store.target();
@@ -266,7 +269,8 @@ impl StorageService {
         if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
             self.lease.wait(request.target).await?;
         }
-        // A write that is done after its program was told that it failed could come over what the program wrote then.
+        // A write that is done after its program was told that it failed could come over what the
+        // program wrote then.
         if deadline.is_over() {
             return Err(deadline.error());
         }
@@ -292,7 +296,8 @@ impl StorageService {
         }
     }
 
-    /// Ends a session here, for all targets; that one of them keeps it in mind is enough for them to know it after a start.
+    /// Ends a session here, for all targets; that one of them keeps it in mind is enough for them
+    /// to know it after a start.
     async fn fence(&self, served: &Served, session: SessionId) -> Result<StorageReply> {
         self.fences.fence(session).await;
         if let Some(other) = served.ended.keep(&served.store, session, rt::now().secs).await? {

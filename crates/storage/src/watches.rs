@@ -1,7 +1,7 @@
 //! Who wants to know which regions of a chunk file change, while it is copied elsewhere.
 //!
-//! A change is noted when it ends, however it ends: whoever begins a new round then and reads what the round before noted misses nothing but what
-//! still runs, and that is in the next round.
+//! A change is noted when it ends, however it ends: whoever begins a new round then and reads what
+//! the round before noted misses nothing but what still runs, and that is in the next round.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use types::{ByteRange, Errno, Error, GroupId, HashMap, InodeId, Result, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest, WATCHED_REGION};
 
-/// Watches of a process. Each is some KiB as a rule and 4 MiB at most; beyond it the one that was used longest ago ends.
+/// Watches of a process. Each is some KiB as a rule and 4 MiB at most; beyond it the one that was
+/// used longest ago ends.
 const MAX_WATCHES: usize = 256;
 
-/// Regions that a list holds one by one; beyond it everything from the first of them on counts as changed.
+/// Regions that a list holds one by one; beyond it everything from the first of them on counts as
+/// changed.
 const MAX_REGIONS: usize = 65_536;
 
 /// A chunk file: of a target for itself, or of its replica of a mirrored group.
@@ -98,7 +100,8 @@ pub(crate) struct Changing<'a> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        // Whoever begins a watch counts it before reading; what was changed before this look is there for that read.
+        // Whoever begins a watch counts it before reading; what was changed before this look is
+        // there for that read.
         fence(Ordering::SeqCst);
         if self.watches.count.load(Ordering::SeqCst) == 0 {
             return;
@@ -173,7 +176,8 @@ impl Watches {
         Ok(watch.readable.next(from))
     }
 
-    /// Ends all watches of a replica that isn't the primary of its group: what changes is another one's to note.
+    /// Ends all watches of a replica that isn't the primary of its group: what changes is another
+    /// one's to note.
     pub(crate) fn end_in(&self, target: TargetId, group: GroupId) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;

@@ -57,7 +57,8 @@ pub struct Route<Req, Rep> {
 /// Where a route leads.
 struct End<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
-    /// Set when the route leads elsewhere: requests in flight to this service get no answer any more.
+    /// Set when the route leads elsewhere: requests in flight to this service get no answer any
+    /// more.
     is_over: Arc<Event>,
 }
 
@@ -83,8 +84,8 @@ impl<Req, Rep> Route<Req, Rep> {
         self.requests.load(Relaxed)
     }
 
-    /// Leads to another service from now on. As after the end of a connection, requests in flight are repeated
-    /// there.
+    /// Leads to another service from now on. As after the end of a connection, requests in flight
+    /// are repeated there.
     pub fn lead_to(&self, service: Arc<dyn Handler<Req, Rep>>) {
         let old = std::mem::replace(&mut *self.end.lock(), End { service, is_over: Arc::default() });
         old.is_over.set();
@@ -116,7 +117,8 @@ impl<Req: Send + Clone, Rep> Handler<Req, Rep> for Route<Req, Rep> {
     }
 }
 
-/// A way that can be cut: nothing gets through, neither requests nor answers, until it is whole again.
+/// A way that can be cut: nothing gets through, neither requests nor answers, until it is whole
+/// again.
 pub struct Cuttable<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
     whole: Event,
@@ -142,8 +144,8 @@ impl<Req, Rep> Cuttable<Req, Rep> {
         self.whole.set();
     }
 
-    /// Answers every request with an error from now on, as after a connection was ended and the next one was
-    /// refused; `None` ends that.
+    /// Answers every request with an error from now on, as after a connection was ended and the
+    /// next one was refused; `None` ends that.
     pub fn refuse(&self, refusal: Option<Error>) {
         *self.refusal.lock() = refusal;
     }

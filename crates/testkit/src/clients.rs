@@ -5,8 +5,8 @@ use net::{MetaChannels, StorageChannels};
 use std::sync::Arc;
 use types::{MapHandle, SessionId};
 
-/// The options of a client that shares the cluster with others and keeps no writes. A test that wants
-/// another client changes fields: `ClientOptions { write_behind: true, ..options(..) }`.
+/// The options of a client that shares the cluster with others and keeps no writes. A test that
+/// wants another client changes fields: `ClientOptions { write_behind: true, ..options(..) }`.
 pub fn options(
     session: SessionId,
     map: &MapHandle,

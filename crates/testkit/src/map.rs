@@ -20,7 +20,8 @@ pub struct MapBuilder {
 }
 
 impl MapBuilder {
-    /// A map of targets 1 to `targets`, all of node 1, in the places that simulated machines have for them.
+    /// A map of targets 1 to `targets`, all of node 1, in the places that simulated machines have
+    /// for them.
     pub fn new(targets: u32) -> MapBuilder {
         let map = ClusterMap {
             epoch: Epoch(1),
@@ -52,7 +53,8 @@ impl MapBuilder {
         self
     }
 
-    /// Adds a mirrored group, all of whose members are good. Groups have to be added in the order of their ids.
+    /// Adds a mirrored group, all of whose members are good. Groups have to be added in the order
+    /// of their ids.
     pub fn mirror(mut self, id: GroupId, members: &[TargetId]) -> MapBuilder {
         self.map.groups.push(Group {
             scheme: Scheme::Mirror(members.len() as u8),

@@ -94,7 +94,8 @@ impl Metadata {
         self.replace().await;
     }
 
-    /// The machine of the store loses its power, and with it what wasn't synced; then the service starts again.
+    /// The machine of the store loses its power, and with it what wasn't synced; then the service
+    /// starts again.
     pub async fn lose_power(&self) {
         self.service().stop();
         self.engine.crash(0);

@@ -24,7 +24,8 @@ pub fn directory(base: &Path, target: TargetId) -> PathBuf {
     base.join(format!("t{target}"))
 }
 
-/// Makes an empty target in a directory. Without a log (0 bytes) nothing is recovered after a crash.
+/// Makes an empty target in a directory. Without a log (0 bytes) nothing is recovered after a
+/// crash.
 pub async fn format(directory: &Path, target: TargetId, log_bytes: u64) {
     Store::format_with_log(directory, &identity(target), log_bytes).await.unwrap();
 }

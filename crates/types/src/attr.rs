@@ -129,7 +129,8 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     pub mtime: Option<SetTime>,
     pub ctime: Option<Timestamp>,
-    /// Clear setuid, and setgid where the group may execute (a write or a change of owner by an unprivileged user).
+    /// Clear setuid, and setgid where the group may execute (a write or a change of owner by an
+    /// unprivileged user).
     pub kill_suid_sgid: bool,
     /// All flags, instead of those that it has.
     pub flags: Option<InodeFlags>,

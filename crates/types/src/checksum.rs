@@ -5,18 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The unit of checksumming and of direct I/O, in bytes.
 pub const BLOCK_SIZE: usize = 4096;
 
-/// Checksum of one block as it is stored: CRC32C, with 0 reserved for "a hole: every byte is zero" and 1 for "it has none".
+/// Checksum of one block as it is stored: CRC32C, with 0 reserved for "a hole: every byte is zero"
+/// and 1 for "it has none".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct BlockSum(pub u32);
 
 impl BlockSum {
     /// A block that was never written, or that was punched out.
     pub const HOLE: BlockSum = BlockSum(0);
-    /// A block that was written while checksums were switched off: whatever it holds is taken for what was written.
+    /// A block that was written while checksums were switched off: whatever it holds is taken for
+    /// what was written.
     pub const UNCHECKED: BlockSum = BlockSum(1);
 
-    /// That of a block with this CRC32C, never [`BlockSum::HOLE`] or [`BlockSum::UNCHECKED`]: the values that collide with them are stored as `u32::MAX` and the
-    /// one before.
+    /// That of a block with this CRC32C, never [`BlockSum::HOLE`] or [`BlockSum::UNCHECKED`]: the
+    /// values that collide with them are stored as `u32::MAX` and the one before.
     pub fn of(sum: u32) -> BlockSum {
         match sum {
             0 => BlockSum(u32::MAX),
@@ -34,8 +36,9 @@ pub fn checksums_are_on() -> bool {
     !CHECKSUMS_ARE_OFF.load(Ordering::Relaxed)
 }
 
-/// Switches the checksums of data off in this process, or on again, as the cluster's settings say: only for measuring what they cost. What is written
-/// meanwhile has none afterwards, either. True: they were otherwise before.
+/// Switches the checksums of data off in this process, or on again, as the cluster's settings say:
+/// only for measuring what they cost. What is written meanwhile has none afterwards, either. True:
+/// they were otherwise before.
 pub fn switch_checksums(on: bool) -> bool {
     CHECKSUMS_ARE_OFF.swap(!on, Ordering::Relaxed) == on
 }
@@ -64,8 +67,9 @@ pub fn sums_of_blocks(data: &[u8]) -> Vec<u32> {
     data.chunks(BLOCK_SIZE).map(crc32c).collect()
 }
 
-/// CRC32C of blocks one after the other, of each of which it is known. That of `a` followed by `b` is that of `a`, put through as many zeros as `b` has bytes,
-/// plus that of `b`, where both begin and end alike (Adler, `crc32_combine` of zlib).
+/// CRC32C of blocks one after the other, of each of which it is known. That of `a` followed by `b`
+/// is that of `a`, put through as many zeros as `b` has bytes, plus that of `b`, where both begin
+/// and end alike (Adler, `crc32_combine` of zlib).
 pub fn sum_of_sums(sums: &[u32]) -> u32 {
     sums.iter().fold(0, |sum, block| past_a_block(sum) ^ block)
 }

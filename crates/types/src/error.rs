@@ -1,4 +1,5 @@
-//! The error that crosses service boundaries: an errno for programs, a message and a hint for people.
+//! The error that crosses service boundaries: an errno for programs, a message and a hint for
+//! people.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -40,8 +41,8 @@ impl fmt::Debug for Errno {
 
 /// What failed, on which object, and what the reader can do.
 ///
-/// An error that a program expects in normal work (`ENOENT` from a lookup) carries an empty message and costs
-/// no allocation.
+/// An error that a program expects in normal work (`ENOENT` from a lookup) carries an empty message
+/// and costs no allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     /// The number that a system call returns.

@@ -15,7 +15,8 @@ const CLIENT_PREFIX: &str = "client:";
 /// The clients that a rule is for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ExportClients {
-    /// Those on the cluster's own nodes: over a Unix socket, from a loopback address, or from an address that a node has.
+    /// Those on the cluster's own nodes: over a Unix socket, from a loopback address, or from an
+    /// address that a node has.
     Local,
     /// Those of a network.
     Network(Subnet),

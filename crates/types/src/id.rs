@@ -25,8 +25,9 @@ macro_rules! id {
 }
 
 id!(
-    /// What a name in a directory names. Never reused; carries its partition in bits 40..52, so that every
-    /// inode number fits in 52 bits (JSON numbers and 32-bit-minded programs with doubles stay exact).
+    /// What a name in a directory names. Never reused; carries its partition in bits 40..52, so
+    /// that every inode number fits in 52 bits (JSON numbers and 32-bit-minded programs with
+    /// doubles stay exact).
     InodeId(u64)
 );
 id!(
@@ -91,8 +92,9 @@ impl InodeId {
     /// Bits below the slot of the name of a chunk file; those of the partition are below it.
     pub const SLOT_SHIFT: u32 = 56;
 
-    /// The name of the inode's chunk file of a slot. Slot 0 has the name of the inode itself; others come into being when data moves to a
-    /// target that holds a part of the file already (see [`crate::Layout::slots`]).
+    /// The name of the inode's chunk file of a slot. Slot 0 has the name of the inode itself;
+    /// others come into being when data moves to a target that holds a part of the file already
+    /// (see [`crate::Layout::slots`]).
     pub fn chunk_file(self, slot: u8) -> InodeId {
         InodeId((slot as u64) << Self::SLOT_SHIFT | self.0)
     }
@@ -109,8 +111,9 @@ impl InodeId {
 }
 
 impl SessionId {
-    /// Bits of a drawn id. Readers of JSON that keep numbers as doubles (jq, JavaScript) round what is above 2^53, and what a script read from
-    /// `--json` would then be no session. Clients of before have ids of up to 64 bits, which stay valid.
+    /// Bits of a drawn id. Readers of JSON that keep numbers as doubles (jq, JavaScript) round what
+    /// is above 2^53, and what a script read from `--json` would then be no session. Clients of
+    /// before have ids of up to 64 bits, which stay valid.
     pub const DRAWN_BITS: u32 = 53;
 
     /// The id that 64 random bits make.

@@ -67,7 +67,8 @@ pub struct Node {
     pub state: NodeState,
     /// The weft that it runs.
     pub version: String,
-    /// What it has power and a switch in common with: copies are put into different racks. `None`: nothing is known of that.
+    /// What it has power and a switch in common with: copies are put into different racks. `None`:
+    /// nothing is known of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rack: Option<String>,
 }
@@ -82,8 +83,9 @@ pub enum CapacityClass {
     Emergency,
 }
 
-/// What a target leaves free of a disk of `capacity` bytes: 512 MiB, or an eighth of a small one. Others write there, too: the metadata store, to its journals and
-/// while it compacts, and the target itself, checksums after data. When these can't, nothing can be removed any more.
+/// What a target leaves free of a disk of `capacity` bytes: 512 MiB, or an eighth of a small one.
+/// Others write there, too: the metadata store, to its journals and while it compacts, and the
+/// target itself, checksums after data. When these can't, nothing can be removed any more.
 pub fn kept_free(capacity: u64) -> u64 {
     (capacity / 8).min(512 << 20)
 }
@@ -121,7 +123,8 @@ pub struct Target {
 pub struct Pool {
     pub id: PoolId,
     pub name: String,
-    /// Share of each target that new files leave free, percent: room for the members of others that are lost.
+    /// Share of each target that new files leave free, percent: room for the members of others that
+    /// are lost.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spare: u8,
 }
@@ -176,14 +179,17 @@ pub struct Group {
     /// Of each member of a mirrored group; empty while all are good.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<MemberState>,
-    /// The epoch of the map that changed members or states last: requests carry it, and no member acts by another one. Zero in a `single` group.
+    /// The epoch of the map that changed members or states last: requests carry it, and no member
+    /// acts by another one. Zero in a `single` group.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub since: Epoch,
-    /// A member that another one is taking the place of: it goes when the others are good and as many as the scheme says.
+    /// A member that another one is taking the place of: it goes when the others are good and as
+    /// many as the scheme says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<TargetId>,
-    /// The primary, which had missed something and is it nevertheless, since all that had everything are lost and an administrator has accepted that:
-    /// until it says that what it has agrees with the metadata.
+    /// The primary, which had missed something and is it nevertheless, since all that had
+    /// everything are lost and an administrator has accepted that: until it says that what it has
+    /// agrees with the metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revived: Option<TargetId>,
 }
@@ -228,7 +234,8 @@ impl Group {
         self.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
     }
 
-    /// The member that goes, once nobody needs it any more: all others are good, and as many as the scheme says.
+    /// The member that goes, once nobody needs it any more: all others are good, and as many as the
+    /// scheme says.
     pub fn dismissed(&self) -> Option<TargetId> {
         let leaving = self.leaving.filter(|leaving| self.members.contains(leaving))?;
         let stay = || self.with_states().filter(|(member, _)| *member != leaving);
@@ -310,10 +317,12 @@ pub struct ClusterMap {
     pub pools: Vec<Pool>,
     /// Sorted by id.
     pub groups: Vec<Group>,
-    /// The node whose metadata service executes each partition, by the partition's number. Empty while one service has them all.
+    /// The node whose metadata service executes each partition, by the partition's number. Empty
+    /// while one service has them all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NodeId>,
-    /// What clients of some networks may do; the others may do everything. By whom they are for, each once.
+    /// What clients of some networks may do; the others may do everything. By whom they are for,
+    /// each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exports: Vec<ExportRule>,
     /// Clients whose certificates no service accepts any more, by name, each once.

@@ -106,9 +106,11 @@ pub struct StripePattern {
     pub scheme: Scheme,
     /// Bytes; a power of two from 64 KiB to 64 MiB.
     pub chunk_size: u32,
-    /// Number of groups that a file is striped over, 1 or more; cut to what the pool has when a file is made.
+    /// Number of groups that a file is striped over, 1 or more; cut to what the pool has when a
+    /// file is made.
     pub stripe_count: u16,
-    /// Files up to this many bytes live beside their inode; 0 switches it off; at most [`MAX_INLINE_LIMIT`].
+    /// Files up to this many bytes live beside their inode; 0 switches it off; at most
+    /// [`MAX_INLINE_LIMIT`].
     pub inline_limit: u32,
     /// How groups are chosen.
     pub chooser: Chooser,
@@ -139,14 +141,16 @@ impl Default for StripePattern {
 pub struct Layout {
     /// Bytes.
     pub chunk_size: u32,
-    /// Where the groups came from; of a file that has moved, the pool of the stripe that moved last.
+    /// Where the groups came from; of a file that has moved, the pool of the stripe that moved
+    /// last.
     pub pool: PoolId,
-    /// Redundancy of those groups. What a group is now, the cluster map says: while a file moves, they are of several kinds.
+    /// Redundancy of those groups. What a group is now, the cluster map says: while a file moves,
+    /// they are of several kinds.
     pub scheme: Scheme,
     /// In stripe order; never empty.
     pub groups: Vec<GroupId>,
-    /// Which chunk file of the inode each stripe has on the targets of its group: stripes that moved to a group that had one already have
-    /// others than 0. Beyond its end 0; empty as a rule.
+    /// Which chunk file of the inode each stripe has on the targets of its group: stripes that
+    /// moved to a group that had one already have others than 0. Beyond its end 0; empty as a rule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<u8>,
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Settings that hold for all services; part of the cluster map, so everybody acts by the same ones.
+/// Settings that hold for all services; part of the cluster map, so everybody acts by the same
+/// ones.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Settings {
     /// How members of mirrored groups are brought in step.
@@ -28,7 +29,8 @@ pub struct ResyncSettings {
     /// Nothing is sent until this is taken back. Members go on missing what is written.
     #[serde(default, skip_serializing_if = "is_default")]
     pub paused: bool,
-    /// A member whose node or target has been gone for this long, seconds, is replaced by another target; zero: never by itself; `None`: the default.
+    /// A member whose node or target has been gone for this long, seconds, is replaced by another
+    /// target; zero: never by itself; `None`: the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replace_after_s: Option<u64>,
 }
@@ -36,7 +38,8 @@ pub struct ResyncSettings {
 /// How targets are searched for damage that nobody has met yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubSettings {
-    /// A target is gone through again this long after the last time began, seconds; zero: only when it is asked for; `None`: the default.
+    /// A target is gone through again this long after the last time began, seconds; zero: only when
+    /// it is asked for; `None`: the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every_s: Option<u64>,
     /// Bytes a second that a target reads for it at most; `None`: the default.

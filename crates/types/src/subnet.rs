@@ -5,8 +5,8 @@ use core::net::IpAddr;
 use std::fmt;
 use std::str::FromStr;
 
-/// A range of addresses: `10.1.0.0/16`, `fd00::/8`. An IPv4 address is in ranges of IPv4 only, also when it comes as an IPv6 one
-/// (`::ffff:10.1.0.1`).
+/// A range of addresses: `10.1.0.0/16`, `fd00::/8`. An IPv4 address is in ranges of IPv4 only, also
+/// when it comes as an IPv6 one (`::ffff:10.1.0.1`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Subnet {
     /// Its bits after the prefix are zero.

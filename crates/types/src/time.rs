@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since 1970-01-01T00:00:00Z, as seconds and a fraction; negative before 1970, exact past 2038.
+/// Nanoseconds since 1970-01-01T00:00:00Z, as seconds and a fraction; negative before 1970, exact
+/// past 2038.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Timestamp {
     /// Whole seconds, rounded towards minus infinity.
@@ -46,8 +47,9 @@ impl std::fmt::Display for Timestamp {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar: the algorithm `civil_from_days` of Howard Hinnant
-/// ("chrono-Compatible Low-Level Date Algorithms"), which counts in eras of 400 years that begin on the first of March.
+/// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar: the algorithm
+/// `civil_from_days` of Howard Hinnant ("chrono-Compatible Low-Level Date Algorithms"), which
+/// counts in eras of 400 years that begin on the first of March.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -295,10 +295,12 @@ pub struct FsckArgs {
     /// Delete chunk files that no file has, and what is cut off others: nothing is kept aside
     #[arg(long, requires = "repair")]
     pub delete: bool,
-    /// Repair although the metadata looks older than the chunk files: files that it doesn't know stay lost
+    /// Repair although the metadata looks older than the chunk files: files that it doesn't know
+    /// stay lost
     #[arg(long, requires = "repair")]
     pub accept_loss: bool,
-    /// Nothing is checked: what was moved aside on the targets of this directory is listed, put back, or deleted
+    /// Nothing is checked: what was moved aside on the targets of this directory is listed, put
+    /// back, or deleted
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["path", "repair"])]
     pub orphans: Option<OrphansArg>,
     /// Print JSON

@@ -1,5 +1,5 @@
-//! Going on in the background: the command starts itself again, detached, and waits for one line that says
-//! how it went.
+//! Going on in the background: the command starts itself again, detached, and waits for one line
+//! that says how it went.
 
 use crate::control::{Answer, ClusterStatus};
 use crate::output::os_error;
@@ -50,8 +50,8 @@ pub struct Starter {
     pipe: File,
 }
 
-/// Leaves the terminal's session. Standard output, a pipe to the starter, is kept aside for the report and
-/// closed to everything else.
+/// Leaves the terminal's session. Standard output, a pipe to the starter, is kept aside for the
+/// report and closed to everything else.
 pub fn leave_terminal() -> Result<Starter> {
     // Fails only for a process that leads a group already, as when it is run by hand.
     let _ = rustix::process::setsid();

@@ -1,7 +1,8 @@
-//! The `weft` binary: the administrator's commands, and the assembly of a whole cluster in one process.
+//! The `weft` binary: the administrator's commands, and the assembly of a whole cluster in one
+//! process.
 //!
-//! One file per command in `cmd/`. [`assembly`] puts the services together; [`control`] is how commands talk
-//! to a process that is running. Nothing here knows how a request is carried out.
+//! One file per command in `cmd/`. [`assembly`] puts the services together; [`control`] is how
+//! commands talk to a process that is running. Nothing here knows how a request is carried out.
 
 // The schemas of the HTTP interface are one large literal (api::openapi).
 #![recursion_limit = "256"]
@@ -25,7 +26,8 @@ use clap::Parser;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// A request allocates and frees some dozen small pieces on its core, which this allocator does without meeting other cores.
+/// A request allocates and frees some dozen small pieces on its core, which this allocator does
+/// without meeting other cores.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -7,8 +7,8 @@ use rustix::mount::MountFlags;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result};
 
-/// Options for others: mount(8) itself, systemd, and what the kernel shows of a FUSE mount and mount(8)
-/// repeats on a remount.
+/// Options for others: mount(8) itself, systemd, and what the kernel shows of a FUSE mount and
+/// mount(8) repeats on a remount.
 const IGNORED: [&str; 24] = [
     "defaults",
     "_netdev",
@@ -137,7 +137,8 @@ impl MountOptions {
         Some(true)
     }
 
-    /// The `weft up` that `mount SOURCE MOUNTPOINT` with these options means where the source is a state directory.
+    /// The `weft up` that `mount SOURCE MOUNTPOINT` with these options means where the source is a
+    /// state directory.
     ///
     /// # Errors
     /// An option that is for a cluster file.

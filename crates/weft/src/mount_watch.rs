@@ -1,9 +1,11 @@
 //! A process beside a mount that frees it should it be killed.
 //!
-//! A thread of a mount that tells the kernel to forget waits in the kernel for pages that are being read (`fuse_reverse_inval_inode` in
-//! `fs/fuse/inode.c`), and no signal interrupts that. When the process is killed then, nobody answers the read any more; and the kernel fails it only when
-//! the device is closed, which the waiting thread keeps open. Only somebody outside can end that, by aborting the connection. So each mount
-//! has a small process beside it, which looks at it twice a second, and ends when it ends.
+//! A thread of a mount that tells the kernel to forget waits in the kernel for pages that are being
+//! read (`fuse_reverse_inval_inode` in `fs/fuse/inode.c`), and no signal interrupts that. When the
+//! process is killed then, nobody answers the read any more; and the kernel fails it only when the
+//! device is closed, which the waiting thread keeps open. Only somebody outside can end that, by
+//! aborting the connection. So each mount has a small process beside it, which looks at it twice a
+//! second, and ends when it ends.
 
 use crate::cli::WatchMountArgs;
 use crate::output::os_error;
@@ -19,7 +21,8 @@ use types::Result;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Starts one beside this process, for a connection by its number in sysfs. It ends when what is returned is dropped, or this process ends.
+/// Starts one beside this process, for a connection by its number in sysfs. It ends when what is
+/// returned is dropped, or this process ends.
 ///
 /// # Errors
 /// The system's, when no process can be started.
@@ -66,14 +69,16 @@ pub fn run(args: &WatchMountArgs) -> Result<()> {
     }
 }
 
-/// Whether a process was killed, and has threads that don't end: its first one has ended, and others haven't.
+/// Whether a process was killed, and has threads that don't end: its first one has ended, and
+/// others haven't.
 fn is_stuck(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     has_ended(&stat) && threads > 1
 }
 
-/// Whether a line of `proc_pid_stat(5)` is that of a thread that has ended. The name in it may have any characters.
+/// Whether a line of `proc_pid_stat(5)` is that of a thread that has ended. The name in it may have
+/// any characters.
 fn has_ended(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }

@@ -12,8 +12,8 @@ use types::{Errno, Error, Result};
 /// The type under which the kernel lists our mounts.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.weft";
 
-/// Refuses what can't be mounted at, before anything is made or changed for it. What a killed process left
-/// mounted there, a weft file system that nobody serves any more, is unmounted.
+/// Refuses what can't be mounted at, before anything is made or changed for it. What a killed
+/// process left mounted there, a weft file system that nobody serves any more, is unmounted.
 pub fn prepare(mountpoint: &Path) -> Result<()> {
     let shown = mountpoint.display();
     if weft_mounts()?.iter().any(|m| m == mountpoint) {
@@ -42,8 +42,9 @@ pub fn prepare(mountpoint: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A mount point from the root directory. One of ours isn't looked at: its process may be gone, or stand still. Not even a slash at the end of
-/// its name is left, which would ask whether it is a directory.
+/// A mount point from the root directory. One of ours isn't looked at: its process may be gone, or
+/// stand still. Not even a slash at the end of its name is left, which would ask whether it is a
+/// directory.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
     let plain: PathBuf =
         std::path::absolute(path).map_err(|e| os_error(path.display(), &e))?.components().collect();
@@ -68,7 +69,8 @@ pub fn is_ours(mountpoint: &Path) -> Result<bool> {
     Ok(weft_mounts()?.iter().any(|m| m == mountpoint))
 }
 
-/// The weft mount that holds a path, as its mount point and what is mounted there; `None` when another file system does.
+/// The weft mount that holds a path, as its mount point and what is mounted there; `None` when
+/// another file system does.
 pub fn holding(path: &Path) -> Result<Option<(PathBuf, PathBuf)>> {
     let device = std::fs::metadata(path).map_err(|e| os_error(path.display(), &e))?.dev();
     let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -77,7 +79,8 @@ pub fn holding(path: &Path) -> Result<Option<(PathBuf, PathBuf)>> {
     Ok(text.lines().filter(|line| line.split(' ').nth(2) == Some(&device)).rev().find_map(mount_and_source))
 }
 
-/// Whether a weft file system is mounted that comes from a state directory, as far as this mount namespace shows.
+/// Whether a weft file system is mounted that comes from a state directory, as far as this mount
+/// namespace shows.
 pub fn is_mounted_from(dir: &Path) -> Result<bool> {
     let table = "/proc/self/mountinfo";
     let text = std::fs::read_to_string(table).map_err(|e| os_error(table, &e))?;
@@ -116,8 +119,8 @@ fn clear_leftover(mountpoint: &Path) -> Result<()> {
         .map_err(|e| os_error(format_args!("can't unmount {}", mountpoint.display()), &e.into()))
 }
 
-/// Whether somebody serves what is mounted there. One who stands still does, too, and must not be asked: who asks for the file system then waits
-/// for as long, and can't even be killed.
+/// Whether somebody serves what is mounted there. One who stands still does, too, and must not be
+/// asked: who asks for the file system then waits for as long, and can't even be killed.
 fn is_served(mountpoint: &Path) -> Result<bool> {
     let Some(connection) = connection_of(mountpoint)? else { return Ok(false) };
     if has_open(connection)?
@@ -125,12 +128,13 @@ fn is_served(mountpoint: &Path) -> Result<bool> {
     {
         return Ok(true);
     }
-    // Nobody of ours in sight: a process of another container, or nobody. Asked of the file system itself, since attributes of the
-    // mount point may still be in the kernel's cache.
+    // Nobody of ours in sight: a process of another container, or nobody. Asked of the file system
+    // itself, since attributes of the mount point may still be in the kernel's cache.
     Ok(!matches!(rustix::fs::statfs(mountpoint), Err(Os::NOTCONN | Os::CONNABORTED | Os::CONNREFUSED)))
 }
 
-/// Whether a process that can be seen has a FUSE connection open, as far as this kernel tells which one a process has.
+/// Whether a process that can be seen has a FUSE connection open, as far as this kernel tells which
+/// one a process has.
 fn has_open(connection: u32) -> Result<bool> {
     let line = format!("fuse_connection:\t{connection}");
     let processes = std::fs::read_dir("/proc").map_err(|e| os_error("/proc", &e))?;
@@ -148,7 +152,8 @@ fn has_open(connection: u32) -> Result<bool> {
     Ok(false)
 }
 
-/// Refuses a mount point inside the state directory or around it: the process would wait for itself.
+/// Refuses a mount point inside the state directory or around it: the process would wait for
+/// itself.
 pub fn require_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
     if !dir.starts_with(mountpoint) && !mountpoint.starts_with(dir) {
         return Ok(());

@@ -1,4 +1,5 @@
-//! `node.toml`: what a node is, and what an administrator may say of it. And the cluster file, which is what a client needs.
+//! `node.toml`: what a node is, and what an administrator may say of it. And the cluster file,
+//! which is what a client needs.
 
 use crate::output::os_error;
 use identity::{Credentials, require_private_file};
@@ -16,7 +17,8 @@ use types::{Errno, Error, NodeId, Result, Role};
 /// Where a node listens unless told otherwise: all addresses of the machine.
 pub const DEFAULT_LISTEN: &str = "0.0.0.0:7500";
 
-/// Held while a file is read, changed and written: two threads of a process must not undo each other's changes.
+/// Held while a file is read, changed and written: two threads of a process must not undo each
+/// other's changes.
 static EDITING: Mutex<()> = Mutex::new(());
 
 /// How connections are protected.
@@ -28,7 +30,8 @@ pub enum Protection {
     Tls,
     /// Both ends prove who they are; data is not encrypted: for a trusted network
     Authenticated,
-    /// Nothing is proved and nothing encrypted: for one machine, or a network that nobody else is on
+    /// Nothing is proved and nothing encrypted: for one machine, or a network that nobody else is
+    /// on
     Plain,
 }
 
@@ -69,13 +72,15 @@ pub struct NodeConfig {
     /// Where administrators' programs reach it by HTTP; nowhere unless named.
     #[serde(default)]
     pub api: Vec<SocketAddr>,
-    /// Names of the management node that programs use there, beside those that the cluster map knows.
+    /// Names of the management node that programs use there, beside those that the cluster map
+    /// knows.
     #[serde(default)]
     pub api_names: Vec<String>,
     /// What an acknowledged metadata change survives.
     #[serde(default)]
     pub durability: crate::cli::Durability,
-    /// Daily copies of the metadata that are kept, on the node of management: 7 unless said; 0: none are made.
+    /// Daily copies of the metadata that are kept, on the node of management: 7 unless said; 0:
+    /// none are made.
     #[serde(default)]
     pub backups: Option<u32>,
     /// Directories that hold data.
@@ -92,11 +97,12 @@ pub struct TargetConfig {
     /// The pool that it joins when it is made.
     #[serde(default = "default_pool")]
     pub pool: String,
-    /// The NUMA zone that its disk is near. A process that is bound to another one doesn't serve it.
+    /// The NUMA zone that its disk is near. A process that is bound to another one doesn't serve
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
-    /// The next start makes a target of the directory. Without it, an empty directory is taken for a
-    /// disk that isn't mounted, and refused.
+    /// The next start makes a target of the directory. Without it, an empty directory is taken for
+    /// a disk that isn't mounted, and refused.
     #[serde(default, skip_serializing_if = "is_false")]
     pub new: bool,
 }
@@ -275,7 +281,8 @@ pub fn management_in(path: &Path, cluster: &str) -> Option<Vec<String>> {
     Some(part.management).filter(|management| part.cluster == cluster && !management.is_empty())
 }
 
-/// Writes into a node's file or a cluster file where management is. The rest stays as it was written.
+/// Writes into a node's file or a cluster file where management is. The rest stays as it was
+/// written.
 ///
 /// # Errors
 /// `EACCES` for a file of another user, whose file it would not be any more.
@@ -475,8 +482,8 @@ pub fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
     if found.is_empty() { Err(failure) } else { Ok(found) }
 }
 
-/// Where others reach a process that listens there: the address itself, or those of this machine in the networks, best first, or that of this
-/// machine on the way to `towards`.
+/// Where others reach a process that listens there: the address itself, or those of this machine in
+/// the networks, best first, or that of this machine on the way to `towards`.
 ///
 /// # Errors
 /// `EINVAL` when the machine has no address in the networks.

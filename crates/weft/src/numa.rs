@@ -1,4 +1,5 @@
-//! NUMA zones as administrators name them: a node that keeps to one, and targets whose disks are near one.
+//! NUMA zones as administrators name them: a node that keeps to one, and targets whose disks are
+//! near one.
 
 use crate::node_config::TargetConfig;
 use crate::output::os_error;

@@ -1,9 +1,10 @@
 //! Who may ask for what: the one table of services, operations and the callers that are allowed.
 //!
-//! Pure. Each kind of request has a row, in a `match` without a wildcard: a kind that is added doesn't
-//! compile before it has one. The transport compares the row with what a connection has proved
-//! ([`Principal`]) and with what the cluster map says of that node, before a service sees the request.
-//! What a client may do with a certain file is for the services: sessions and capabilities say that.
+//! Pure. Each kind of request has a row, in a `match` without a wildcard: a kind that is added
+//! doesn't compile before it has one. The transport compares the row with what a connection has
+//! proved ([`Principal`]) and with what the cluster map says of that node, before a service sees
+//! the request. What a client may do with a certain file is for the services: sessions and
+//! capabilities say that.
 //!
 //! `docs/reference/authorization.md` is this table, written by a test.
 
@@ -78,8 +79,8 @@ pub enum Callers {
     Itself(NodeId, Roles),
     /// The node that serves the target.
     NodeOf(TargetId),
-    /// Nodes that serve a member of the mirrored group, and nodes with one of these roles. The caller
-    /// goes by version `since` of the group; zero: by any.
+    /// Nodes that serve a member of the mirrored group, and nodes with one of these roles. The
+    /// caller goes by version `since` of the group; zero: by any.
     Group {
         /// The group.
         group: GroupId,
@@ -95,8 +96,8 @@ pub enum Callers {
 }
 
 impl Callers {
-    /// Whether a principal is among them, where its certificate alone decides; `None` where the cluster
-    /// map does.
+    /// Whether a principal is among them, where its certificate alone decides; `None` where the
+    /// cluster map does.
     pub fn by_certificate(&self, principal: Principal) -> Option<bool> {
         match (*self, principal) {
             (Callers::Console | Callers::Nobody, _) => Some(false),
@@ -133,8 +134,8 @@ impl Callers {
         }
     }
 
-    /// Whether the caller goes by another version of a group than the map: then it is told so, and looks
-    /// at the map again.
+    /// Whether the caller goes by another version of a group than the map: then it is told so, and
+    /// looks at the map again.
     pub fn know_another_version(&self, map: &ClusterMap) -> bool {
         match self {
             Callers::Group { group, since, .. } if *since != Epoch(0) => {
@@ -196,8 +197,8 @@ const fn rule(operation: &'static str, callers: Callers) -> Rule {
     Rule { operation, callers }
 }
 
-/// What an administrator does. Commands run on any node, but only management carries out changes for
-/// them: a node that serves storage can't reconfigure the cluster.
+/// What an administrator does. Commands run on any node, but only management carries out changes
+/// for them: a node that serves storage can't reconfigure the cluster.
 const ADMIN: Callers = Callers::Nodes(Roles::MGMT);
 /// What nodes show to administrators.
 const NODES: Callers = Callers::Nodes(Roles::ALL);
@@ -266,7 +267,8 @@ pub fn management(request: &MgmtRequest) -> Rule {
     }
 }
 
-/// The rows of the metadata service. Session 0 is the service's own, which no connection speaks for.
+/// The rows of the metadata service. Session 0 is the service's own, which no connection speaks
+/// for.
 pub fn metadata(request: &MetaRequest) -> Rule {
     let row = metadata_of_client(&request.op);
     match request.session {

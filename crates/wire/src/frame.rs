@@ -1,7 +1,7 @@
 //! Frames: how messages travel on a connection.
 //!
-//! A frame is a header of 64 bytes, then the message's body, then the payload (the data of a read or a write). Integers are little-endian.
-//! The layout is version 1 and fixed:
+//! A frame is a header of 64 bytes, then the message's body, then the payload (the data of a read
+//! or a write). Integers are little-endian. The layout is version 1 and fixed:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -22,17 +22,19 @@
 //! | 52 | 8 | reserved: written as zeros, not looked at |
 //! | 60 | 4 | CRC32C of bytes 0 to 59 |
 //!
-//! In a request whose answer brings a payload the place says where that belongs; the reply says whether it is there.
+//! In a request whose answer brings a payload the place says where that belongs; the reply says
+//! whether it is there.
 //!
-//! Bit 1 of the flags in such a request says that the sender compares the answer's payload with its checksum, and asks again, without that bit, if they differ.
-//! The answer then may have it, too: its checksum is the one under which the payload is stored, and nobody has compared them yet. So what is read is summed
-//! once on its way and not at both ends.
+//! Bit 1 of the flags in such a request says that the sender compares the answer's payload with its
+//! checksum, and asks again, without that bit, if they differ. The answer then may have it, too:
+//! its checksum is the one under which the payload is stored, and nobody has compared them yet. So
+//! what is read is summed once on its way and not at both ends.
 //!
-//! An answer whose body is longer than a frame takes comes in several frames: [`Kind::Part`] for each piece but the last, which is the
-//! [`Kind::Reply`]. Requests have one frame.
+//! An answer whose body is longer than a frame takes comes in several frames: [`Kind::Part`] for
+//! each piece but the last, which is the [`Kind::Reply`]. Requests have one frame.
 //!
-//! What [`Header::decode`] refuses ends the connection: after it nobody knows where the next frame starts. A service that isn't known here
-//! is no such case; it is refused like any request.
+//! What [`Header::decode`] refuses ends the connection: after it nobody knows where the next frame
+//! starts. A service that isn't known here is no such case; it is refused like any request.
 
 mod handshake;
 
@@ -44,10 +46,12 @@ use types::{Epoch, crc32c};
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
 
-/// The longest body, bytes: a directory listing of a few thousand entries fits, and a peer can't claim much memory by a header alone.
+/// The longest body, bytes: a directory listing of a few thousand entries fits, and a peer can't
+/// claim much memory by a header alone.
 pub const MAX_BODY_BYTES: u32 = 1 << 20;
 
-/// The longest body of an answer, all its pieces together, bytes. The longest list is that of 65,536 sessions, with some 300 bytes each.
+/// The longest body of an answer, all its pieces together, bytes. The longest list is that of
+/// 65,536 sessions, with some 300 bytes each.
 pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// The longest payload, bytes: four times the largest request of the kernel.
@@ -89,7 +93,8 @@ pub enum Kind {
     Pong = 8,
     /// The sender sends nothing more and closes.
     Goodbye = 9,
-    /// A piece of the body of the answer to the request with the same id. More pieces follow; the last one is the [`Kind::Reply`].
+    /// A piece of the body of the answer to the request with the same id. More pieces follow; the
+    /// last one is the [`Kind::Reply`].
     Part = 10,
 }
 
@@ -133,11 +138,13 @@ pub struct Header {
     pub body_sum: u32,
     /// CRC32C of the payload; `None` when it is not summed.
     pub payload_sum: Option<u32>,
-    /// In a request: a payload that the answer brings needn't have been compared with its checksum. In the answer: it wasn't.
+    /// In a request: a payload that the answer brings needn't have been compared with its checksum.
+    /// In the answer: it wasn't.
     pub unchecked: bool,
     /// The cluster map that the sender knows.
     pub epoch: Epoch,
-    /// Where the payload is: 0 behind the body, n at page n - 1 (of [`SHARED_PAGE_BYTES`]) of the memory that both ends of the connection share.
+    /// Where the payload is: 0 behind the body, n at page n - 1 (of [`SHARED_PAGE_BYTES`]) of the
+    /// memory that both ends of the connection share.
     pub place: u32,
 }
 
@@ -160,7 +167,8 @@ impl Header {
         }
     }
 
-    /// With length and checksum of a body. The body must be no longer than [`MAX_BODY_BYTES`]: a peer would end the connection.
+    /// With length and checksum of a body. The body must be no longer than [`MAX_BODY_BYTES`]: a
+    /// peer would end the connection.
     pub fn with_body(self, body: &[u8]) -> Header {
         debug_assert!(body.len() <= MAX_BODY_BYTES as usize);
         Header { body_bytes: body.len() as u32, body_sum: crc32c(body), ..self }

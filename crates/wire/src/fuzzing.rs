@@ -1,4 +1,5 @@
-//! Bytes of anybody's making to every decoder of messages and frames: for the fuzz targets and their short form in `tests/`.
+//! Bytes of anybody's making to every decoder of messages and frames: for the fuzz targets and
+//! their short form in `tests/`.
 
 use crate::frame::{HEADER_BYTES, Header, Hello, Welcome};
 use crate::{

@@ -10,12 +10,15 @@ pub const MAX_KV_BATCHES: usize = 1024;
 pub enum KvRequest {
     /// The values of the first of these keys, as many as fit into an answer: `Values`.
     Get { keys: Vec<Bytes> },
-    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit` and as many as fit into an answer: `Pairs`.
+    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit` and as many as fit
+    /// into an answer: `Pairs`.
     Scan { from: Bytes, to: Bytes, limit: u64 },
-    /// Applies batches in order, each on its own terms: `Outcomes`. `writer` is random, another one for each start of a service, and counts
-    /// its applies from 1 by `number`, with one under way at a time. What comes again is not applied again but answered again, as
-    /// long as the store's process lives. `verifier`: the engine's, as the writer knows it. Under another one nothing is applied, since the writer may have read what
-    /// has gone, and everything is answered with `Unknown`; 0: it doesn't matter.
+    /// Applies batches in order, each on its own terms: `Outcomes`. `writer` is random, another one
+    /// for each start of a service, and counts its applies from 1 by `number`, with one under way
+    /// at a time. What comes again is not applied again but answered again, as long as the store's
+    /// process lives. `verifier`: the engine's, as the writer knows it. Under another one nothing
+    /// is applied, since the writer may have read what has gone, and everything is answered with
+    /// `Unknown`; 0: it doesn't matter.
     Apply { writer: u64, number: u64, verifier: u64, batches: Vec<KvBatch> },
     /// Everything applied before is on disk when this answers: `Done`.
     Persist,
@@ -46,7 +49,8 @@ pub enum KvOutcome {
 pub struct KvReply {
     /// Random, another one for every process of the store.
     pub instance: u64,
-    /// Everything that was applied is there, in memory or on disk, as long as this is the same: another one only after a loss.
+    /// Everything that was applied is there, in memory or on disk, as long as this is the same:
+    /// another one only after a loss.
     pub verifier: u64,
     /// Whether the store may grow.
     pub has_room: bool,

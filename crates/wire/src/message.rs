@@ -4,13 +4,14 @@ use crate::authorization::Rule;
 use std::fmt;
 use types::Error;
 
-/// A message as it travels between processes. Payloads (the data of reads and writes) travel beside it.
+/// A message as it travels between processes. Payloads (the data of reads and writes) travel beside
+/// it.
 pub trait Message: Sized {
     /// Appends the message's bytes.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Takes a message out of bytes, all of which belong to it. Bytes of a later version may hold fields that are not known here;
-    /// they are passed over.
+    /// Takes a message out of bytes, all of which belong to it. Bytes of a later version may hold
+    /// fields that are not known here; they are passed over.
     fn decode(bytes: &[u8]) -> Result<Self, Malformed>;
 }
 
@@ -22,8 +23,8 @@ pub trait Request: Message {
     /// Bytes of payload that the answer brings: those of a read's buffer.
     fn answer_payload(&self) -> Answer;
 
-    /// Its row in the table of who may ask for what ([`crate::authorization`]). The transport refuses
-    /// other callers before the service sees the request.
+    /// Its row in the table of who may ask for what ([`crate::authorization`]). The transport
+    /// refuses other callers before the service sees the request.
     fn rule(&self) -> Rule;
 }
 
@@ -34,7 +35,8 @@ pub enum Answer {
     Plain,
     /// The request's payload buffer is to be filled.
     Fills,
-    /// Nothing, and it may take as long as it likes (a lock that is waited for, news that are waited for): no deadline of its own.
+    /// Nothing, and it may take as long as it likes (a lock that is waited for, news that are
+    /// waited for): no deadline of its own.
     Waits,
 }
 

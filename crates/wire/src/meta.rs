@@ -33,8 +33,8 @@ pub enum RenameMode {
     Replace,
     NoReplace,
     Exchange,
-    /// As `Replace`, and leaves a whiteout at the old place: a character device 0:0, by which overlay
-    /// file systems mark removed names.
+    /// As `Replace`, and leaves a whiteout at the old place: a character device 0:0, by which
+    /// overlay file systems mark removed names.
     Whiteout,
 }
 
@@ -63,7 +63,8 @@ pub struct PatternChange {
     pub scheme: Option<String>,
 }
 
-/// A regular file that a program has made in a directory whose names only its session changes, and has written perhaps, before the service has it.
+/// A regular file that a program has made in a directory whose names only its session changes, and
+/// has written perhaps, before the service has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PromisedFile {
     /// Its number, one of those that the session has got ([`MetaOp::Reserve`]).
@@ -76,7 +77,8 @@ pub struct PromisedFile {
     pub mode: u32,
     /// What is taken off them.
     pub umask: u32,
-    /// When the program has made it. The service takes that for the file's time if it is of the last moment.
+    /// When the program has made it. The service takes that for the file's time if it is of the
+    /// last moment.
     pub made: Timestamp,
     /// All of its content, which is inline.
     pub content: Bytes,
@@ -96,14 +98,17 @@ pub struct Promise {
 /// `umask` is applied by the service, unless the parent has a default ACL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MetaOp {
-    /// Name to inode: `Entry`, or `Elsewhere`. `.` and `..` are answered too (file handles decoded after a restart).
+    /// Name to inode: `Entry`, or `Elsewhere`. `.` and `..` are answered too (file handles decoded
+    /// after a restart).
     Lookup { parent: InodeId, name: Bytes },
     /// `Attr`.
     Getattr { ino: InodeId },
-    /// `Attr` after the change. A change of mode updates the mask of an access ACL; ctime is set by the service.
+    /// `Attr` after the change. A change of mode updates the mask of an access ACL; ctime is set by
+    /// the service.
     Setattr { ino: InodeId, set: SetAttr },
-    /// Makes a regular file (`Created`), fifo, socket or device node (`Entry`). When the name exists: `EEXIST` if `exclusive`,
-    /// else the existing one's `Entry`. `wish`: the lease that is asked for on what is made; without one, `Read` may come with it.
+    /// Makes a regular file (`Created`), fifo, socket or device node (`Entry`). When the name
+    /// exists: `EEXIST` if `exclusive`, else the existing one's `Entry`. `wish`: the lease that is
+    /// asked for on what is made; without one, `Read` may come with it.
     Create {
         parent: InodeId,
         name: Bytes,
@@ -113,15 +118,20 @@ pub enum MetaOp {
         exclusive: bool,
         wish: Option<LeaseMode>,
     },
-    /// Numbers for files that the session is going to make in a directory, and `Write` on that: `Reserved`, with as many as `count` at most. What others
-    /// keep of the directory they give up first. `EBUSY` where something of it was recalled a moment ago and others are there, where a default ACL decides what its files
-    /// are, and to sessions whose users are squashed or may only read.
+    /// Numbers for files that the session is going to make in a directory, and `Write` on that:
+    /// `Reserved`, with as many as `count` at most. What others keep of the directory they give up
+    /// first. `EBUSY` where something of it was recalled a moment ago and others are there, where a
+    /// default ACL decides what its files are, and to sessions whose users are squashed or may only
+    /// read.
     ///
-    /// With a `prefix`, of at most 255 bytes, it is `Write` on the names that begin so, and no others: a lease on an inode number that no file gets and that stands for
-    /// them ([`MetaReply::Reserved::range`]). Others go on using the directory, with `Permissions` on it. `EBUSY` also where others have names that overlap with these, or the
-    /// directory as a whole, and where there are too many such ranges.
+    /// With a `prefix`, of at most 255 bytes, it is `Write` on the names that begin so, and no
+    /// others: a lease on an inode number that no file gets and that stands for them
+    /// ([`MetaReply::Reserved::range`]). Others go on using the directory, with `Permissions` on
+    /// it. `EBUSY` also where others have names that overlap with these, or the directory as a
+    /// whole, and where there are too many such ranges.
     Reserve { dir: InodeId, count: u32, prefix: Bytes },
-    /// Makes a file that programs have already: `Created`, or its `Entry` when it has been made by then, and `EEXIST` when the name is another file's.
+    /// Makes a file that programs have already: `Created`, or its `Entry` when it has been made by
+    /// then, and `EEXIST` when the name is another file's.
     Deliver { file: Box<PromisedFile> },
     /// `Entry`.
     Mkdir { parent: InodeId, name: Bytes, mode: u32, umask: u32 },
@@ -131,7 +141,8 @@ pub enum MetaOp {
     Tmpfile { parent: InodeId, mode: u32, umask: u32 },
     /// `Entry` of the inode with its new link count.
     Link { ino: InodeId, parent: InodeId, name: Bytes },
-    /// `Entry` of the inode as it is after the removal; `nlink == 0`: it is an orphan until reclaimed.
+    /// `Entry` of the inode as it is after the removal; `nlink == 0`: it is an orphan until
+    /// reclaimed.
     Unlink { parent: InodeId, name: Bytes },
     /// As `Unlink`, for an empty directory.
     Rmdir { parent: InodeId, name: Bytes },
@@ -139,8 +150,9 @@ pub enum MetaOp {
     Rename { parent: InodeId, name: Bytes, new_parent: InodeId, new_name: Bytes, mode: RenameMode },
     /// `Bytes`: the target of a symlink.
     Readlink { ino: InodeId },
-    /// `Directory`: entries after `cookie` (0 from the start), at most `limit`, without `.` and `..`; `attributes` adds each
-    /// entry's attributes. With a `prefix`, of those entries only the ones whose names begin so, and the last one, whose cookie is needed to go on.
+    /// `Directory`: entries after `cookie` (0 from the start), at most `limit`, without `.` and
+    /// `..`; `attributes` adds each entry's attributes. With a `prefix`, of those entries only the
+    /// ones whose names begin so, and the last one, whose cookie is needed to go on.
     Readdir { dir: InodeId, cookie: u64, limit: u32, attributes: bool, prefix: Bytes },
     /// `Bytes`.
     GetXattr { ino: InodeId, name: Bytes },
@@ -151,32 +163,39 @@ pub enum MetaOp {
     /// `Attr`.
     RemoveXattr { ino: InodeId, name: Bytes },
 
-    /// `File`: attributes with layout or inline content. `wish`: the lease that is asked for; what is granted may be weaker
-    /// (`Shared` for `Write` while others write the file), or nothing while the session has a recall of it to answer. A session that
-    /// has `Shared` and asks for `Write` needs to be alone, and others lose theirs; of inline content there is no `Shared`. `None` asks
-    /// for no lease. Until its `Release` the service knows that the session has the file open.
+    /// `File`: attributes with layout or inline content. `wish`: the lease that is asked for; what
+    /// is granted may be weaker (`Shared` for `Write` while others write the file), or nothing
+    /// while the session has a recall of it to answer. A session that has `Shared` and asks for
+    /// `Write` needs to be alone, and others lose theirs; of inline content there is no `Shared`.
+    /// `None` asks for no lease. Until its `Release` the service knows that the session has the
+    /// file open.
     Open { ino: InodeId, wish: Option<LeaseMode> },
-    /// As an `Open` without a wish, by who has the file open and needs an epoch above `past` for it: something that was sent under that one may
-    /// still be on its way to a target, or a target has refused it: `File`.
+    /// As an `Open` without a wish, by who has the file open and needs an epoch above `past` for
+    /// it: something that was sent under that one may still be on its way to a target, or a target
+    /// has refused it: `File`.
     Reopen { ino: InodeId, past: u64 },
-    /// Whether who asks may open the file like this (`4`: to read, `2`: to write, `1`: to run it; `8`: its owner may in any case): `Unit`, or `EACCES`.
-    /// A client asks it where users are squashed, whom its kernel takes for somebody else than the service does.
+    /// Whether who asks may open the file like this (`4`: to read, `2`: to write, `1`: to run it;
+    /// `8`: its owner may in any case): `Unit`, or `EACCES`. A client asks it where users are
+    /// squashed, whom its kernel takes for somebody else than the service does.
     MayOpen { ino: InodeId, wanted: u32 },
-    /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any more: the client then
-    /// moves it to chunks (`BeginWrite`, write the content to its chunks, `DropInline`). Truncated inline files are
-    /// changed by `Truncate`. `at_end`: only if the file ends at `offset`, as it did under the lease of who asks; else `EKEYEXPIRED`, since that lease has
-    /// ended and others have written there.
+    /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any
+    /// more: the client then moves it to chunks (`BeginWrite`, write the content to its chunks,
+    /// `DropInline`). Truncated inline files are changed by `Truncate`. `at_end`: only if the file
+    /// ends at `offset`, as it did under the lease of who asks; else `EKEYEXPIRED`, since that
+    /// lease has ended and others have written there.
     WriteInline { ino: InodeId, offset: u64, data: Bytes, kill_suid_sgid: bool, at_end: bool },
-    /// Durably notes that this session changes the file's chunks, choosing its layout when it has none yet: `File`.
-    /// Until the matching `EndWrite`, size and mtime are the client's to know; if the session dies they are settled from
-    /// the chunk files.
+    /// Durably notes that this session changes the file's chunks, choosing its layout when it has
+    /// none yet: `File`. Until the matching `EndWrite`, size and mtime are the client's to know; if
+    /// the session dies they are settled from the chunk files.
     BeginWrite { ino: InodeId },
-    /// The content is in the chunks now; the inline copy goes: `Attr`, with a `Write` lease. `EKEYEXPIRED` when the session isn't changing the chunks any
-    /// more: what it had written there was settled meanwhile, in favour of the inline copy.
+    /// The content is in the chunks now; the inline copy goes: `Attr`, with a `Write` lease.
+    /// `EKEYEXPIRED` when the session isn't changing the chunks any more: what it had written there
+    /// was settled meanwhile, in favour of the inline copy.
     DropInline { ino: InodeId, size: u64, mtime: Timestamp },
-    /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began: `Attr`.
-    /// Never shrinks a file by itself: the caller knows the exact size. `lens`: lengths of the chunk files in stripe
-    /// order, 0 for those that the client couldn't ask; or none. The service notes them as [`FileInfo::known`].
+    /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began:
+    /// `Attr`. Never shrinks a file by itself: the caller knows the exact size. `lens`: lengths of
+    /// the chunk files in stripe order, 0 for those that the client couldn't ask; or none. The
+    /// service notes them as [`FileInfo::known`].
     EndWrite {
         ino: InodeId,
         size: u64,
@@ -186,15 +205,18 @@ pub enum MetaOp {
         done: bool,
         kill_suid_sgid: bool,
     },
-    /// Sets the size: `File`, with a `Write` lease. Inline content is cut or padded in place. A chunked file gets a durable note that its chunks must be cut
-    /// to `size`; the client cuts them and then says `TruncateDone`. `time`: set mtime as well.
+    /// Sets the size: `File`, with a `Write` lease. Inline content is cut or padded in place. A
+    /// chunked file gets a durable note that its chunks must be cut to `size`; the client cuts them
+    /// and then says `TruncateDone`. `time`: set mtime as well.
     Truncate { ino: InodeId, size: u64, kill_suid_sgid: bool },
     /// The chunks are cut: `Unit`.
     TruncateDone { ino: InodeId },
-    /// This session has no use of an orphan any more: `Unit`. With the last session's use its inode goes at once, its chunks soon.
+    /// This session has no use of an orphan any more: `Unit`. With the last session's use its inode
+    /// goes at once, its chunks soon.
     Reclaim { ino: InodeId },
 
-    /// `Unit`, or `EAGAIN` when the lock is held and `wait` is false; with `wait` the reply comes when the lock is granted.
+    /// `Unit`, or `EAGAIN` when the lock is held and `wait` is false; with `wait` the reply comes
+    /// when the lock is granted.
     Lock {
         ino: InodeId,
         space: LockSpace,
@@ -208,51 +230,60 @@ pub enum MetaOp {
     Unlock { ino: InodeId, space: LockSpace, owner: LockOwner, range: LockRange },
     /// `Lock`: the first lock in the way, if any.
     TestLock { ino: InodeId, owner: LockOwner, kind: LockKind, range: LockRange },
-    /// A session that is about to register with a service that was started anew says which locks it holds; in as many requests as it takes,
-    /// the last of them answered before `Register`: `Unit`. Until every session of before is back or ended, nobody is granted a lock. `EAGAIN`
-    /// when one of them is held by somebody else: that one is lost.
+    /// A session that is about to register with a service that was started anew says which locks it
+    /// holds; in as many requests as it takes, the last of them answered before `Register`: `Unit`.
+    /// Until every session of before is back or ended, nobody is granted a lock. `EAGAIN` when one
+    /// of them is held by somebody else: that one is lost.
     ReclaimLocks { locks: Vec<HeldLock> },
-    /// A session that is about to register, or to follow partitions, says of which inodes it has files open; in as many requests as it
-    /// takes, the last of them answered before `Register` or `Follow`, which brings the rest of them: `Unit`. Nobody else is let in
-    /// before that one.
+    /// A session that is about to register, or to follow partitions, says of which inodes it has
+    /// files open; in as many requests as it takes, the last of them answered before `Register` or
+    /// `Follow`, which brings the rest of them: `Unit`. Nobody else is let in before that one.
     ReclaimOpens { inodes: Vec<InodeId> },
     /// A session that is about to register, or to follow, tells the size of files whose chunks it
     /// was changing under `Write` when that lease ended with the service that had granted it; in as
     /// many requests as it takes, the last of them answered before `Register` or `Follow`: `Unit`.
     /// When the service settles such a file, it cuts chunks that reach beyond that size: they hold
     /// parts of writes that no application has been told of, and that the client repeats. Sizes
-    /// that come when the session is back already are ignored.
-    /// The answer is `Process`: by that number the session says to whom it has told what it has, and asks
-    /// for it before it tells anything (without sizes, if it has none).
+    /// that come when the session is back already are ignored. The answer is `Process`: by that
+    /// number the session says to whom it has told what it has, and asks for it before it tells
+    /// anything (without sizes, if it has none).
     ReclaimSizes { sizes: Vec<KnownSize> },
 
-    /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
-    /// caches nothing; `in_use` are the inodes of which it has files open, as far as `ReclaimOpens` hasn't
-    /// said so. Its recalls are asked for from 0 on. Sessions that didn't
-    /// register get no leases. Of partitions that came to the service from another one the session has to say the same by `Follow`. The service makes the
-    /// `promised` files before it lets others in: programs have them. `told`: the process of the service that was told what the session
-    /// has (`Process`), 0 when none was. Another one, which has been started since, refuses (`EAGAIN`): it would take locks, open files and
-    /// sizes of which it has not heard for none.
+    /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`):
+    /// `Unit`. It has no lease then, and caches nothing; `in_use` are the inodes of which it has
+    /// files open, as far as `ReclaimOpens` hasn't said so. Its recalls are asked for from 0 on.
+    /// Sessions that didn't register get no leases. Of partitions that came to the service from
+    /// another one the session has to say the same by `Follow`. The service makes the `promised`
+    /// files before it lets others in: programs have them. `told`: the process of the service that
+    /// was told what the session has (`Process`), 0 when none was. Another one, which has been
+    /// started since, refuses (`EAGAIN`): it would take locks, open files and sizes of which it has
+    /// not heard for none.
     Register { in_use: Vec<InodeId>, promised: Vec<Promise>, told: u64 },
-    /// The session follows partitions that another service executed before to this one, which asked for it (`Adopted`): `Unit`. It has dropped
-    /// everything that it cached of their inodes and has no lease on any, nor any recall to answer; `in_use` as with `Register`. The
-    /// service forgets what leases and uses it knew of the session there, settles what the session wrote and didn't report, and looks
-    /// again for answers that the other service gave it, so that a change which is sent again isn't made twice. `EREMOTE` when one of them isn't the service's (any more).
+    /// The session follows partitions that another service executed before to this one, which asked
+    /// for it (`Adopted`): `Unit`. It has dropped everything that it cached of their inodes and has
+    /// no lease on any, nor any recall to answer; `in_use` as with `Register`. The service forgets
+    /// what leases and uses it knew of the session there, settles what the session wrote and didn't
+    /// report, and looks again for answers that the other service gave it, so that a change which
+    /// is sent again isn't made twice. `EREMOTE` when one of them isn't the service's (any more).
     /// `promised` and `told`: as with `Register`.
     Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId>, promised: Vec<Promise>, told: u64 },
-    /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe none, or at once `Adopted` as long as there
-    /// are partitions to which the session has yet to follow. Being asked again and again, it also tells that the session lives.
+    /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe
+    /// none, or at once `Adopted` as long as there are partitions to which the session has yet to
+    /// follow. Being asked again and again, it also tells that the session lives.
     NextRecalls { after: u64 },
-    /// Says more of who asks by the request's credentials: `Unit`. A kernel's request has one group only, so a client says it when the service
-    /// refused what its kernel had allowed (`EACCES`, `EPERM`), and then asks again. `ino`: what that was about.
+    /// Says more of who asks by the request's credentials: `Unit`. A kernel's request has one group
+    /// only, so a client says it when the service refused what its kernel had allowed (`EACCES`,
+    /// `EPERM`), and then asks again. `ino`: what that was about.
     Introduce { ino: InodeId, groups: Vec<u32> },
     /// Answers recalls: `Unit`.
     Yield { yields: Vec<Yield> },
-    /// The recalls with numbers up to `seen` that are not answered yet are being worked on (what is written has to reach a storage
-    /// service that doesn't answer): `Unit`. To be said again while it lasts.
+    /// The recalls with numbers up to `seen` that are not answered yet are being worked on (what is
+    /// written has to reach a storage service that doesn't answer): `Unit`. To be said again while
+    /// it lasts.
     StillYielding { seen: u64 },
-    /// The session has no lease on these inodes and no open file of them any more: `Unit`. `seen`: recalls that it had seen when it
-    /// let go; of a grant made after later ones the service knows better.
+    /// The session has no lease on these inodes and no open file of them any more: `Unit`. `seen`:
+    /// recalls that it had seen when it let go; of a grant made after later ones the service knows
+    /// better.
     Release { inodes: Vec<InodeId>, seen: u64 },
     /// Ends the session in good order: its locks, leases and open files go: `Unit`.
     EndSession,
@@ -261,7 +292,8 @@ pub enum MetaOp {
     Describe { ino: InodeId },
     /// Changes what a directory hands to new files: `Description`.
     SetPattern { dir: InodeId, change: PatternChange },
-    /// Moves a file to groups of another pool or scheme, in the background; `None` leaves one as it is: `Migration`.
+    /// Moves a file to groups of another pool or scheme, in the background; `None` leaves one as it
+    /// is: `Migration`.
     Migrate { ino: InodeId, pool: Option<String>, scheme: Option<String> },
     /// How far that is: `Migration`.
     MigrationOf { ino: InodeId },
@@ -283,8 +315,9 @@ impl MetaOp {
         matches!(self, MetaOp::MayOpen { .. } | MetaOp::SetPattern { .. } | MetaOp::Migrate { .. })
     }
 
-    /// The inode that is asked about or changed, of a name the directory that it is in: the service that executes its partition is to be asked.
-    /// `None` for what concerns a session or a service as a whole.
+    /// The inode that is asked about or changed, of a name the directory that it is in: the service
+    /// that executes its partition is to be asked. `None` for what concerns a session or a service
+    /// as a whole.
     pub fn subject(&self) -> Option<InodeId> {
         match self {
             MetaOp::Lookup { parent, .. }
@@ -347,16 +380,20 @@ pub struct FileInfo {
     pub attr: Attr,
     /// Where its chunks are; `None` while it has none.
     pub layout: Option<Layout>,
-    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is known.
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is
+    /// known.
     pub known: Vec<u64>,
-    /// Inline content; shorter than `attr.size` where the rest is a hole. `None` for a chunked file.
+    /// Inline content; shorter than `attr.size` where the rest is a hole. `None` for a chunked
+    /// file.
     pub inline: Option<Bytes>,
     /// The most bytes that may live inline.
     pub inline_limit: u32,
-    /// The lease epoch of a file in chunks, to be sent with every request for them: it grows whenever the right to change them passes on. 0 for who
-    /// needs none, since there are no leases, or no chunks.
+    /// The lease epoch of a file in chunks, to be sent with every request for them: it grows
+    /// whenever the right to change them passes on. 0 for who needs none, since there are no
+    /// leases, or no chunks.
     pub epoch: u64,
-    /// The session has shortened the file, and hasn't said yet that its chunks are cut ([`MetaOp::TruncateDone`]).
+    /// The session has shortened the file, and hasn't said yet that its chunks are cut
+    /// ([`MetaOp::TruncateDone`]).
     pub uncut: bool,
 }
 
@@ -451,14 +488,16 @@ pub enum MetaReply {
     Description(Box<Description>),
     /// `None`: the file doesn't move.
     Migration(Option<Box<Migration>>),
-    /// Instead of `Entry`: what the name names is of a partition that another service executes, which knows its attributes and grants the
-    /// lease on it; or others are writing it, and who asks for its attributes asks its chunk files for its size, too.
+    /// Instead of `Entry`: what the name names is of a partition that another service executes,
+    /// which knows its attributes and grants the lease on it; or others are writing it, and who
+    /// asks for its attributes asks its chunk files for its size, too.
     Elsewhere {
         ino: InodeId,
         /// Type bits of its mode.
         mode: u32,
     },
-    /// Numbers that no other file has or will have, up from `first`. Files made with them in the directory have no more than the permissions that are asked for.
+    /// Numbers that no other file has or will have, up from `first`. Files made with them in the
+    /// directory have no more than the permissions that are asked for.
     Reserved {
         first: InodeId,
         count: u32,
@@ -472,8 +511,8 @@ pub enum MetaReply {
     Usage(Usage),
     /// A number of the service's process: another one each time that it is started.
     Process(u64),
-    /// These partitions have come to the service from another one, and nothing there is read or changed until the session follows
-    /// (`Follow`), or is ended.
+    /// These partitions have come to the service from another one, and nothing there is read or
+    /// changed until the session follows (`Follow`), or is ended.
     Adopted {
         partitions: Vec<PartitionId>,
     },
@@ -512,15 +551,17 @@ pub struct MetaResponse {
     pub reply: MetaReply,
     /// Leases that come with it.
     pub grants: Vec<Grant>,
-    /// Recalls of this session that had been made when they were granted: a client that has seen a later one can't tell whether it was
-    /// for these, and doesn't rely on them.
+    /// Recalls of this session that had been made when they were granted: a client that has seen a
+    /// later one can't tell whether it was for these, and doesn't rely on them.
     pub recalls: u64,
-    /// What the session may do with the chunks of the file that the answer is about, to be shown to storage services.
+    /// What the session may do with the chunks of the file that the answer is about, to be shown to
+    /// storage services.
     pub capability: Option<Capability>,
-    /// Directories that the request has changed and on which the session holds a lease, as they are now.
+    /// Directories that the request has changed and on which the session holds a lease, as they are
+    /// now.
     pub directories: Vec<DirectoryState>,
-    /// What the store of metadata has acknowledged is there, in memory or on disk, as long as this is the same. Told in the answers to `Register`,
-    /// `Follow` and `Sync`; 0: not told.
+    /// What the store of metadata has acknowledged is there, in memory or on disk, as long as this
+    /// is the same. Told in the answers to `Register`, `Follow` and `Sync`; 0: not told.
     pub verifier: u64,
 }
 
@@ -529,7 +570,8 @@ pub struct MetaResponse {
 pub struct DirectoryState {
     /// Its attributes.
     pub attr: Attr,
-    /// Of two states of one directory under one lease, the one with the larger number is the later one.
+    /// Of two states of one directory under one lease, the one with the larger number is the later
+    /// one.
     pub order: u64,
 }
 

@@ -1,7 +1,8 @@
 //! Requests to the management service.
 //!
-//! They are few and far between, so they travel as JSON: the same text that the control socket of a node takes, that `--json`
-//! prints and that the map is stored as. Fields that are added have defaults; fields that are not known are passed over.
+//! They are few and far between, so they travel as JSON: the same text that the control socket of a
+//! node takes, that `--json` prints and that the map is stored as. Fields that are added have
+//! defaults; fields that are not known are passed over.
 
 mod ceilings;
 mod clients;
@@ -47,7 +48,8 @@ pub enum NodeChange {
 pub struct Touched {
     /// Chunk files (at most [`MAX_TIDY_FILES`]).
     pub files: Vec<InodeId>,
-    /// Where chunk files were being made, some of which may not be there: from the first of two numbers up to the second.
+    /// Where chunk files were being made, some of which may not be there: from the first of two
+    /// numbers up to the second.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub new: Vec<(InodeId, InodeId)>,
 }
@@ -103,19 +105,23 @@ pub enum MgmtRequest {
     Attach { cluster: String, version: String, clock_s: i64 },
     /// `Map` as soon as there is one with a later epoch than this.
     WatchMap { after: Epoch },
-    /// Nodes that a member of the cluster can't reach, instead of those that it named before: `Done`. `member`: what it calls itself.
+    /// Nodes that a member of the cluster can't reach, instead of those that it named before:
+    /// `Done`. `member`: what it calls itself.
     ReportUnreachable { member: String, nodes: Vec<UnreachableNode> },
-    /// A directory of a node becomes a target: `Added`. Asked again for the same directory, it answers with the same id.
+    /// A directory of a node becomes a target: `Added`. Asked again for the same directory, it
+    /// answers with the same id.
     AddTarget { node: NodeId, path: String, pool: String },
-    /// What the metadata knows of these files is enforced on the target (at most [`MAX_TIDY_FILES`] of them), which had been changing
-    /// them when it crashed: `Done` when that is on disk. The metadata service must be let in meanwhile, clients must not.
+    /// What the metadata knows of these files is enforced on the target (at most [`MAX_TIDY_FILES`]
+    /// of them), which had been changing them when it crashed: `Done` when that is on disk. The
+    /// metadata service must be let in meanwhile, clients must not.
     Tidy {
         target: TargetId,
         #[serde(flatten)]
         touched: Touched,
     },
-    /// The same for a mirrored group all of whose good members have been through the crash, of which one is left that counts as good: `Done` when that
-    /// is on disk on all that do by then. Goes through the primary.
+    /// The same for a mirrored group all of whose good members have been through the crash, of
+    /// which one is left that counts as good: `Done` when that is on disk on all that do by then.
+    /// Goes through the primary.
     TidyGroup {
         group: GroupId,
         #[serde(flatten)]
@@ -169,11 +175,14 @@ pub enum MgmtRequest {
     Health,
     /// `Groups`.
     ListGroups,
-    /// The groups of a scheme that a pool should have are made, as far as they aren't there: `Groups` of that pool and scheme.
+    /// The groups of a scheme that a pool should have are made, as far as they aren't there:
+    /// `Groups` of that pool and scheme.
     MakeGroups { pool: String, scheme: Scheme },
-    /// A member of a mirrored group has changed, says the primary: `Map` when that holds for everybody who counts. `since`: the version of the group that the
-    /// primary goes by; where there is another, `Map` is all the answer. `orderly`: the primary speaks of itself, has nothing under way and begins
-    /// nothing more, so that the others need not be brought in step by the next one.
+    /// A member of a mirrored group has changed, says the primary: `Map` when that holds for
+    /// everybody who counts. `since`: the version of the group that the primary goes by; where
+    /// there is another, `Map` is all the answer. `orderly`: the primary speaks of itself, has
+    /// nothing under way and begins nothing more, so that the others need not be brought in step by
+    /// the next one.
     SetMember {
         group: GroupId,
         since: Epoch,
@@ -191,12 +200,15 @@ pub enum MgmtRequest {
     SetChecksums { on: bool },
     /// Share of each target of a pool that new files leave free, percent: `Done`.
     SetSpare { pool: String, percent: u8 },
-    /// How members are brought in step, and how far those are that have missed something: `Resyncs`.
+    /// How members are brought in step, and how far those are that have missed something:
+    /// `Resyncs`.
     ListResyncs,
-    /// Memberships are moved until all targets of a pool have about equally many of them: `Moves`. `dry_run`: they are only told.
+    /// Memberships are moved until all targets of a pool have about equally many of them: `Moves`.
+    /// `dry_run`: they are only told.
     RebalanceGroups { pool: String, dry_run: bool },
-    /// A mirrored group goes on from a member that has missed something, since all that had everything are lost for good: `Groups` with it. Without `accept_loss`
-    /// it is only looked whether that could be, and refused with what would be lost (`EPERM`).
+    /// A mirrored group goes on from a member that has missed something, since all that had
+    /// everything are lost for good: `Groups` with it. Without `accept_loss` it is only looked
+    /// whether that could be, and refused with what would be lost (`EPERM`).
     RecoverGroup {
         group: GroupId,
         from: TargetId,
@@ -205,7 +217,8 @@ pub enum MgmtRequest {
     },
     /// How far targets are searched for damage: `Scrubs`.
     ListScrubs,
-    /// What the hardware gives, as it has just been measured, is kept instead of what was known of the same limits and places: `Done`.
+    /// What the hardware gives, as it has just been measured, is kept instead of what was known of
+    /// the same limits and places: `Done`.
     NoteCeilings { ceilings: Vec<CeilingInfo> },
     /// `Ceilings`.
     ListCeilings,
@@ -225,8 +238,8 @@ pub enum MgmtRequest {
     /// for it as hexadecimal digits: `Certificate`.
     Renew { member: String, csr: String },
     /// A certificate for the HTTP interface of a node, by a request for one as hexadecimal digits:
-    /// `Certificate`. `names`: DNS names and addresses. A connection gets those that the map knows of
-    /// its node, and those of the machine itself.
+    /// `Certificate`. `names`: DNS names and addresses. A connection gets those that the map knows
+    /// of its node, and those of the machine itself.
     CertifyApi { node: NodeId, csr: String, names: Vec<String> },
 }
 
@@ -272,11 +285,12 @@ pub struct Register {
     pub clock_s: i64,
     /// What it serves.
     pub targets: Vec<TargetReport>,
-    /// This process has registered before, and nothing that a crash of an earlier one has left there still counts as good: it is management that has been
-    /// started anew.
+    /// This process has registered before, and nothing that a crash of an earlier one has left
+    /// there still counts as good: it is management that has been started anew.
     #[serde(default)]
     pub again: bool,
-    /// None of the addresses is one of its machine's: the machine has moved, or is behind a translation of addresses.
+    /// None of the addresses is one of its machine's: the machine has moved, or is behind a
+    /// translation of addresses.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_elsewhere: bool,
 }
@@ -354,7 +368,8 @@ pub struct ScrubProgress {
     pub damaged: u64,
     /// Of those, mended from another copy.
     pub mended: u64,
-    /// Chunk files that are missing, and such that belong to no file: the latter are looked for by `weft fsck` only.
+    /// Chunk files that are missing, and such that belong to no file: the latter are looked for by
+    /// `weft fsck` only.
     pub missing: u64,
     #[allow(missing_docs)]
     pub stray: u64,
@@ -411,7 +426,8 @@ pub enum MgmtReply {
         settings: ResyncSettings,
         members: Vec<ResyncInfo>,
     },
-    /// What is moved, and the groups whose members stay nearer to one another than they need to be, since nobody further away has room.
+    /// What is moved, and the groups whose members stay nearer to one another than they need to be,
+    /// since nobody further away has room.
     Moves {
         moves: Vec<MembershipMove>,
         crowded: Vec<GroupId>,
@@ -614,7 +630,8 @@ impl Message for MgmtReply {
 }
 
 impl MgmtRequest {
-    /// What gives a node another name, rack or roles, as far as something is said of them: all of it is done, or nothing.
+    /// What gives a node another name, rack or roles, as far as something is said of them: all of
+    /// it is done, or nothing.
     pub fn change_node(
         node: NodeId,
         name: Option<String>,

@@ -15,19 +15,22 @@ pub struct StorageRequest {
     pub number: Option<Number>,
     /// The metadata service's word that the session may do it.
     pub capability: Option<Capability>,
-    /// The lease epoch of the file under which it is asked ([`crate::FileInfo::epoch`]); 0: none. A target that has seen a higher one refuses it
-    /// with `EKEYREVOKED`, and doesn't do it any more.
+    /// The lease epoch of the file under which it is asked ([`crate::FileInfo::epoch`]); 0: none. A
+    /// target that has seen a higher one refuses it with `EKEYREVOKED`, and doesn't do it any more.
     pub epoch: u64,
-    /// The mirrored group that it is about; `None` for what lies on one target only, and for what is about the target as a whole.
+    /// The mirrored group that it is about; `None` for what lies on one target only, and for what
+    /// is about the target as a whole.
     pub group: Option<InGroup>,
-    /// For [`StorageOp::Read`], `Write`, `Seek` and `Allocate`: the chunk file is known to have at least this length
-    /// ([`crate::FileInfo::known`]). One that is absent or shorter is damage, and no hole: `EIO`. 0: nothing is known.
+    /// For [`StorageOp::Read`], `Write`, `Seek` and `Allocate`: the chunk file is known to have at
+    /// least this length ([`crate::FileInfo::known`]). One that is absent or shorter is damage, and
+    /// no hole: `EIO`. 0: nothing is known.
     pub known: u64,
     /// What is asked.
     pub op: StorageOp,
 }
 
-/// A mirrored group as the sender of a request knows it. Who knows another version refuses with `EREMCHG`: the sender looks at the map again.
+/// A mirrored group as the sender of a request knows it. Who knows another version refuses with
+/// `EREMCHG`: the sender looks at the map again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InGroup {
     /// The group.
@@ -41,12 +44,14 @@ pub struct InGroup {
 /// As whom a member of a mirrored group is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// As the primary, which sees to it that all members do it, by who uses the file. What changes nothing may be asked of any good member.
+    /// As the primary, which sees to it that all members do it, by who uses the file. What changes
+    /// nothing may be asked of any good member.
     Primary,
-    /// As a member, by the primary, which does the same itself. Changes are numbered by `sequence`, from 1 in each version of the group; all
-    /// below `settled` are on all copies.
+    /// As a member, by the primary, which does the same itself. Changes are numbered by `sequence`,
+    /// from 1 in each version of the group; all below `settled` are on all copies.
     Member { sequence: u64, settled: u64 },
-    /// As one whose copy is brought in step, by the primary, which lets nobody change the range meanwhile.
+    /// As one whose copy is brought in step, by the primary, which lets nobody change the range
+    /// meanwhile.
     Resync,
 }
 
@@ -67,10 +72,12 @@ impl StorageRequest {
     }
 }
 
-/// Numbers a change among those of its session. A service does a change with a number once, and answers repetitions as it answered the first.
+/// Numbers a change among those of its session. A service does a change with a number once, and
+/// answers repetitions as it answered the first.
 ///
-/// A session sends its numbered changes in *lanes*: in each of them one after the other, the next when the one before was answered. So a
-/// service has to remember one number a lane. A lane whose last change was never answered isn't used again.
+/// A session sends its numbered changes in *lanes*: in each of them one after the other, the next
+/// when the one before was answered. So a service has to remember one number a lane. A lane whose
+/// last change was never answered isn't used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub struct Number {
@@ -82,8 +89,8 @@ pub struct Number {
 /// Length of a capability, bytes.
 pub const CAPABILITY_BYTES: usize = 64;
 
-/// A signed permission as it travels. It is made and checked by the services (`identity::capability` has the format); who was given it may look at
-/// what it says.
+/// A signed permission as it travels. It is made and checked by the services
+/// (`identity::capability` has the format); who was given it may look at what it says.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Capability(pub [u8; CAPABILITY_BYTES]);
 
@@ -114,7 +121,8 @@ impl std::fmt::Debug for Capability {
 /// How data takes its way between buffer and disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {
-    /// Past the page cache where offset and length allow it (whole 4 KiB blocks); through it elsewhere.
+    /// Past the page cache where offset and length allow it (whole 4 KiB blocks); through it
+    /// elsewhere.
     Direct,
     /// Through the server's page cache.
     Cached,
@@ -142,7 +150,8 @@ pub enum Seek {
 /// What is asked of a storage service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StorageOp {
-    /// Fills the payload from `offset`; beyond the chunk file's end and in holes with zeros: `Unit`.
+    /// Fills the payload from `offset`; beyond the chunk file's end and in holes with zeros:
+    /// `Unit`.
     Read { offset: u64, path: Path },
     /// Writes the payload at `offset`: `Done`. `durable`: on disk before the answer.
     Write { offset: u64, path: Path, durable: bool },
@@ -152,68 +161,84 @@ pub enum StorageOp {
     Allocate { range: ByteRange, how: Allocate },
     /// Removes the chunk file; an absent one is no error: `Done`.
     Delete,
-    /// Asked by the check of a file system: the chunk file belongs to no file. It is kept aside with its checksums, and is no chunk file any more: `Done`.
+    /// Asked by the check of a file system: the chunk file belongs to no file. It is kept aside
+    /// with its checksums, and is no chunk file any more: `Done`.
     SetAside,
     /// Everything acknowledged of this chunk file is on disk when this answers: `Done`.
     Sync,
-    /// Everything acknowledged of the target is on disk when this answers; asked of a mirrored group, everything of the group, on all its good
-    /// members: `Done`.
+    /// Everything acknowledged of the target is on disk when this answers; asked of a mirrored
+    /// group, everything of the group, on all its good members: `Done`.
     SyncTarget,
     /// `Stat`; an absent chunk file has zeros.
     Stat,
-    /// `Offset`: the first data or hole at or after `from`; `None` when there is no more data. The end is a hole.
+    /// `Offset`: the first data or hole at or after `from`; `None` when there is no more data. The
+    /// end is a hole.
     Seek { from: u64, what: Seek },
     /// `Space` of the target.
     Space,
-    /// This session has been ended: its requests are refused from now on, and none of them runs any more when this answers: `Unit`.
+    /// This session has been ended: its requests are refused from now on, and none of them runs any
+    /// more when this answers: `Unit`.
     Fence { session: SessionId },
-    /// Notes from now on which regions of the chunk file change, in rounds: round 0 begins, each further one begins a new list and makes that
-    /// of the round before it readable. Known by `token`, and gone with the process. Waits until clients may use the target: `Unit`.
+    /// Notes from now on which regions of the chunk file change, in rounds: round 0 begins, each
+    /// further one begins a new list and makes that of the round before it readable. Known by
+    /// `token`, and gone with the process. Waits until clients may use the target: `Unit`.
     Watch { token: u64, round: u64 },
-    /// `Offset`: the first region of [`WATCHED_REGION`] bytes at or after `from` that changed in the round before this one. `ESTALE` when
-    /// nobody watches by this token and in this round: any part may have changed then.
+    /// `Offset`: the first region of [`WATCHED_REGION`] bytes at or after `from` that changed in
+    /// the round before this one. `ESTALE` when nobody watches by this token and in this round: any
+    /// part may have changed then.
     Changed { token: u64, round: u64, from: u64 },
     /// Ends a watch: `Unit`.
     Unwatch { token: u64 },
-    /// Tells a member of a mirrored group which changes are on all copies, by [`Part::Member`]: `Unit`.
+    /// Tells a member of a mirrored group which changes are on all copies, by [`Part::Member`]:
+    /// `Unit`.
     Settled,
-    /// `Regions` of the group's chunk files here, from the file `from` on and in their order; at most [`MAX_REGIONS`] of them, and whole files only.
-    /// Of a target without a group it is asked for all files only.
+    /// `Regions` of the group's chunk files here, from the file `from` on and in their order; at
+    /// most [`MAX_REGIONS`] of them, and whole files only. Of a target without a group it is asked
+    /// for all files only.
     Regions { from: InodeId, which: Regions },
-    /// `Survey` of a range of the chunk file here, whole blocks and at most [`MAX_SURVEYED`] units of `unit` bytes; with `read` its blocks are
-    /// compared with their checksums. Of a member that is brought in step its primary asks for blocks: then `sums` has two for each, the halves of a digest of
-    /// what is in it, and nothing else is told.
+    /// `Survey` of a range of the chunk file here, whole blocks and at most [`MAX_SURVEYED`] units
+    /// of `unit` bytes; with `read` its blocks are compared with their checksums. Of a member that
+    /// is brought in step its primary asks for blocks: then `sums` has two for each, the halves of
+    /// a digest of what is in it, and nothing else is told.
     Survey { range: ByteRange, unit: u64, read: bool },
-    /// Asked of a group's primary: looks at the chunk file on all good members, compares them, and mends in this range what is damaged, missing or
-    /// different from a copy that is right: `Healed`.
+    /// Asked of a group's primary: looks at the chunk file on all good members, compares them, and
+    /// mends in this range what is damaged, missing or different from a copy that is right:
+    /// `Healed`.
     Heal { range: ByteRange },
-    /// Asked of the primary of a mirrored group by services: makes the copy of the member `to` what that of the member `from` is, in a range of whole
-    /// blocks, and in its length where the range reaches the end of that; nobody changes it meanwhile: `Unit`.
+    /// Asked of the primary of a mirrored group by services: makes the copy of the member `to` what
+    /// that of the member `from` is, in a range of whole blocks, and in its length where the range
+    /// reaches the end of that; nobody changes it meanwhile: `Unit`.
     Mend { from: TargetId, to: TargetId, range: ByteRange },
-    /// Asked by services: what of a range is on no good copy becomes a hole, and a chunk file that isn't on any one up to its end. Answers the
-    /// lost parts as `Regions`.
+    /// Asked by services: what of a range is on no good copy becomes a hole, and a chunk file that
+    /// isn't on any one up to its end. Answers the lost parts as `Regions`.
     Forget { range: ByteRange },
-    /// Asked of a member that is brought in step: no copy of these whole blocks is right, so they are refused there, too, from now on: `Unit`.
+    /// Asked of a member that is brought in step: no copy of these whole blocks is right, so they
+    /// are refused there, too, from now on: `Unit`.
     MarkLost { range: ByteRange },
-    /// Asked by services, of a copy that is whole: its content is as old as that of which it was made, and not as the copying; an absent chunk file is left
-    /// alone: `Unit`.
+    /// Asked by services, of a copy that is whole: its content is as old as that of which it was
+    /// made, and not as the copying; an absent chunk file is left alone: `Unit`.
     SetTime { time: Timestamp },
-    /// Asked of a member that is brought in step: digests of what it has in a range that begins on a block, or in its first part: `Survey`, with the two halves of
-    /// each block's digest as sums.
+    /// Asked of a member that is brought in step: digests of what it has in a range that begins on
+    /// a block, or in its first part: `Survey`, with the two halves of each block's digest as sums.
     Digests { range: ByteRange },
-    /// Tells a member that has been brought in step the verifier of the group's copies, if its own still is the one under which that was done: `Unit`.
+    /// Tells a member that has been brought in step the verifier of the group's copies, if its own
+    /// still is the one under which that was done: `Unit`.
     Adopt { verifier: u64, instead_of: u64 },
-    /// Asked by services: what the hardware gives without the file system: `Rates`. Of a drive that of the target; of networks and processors, the node that
-    /// is asked, whichever target is named. Stops, and leaves nothing behind, when nobody waits for it any more.
+    /// Asked by services: what the hardware gives without the file system: `Rates`. Of a drive that
+    /// of the target; of networks and processors, the node that is asked, whichever target is
+    /// named. Stops, and leaves nothing behind, when nobody waits for it any more.
     Measure { what: Measure, milliseconds: u64 },
     /// Takes the payload and forgets it, for who measures a network: `Unit`.
     Traffic,
-    /// Asked of a good member whose copy is mended: makes the whole blocks of this range what the payload says, whatever they were, from the range's start on
-    /// and zeros after it; zeros without one. With `len`, makes the chunk file that long. At every moment, also after a crash, each block is right or refused. On
-    /// disk when this answers: `Unit`.
+    /// Asked of a good member whose copy is mended: makes the whole blocks of this range what the
+    /// payload says, whatever they were, from the range's start on and zeros after it; zeros
+    /// without one. With `len`, makes the chunk file that long. At every moment, also after a
+    /// crash, each block is right or refused. On disk when this answers: `Unit`.
     Rewrite { range: ByteRange, len: Option<u64> },
-    /// The same of one that has no chunk file, or another one: tells the checksums of the blocks of one of `len` bytes, from block `first` on and as the payload
-    /// in four bytes each, of all of them in order. With the last ones the chunk file is made; what isn't zeros is refused until it is brought by
+    /// The same of one that has no chunk file, or another one: tells the checksums of the blocks of
+    /// one of `len` bytes, from block `first` on and as the payload in four bytes each, of all of
+    /// them in order. With the last ones the chunk file is made; what isn't zeros is refused until
+    /// it is brought by
     /// [`StorageOp::Rewrite`]: `Unit`.
     Expect { first: u64, len: u64 },
     /// What it takes to reserve a range of the chunk file, asked before anything is reserved:
@@ -226,7 +251,8 @@ pub enum StorageOp {
 pub enum Measure {
     /// The target's drive, in a file of so many bytes.
     Drive { size: u64 },
-    /// The way to another node over so many connections, and how long a message takes there and back.
+    /// The way to another node over so many connections, and how long a message takes there and
+    /// back.
     Network { to: NodeId, streams: u32 },
     /// Memory and processor.
     Cpu,
@@ -292,12 +318,15 @@ pub const WATCHED_REGION: u64 = 1 << 20;
 #[allow(missing_docs)]
 pub enum StorageReply {
     Unit,
-    /// The same, of a change or a sync that was asked for by a client. As long as `verifier` is the same, nothing that was acknowledged has gone with the
-    /// power: a sync covers what was acknowledged before under its verifier, and nothing under another one (RFC 1813, section 3.3.21). Never 0.
+    /// The same, of a change or a sync that was asked for by a client. As long as `verifier` is the
+    /// same, nothing that was acknowledged has gone with the power: a sync covers what was
+    /// acknowledged before under its verifier, and nothing under another one (RFC 1813, section
+    /// 3.3.21). Never 0.
     Done {
         verifier: u64,
     },
-    /// Length in bytes, allocated 512-byte units, last change. `is_lost`: there is no chunk file, although there was one on disk before the last crash.
+    /// Length in bytes, allocated 512-byte units, last change. `is_lost`: there is no chunk file,
+    /// although there was one on disk before the last crash.
     Stat {
         len: u64,
         blocks: u64,
@@ -361,7 +390,8 @@ pub struct Survey {
     pub is_there: bool,
     /// Bytes.
     pub len: u64,
-    /// Where the last block ends that has a checksum of data: beyond the length, something was cut off.
+    /// Where the last block ends that has a checksum of data: beyond the length, something was cut
+    /// off.
     pub sum_end: u64,
     /// Last change of the content.
     pub mtime: Timestamp,

@@ -1,8 +1,10 @@
 //! The load generator beside fio: the same four workloads by both on one directory, in turns.
 //!
-//! Both make their files new in each round, with the same records, threads, depth and time, by direct transfers, and count a sync after writes. fio
-//! would give a file that it writes its size first, and is told not to. Whoever was first in one round is second in the next. Before a phase that reads, caches are
-//! dropped for both, where that is allowed and direct transfers don't go to a device of this machine.
+//! Both make their files new in each round, with the same records, threads, depth and time, by
+//! direct transfers, and count a sync after writes. fio would give a file that it writes its size
+//! first, and is told not to. Whoever was first in one round is second in the next. Before a phase
+//! that reads, caches are dropped for both, where that is allowed and direct transfers don't go to
+//! a device of this machine.
 
 use crate::{build, process};
 use serde_json::Value;
@@ -188,7 +190,8 @@ fn of_fio(options: &Options, work: &Workload, dir: &Path) -> Result<f64, String>
     rate_of_fio(&fio(options, &folder.0, &words)?)
 }
 
-/// Drops caches as weft bench does: not where direct transfers go to a device of this machine, and only for root.
+/// Drops caches as weft bench does: not where direct transfers go to a device of this machine, and
+/// only for root.
 fn drop_caches(place: &Path) -> Result<(), String> {
     let device = fs::metadata(place).map_err(|error| format!("{}: {error}", place.display()))?.dev();
     // File systems without a device of their own have numbers of the major 0.
@@ -202,7 +205,8 @@ fn drop_caches(place: &Path) -> Result<(), String> {
 
 fn fio(options: &Options, dir: &Path, words: &str) -> Result<Value, String> {
     let mut command = Command::new("fio");
-    // The directory goes first: a file that is named before it is made where fio was started. Files grow as they are written.
+    // The directory goes first: a file that is named before it is made where fio was started. Files
+    // grow as they are written.
     command.arg("--directory").arg(dir);
     command.args(["--name=check", "--group_reporting", "--output-format=json", "--fallocate=none"]);
     command.args(["--thread", "--randrepeat=0", "--filename_format=file.$jobnum"]);
@@ -233,7 +237,8 @@ fn median(rates: &[f64]) -> f64 {
 }
 
 impl Row {
-    /// weft bench by fio in each round: what else the machine does changes less between two that follow each other.
+    /// weft bench by fio in each round: what else the machine does changes less between two that
+    /// follow each other.
     fn ratios(&self) -> Vec<f64> {
         self.weft.iter().zip(&self.fio).map(|(weft, fio)| weft / fio.max(f64::MIN_POSITIVE)).collect()
     }

@@ -1,8 +1,10 @@
-//! weft beside other file systems on this machine: the same workloads of fio on all of them, in turns.
+//! weft beside other file systems on this machine: the same workloads of fio on all of them, in
+//! turns.
 //!
-//! weft is measured as one process and as two (a node and a mount over TCP), both with four targets on an XFS file system in a loop file; that file system by
-//! itself is the ceiling. Others are whatever is mounted already. Each round runs a workload on all systems, one after the other, before the next one, so that what
-//! else the machine does is the same for all.
+//! weft is measured as one process and as two (a node and a mount over TCP), both with four targets
+//! on an XFS file system in a loop file; that file system by itself is the ceiling. Others are
+//! whatever is mounted already. Each round runs a workload on all systems, one after the other,
+//! before the next one, so that what else the machine does is the same for all.
 
 mod systems;
 mod table;
@@ -21,7 +23,8 @@ use workloads::{Sizes, WORKLOADS, Workload};
 /// Whose table it is in a document.
 const COMMAND: &str = "cargo xtask bench peers";
 
-/// Bytes of the file system that targets are on, for each byte of a sequential workload: those of two clusters, and what is not removed at once.
+/// Bytes of the file system that targets are on, for each byte of a sequential workload: those of
+/// two clusters, and what is not removed at once.
 const ROOM_FACTOR: u64 = 6;
 /// And besides: journals, metadata, files.
 const ROOM_MIB: u64 = 2048;

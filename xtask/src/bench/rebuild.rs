@@ -1,9 +1,12 @@
-//! How fast a member of a mirrored group is rebuilt on another target, and what programs lose meanwhile.
+//! How fast a member of a mirrored group is rebuilt on another target, and what programs lose
+//! meanwhile.
 //!
-//! Three storage nodes and a mount, a process each, on this machine. A node is killed, and what it had is made anew on another one, at the throttle that a cluster has by
-//! itself, while fio works on the same files. Then all bytes of one target that is there move to another one, three times: beside fio at that throttle, the same without
-//! fio, and without a throttle. The ceiling is what one program writes to a file of one copy: each byte is read,
-//! summed, sent and written there as here.
+//! Three storage nodes and a mount, a process each, on this machine. A node is killed, and what it
+//! had is made anew on another one, at the throttle that a cluster has by itself, while fio works
+//! on the same files. Then all bytes of one target that is there move to another one, three times:
+//! beside fio at that throttle, the same without fio, and without a throttle. The ceiling is what
+//! one program writes to a file of one copy: each byte is read, summed, sent and written there as
+//! here.
 
 use super::node::{DEADLINE, Running, free_address, log_of};
 use crate::build;
@@ -41,10 +44,12 @@ pub struct Options {
     /// MiB that are moved.
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     mib: u64,
-    /// Seconds of each measurement of fio; the rebuild has to take longer than that at the throttle.
+    /// Seconds of each measurement of fio; the rebuild has to take longer than that at the
+    /// throttle.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(2..=60))]
     seconds: u64,
-    /// What a member is sent a second in the throttled rounds, such as 100MiB [default: what a cluster does by itself]
+    /// What a member is sent a second in the throttled rounds, such as 100MiB [default: what a
+    /// cluster does by itself]
     #[arg(long)]
     rate: Option<String>,
     /// How connections are protected.
@@ -55,7 +60,8 @@ pub struct Options {
     on: Option<PathBuf>,
 }
 
-/// Measures, and prints JSON: rates in MiB a second; `loss` is what fio did less of beside the rebuild, as a part of what it did before and after.
+/// Measures, and prints JSON: rates in MiB a second; `loss` is what fio did less of beside the
+/// rebuild, as a part of what it did before and after.
 pub fn run(options: &Options) -> Result<(), String> {
     let weft = match &options.weft {
         Some(weft) => weft.canonicalize().map_err(|error| format!("{}: {error}", weft.display()))?,
@@ -77,7 +83,8 @@ pub fn run(options: &Options) -> Result<(), String> {
     let beside = cluster.beside_a_rebuild(options.seconds)?;
     cluster.until_moved("3", begun)?;
     let after = cluster.fio(options.seconds)?;
-    // From the command to when the target has left its last group, which is after that group is in step.
+    // From the command to when the target has left its last group, which is after that group is in
+    // step.
     let rate = |took: Duration| options.mib as f64 / took.as_secs_f64();
     let throttled = rate(cluster.until_moved("4", cluster.move_back("3", "4")?)?);
     cluster.manage(&["group", "resync", "set", "--rate", NO_THROTTLE])?;
@@ -245,7 +252,8 @@ impl Cluster {
         }
     }
 
-    /// Kills the node of target 2, whose place target 3 takes, and adds another one, with target 4. Gives what fio did meanwhile.
+    /// Kills the node of target 2, whose place target 3 takes, and adds another one, with target 4.
+    /// Gives what fio did meanwhile.
     fn beside_a_loss(&mut self, seconds: u64) -> Result<f64, String> {
         self.manage(&["group", "resync", "set", "--replace-after", REPLACED_AFTER])?;
         // Management, then the storage nodes.
@@ -308,7 +316,8 @@ impl Cluster {
         Ok(found.into_iter().max())
     }
 
-    /// Waits until a target is empty that began to be emptied at that moment; gives how long it took until others had all that it has, in each of its groups.
+    /// Waits until a target is empty that began to be emptied at that moment; gives how long it
+    /// took until others had all that it has, in each of its groups.
     fn until_moved(&self, target: &str, watch: Instant) -> Result<Duration, String> {
         let mut outcome = Ok(());
         let has_left = process::eventually(REBUILD_DEADLINE, || match self.groups_left(target) {

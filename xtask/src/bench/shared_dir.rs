@@ -1,7 +1,7 @@
 //! Several clients create files at once: each in a directory of its own, and all in one.
 //!
-//! The cluster is a node of one process, with a process for each mount, on this machine. Both cases take turns in one run, so that what else
-//! the machine does is the same for both.
+//! The cluster is a node of one process, with a process for each mount, on this machine. Both cases
+//! take turns in one run, so that what else the machine does is the same for both.
 
 use super::node::{DEADLINE, Running, free_address, log_of};
 use crate::build;
@@ -58,8 +58,9 @@ struct Round {
     commands: f64,
 }
 
-/// Measures, and prints JSON: rates in files a second, CPU in microseconds a file, commands of the metadata service for a file, of the middle
-/// round of each case; `share` is the rate of the shared directory as a part of the other.
+/// Measures, and prints JSON: rates in files a second, CPU in microseconds a file, commands of the
+/// metadata service for a file, of the middle round of each case; `share` is the rate of the shared
+/// directory as a part of the other.
 pub fn run(options: &Options) -> Result<(), String> {
     let weft = match &options.weft {
         Some(weft) => weft.canonicalize().map_err(|error| format!("{}: {error}", weft.display()))?,
@@ -167,7 +168,8 @@ impl Cluster {
         status["counters"]["metadata_commands"].as_f64().ok_or_else(|| "status has no counters".into())
     }
 
-    /// One process for each mount creates `files` files there, in the directory that `name` says; all begin at once.
+    /// One process for each mount creates `files` files there, in the directory that `name` says;
+    /// all begin at once.
     fn measure(&self, folder: &str, files: u32, name: impl Fn(usize) -> String) -> Result<Round, String> {
         let all = 0..self.mounts.len();
         let mut makers = Vec::new();
@@ -182,7 +184,8 @@ impl Cluster {
             let maker = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
             makers.push(maker.map_err(|error| format!("cannot start a process: {error}"))?);
         }
-        // What several have just changed is leased to nobody for a second; the folder above is not what is measured.
+        // What several have just changed is leased to nobody for a second; the folder above is not
+        // what is measured.
         thread::sleep(SETTLING);
         let before = (self.node.cpu_s(), self.client_cpu_s(), self.commands()?);
         let watch = Instant::now();

@@ -1,8 +1,10 @@
 //! What `scale`, the simulation of `weft plan`, says of small clusters, beside such clusters.
 //!
-//! Each node is in a network of its own (`e2e::netns`) and its wire carries little, so that wires bind and not the cores, which all nodes share. Targets are on a RAM disk. Programs
-//! write or read their own files in order, one record under way each, for some seconds; the simulation gets the same servers, clients, programs and files, and what a connection was
-//! measured to get of a wire. Nothing else is told to it.
+//! Each node is in a network of its own (`e2e::netns`) and its wire carries little, so that wires
+//! bind and not the cores, which all nodes share. Targets are on a RAM disk. Programs write or read
+//! their own files in order, one record under way each, for some seconds; the simulation gets the
+//! same servers, clients, programs and files, and what a connection was measured to get of a wire.
+//! Nothing else is told to it.
 
 mod model;
 mod rebuilt;
@@ -57,7 +59,8 @@ pub struct Options {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=600))]
     seconds: u64,
-    /// Measure again what was measured while more than so many percent of the cores were busy: then cores bind, or others work.
+    /// Measure again what was measured while more than so many percent of the cores were busy: then
+    /// cores bind, or others work.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u8).range(1..=100))]
     busy: u8,
     /// So often at most.

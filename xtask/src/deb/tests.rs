@@ -1,5 +1,5 @@
-//! The package is built, looked at, installed into a directory of its own, and what was installed is run. And the units say what systemd and
-//! weft understand.
+//! The package is built, looked at, installed into a directory of its own, and what was installed
+//! is run. And the units say what systemd and weft understand.
 
 use super::*;
 use std::ffi::OsStr;
@@ -53,7 +53,8 @@ fn dpkg_installs_and_removes_it() {
     fs::create_dir_all(admin.join("updates")).unwrap();
     fs::write(admin.join("status"), "").unwrap();
     let root = base.path().join("root");
-    // The directory has no shell: the scripts run outside of it. DPKG_ROOT tells them to leave this machine alone.
+    // The directory has no shell: the scripts run outside of it. DPKG_ROOT tells them to leave this
+    // machine alone.
     let dpkg = |words: &[&str]| {
         let mut command = Command::new("dpkg");
         command.arg(format!("--root={}", root.display())).arg("--force-script-chrootless");
@@ -80,7 +81,8 @@ fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
 }
 
-/// Whether weft understands a command line: what it doesn't know it refuses before it comes to the request for help.
+/// Whether weft understands a command line: what it doesn't know it refuses before it comes to the
+/// request for help.
 fn understood(weft: &Path, line: &str) -> bool {
     let mut words = line.split(' ');
     let mut command = Command::new(weft);
@@ -103,7 +105,8 @@ fn units_start_what_weft_understands() {
     }
 }
 
-/// systemd's own judgement, where it is installed: it isn't on every machine that tests, and the units have to be read by it only where they run.
+/// systemd's own judgement, where it is installed: it isn't on every machine that tests, and the
+/// units have to be read by it only where they run.
 #[test]
 fn systemd_finds_nothing_odd_in_the_units() {
     let base = tempfile::tempdir().unwrap();

@@ -49,7 +49,8 @@ fn write(path: &Path, content: &[u8]) -> TestResult {
 /// What there is when the copy is made.
 fn work_before(mount: &Path) -> TestResult {
     fs::create_dir(mount.join("dir")).at("mkdir")?;
-    // First, so that nobody has them open any more when the copy is made: the kernel tells of that a moment later.
+    // First, so that nobody has them open any more when the copy is made: the kernel tells of that
+    // a moment later.
     write(&mount.join("grows"), &content(2, 1_000_000))?;
     write(&mount.join("goes"), &content(3, 2_000_000))?;
     for number in 0..100u8 {
@@ -102,7 +103,8 @@ fn goes_back(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("goes-back", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir().to_string_lossy().into_owned();
     work_before(&rig.mount())?;
-    // So that nobody has a file open any more when the copy is made: the kernel tells of that a moment later.
+    // So that nobody has a file open any more when the copy is made: the kernel tells of that a
+    // moment later.
     rig.down()?;
     rig.up()?;
     let full = rig.json(&["meta", "backup", "--dir", &dir])?;
@@ -245,8 +247,8 @@ fn damaged(stage: &Stage) -> TestResult {
     rig.up()
 }
 
-/// What lost the end of its journal after a stop in good order isn't taken for a store without what was in it; and were it, the file check would keep
-/// the chunk files.
+/// What lost the end of its journal after a stop in good order isn't taken for a store without what
+/// was in it; and were it, the file check would keep the chunk files.
 fn lost_journal(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("lost-journal", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir();
@@ -323,7 +325,8 @@ fn kept_without_metadata(rig: &Rig, state: &str) -> TestResult {
     Ok(())
 }
 
-/// Damage that is met by reading: nothing is served from then on, and the next start finds the file.
+/// Damage that is met by reading: nothing is served from then on, and the next start finds the
+/// file.
 fn damaged_in_use(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("damaged-in-use", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir();
@@ -413,8 +416,9 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     rig.unmount(&mount)
 }
 
-/// The machine of the metadata store loses power while another node executes half of the partitions. What that one knows of changes that went with the power
-/// mustn't come back by its next commits; what was synced is all there.
+/// The machine of the metadata store loses power while another node executes half of the
+/// partitions. What that one knows of changes that went with the power mustn't come back by its
+/// next commits; what was synced is all there.
 fn store_loses_power(stage: &Stage) -> TestResult {
     let base = stage.base("store-power")?;
     let disk = Disk::new(&base, "node-m", DiskKind::Xfs, 1 << 30)?;

@@ -1,4 +1,5 @@
-//! Which process serves a target: one at a time, and none where its disk is missing or it was removed.
+//! Which process serves a target: one at a time, and none where its disk is missing or it was
+//! removed.
 
 use super::cluster::{ClusterRig, NOTICE_DEADLINE, check_files, write_files};
 use super::outcome::{At, TestResult, ensure, ensure_eq};
@@ -17,7 +18,8 @@ pub(super) const TESTS: &[TestCase] = &[TestCase {
     run: target_of_two_nodes,
 }];
 
-/// One target is never open in two processes, however the second one is told of it. When its node has stopped, another one takes it over at its start.
+/// One target is never open in two processes, however the second one is told of it. When its node
+/// has stopped, another one takes it over at its start.
 fn target_of_two_nodes(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start(stage, "cluster-claims", "plain")?;
     rig.add_node("a")?;
@@ -80,7 +82,8 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     rig.refused(&["fsck", "--dir", &a], "the node is not running")
 }
 
-/// An empty directory that `node.toml` of node `b` lists, as after a restore on another machine, doesn't become a target.
+/// An empty directory that `node.toml` of node `b` lists, as after a restore on another machine,
+/// doesn't become a target.
 fn missing_disk(rig: &mut ClusterRig) -> TestResult {
     let (m, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("b")));
     let (config, empty) = (rig.dir("b").join("node.toml"), rig.base.join("target-missing"));
@@ -115,7 +118,8 @@ fn wait_for_heartbeats(rig: &ClusterRig, node: &str) -> TestResult {
     Ok(())
 }
 
-/// One that was removed keeps its node, which is `b`, from nothing: neither when management is started anew nor when the node is.
+/// One that was removed keeps its node, which is `b`, from nothing: neither when management is
+/// started anew nor when the node is.
 fn removed_target(rig: &mut ClusterRig, target: &str, mount: &Path) -> TestResult {
     let (m, a, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")), rig.text(&rig.dir("b")));
     let other = rig.text(&rig.base.join("target-b"));
@@ -138,7 +142,8 @@ fn removed_target(rig: &mut ClusterRig, target: &str, mount: &Path) -> TestResul
     }
     rig.refused(&["target", "add", target, "--dir", &a], "is not in the cluster")?;
 
-    // The directory of one that was removed a moment ago becomes another one when it is empty, on the node that has it open.
+    // The directory of one that was removed a moment ago becomes another one when it is empty, on
+    // the node that has it open.
     let third = rig.text(&rig.base.join("target-third"));
     let added = rig.json(&["target", "add", &third, "--dir", &a])?["target"].to_string();
     rig.ok(&["target", "drain", &added, "--wait", "--dir", &m])?;

@@ -1,7 +1,8 @@
 //! What a test run holds of the machine, and how it is given back whatever happens.
 //!
-//! Everything that would outlive us (a process, a mount, a loop device) is noted here as long as it exists. Its owner
-//! gives it back when dropped; an interrupt or a test that hangs gives back everything at once.
+//! Everything that would outlive us (a process, a mount, a loop device) is noted here as long as it
+//! exists. Its owner gives it back when dropped; an interrupt or a test that hangs gives back
+//! everything at once.
 
 use super::{mounts, netns};
 use crate::{interrupt, process, sys};
@@ -16,7 +17,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Something that would outlive us.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// A process of ours, by id; noted only while its handle is unreaped, so that the id can't have been reused.
+    /// A process of ours, by id; noted only while its handle is unreaped, so that the id can't have
+    /// been reused.
     Process(i32),
     /// A mount of weft.
     Mount(PathBuf),
@@ -47,7 +49,8 @@ pub fn released(resource: &Resource) {
     held().retain(|other| other != resource);
 }
 
-/// Frees everybody who waits for a weft mount: kills the processes and aborts the kernel's connections.
+/// Frees everybody who waits for a weft mount: kills the processes and aborts the kernel's
+/// connections.
 pub fn abort_mounts() {
     let list = held().clone();
     for resource in &list {
@@ -72,7 +75,8 @@ pub fn release_all() {
             Resource::Mount(path) | Resource::Disk(path) => mounts::force_unmount(path),
             Resource::Loop(device) => detach_loop(device),
             Resource::Namespace(name) => netns::remove(name),
-            // Gone already where its owner was dropped; what is mounted below it must not be emptied.
+            // Gone already where its owner was dropped; what is mounted below it must not be
+            // emptied.
             Resource::Folder(path) if !mounts::any_below(path) => drop(std::fs::remove_dir_all(path)),
             Resource::Folder(_) => {}
         }

@@ -1,4 +1,5 @@
-//! A cluster of several processes: management, storage nodes and clients that meet over the loopback network.
+//! A cluster of several processes: management, storage nodes and clients that meet over the
+//! loopback network.
 
 use super::cleanup::{self, Resource};
 use super::machines::is_healthy;
@@ -328,7 +329,8 @@ pub(super) fn check_files(dir: &Path, seed: u64) -> TestResult {
     Ok(())
 }
 
-/// What a mount tells of its connections to the nodes: each has at least one, and none goes another way.
+/// What a mount tells of its connections to the nodes: each has at least one, and none goes another
+/// way.
 fn ensure_transports(rig: &ClusterRig, mount: &Path, transport: &str) -> TestResult {
     let peers = rig.json(&["net", "show", &rig.text(mount)])?;
     let all = peers.as_array().cloned().unwrap_or_default();
@@ -391,7 +393,8 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     rig.unmount(&again)
 }
 
-/// A file that gives its program rights loses them when somebody changes it, who may do so without having them.
+/// A file that gives its program rights loses them when somebody changes it, who may do so without
+/// having them.
 fn changes_take_capabilities(first: &Path, second: &Path) -> TestResult {
     const OTHER_USER: u32 = 65534;
     const CAPABILITY: &str = "security.capability";
@@ -549,7 +552,8 @@ fn metadata_nodes(stage: &Stage) -> TestResult {
     rig.unmount(&first)
 }
 
-/// A target is emptied under load, removed, and its node with it; every byte is there after it, on the other nodes.
+/// A target is emptied under load, removed, and its node with it; every byte is there after it, on
+/// the other nodes.
 fn drained_target(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start(stage, "cluster-drain", "plain")?;
     ["a", "b", "c"].iter().try_for_each(|name| rig.add_node(name))?;
@@ -645,7 +649,8 @@ fn refusals(stage: &Stage) -> TestResult {
     rig.refused(&["serve", "--dir", &rig.text(&copy)], "alive already")
 }
 
-/// The first node as `weft cluster init` makes it unless told otherwise: with all roles, and disks of its own. It goes and comes back under programs.
+/// The first node as `weft cluster init` makes it unless told otherwise: with all roles, and disks
+/// of its own. It goes and comes back under programs.
 fn all_roles(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start_as(stage, "cluster-roles", "tls", &[])?;
     rig.add_target("m")?;

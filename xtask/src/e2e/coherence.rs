@@ -1,4 +1,5 @@
-//! What programs on several mounts see has one order that explains it: histories, recorded under load and judged.
+//! What programs on several mounts see has one order that explains it: histories, recorded under
+//! load and judged.
 
 use super::cleanup::{self, Resource};
 use super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
@@ -27,14 +28,15 @@ const SECONDS: (u64, u64) = (3, 60);
 /// Seconds that a call may take when the load is over, before it counts as one that never returns.
 const GRACE_SECONDS: u64 = 90;
 
-/// Calls that a load makes at least, however long that takes: with fewer, too little happens at once to show anything.
+/// Calls that a load makes at least, however long that takes: with fewer, too little happens at
+/// once to show anything.
 pub const MIN_CALLS: u64 = 1500;
 
 /// How long the load may take beyond all that to look at everything again and to write its history.
 const END_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long a mount may take to make some hundred calls when others were in its way: longer than a session may be silent, and than a machine may
-/// be busy.
+/// How long a mount may take to make some hundred calls when others were in its way: longer than a
+/// session may be silent, and than a machine may be busy.
 const CALLS_DEADLINE: Duration = Duration::from_secs(120);
 
 /// A load that runs in a process of its own.
@@ -58,7 +60,8 @@ pub struct LoadPlan {
 }
 
 impl Load {
-    /// Starts a load on a folder as several mounts show it; the history goes to a folder outside of them.
+    /// Starts a load on a folder as several mounts show it; the history goes to a folder outside of
+    /// them.
     pub fn start(folders: &[PathBuf], outside: &Path, plan: LoadPlan) -> TestResult<Load> {
         let out = outside.join(format!("history-{}.jsonl", plan.seed));
         let mut command = Command::new(process::this_program());
@@ -133,7 +136,8 @@ pub fn ensure_coherent(report: &Report) -> TestResult {
     Ok(())
 }
 
-/// The mount twice, as if it were two: the kernel's caches and the parallel ways through one client.
+/// The mount twice, as if it were two: the kernel's caches and the parallel ways through one
+/// client.
 fn history_of_one_mount(stage: &Stage) -> TestResult {
     let seconds = if stage.full { SECONDS.1 } else { SECONDS.0 };
     let (dir, outside) = (stage.folder("history")?, stage.scratch("history")?);

@@ -1,4 +1,5 @@
-//! Content that proves itself: bytes that follow from a few numbers, so that a reader can tell right from wrong.
+//! Content that proves itself: bytes that follow from a few numbers, so that a reader can tell
+//! right from wrong.
 
 /// A small, fast generator; the same seed gives the same sequence on every machine (SplitMix64).
 #[derive(Clone, Debug)]

@@ -85,8 +85,8 @@ fn state_of(pid: u32) -> String {
     status.lines().find(|line| line.starts_with("State")).unwrap_or("gone").to_string()
 }
 
-/// Processes of this run that wait in the kernel for a FUSE reply and can't be killed. Those of runs beside it are in other
-/// network namespaces.
+/// Processes of this run that wait in the kernel for a FUSE reply and can't be killed. Those of
+/// runs beside it are in other network namespaces.
 fn stuck_processes() -> Vec<String> {
     let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let ours = network("self");
@@ -124,7 +124,8 @@ fn in_round(failure: Failure, round: &str) -> Failure {
     }
 }
 
-/// One round: load, kill, look at what is left, start again, compare with the promises, check the whole.
+/// One round: load, kill, look at what is left, start again, compare with the promises, check the
+/// whole.
 fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
     let dirs: Vec<_> =
         (0..LOADERS).map(|loader| rig.mount().join(format!("round-{round}-{loader}"))).collect();

@@ -81,7 +81,8 @@ fn holes(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Programs that copy a sparse file look at its blocks first, also while it is written and right after.
+/// Programs that copy a sparse file look at its blocks first, also while it is written and right
+/// after.
 fn holes_of_a_file_that_is_written(path: &Path) -> TestResult {
     const LENGTH: u64 = 1 << 30;
     const FEW: u64 = MIB / 512;
@@ -288,8 +289,9 @@ fn direct_and_buffered(stage: &Stage) -> TestResult {
     ensure_same(&fs::read(&path).at("read")?, &expected, "the file")
 }
 
-/// Programs read a file through the kernel's cache while another writes it past that: what is written is there for all of them as soon as the write
-/// has returned, whatever the readers have put back into the cache meanwhile.
+/// Programs read a file through the kernel's cache while another writes it past that: what is
+/// written is there for all of them as soon as the write has returned, whatever the readers have
+/// put back into the cache meanwhile.
 fn direct_writes_beside_readers(stage: &Stage) -> TestResult {
     const LENGTH: usize = 640 << 10;
     let path = stage.folder("direct_writes_beside_readers")?.join("file");

@@ -16,7 +16,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The least that mkfs.xfs accepts is 300 MiB.
 pub const SMALLEST_XFS_BYTES: u64 = 320 << 20;
 
-/// Names of files that take room begin so, and the sizes of the largest and smallest of them, as powers of two.
+/// Names of files that take room begin so, and the sizes of the largest and smallest of them, as
+/// powers of two.
 const BALLAST: &str = "ballast.";
 const MOST_PIECE_BITS: u32 = 29;
 const LEAST_PIECE_BITS: u32 = 12;
@@ -38,7 +39,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes the image `folder/name.img`, formats it and mounts it at `folder/name`. Skips the test where that can't be done.
+    /// Makes the image `folder/name.img`, formats it and mounts it at `folder/name`. Skips the test
+    /// where that can't be done.
     pub fn new(folder: &Path, name: &str, kind: DiskKind, bytes: u64) -> TestResult<Disk> {
         if !sys::is_root() {
             return skip("loop devices need root");
@@ -124,7 +126,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Mounts it anew, as after a power cut. Nobody uses it any more; the rings of a process that was killed let go of its files a moment after its end.
+    /// Mounts it anew, as after a power cut. Nobody uses it any more; the rings of a process that
+    /// was killed let go of its files a moment after its end.
     pub fn remount(&self) -> TestResult {
         let mut last = None;
         let umount = || process::run_ok(Command::new("umount").arg(&self.mount), DEADLINE);

@@ -1,4 +1,5 @@
-//! Targets that fail: full, broken, damaged. The program gets the right error, everybody else goes on, the log names the target.
+//! Targets that fail: full, broken, damaged. The program gets the right error, everybody else goes
+//! on, the log names the target.
 
 use super::disk::{Disk, DiskKind, SMALLEST_XFS_BYTES};
 use super::outcome::{At, Failure, TestResult, ensure, ensure_eq, expect_errno};
@@ -325,8 +326,8 @@ fn failing_target(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// A stopped file system with two files on one target each, one of them then damaged by `damage`; the other must be
-/// well, the damaged one must give EIO and never wrong bytes, and fsck must tell.
+/// A stopped file system with two files on one target each, one of them then damaged by `damage`;
+/// the other must be well, the damaged one must give EIO and never wrong bytes, and fsck must tell.
 fn with_damage(stage: &Stage, name: &str, damage: fn(&File) -> io::Result<()>) -> TestResult {
     let mut rig = stage.start_rig(name, RigOptions::new(stage.transport()?))?;
     let dir = rig.mount().join("dir");
@@ -361,7 +362,8 @@ fn with_damage(stage: &Stage, name: &str, damage: fn(&File) -> io::Result<()>) -
     given_up(stage, &mut rig, &victim, &content)
 }
 
-/// What has no second copy isn't repaired, and is given up only when that is asked for: then it is listed, and reads as zeros.
+/// What has no second copy isn't repaired, and is given up only when that is asked for: then it is
+/// listed, and reads as zeros.
 fn given_up(stage: &Stage, rig: &mut Rig, victim: &Path, content: &[u8]) -> TestResult {
     let dir = rig.dir().to_string_lossy().into_owned();
     let list = stage.scratch("lost")?.join("list");

@@ -14,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a process may go on after the deadlines of all its tests: it starts, stops and checks a file system besides.
+/// How long a process may go on after the deadlines of all its tests: it starts, stops and checks a
+/// file system besides.
 const GRACE: Duration = Duration::from_secs(5 * 60);
 
 /// Tests that one process runs one after the other, all on one transport.
@@ -67,7 +68,8 @@ pub fn run(
     Ok((summary, timing))
 }
 
-/// All tests of a mounted file system in one job a transport, every other test in one of its own; the longest come first.
+/// All tests of a mounted file system in one job a transport, every other test in one of its own;
+/// the longest come first.
 fn jobs(tests: &[&'static TestCase], options: &Options) -> Vec<Job> {
     let transports = transports(options);
     let (mounted, mut own): (Vec<&'static TestCase>, Vec<_>) =
@@ -78,7 +80,8 @@ fn jobs(tests: &[&'static TestCase], options: &Options) -> Vec<Job> {
     shared.chain(own).filter(|job| !job.tests.is_empty()).collect()
 }
 
-/// Whether a test compares data or histories: one wrong answer of a file system is one too many, however rarely it comes.
+/// Whether a test compares data or histories: one wrong answer of a file system is one too many,
+/// however rarely it comes.
 fn is_final(test: &TestCase) -> bool {
     let parts = ["history", "under_load", "fsx", "fio", "sqlite", "migrate", "mends", "mended"];
     parts.iter().any(|part| test.name.contains(part))
@@ -134,7 +137,8 @@ impl Plan<'_> {
         command
     }
 
-    /// Runs a test that failed again, alone: on a machine that stood still a test may fail by chance. It is named then.
+    /// Runs a test that failed again, alone: on a machine that stood still a test may fail by
+    /// chance. It is named then.
     fn work_again(&self, job: &Job, message: &str, summary: &mut Summary) {
         let name = format!("e2e {} [{}]", job.tests[0].name, job.transport.name());
         if !summary.grants_again() {
@@ -150,7 +154,8 @@ impl Plan<'_> {
     }
 }
 
-/// Runs a worker and prints what it prints as it comes; an error says how it ended when it didn't end well.
+/// Runs a worker and prints what it prints as it comes; an error says how it ended when it didn't
+/// end well.
 fn follow(command: &mut Command, deadline: Duration) -> Result<(), String> {
     let failed = |error| format!("cannot start a process for tests: {error}");
     let (output, input) = std::io::pipe().map_err(failed)?;
@@ -165,7 +170,8 @@ fn follow(command: &mut Command, deadline: Duration) -> Result<(), String> {
     });
     let ended = end_of(&mut child, deadline);
     interrupt::ended(&child);
-    // What a worker has started may hold the pipe when it had to be killed; what it printed until then is printed.
+    // What a worker has started may hold the pipe when it had to be killed; what it printed until
+    // then is printed.
     if ended.is_ok() {
         drop(printing.join());
     }

@@ -1,4 +1,5 @@
-//! The life of a mount: starting, stopping, what outlives a restart, read-only, the administrator's commands.
+//! The life of a mount: starting, stopping, what outlives a restart, read-only, the administrator's
+//! commands.
 
 use super::disk::{Disk, DiskKind, SMALLEST_XFS_BYTES};
 use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno, skip};

@@ -1,4 +1,5 @@
-//! The load of `weft bench` on a mount: what it measures, how it ends, what it refuses, and that it leaves nothing.
+//! The load of `weft bench` on a mount: what it measures, how it ends, what it refuses, and that it
+//! leaves nothing.
 
 use super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::refusals::refused;
@@ -22,7 +23,8 @@ pub(super) const TESTS: &[TestCase] = &[
 /// How long one command may take.
 const DEADLINE: Duration = Duration::from_secs(240);
 
-/// How long it may take until the second number of threads has begun, after one phase of a second for the first.
+/// How long it may take until the second number of threads has begun, after one phase of a second
+/// for the first.
 const BEGUN: Duration = Duration::from_secs(60);
 
 /// How long an interrupted load may take to end and to remove its files.
@@ -144,7 +146,8 @@ fn io_and_meta(stage: &Stage) -> TestResult {
     place.stop()
 }
 
-/// So many figures of bytes at least have a ceiling that binds them, and all of them have a share of it.
+/// So many figures of bytes at least have a ceiling that binds them, and all of them have a share
+/// of it.
 fn ensure_shares(told: &Value, least: usize) -> TestResult {
     ensure!(told["ceilings"].as_array().is_some_and(|all| !all.is_empty()), "no ceilings: {told}");
     let figures = told["measured"].as_array().cloned().unwrap_or_default();

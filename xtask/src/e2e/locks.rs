@@ -182,7 +182,8 @@ fn fcntl_ranges(stage: &Stage) -> TestResult {
     waiter.ends()
 }
 
-/// Locks of open files (`F_OFD_SETLK`): they end with the last close, of which the kernel tells in another way than of those of processes.
+/// Locks of open files (`F_OFD_SETLK`): they end with the last close, of which the kernel tells in
+/// another way than of those of processes.
 fn open_file_locks(stage: &Stage) -> TestResult {
     let path = stage.folder("open_file_locks")?.join("file");
     let take = |file: &File| sys::range_lock(file, libc::F_OFD_SETLK, write_lock(0, 100)).map(drop);
@@ -210,7 +211,8 @@ fn wait_is_granted(stage: &Stage) -> TestResult {
         let file = open(&path)?;
         take(&file, kind).at("the first lock")?;
         let mut waiters = [Waiter::start(&path, name)?, Waiter::start(&path, name)?];
-        // They may not have reached the call yet; it is granted at once or after waiting, both are right.
+        // They may not have reached the call yet; it is granted at once or after waiting, both are
+        // right.
         release(&file, kind).at("unlock")?;
         let (first, second) = waiters.split_at_mut(1);
         // Which of the two is first is nobody's promise: end whoever holds it.
@@ -249,7 +251,8 @@ fn wait_is_interrupted(stage: &Stage) -> TestResult {
         let file = open(&path)?;
         take(&file, kind).at("the first lock")?;
         let mut waiter = Waiter::start(&path, name)?;
-        // A signal that comes before the call has no effect, so it is sent until one arrives during the call.
+        // A signal that comes before the call has no effect, so it is sent until one arrives during
+        // the call.
         let pid = waiter.pid();
         let ended = process::eventually(DEADLINE, || {
             drop(sys::kill(pid, libc::SIGUSR1));

@@ -136,7 +136,8 @@ fn times_far_away(stage: &Stage) -> TestResult {
     let path = dir.join("file");
     let file = File::create(&path).at("file")?;
     let set = |time: SystemTime| file.set_times(FileTimes::new().set_accessed(time).set_modified(time));
-    // The last second of 32-bit time, the first beyond it, and one that ext4 and XFS can still hold.
+    // The last second of 32-bit time, the first beyond it, and one that ext4 and XFS can still
+    // hold.
     for seconds in [i32::MAX as u64, i32::MAX as u64 + 1, 7_000_000_000] {
         set(UNIX_EPOCH + Duration::new(seconds, 123_456_789)).at("set_times")?;
         let meta = fs::metadata(&path).at("stat")?;
@@ -181,7 +182,8 @@ fn write_clears_setuid(stage: &Stage) -> TestResult {
     let path = dir.join("program");
     let set = || fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).at("chmod");
     File::create(&path).and_then(|mut file| file.write_all(b"text")).at("program")?;
-    // Past the kernel's cache, it's the file system that clears them: in an inline file and in a larger one, by a write and by an open.
+    // Past the kernel's cache, it's the file system that clears them: in an inline file and in a
+    // larger one, by a write and by an open.
     let past =
         |bytes: u32| format!("dd if=/dev/zero of=program bs={bytes} count=1 oflag=direct conv=notrunc");
     let changes = [

@@ -1,10 +1,12 @@
 //! The end-to-end suite: a real weft, mounted, under real programs, crashes and faults.
 //!
-//! Every test is a named function in one of the modules' `TESTS` tables. Tests of scope [`Scope::Mounted`] share one
-//! running file system for each transport; those of scope [`Scope::Own`] start their own. Each has a deadline,
-//! after which the kernel's connection is aborted, so that a hung mount fails its test and nothing more.
-//! Several processes run tests side by side ([`jobs`] distributes them, [`worker`] runs them), each in a network of its own.
-//! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's fault.
+//! Every test is a named function in one of the modules' `TESTS` tables. Tests of scope
+//! [`Scope::Mounted`] share one running file system for each transport; those of scope
+//! [`Scope::Own`] start their own. Each has a deadline, after which the kernel's connection is
+//! aborted, so that a hung mount fails its test and nothing more. Several processes run tests side
+//! by side ([`jobs`] distributes them, [`worker`] runs them), each in a network of its own.
+//! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's
+//! fault.
 
 mod backups;
 mod claims;
@@ -70,7 +72,8 @@ pub struct Options {
     /// What the targets stand on.
     #[arg(long, default_value = "temp")]
     base: BaseKind,
-    /// Run a test that fails once more, alone, and count it as passed if it passes then; it is named at the end.
+    /// Run a test that fails once more, alone, and count it as passed if it passes then; it is
+    /// named at the end.
     #[arg(long)]
     again: bool,
     /// How many tests run side by side.

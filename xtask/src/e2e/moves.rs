@@ -1,4 +1,5 @@
-//! Files move in one process, while programs use them: the mount of `weft up` has no leases, and makes way by itself.
+//! Files move in one process, while programs use them: the mount of `weft up` has no leases, and
+//! makes way by itself.
 
 use super::outcome::{At, Failure, TestResult, ensure};
 use super::rig::{COMMAND_DEADLINE, Rig, RigOptions};
@@ -24,7 +25,8 @@ const BYTES: usize = 24 << 20;
 /// Targets of the file system.
 const TARGETS: usize = 4;
 
-/// To and fro between redundancies, and off a target, while a file is written and read all the time.
+/// To and fro between redundancies, and off a target, while a file is written and read all the
+/// time.
 fn files_in_use(stage: &Stage) -> TestResult {
     let base = stage.base("moves-targets")?;
     let target_dirs = (0..TARGETS).map(|number| base.join(format!("t{number}"))).collect();

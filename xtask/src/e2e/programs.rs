@@ -32,7 +32,8 @@ fn git(stage: &Stage) -> TestResult {
     tools::find("git")?;
     let (outside, dir) = (stage.scratch("git")?, stage.folder("git")?);
     let identity = "-c user.name=tester -c user.email=tester@localhost";
-    // A repository of our own source with some history, so that nothing depends on how this tree was obtained.
+    // A repository of our own source with some history, so that nothing depends on how this tree
+    // was obtained.
     let source = build::root().join("xtask");
     let script = format!(
         "git init -q repo && cp -r '{}/src' repo/ && cd repo && git add -A && git {identity} commit -qm one
@@ -82,8 +83,8 @@ impl Drop for Overlay {
     }
 }
 
-/// An overlay file system, as containers use it, whose upper directory is on weft. What it has removed or renamed is marked there by whiteouts, which
-/// rename(2) leaves behind.
+/// An overlay file system, as containers use it, whose upper directory is on weft. What it has
+/// removed or renamed is marked there by whiteouts, which rename(2) leaves behind.
 fn overlay(stage: &Stage) -> TestResult {
     if !fs::read_to_string("/proc/filesystems").at("/proc/filesystems")?.contains("\toverlay\n") {
         return skip("this kernel has no overlay file system");
@@ -151,7 +152,8 @@ fn tar(stage: &Stage) -> TestResult {
     let archive = outside.join("tree.tar");
     sh(&format!("tar -xf '{}'", archive.display()), &dir)?;
     sh(&format!("diff -r --no-dereference '{}' tree", outside.join("tree").display()), &dir)?;
-    // And back, from the mount: names, modes, owners, times, links and content, compared by tar itself.
+    // And back, from the mount: names, modes, owners, times, links and content, compared by tar
+    // itself.
     sh("tar -cf again.tar tree && tar -df again.tar", &dir)?;
     sh(&format!("tar -df '{}'", dir.join("again.tar").display()), &outside)?;
     sh("rm -rf tree && test ! -e tree", &dir)?;

@@ -1,4 +1,5 @@
-//! Wrong calls and wrong directories: refused with object, cause and remedy, and nothing changed on disk.
+//! Wrong calls and wrong directories: refused with object, cause and remedy, and nothing changed on
+//! disk.
 
 use super::disk::{Disk, DiskKind};
 use super::outcome::{At, TestResult, ensure, ensure_eq};

@@ -58,7 +58,8 @@ impl RigOptions {
     }
 }
 
-/// A cluster directory and a mount point below a base folder, and the process that serves them while it runs.
+/// A cluster directory and a mount point below a base folder, and the process that serves them
+/// while it runs.
 pub struct Rig {
     weft: PathBuf,
     base: PathBuf,

@@ -15,7 +15,8 @@ use tempfile::TempDir;
 
 /// Size of the XFS that rigs stand on when asked for; sparse in memory.
 const XFS_BASE_BYTES: u64 = 12 << 30;
-/// What the shared file system and one test put on a disk; beside the last percent, in which its targets take no new files.
+/// What the shared file system and one test put on a disk; beside the last percent, in which its
+/// targets take no new files.
 const ROOM_BYTES: u64 = 4 << 30;
 /// The log of a service that a test has started.
 const LOG: &str = "output";
@@ -41,7 +42,8 @@ impl Subject {
     }
 }
 
-/// The place of a series of tests: one subject, started once and shared, and a scratch folder outside of it.
+/// The place of a series of tests: one subject, started once and shared, and a scratch folder
+/// outside of it.
 pub struct Stage {
     /// What is under test.
     pub subject: Subject,
@@ -93,15 +95,17 @@ impl Stage {
         Stage::below(folder, subject, BaseKind::Temp, Form::default())
     }
 
-    /// The numbers of the rounds of a test that has so many in its short and in its long form, or those of them that were asked for. What
-    /// a round does follows from its number alone, so that a long form can be run in pieces, and one round again.
+    /// The numbers of the rounds of a test that has so many in its short and in its long form, or
+    /// those of them that were asked for. What a round does follows from its number alone, so that
+    /// a long form can be run in pieces, and one round again.
     pub fn rounds(&self, (short, long): (u64, u64)) -> RangeInclusive<u64> {
         let all = if self.full { long } else { short };
         let last = self.form.rounds.map_or(all, |rounds| self.form.from + rounds - 1);
         self.form.from..=last
     }
 
-    /// Prints the last warnings of all services, and copies what they have said, and what programs have seen, to the folder that was named for it.
+    /// Prints the last warnings of all services, and copies what they have said, and what programs
+    /// have seen, to the folder that was named for it.
     pub fn keep(&self, test: &str) -> TestResult {
         let base = self.scratch.path();
         let mut found = Vec::new();
@@ -123,11 +127,13 @@ impl Stage {
     }
 
     fn shared(&self) -> MutexGuard<'_, Option<Rig>> {
-        // A rig is looked at (`is_alive`) before it is used again, so a panic of its last user does no harm.
+        // A rig is looked at (`is_alive`) before it is used again, so a panic of its last user does
+        // no harm.
         self.rig.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A fresh folder outside the file system under test; readable for everybody, removed after the test.
+    /// A fresh folder outside the file system under test; readable for everybody, removed after the
+    /// test.
     pub fn scratch(&self, name: &str) -> TestResult<PathBuf> {
         self.fresh(self.scratch.path(), name)
     }
@@ -149,7 +155,8 @@ impl Stage {
         Ok(folder)
     }
 
-    /// Removes the folders of a test that has ended. What is still in use stays until the stage ends.
+    /// Removes the folders of a test that has ended. What is still in use stays until the stage
+    /// ends.
     pub fn tidy(&self) {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         for folder in made {
@@ -224,7 +231,8 @@ impl Stage {
     }
 }
 
-/// Logs of services and histories, wherever they are below a folder, but for what is mounted or stored there.
+/// Logs of services and histories, wherever they are below a folder, but for what is mounted or
+/// stored there.
 fn evidence(folder: &Path, found: &mut Vec<PathBuf>) -> TestResult {
     for entry in fs::read_dir(folder).at(folder.display())?.flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -268,7 +276,8 @@ fn readable_temp_dir(parent: &Path) -> TestResult<TempDir> {
     Ok(dir)
 }
 
-/// Skips the tests on a disk that is nearly full: its targets take no new files, and each test would fail with a message of its own.
+/// Skips the tests on a disk that is nearly full: its targets take no new files, and each test
+/// would fail with a message of its own.
 fn ensure_room(folder: &Path) -> TestResult {
     let (free, total) = sys::space(folder).at(folder.display())?;
     let wanted = ROOM_BYTES + total / 100;

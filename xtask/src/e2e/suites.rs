@@ -17,10 +17,12 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "fio_verify", scope: Scope::Mounted, minutes: 5, run: fio },
 ];
 
-/// Deadline of one run of a suite in its short form; the tests' own deadlines end it earlier where they are shorter.
+/// Deadline of one run of a suite in its short form; the tests' own deadlines end it earlier where
+/// they are shorter.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Tests that pjdfstest can't run on a mounted weft: 13 that remount, and one for a LINK_MAX that FUSE can't tell.
+/// Tests that pjdfstest can't run on a mounted weft: 13 that remount, and one for a LINK_MAX that
+/// FUSE can't tell.
 const SKIPPED_BY_PJDFSTEST: &[&str] = &[
     "chmod::erofs_named",
     "chown::erofs_named",
@@ -41,14 +43,15 @@ const SKIPPED_BY_PJDFSTEST: &[&str] = &[
 /// Tests of pjdfstest that pass on a file system without LINK_MAX.
 const PASSED_BY_PJDFSTEST: usize = 384;
 
-/// pjdfstest fills paths up to PATH_MAX with whole components, and some lengths of the folder's own path make it panic;
-/// from 48 bytes on its names don't fit a socket's address. This length is known to work.
+/// pjdfstest fills paths up to PATH_MAX with whole components, and some lengths of the folder's own
+/// path make it panic; from 48 bytes on its names don't fit a socket's address. This length is
+/// known to work.
 const PJDFSTEST_PATH_BYTES: usize = 40;
 
 /// The suites' configurations, compiled in so that the program needs no files beside it.
 const PJDFSTEST_CONFIG: &str = include_str!("../../suites/pjdfstest.toml");
-/// Seeds with which fsx itself gets through: with 3 and 5 it asks for an allocation of no bytes within 100,000 operations, which every file
-/// system refuses.
+/// Seeds with which fsx itself gets through: with 3 and 5 it asks for an allocation of no bytes
+/// within 100,000 operations, which every file system refuses.
 pub const FSX_SEEDS: [u32; 8] = [1, 2, 4, 6, 7, 8, 9, 10];
 
 const FSX_CONFIG: &str = include_str!("../../suites/fsx.toml");
@@ -103,7 +106,8 @@ impl Pjdfstest {
         Ok(Pjdfstest { program, config, dir, other, output })
     }
 
-    /// The command for tests whose names contain one of these, all when there are none, and where it puts what it says.
+    /// The command for tests whose names contain one of these, all when there are none, and where
+    /// it puts what it says.
     pub fn command(&self, patterns: &[&str]) -> TestResult<(Command, PathBuf)> {
         let output = fs::File::create(&self.output).at(self.output.display())?;
         let mut command = Command::new(&self.program);
@@ -119,7 +123,8 @@ impl Pjdfstest {
         Ok((command, self.output.clone()))
     }
 
-    /// Whether it went as it should; `all`: of all tests on a weft as many as are known must have passed.
+    /// Whether it went as it should; `all`: of all tests on a weft as many as are known must have
+    /// passed.
     pub fn judge(&self, said: &str, succeeded: bool, all: bool) -> TestResult {
         let results = Results::parse(said);
         ensure_eq!(results.failed, BTreeSet::new(), "tests of pjdfstest that failed");
@@ -204,7 +209,8 @@ fn fio(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Writes the jobs' files in one folder and verifies them in another one, which shows the same files.
+/// Writes the jobs' files in one folder and verifies them in another one, which shows the same
+/// files.
 pub fn fio_write_and_verify(stage: &Stage, write_in: &Path, verify_in: &Path) -> TestResult {
     let program = tools::find("fio")?;
     let mut jobs = FIO_CONFIG.replace("verify_backlog=256\n", "");

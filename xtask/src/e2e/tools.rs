@@ -27,7 +27,8 @@ fn search(program: &str) -> Option<PathBuf> {
 /// The test programs that come from the crate registry: name and version.
 const FROM_REGISTRY: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
-/// Installs the test programs that come from the crate registry. Tests that use one which can't be installed say so.
+/// Installs the test programs that come from the crate registry. Tests that use one which can't be
+/// installed say so.
 pub fn install() {
     for (name, _) in FROM_REGISTRY {
         if let Err(failure) = from_registry(name) {
@@ -36,7 +37,8 @@ pub fn install() {
     }
 }
 
-/// A test program from the crate registry, installed beside the build if the machine doesn't have it.
+/// A test program from the crate registry, installed beside the build if the machine doesn't have
+/// it.
 pub fn from_registry(name: &str) -> TestResult<PathBuf> {
     let known = FROM_REGISTRY.iter().find(|(known, _)| *known == name);
     let (_, version) = known.ok_or_else(|| format!("{name} is no test program of the registry"))?;

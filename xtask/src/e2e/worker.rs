@@ -98,8 +98,8 @@ impl Verdict {
     }
 }
 
-/// Runs the tests of exactly the names in `options` as a process of its own: in a network of its own, so that no other
-/// run can have its ports, and with everything given back at its end.
+/// Runs the tests of exactly the names in `options` as a process of its own: in a network of its
+/// own, so that no other run can have its ports, and with everything given back at its end.
 pub fn run(options: &Options, results: &Path) -> Result<(), String> {
     sys::leave_network().map_err(|error| format!("cannot make a network namespace: {error}"))?;
     process::run_ok(Command::new("ip").args(["link", "set", "lo", "up"]), IP_DEADLINE)?;

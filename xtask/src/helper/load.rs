@@ -1,7 +1,8 @@
-//! The load of the crash tests: changes files and says, after each change that has been acknowledged, what must still
-//! hold after a crash of the file system's process.
+//! The load of the crash tests: changes files and says, after each change that has been
+//! acknowledged, what must still hold after a crash of the file system's process.
 //!
-//! A promise is printed only after the call that makes it true has returned, so that everything printed is owed.
+//! A promise is printed only after the call that makes it true has returned, so that everything
+//! printed is owed.
 
 use crate::e2e::{Content, Rng};
 use std::fs::{self, File};
@@ -136,7 +137,8 @@ impl<'a> Load<'a> {
         Content::HEADER + self.rng.below(limit)
     }
 
-    /// A new file, with or without fsync: what `write` and `close` acknowledged must survive the process either way.
+    /// A new file, with or without fsync: what `write` and `close` acknowledged must survive the
+    /// process either way.
     fn make_new(&mut self) -> io::Result<Option<Promise>> {
         let (id, length) = (self.next_id, self.length());
         self.next_id += 1;

@@ -14,7 +14,8 @@ pub enum LockKind {
     Fcntl,
 }
 
-/// Says `waiting`, then `granted` or `interrupted`, and holds a granted lock until standard input ends.
+/// Says `waiting`, then `granted` or `interrupted`, and holds a granted lock until standard input
+/// ends.
 pub fn run(path: &Path, kind: LockKind) -> io::Result<()> {
     sys::interrupt_calls_on(libc::SIGUSR1)?;
     let file = File::options().read(true).write(true).open(path)?;

@@ -1,5 +1,5 @@
-//! Small programs that the end-to-end suite runs as processes of their own, so that they can be killed, signalled and
-//! waited for. They talk to the suite by lines on standard output.
+//! Small programs that the end-to-end suite runs as processes of their own, so that they can be
+//! killed, signalled and waited for. They talk to the suite by lines on standard output.
 
 mod load;
 mod lock;
@@ -19,7 +19,8 @@ pub use turns::TURNS_CONTENT;
 /// The programs.
 #[derive(clap::Subcommand)]
 pub enum Helper {
-    /// Change files and print a promise after each change that must outlive a crash, until an error ends it.
+    /// Change files and print a promise after each change that must outlive a crash, until an error
+    /// ends it.
     Load {
         /// Folder to work in.
         dir: PathBuf,
@@ -46,11 +47,13 @@ pub enum Helper {
         #[arg(long)]
         lines: u64,
     },
-    /// Change a file in turns with others, under a lock, and look each time whether it is as the last one left it.
+    /// Change a file in turns with others, under a lock, and look each time whether it is as the
+    /// last one left it.
     Turns {
         /// The file, which is empty at first.
         file: PathBuf,
-        /// A folder outside of the file system under test, with an empty file for the expected content.
+        /// A folder outside of the file system under test, with an empty file for the expected
+        /// content.
         outside: PathBuf,
         /// Which kind of lock.
         #[arg(long)]
@@ -102,7 +105,8 @@ pub fn run(helper: &Helper) -> Result<(), String> {
     .map_err(|error| error.to_string())
 }
 
-/// The line with this number that the appender with this id writes; lengths vary so that overlaps show.
+/// The line with this number that the appender with this id writes; lengths vary so that overlaps
+/// show.
 pub fn appended_line(id: u64, number: u64) -> String {
     format!("{id}:{number}:{}\n", "x".repeat(((id * 31 + number * 7) % 200) as usize))
 }

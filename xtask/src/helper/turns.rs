@@ -1,6 +1,8 @@
-//! A process that changes a file in turns with others, on other mounts: each turn under a lock, and each finds what the last one has left.
+//! A process that changes a file in turns with others, on other mounts: each turn under a lock, and
+//! each finds what the last one has left.
 //!
-//! What the file must hold is kept beside it in a folder that isn't under test, and changed under the same lock.
+//! What the file must hold is kept beside it in a folder that isn't under test, and changed under
+//! the same lock.
 
 use super::LockKind;
 use crate::e2e::Rng;
@@ -24,7 +26,8 @@ pub fn run(path: &Path, outside: &Path, kind: LockKind, turns: u64, seed: u64) -
     let expected = outside.join(TURNS_CONTENT);
     let mut rng = Rng::new(seed);
     let mut file = File::options().read(true).write(true).open(path)?;
-    // Not the file itself: a process loses its byte-range locks on a file with the first descriptor of it that it closes.
+    // Not the file itself: a process loses its byte-range locks on a file with the first descriptor
+    // of it that it closes.
     let turns_lock =
         File::options().write(true).create(true).truncate(false).open(path.with_extension("lock"))?;
     for turn in 0..turns {

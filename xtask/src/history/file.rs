@@ -28,7 +28,8 @@ impl Sink {
     }
 }
 
-/// Reads a history. A last line without its end was cut short by the death of its writer and doesn't count.
+/// Reads a history. A last line without its end was cut short by the death of its writer and
+/// doesn't count.
 pub fn read(path: &Path) -> Result<Vec<Record>, String> {
     let at = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let mut lines = BufReader::new(File::open(path).map_err(|error| at(&error))?);

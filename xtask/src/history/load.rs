@@ -17,7 +17,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long threads work on the same objects before they get fresh ones.
 const EPOCH: Duration = Duration::from_millis(1500);
 
-/// A thread pauses for less than so many microseconds between two calls: with fewer, one thread holds what it touches for long.
+/// A thread pauses for less than so many microseconds between two calls: with fewer, one thread
+/// holds what it touches for long.
 const MAX_PAUSE_US: u64 = 400;
 
 /// After an error a thread waits so long, so that a dead file system doesn't fill the record.
@@ -35,10 +36,12 @@ pub struct LoadOptions {
     /// How long, at least.
     #[arg(long, default_value_t = 20)]
     pub seconds: u64,
-    /// Go on until so many calls have returned, however long that takes on a busy machine, but no longer than the time for a last call beyond that.
+    /// Go on until so many calls have returned, however long that takes on a busy machine, but no
+    /// longer than the time for a last call beyond that.
     #[arg(long, default_value_t = 0)]
     pub calls: u64,
-    /// Go on until standard input ends, too: whoever started the load tells it so when it has seen enough.
+    /// Go on until standard input ends, too: whoever started the load tells it so when it has seen
+    /// enough.
     #[arg(long)]
     pub until_told: bool,
     /// Seed of what is done.
@@ -47,7 +50,8 @@ pub struct LoadOptions {
     /// Which ways of opening files go together on one object.
     #[arg(long, default_value = "by-epoch")]
     pub mix: Mix,
-    /// Seconds that a call may still take when time is up; then it counts as one that never returned.
+    /// Seconds that a call may still take when time is up; then it counts as one that never
+    /// returned.
     #[arg(long, default_value_t = 90)]
     pub grace: u64,
     /// Where to write the history.
@@ -147,7 +151,8 @@ struct Caller {
     pending: Arc<Mutex<Option<Record>>>,
 }
 
-/// Runs the load to its end. A failure is one of the history's file or of the first folders, not of the calls.
+/// Runs the load to its end. A failure is one of the history's file or of the first folders, not of
+/// the calls.
 pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
     let at = |error: io::Error| format!("{}: {error}", options.out.display());
     let shared = Arc::new(Shared {
@@ -230,7 +235,8 @@ fn folder(mount: &Path, epoch: u64) -> PathBuf {
     mount.join(format!("epoch-{epoch}"))
 }
 
-/// Makes the folder of an epoch. Each mount is asked: after the first one it exists for all of them.
+/// Makes the folder of an epoch. Each mount is asked: after the first one it exists for all of
+/// them.
 fn make_epoch(mounts: &[PathBuf], epoch: u64) -> io::Result<()> {
     mounts.iter().try_for_each(|mount| fs::create_dir_all(folder(mount, epoch)))
 }
@@ -288,7 +294,8 @@ impl Caller {
                 epoch = current;
                 worker = Worker::new(&folder(&self.mount, epoch));
             }
-            // Files stay open for a while, so that both what an open sees and what an open file sees is tried.
+            // Files stay open for a while, so that both what an open sees and what an open file
+            // sees is tried.
             if rng.below(8) == 0 {
                 worker.close();
             }
@@ -319,7 +326,8 @@ impl Caller {
         )
     }
 
-    /// Makes a call and puts it on record; `false` when its outcome isn't known. An error is one of the record.
+    /// Makes a call and puts it on record; `false` when its outcome isn't known. An error is one of
+    /// the record.
     fn call(&mut self, worker: &mut Worker, epoch: u64, task: Task) -> io::Result<bool> {
         let shared = &self.shared;
         let unique = shared.unique.fetch_add(1, SeqCst) + 1;

@@ -1,4 +1,5 @@
-//! Histories of what programs see on several mounts of one file system: recorded by a load, judged by [`::history`].
+//! Histories of what programs see on several mounts of one file system: recorded by a load, judged
+//! by [`::history`].
 
 mod file;
 mod load;

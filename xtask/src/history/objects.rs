@@ -1,7 +1,9 @@
 //! What the load does to files: one call, its answer as an event.
 //!
-//! Every epoch of a run has a folder of its own with the same objects: a file of neighbouring blocks, which begins inline, one whose blocks lie far
-//! apart, on different targets, a few names, a log, a file that is replaced by rename, and one whose length is set. So the first writes and the growth of files are tried again and again.
+//! Every epoch of a run has a folder of its own with the same objects: a file of neighbouring
+//! blocks, which begins inline, one whose blocks lie far apart, on different targets, a few names,
+//! a log, a file that is replaced by rename, and one whose length is set. So the first writes and
+//! the growth of files are tried again and again.
 
 use crate::e2e::Rng;
 use crate::sys::AlignedBuffer;
@@ -69,8 +71,8 @@ pub enum Way {
 /// Which ways go together on one object.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mix {
-    /// Through the page cache or past it, by the epoch's number. A kernel doesn't keep its page cache in step with `O_DIRECT` while a write is
-    /// under way.
+    /// Through the page cache or past it, by the epoch's number. A kernel doesn't keep its page
+    /// cache in step with `O_DIRECT` while a write is under way.
     #[default]
     ByEpoch,
     /// All at once.
@@ -132,7 +134,8 @@ impl Task {
         }
     }
 
-    /// What is known of it before it has returned; `None` when it only looks. A change gets the number that makes it recognisable.
+    /// What is known of it before it has returned; `None` when it only looks. A change gets the
+    /// number that makes it recognisable.
     pub fn intent(self, unique: u64) -> Option<Event> {
         match self {
             Task::Write(_) | Task::Replace | Task::SetLength => Some(Event::Write { value: unique }),
@@ -338,8 +341,9 @@ fn log_line(record: u64) -> String {
 
 /// The records of a log, as far as there are whole ones.
 ///
-/// The beginning of a record at the very end is passed over: no file system of Linux shows a read either all or nothing of an append that
-/// is under way, page by page. One whose append has returned is missed all the same, since its record isn't among those found.
+/// The beginning of a record at the very end is passed over: no file system of Linux shows a read
+/// either all or nothing of an append that is under way, page by page. One whose append has
+/// returned is missed all the same, since its record isn't among those found.
 fn log_content(text: &[u8]) -> Event {
     let mut records = Vec::new();
     let mut rest = text;

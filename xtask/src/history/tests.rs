@@ -1,10 +1,12 @@
-//! The load and the checker together, on plain directories: what is one file system passes, what only pretends to be one doesn't.
+//! The load and the checker together, on plain directories: what is one file system passes, what
+//! only pretends to be one doesn't.
 
 use super::{LoadOptions, Mix, Outcome, load, read};
 use ::history::{Limits, Report, judge};
 use std::path::PathBuf;
 
-/// Runs a short load on the folders and judges it. What local file systems don't promise is forgiven.
+/// Runs a short load on the folders and judges it. What local file systems don't promise is
+/// forgiven.
 fn run_on(mounts: Vec<PathBuf>) -> (Outcome, Report) {
     let out = tempfile::NamedTempFile::new().unwrap();
     let options = LoadOptions {

@@ -152,7 +152,8 @@ pub fn remove_xattr(path: &Path, name: &str) -> io::Result<()> {
 /// The kernel's limit on one attribute's value and on a list of names (`XATTR_SIZE_MAX`).
 const MAX_XATTR_BYTES: usize = 64 * 1024;
 
-/// Seconds and nanoseconds since 1970 at which the file was born; `None` where the file system doesn't know.
+/// Seconds and nanoseconds since 1970 at which the file was born; `None` where the file system
+/// doesn't know.
 pub fn birth_time(path: &Path) -> io::Result<Option<(i64, u32)>> {
     let path = c_path(path)?;
     // SAFETY: `statx` is plain integers, for which all-zero is a valid value.
@@ -165,7 +166,8 @@ pub fn birth_time(path: &Path) -> io::Result<Option<(i64, u32)>> {
 /// Room for the opaque part of a file handle (`MAX_HANDLE_SZ`).
 const MAX_HANDLE_BYTES: usize = 128;
 
-/// What `name_to_handle_at(2)` gives: a name for an inode that outlives the file's path and the mount.
+/// What `name_to_handle_at(2)` gives: a name for an inode that outlives the file's path and the
+/// mount.
 #[repr(C, align(8))]
 #[derive(Clone)]
 pub struct FileHandle {
@@ -179,7 +181,8 @@ pub fn handle_of(path: &Path) -> io::Result<FileHandle> {
     let path = c_path(path)?;
     let mut handle = FileHandle { bytes: MAX_HANDLE_BYTES as u32, kind: 0, opaque: [0; MAX_HANDLE_BYTES] };
     let mut mount_id = 0;
-    // SAFETY: `FileHandle` is laid out as the kernel's `file_handle` with room for the size that it states.
+    // SAFETY: `FileHandle` is laid out as the kernel's `file_handle` with room for the size that it
+    // states.
     check(unsafe {
         libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut handle).cast(), &mut mount_id, 0)
     })?;
@@ -189,7 +192,8 @@ pub fn handle_of(path: &Path) -> io::Result<FileHandle> {
 /// `open_by_handle_at(2)`, for reading; `mount` is any open file of the file system.
 pub fn open_handle(mount: &File, handle: &FileHandle) -> io::Result<File> {
     let mut handle = handle.clone();
-    // SAFETY: `FileHandle` is laid out as the kernel's `file_handle`; the descriptor is open while borrowed.
+    // SAFETY: `FileHandle` is laid out as the kernel's `file_handle`; the descriptor is open while
+    // borrowed.
     let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), libc::O_RDONLY) };
     check(fd)?;
     // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
@@ -287,7 +291,8 @@ impl AlignedBuffer {
 
     /// The bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the pages are contiguous plain bytes, at least `length` of them, borrowed mutably.
+        // SAFETY: the pages are contiguous plain bytes, at least `length` of them, borrowed
+        // mutably.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().cast(), self.length) }
     }
 }

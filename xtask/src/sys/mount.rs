@@ -36,7 +36,8 @@ pub fn mount_idmapped(source: &Path, target: &Path, namespace: &File) -> io::Res
         propagation: 0,
         userns_fd: namespace.as_raw_fd() as u64,
     };
-    // SAFETY: the descriptors, the strings and the struct, whose size is passed, are live for the calls.
+    // SAFETY: the descriptors, the strings and the struct, whose size is passed, are live for the
+    // calls.
     unsafe {
         let mapped = libc::syscall(
             libc::SYS_mount_setattr,

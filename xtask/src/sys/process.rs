@@ -25,13 +25,15 @@ pub fn enter_network(namespace: &File) -> io::Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
-/// Moves this thread, and those that it starts, into a network namespace of its own, whose loopback is down.
+/// Moves this thread, and those that it starts, into a network namespace of its own, whose loopback
+/// is down.
 pub fn leave_network() -> io::Result<()> {
     // SAFETY: takes integers only.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
 }
 
-/// Gives a program that is about to be started a mount namespace of its own: what it mounts goes with it and its children.
+/// Gives a program that is about to be started a mount namespace of its own: what it mounts goes
+/// with it and its children.
 pub fn keep_mounts_to_oneself(command: &mut Command) -> &mut Command {
     let private = || {
         // SAFETY: takes integers only.
@@ -40,7 +42,8 @@ pub fn keep_mounts_to_oneself(command: &mut Command) -> &mut Command {
             return Ok(());
         }
         let flags = libc::MS_REC | libc::MS_PRIVATE;
-        // SAFETY: the strings are NUL-terminated constants; a change of propagation takes no type and no data.
+        // SAFETY: the strings are NUL-terminated constants; a change of propagation takes no type
+        // and no data.
         check(unsafe {
             libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
         })
@@ -55,15 +58,18 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM))) }
 }
 
-/// Gives this thread a table of open files of its own, with nothing in it but standard input, output and error: files that the process has open can't
-/// be used in it. What it opens isn't inherited by programs that other threads start; these close such files when they are executed, and to close a file
-/// of a mount may take its services, which such a program may be about to become.
+/// Gives this thread a table of open files of its own, with nothing in it but standard input,
+/// output and error: files that the process has open can't be used in it. What it opens isn't
+/// inherited by programs that other threads start; these close such files when they are executed,
+/// and to close a file of a mount may take its services, which such a program may be about to
+/// become.
 pub fn keep_files_to_oneself() -> io::Result<()> {
     // SAFETY: the call takes no pointers, and the rest of the process keeps its own table.
     check(unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) })
 }
 
-/// Makes `signal` interrupt blocking calls (`EINTR`) instead of ending the process or restarting the call.
+/// Makes `signal` interrupt blocking calls (`EINTR`) instead of ending the process or restarting
+/// the call.
 pub fn interrupt_calls_on(signal: i32) -> io::Result<()> {
     extern "C" fn nothing(_signal: libc::c_int) {}
     // SAFETY: `sigaction` is plain data, for which all-zero is a valid value: no flags, empty mask.
@@ -73,7 +79,8 @@ pub fn interrupt_calls_on(signal: i32) -> io::Result<()> {
     check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })
 }
 
-/// Blocks SIGINT and SIGTERM for this thread and those it starts, so that [`wait_for_interrupt`] gets them.
+/// Blocks SIGINT and SIGTERM for this thread and those it starts, so that [`wait_for_interrupt`]
+/// gets them.
 pub fn hold_interrupts() -> io::Result<()> {
     let set = interrupts();
     // SAFETY: `set` is a live, initialised set.
@@ -92,7 +99,8 @@ pub fn wait_for_interrupt() -> i32 {
     signal
 }
 
-/// Lets a program that is about to be started be interrupted: it would inherit what [`hold_interrupts`] has blocked.
+/// Lets a program that is about to be started be interrupted: it would inherit what
+/// [`hold_interrupts`] has blocked.
 pub fn let_be_interrupted(command: &mut Command) -> &mut Command {
     let set = interrupts();
     let unblock = move || {
@@ -107,7 +115,8 @@ pub fn let_be_interrupted(command: &mut Command) -> &mut Command {
 }
 
 fn interrupts() -> libc::sigset_t {
-    // SAFETY: `sigset_t` is plain data that `sigemptyset` initialises; the additions take valid numbers.
+    // SAFETY: `sigset_t` is plain data that `sigemptyset` initialises; the additions take valid
+    // numbers.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);

@@ -1,4 +1,5 @@
-//! A program that is stopped after each of its system calls, so that somebody can look at what the call has done.
+//! A program that is stopped after each of its system calls, so that somebody can look at what the
+//! call has done.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,8 +14,9 @@ const SYSTEM_CALL_STOP: i32 = libc::SIGTRAP | 0x80;
 const BEFORE: u8 = 1;
 const AFTER: u8 = 2;
 
-/// Runs a program to its end and calls `after` with the number of each system call that has succeeded, while the program stands still. An
-/// error of `after` ends the program. The calling thread must have no other children: it waits for whatever stops or ends.
+/// Runs a program to its end and calls `after` with the number of each system call that has
+/// succeeded, while the program stands still. An error of `after` ends the program. The calling
+/// thread must have no other children: it waits for whatever stops or ends.
 ///
 /// Returns the program's exit status as `wait(2)` tells it.
 pub fn trace(command: &mut Command, mut after: impl FnMut(i64) -> Result<(), String>) -> Result<i32, String> {
@@ -48,7 +50,8 @@ pub fn trace(command: &mut Command, mut after: impl FnMut(i64) -> Result<(), Str
                 Ok((AFTER, _, succeeded)) if succeeded && failed.is_none() => {
                     failed = after(*number as i64).err();
                 }
-                // A program that was killed meanwhile can't be asked any more; its end is the next news.
+                // A program that was killed meanwhile can't be asked any more; its end is the next
+                // news.
                 _ => {}
             }
         } else if !known {
@@ -76,7 +79,8 @@ fn system_call(pid: i32) -> io::Result<(u8, u64, bool)> {
     let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::ptrace_syscall_info>();
     ptrace(libc::PTRACE_GET_SYSCALL_INFO, pid, size, (&raw mut info) as usize)?;
-    // SAFETY: the kernel has filled the part that belongs to `op`; each part is integers, valid whatever their bits.
+    // SAFETY: the kernel has filled the part that belongs to `op`; each part is integers, valid
+    // whatever their bits.
     unsafe {
         Ok(match info.op {
             BEFORE => (BEFORE, info.u.entry.nr, false),
@@ -99,7 +103,8 @@ fn wait_for_any() -> io::Result<(i32, i32)> {
 }
 
 fn ptrace(request: libc::c_uint, pid: i32, address: usize, data: usize) -> io::Result<i64> {
-    // SAFETY: the only request that writes to this process's memory is given the address and size of a live struct by its caller.
+    // SAFETY: the only request that writes to this process's memory is given the address and size
+    // of a live struct by its caller.
     match unsafe { libc::ptrace(request, pid, address, data) } {
         -1 => Err(io::Error::last_os_error()),
         value => Ok(value),

@@ -1,4 +1,5 @@
-//! The tests of the crates: built together, their programs run side by side, what failed run again alone.
+//! The tests of the crates: built together, their programs run side by side, what failed run again
+//! alone.
 
 mod output;
 mod programs;
@@ -10,7 +11,8 @@ use output::Output;
 use programs::{Ended, Program};
 use std::time::{Duration, Instant};
 
-/// Programs that run side by side, and threads of each: many tests wait for a disk or a time-out most of the time.
+/// Programs that run side by side, and threads of each: many tests wait for a disk or a time-out
+/// most of the time.
 const WIDTH: usize = 3;
 const THREADS: &str = "--test-threads=4";
 
@@ -24,8 +26,9 @@ struct Failure {
     message: String,
 }
 
-/// Builds and runs the tests of all crates, in their long form if that is asked for. A test that fails is run again, alone: on a machine that stood still a test
-/// may fail by chance, and then it is named as such. A wrong result of a test whose course is given by a seed stays wrong.
+/// Builds and runs the tests of all crates, in their long form if that is asked for. A test that
+/// fails is run again, alone: on a machine that stood still a test may fail by chance, and then it
+/// is named as such. A wrong result of a test whose course is given by a seed stays wrong.
 pub fn run(is_full: bool) -> Result<(Summary, Timing), String> {
     let mut timing = Timing::default();
     let start = Instant::now();

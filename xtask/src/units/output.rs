@@ -37,14 +37,15 @@ struct Reader {
     /// Whether the results of several programs are added up.
     adds_up: bool,
     section: Section,
-    /// Of the program that is being read: what its tests printed, and the names of those that failed.
+    /// Of the program that is being read: what its tests printed, and the names of those that
+    /// failed.
     printed: Vec<(String, String)>,
     failed: Vec<String>,
 }
 
 impl Output {
-    /// Reads what a test program printed with `--show-output` or without. Its totals are the last ones: a test may have printed
-    /// those of a program that it ran.
+    /// Reads what a test program printed with `--show-output` or without. Its totals are the last
+    /// ones: a test may have printed those of a program that it ran.
     pub fn read(text: &str) -> Output {
         let mut reader = Reader::default();
         text.lines().for_each(|line| reader.take(line));

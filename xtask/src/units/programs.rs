@@ -14,7 +14,8 @@ const DEADLINE: Duration = Duration::from_secs(20 * 60);
 /// The environment variable that asks tests of the crates for their long form.
 const FULL: &str = "WEFT_TEST_FULL";
 
-/// Programs that run longest. They start first, so that the run does not end with one of them alone.
+/// Programs that run longest. They start first, so that the run does not end with one of them
+/// alone.
 const LONGEST: &[&str] = &["sim", "client", "storage", "meta", "net", "fuse"];
 
 /// A test program as cargo built it.
@@ -22,7 +23,8 @@ const LONGEST: &[&str] = &["sim", "client", "storage", "meta", "net", "fuse"];
 pub struct Program {
     /// The crate.
     pub package: String,
-    /// What `cargo test -p PACKAGE` is given to run it alone: `--lib`, `--bin NAME` or `--test NAME`.
+    /// What `cargo test -p PACKAGE` is given to run it alone: `--lib`, `--bin NAME` or
+    /// `--test NAME`.
     pub selection: Vec<String>,
     executable: PathBuf,
     /// The crate's folder, in which cargo runs it.
@@ -109,8 +111,8 @@ fn program(line: &str) -> Option<Program> {
     Some(Program { package: package(message["package_id"].as_str()?)?, selection, executable, folder })
 }
 
-/// The crate's name in cargo's id of a package: `path+file:///folder#version` where the folder has its name, else
-/// `path+file:///folder#name@version`.
+/// The crate's name in cargo's id of a package: `path+file:///folder#version` where the folder has
+/// its name, else `path+file:///folder#name@version`.
 fn package(id: &str) -> Option<String> {
     let (place, rest) = id.rsplit_once('#')?;
     match rest.split_once('@') {

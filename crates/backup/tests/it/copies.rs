@@ -221,7 +221,8 @@ fn the_newest_stay_with_what_they_build_on() {
     assert!(list(&dir.join("not there")).unwrap().is_empty());
 }
 
-/// The clock was ahead when they were made, and one that was made since builds on them all the same.
+/// The clock was ahead when they were made, and one that was made since builds on them all the
+/// same.
 #[test]
 fn copies_of_the_future_count_as_the_oldest_and_stay_while_something_builds_on_them() {
     let mut place = Place::new();

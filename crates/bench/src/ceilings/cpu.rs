@@ -1,4 +1,5 @@
-//! Memory and processor: copies in memory, the checksum that all data gets on its way (CRC-32C), and what erasure coding would cost (Reed-Solomon).
+//! Memory and processor: copies in memory, the checksum that all data gets on its way (CRC-32C),
+//! and what erasure coding would cost (Reed-Solomon).
 
 use super::{Best, per_second};
 use crate::results::{Limit, median};
@@ -9,14 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Pieces of content and of parity of a stripe: the usual ones of wide pools.
 const ENCODED: (usize, usize) = (8, 2);
 
-/// Bytes that a thread copies, sums or encodes at a time: what the largest request of the data path has, and so in the caches where those hold it.
+/// Bytes that a thread copies, sums or encodes at a time: what the largest request of the data path
+/// has, and so in the caches where those hold it.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Rounds of which the median is told.
 const ROUNDS: u32 = 3;
 
-/// Measures on one core and on `threads` together, for so many nanoseconds in all, with threads that the kernel places. Every other figure, from the first on, is one
-/// core's. Blocks the calling thread; ends early, with `None`, when `stop` is set.
+/// Measures on one core and on `threads` together, for so many nanoseconds in all, with threads
+/// that the kernel places. Every other figure, from the first on, is one core's. Blocks the calling
+/// thread; ends early, with `None`, when `stop` is set.
 pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<Best>> {
     let works: [(Limit, Work); 3] =
         [(Limit::MemoryCopy, copy), (Limit::Checksum, sum), (Limit::Encoding, encode)];

@@ -1,7 +1,9 @@
-//! A drive, in a file of a folder of its own: as the storage service does its I/O, past the page cache and through the ring of the calling core, but without
-//! checksums and without the file system.
+//! A drive, in a file of a folder of its own: as the storage service does its I/O, past the page
+//! cache and through the ring of the calling core, but without checksums and without the file
+//! system.
 //!
-//! Invariant: the folder is gone when the measurement is over, however it ends; what a killed process has left goes by [`remove_leftovers`].
+//! Invariant: the folder is gone when the measurement is over, however it ends; what a killed
+//! process has left goes by [`remove_leftovers`].
 
 use super::{Best, per_second};
 use crate::results::Limit;
@@ -21,7 +23,8 @@ const LARGE: u64 = 1 << 20;
 /// Bytes of random transfers.
 const SMALL: u64 = 4096;
 
-/// Transfers under way at once that are tried, least last: the highest rate is told. The most is what one core's ring has room for many times.
+/// Transfers under way at once that are tried, least last: the highest rate is told. The most is
+/// what one core's ring has room for many times.
 const LARGE_DEPTHS: [u32; 3] = [16, 4, 1];
 const SMALL_DEPTHS: [u32; 3] = [128, 32, 8];
 
@@ -48,7 +51,8 @@ impl Drop for Folder {
     }
 }
 
-/// Measures sequential and random writes and reads in the directory of a target. The caller sees to it that there is room, and that nobody else measures there.
+/// Measures sequential and random writes and reads in the directory of a target. The caller sees to
+/// it that there is room, and that nobody else measures there.
 ///
 /// # Errors
 /// What the drive answers; `EINVAL` where its file system has no direct I/O.
@@ -101,8 +105,8 @@ async fn best_of(depths: [u32; 3], limit: Limit, file: &Rc<File>, work: Work) ->
     Ok(best)
 }
 
-/// Transfers a second, or bytes a second of sequential ones; what was written is on disk at the end of the time.
-/// However short the time is, each lane makes one transfer.
+/// Transfers a second, or bytes a second of sequential ones; what was written is on disk at the end
+/// of the time. However short the time is, each lane makes one transfer.
 async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::Result<f64> {
     // Before the clock starts: it takes as long as some transfers.
     let buffers: Vec<_> = (0..depth).map(|_| noise(work.record as usize)).collect();

@@ -1,4 +1,5 @@
-//! What the hardware gives without the file system. Who calls it says where, and what is done with the figures.
+//! What the hardware gives without the file system. Who calls it says where, and what is done with
+//! the figures.
 
 pub mod cpu;
 pub mod drive;

@@ -20,7 +20,8 @@ pub trait Way {
     fn send(&self, bytes: Option<IoBuf>) -> impl Future<Output = Result<(), Self::Error>>;
 }
 
-/// Sends over all of the ways at once for so long, and then over the first alone one small message after the other for so long: bytes and messages a second.
+/// Sends over all of the ways at once for so long, and then over the first alone one small message
+/// after the other for so long: bytes and messages a second.
 ///
 /// # Errors
 /// The first that a way tells.

@@ -1,6 +1,7 @@
 //! Published experiments, fitted to a machine, as a report.
 //!
-//! Whoever calls this has a [`Generator`] that puts load on a directory; [`measure`] runs all experiments through it, and [`files`] are page, results and table.
+//! Whoever calls this has a [`Generator`] that puts load on a directory; [`measure`] runs all
+//! experiments through it, and [`files`] are page, results and table.
 
 mod commands;
 mod csv;
@@ -43,7 +44,8 @@ pub struct Part {
 
 /// Puts load on a directory.
 pub trait Generator {
-    /// One experiment, so often: a figure for each of its operations, with the runs that were complete, and what a reader has to know.
+    /// One experiment, so often: a figure for each of its operations, with the runs that were
+    /// complete, and what a reader has to know.
     fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<(Vec<Measured>, Vec<String>)>;
     /// Whether it is to end.
     fn is_over(&self) -> bool;

@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 const HOST: Host = Host { free_bytes: 1 << 40, memory_bytes: 64 << 30, drops_caches: true };
 
-/// Measures nothing, and tells rates that rise with the threads up to a plateau; ends after so many experiments.
+/// Measures nothing, and tells rates that rise with the threads up to a plateau; ends after so many
+/// experiments.
 struct Told {
     ends_after: usize,
     done: Cell<usize>,

@@ -68,7 +68,8 @@ fn measured(text: &str, row: &Row, nodes: u32) -> Result<Measured, String> {
     let random = field(text, "ordering in a file").is_some_and(|order| order.contains("random"));
     let access = if random { Access::Random } else { Access::Sequential };
     let called = field(text, "Command line").unwrap_or("");
-    // Tasks that read what a task of another node has written find nothing in their own node's cache.
+    // Tasks that read what a task of another node has written find nothing in their own node's
+    // cache.
     let caching = if called.contains("odirect") || called.split_whitespace().any(|word| word == "-B") {
         Caching::Direct
     } else if tasks > per_node && row.text("reord")? == "1" {

@@ -72,7 +72,8 @@ struct Rates {
     mean: f64,
 }
 
-/// Runs with the extremes and the mean that were told: exact up to three, alike in between with more.
+/// Runs with the extremes and the mean that were told: exact up to three, alike in between with
+/// more.
 fn runs(times: u64, files: u64, rates: Rates) -> Vec<Run> {
     let run = |rate: f64| Run {
         seconds: files as f64 / rate,

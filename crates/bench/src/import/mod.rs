@@ -1,6 +1,7 @@
 //! Output of other programs as results.
 //!
-//! Names are ours (see `names`), so that figures of different programs meet; the format is recognised by its content.
+//! Names are ours (see `names`), so that figures of different programs meet; the format is
+//! recognised by its content.
 
 mod fio;
 mod ior;
@@ -8,7 +9,8 @@ mod mdtest;
 
 use crate::results::{FORMAT, Machine, Results};
 
-/// Results of weft, JSON of fio, or text of IOR and mdtest; several of the texts may follow each other in one file.
+/// Results of weft, JSON of fio, or text of IOR and mdtest; several of the texts may follow each
+/// other in one file.
 ///
 /// Errors: what is wrong with it, without the file's name.
 pub fn any(text: &str) -> Result<Results, String> {

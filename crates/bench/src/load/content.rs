@@ -1,4 +1,5 @@
-//! What is written: bytes that follow from a seed, a file and an offset, so that each can be checked, and that no compression makes smaller.
+//! What is written: bytes that follow from a seed, a file and an offset, so that each can be
+//! checked, and that no compression makes smaller.
 
 /// A file's content.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +50,8 @@ impl Content {
         last.copy_from_slice(&self.word(index)[..length]);
     }
 
-    /// Makes the blocks of a buffer differ from those of other offsets: much cheaper than filling it.
+    /// Makes the blocks of a buffer differ from those of other offsets: much cheaper than filling
+    /// it.
     pub fn stamp(self, buffer: &mut [u8], offset: u64) {
         for (index, block) in buffer.chunks_mut(STAMPED).enumerate() {
             if let Some(place) = block.first_chunk_mut::<8>() {
@@ -77,15 +79,17 @@ impl Content {
     }
 }
 
-/// A step that spreads each bit over the others (the finalizer of SplitMix64, one multiplication fewer).
+/// A step that spreads each bit over the others (the finalizer of SplitMix64, one multiplication
+/// fewer).
 fn mix(mut value: u64) -> u64 {
     value ^= value >> 32;
     value = value.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value ^ (value >> 29)
 }
 
-/// The place of one record in a random order of all that visits each once: a network of four rounds on the smallest square of a power of two that holds
-/// them, walked until it ends within (Black and Rogaway, "Ciphers with Arbitrary Finite Domains").
+/// The place of one record in a random order of all that visits each once: a network of four rounds
+/// on the smallest square of a power of two that holds them, walked until it ends within (Black and
+/// Rogaway, "Ciphers with Arbitrary Finite Domains").
 pub(super) fn shuffled(index: u64, count: u64, key: u64) -> u64 {
     let half = (64 - count.saturating_sub(1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1u64 << half) - 1;

@@ -17,7 +17,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// That of a load with a leader, in which each iteration has one, is made and removed by whoever leads them; they make what is missing.
+    /// That of a load with a leader, in which each iteration has one, is made and removed by
+    /// whoever leads them; they make what is missing.
     pub fn make(place: &Path, seat: Seat, iteration: u32) -> Result<Folder> {
         if seat != Seat::ALONE {
             let path = seat.folder(place).join(iteration.to_string());

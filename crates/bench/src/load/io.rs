@@ -22,7 +22,8 @@ use types::{Error, Result};
 /// Files that a read needs are made by transfers of so many bytes.
 const FILL_BYTES: usize = 1 << 20;
 
-/// Operations by which the generator's own time is measured, and bytes of them at most: some milliseconds.
+/// Operations by which the generator's own time is measured, and bytes of them at most: some
+/// milliseconds.
 pub(super) const NULL_OPERATIONS: u64 = 4_000;
 const NULL_BYTES: u64 = 1 << 29;
 
@@ -124,7 +125,8 @@ pub(super) fn iterate<P: Place>(io: &IoExperiment, place: &P, stage: &mut Stage<
 }
 
 impl<P> Job<P> {
-    /// The number of one of this client's threads among all of them, which is meant everywhere below.
+    /// The number of one of this client's threads among all of them, which is meant everywhere
+    /// below.
     fn number(&self, own: u32) -> u32 {
         self.seat.thread(own, self.io.threads)
     }
@@ -143,7 +145,8 @@ impl<P> Job<P> {
         if self.io.sharing == FileSharing::OwnFiles { thread } else { 0 }
     }
 
-    /// Whose records a thread touches: a reader those of the next, so that it reads nothing that it has written, where there is a next.
+    /// Whose records a thread touches: a reader those of the next, so that it reads nothing that it
+    /// has written, where there is a next.
     fn owner(&self, thread: u32) -> u32 {
         match self.operation {
             Operation::Read => self.seat.next(thread, self.io.threads),

@@ -53,7 +53,8 @@ impl Place for Kernel {
     async fn forget(&self, path: &Path) -> Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(cause)?;
         file.sync_all().map_err(cause)?;
-        // A file system without the call has a cache that this can't empty; what is said of caches depends on drop_caches.
+        // A file system without the call has a cache that this can't empty; what is said of caches
+        // depends on drop_caches.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
         Ok(())
     }

@@ -41,13 +41,15 @@ pub(super) fn busy_s() -> Option<f64> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let ticks: Vec<u64> =
         text.lines().next()?.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    // user, nice, system, idle, waiting, interrupts, soft interrupts; what follows is other machines', or counted already.
+    // user, nice, system, idle, waiting, interrupts, soft interrupts; what follows is other
+    // machines', or counted already.
     let busy =
         ticks.iter().take(7).enumerate().filter(|(index, _)| !matches!(index, 3 | 4)).map(|(_, ticks)| ticks);
     Some(busy.sum::<u64>() as f64 / TICKS_PER_S)
 }
 
-/// Whether a place is on a file system that this machine's kernel has on a device: nobody else keeps anything of it.
+/// Whether a place is on a file system that this machine's kernel has on a device: nobody else
+/// keeps anything of it.
 pub(super) fn is_on_device(place: &Path) -> bool {
     mounted(place).is_some_and(|on| on.source.starts_with("/dev/") && !on.kind.starts_with("fuse"))
 }

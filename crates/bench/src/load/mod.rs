@@ -1,7 +1,9 @@
 //! The load: what threads do to a directory by ordinary system calls, and how long that takes.
 //!
-//! Each operation of an experiment is a phase; its threads open what they need, meet at a barrier, and are timed from the first begin to the last end. A write's time
-//! includes its fsync. Everything is below a directory of its own, which is removed however the load ends. What was measured before a failure is told with it.
+//! Each operation of an experiment is a phase; its threads open what they need, meet at a barrier,
+//! and are timed from the first begin to the last end. A write's time includes its fsync.
+//! Everything is below a directory of its own, which is removed however the load ends. What was
+//! measured before a failure is told with it.
 
 mod buffer;
 mod content;
@@ -33,7 +35,8 @@ use std::path::Path;
 use std::time::Duration;
 use types::{Error, Result};
 
-/// Rounds of which the middle is what the generator takes for itself: another program may have had the processor in one of them.
+/// Rounds of which the middle is what the generator takes for itself: another program may have had
+/// the processor in one of them.
 const NULL_ROUNDS: u32 = 5;
 
 /// Whoever looks on: a progress line, Ctrl-C, a test.
@@ -48,11 +51,13 @@ pub trait Watch: Sync {
     fn seat(&self) -> Seat {
         Seat::ALONE
     }
-    /// Waits until all clients have come this far; false when that won't be any more, and nothing is to go on.
+    /// Waits until all clients have come this far; false when that won't be any more, and nothing
+    /// is to go on.
     fn meet(&self) -> bool {
         true
     }
-    /// Before each measured phase, when the files are as it finds them, with the directory that holds them.
+    /// Before each measured phase, when the files are as it finds them, with the directory that
+    /// holds them.
     fn before(&self, _operation: Operation, _folder: &Path) {}
 }
 
@@ -87,19 +92,23 @@ pub struct Loaded {
     pub notes: Vec<String>,
     /// Whether it was stopped before its end.
     pub is_stopped: bool,
-    /// What ended it before its end: an error of preparing, of too many operations, of the clean-up. What was measured before is there.
+    /// What ended it before its end: an error of preparing, of too many operations, of the
+    /// clean-up. What was measured before is there.
     pub failure: Option<Error>,
 }
 
-/// Puts the load of an experiment on a directory, so many times, by system calls. The files are removed in any case.
+/// Puts the load of an experiment on a directory, so many times, by system calls. The files are
+/// removed in any case.
 ///
 /// # Errors
-/// What can't be done is refused before anything is written. What goes wrong later is in [`Loaded::failure`].
+/// What can't be done is refused before anything is written. What goes wrong later is in
+/// [`Loaded::failure`].
 pub fn run(experiment: &Experiment, dir: &Path, iterations: u32, watch: &dyn Watch) -> Result<Loaded> {
     run_through(&Kernel, experiment, dir, iterations, watch)
 }
 
-/// The same through another way to the same directory. Its own directory is made and removed by system calls all the same.
+/// The same through another way to the same directory. Its own directory is made and removed by
+/// system calls all the same.
 ///
 /// # Errors
 /// As of [`run`].
@@ -175,8 +184,8 @@ fn iterate(
     }
 }
 
-/// What the generator itself spends on each operation, nanoseconds: the same loop (of one operation at a time) against a target that does nothing. To be taken from
-/// latencies where it matters.
+/// What the generator itself spends on each operation, nanoseconds: the same loop (of one operation
+/// at a time) against a target that does nothing. To be taken from latencies where it matters.
 fn null_overhead_ns(experiment: &Experiment, operation: Operation) -> Result<f64> {
     let once = |_| match experiment {
         Experiment::Io(io) => io::null_overhead_ns(io, operation),
@@ -246,7 +255,8 @@ impl<'a> Stage<'a> {
         let (total, memory) =
             (measured.total_bytes / u64::from(self.watch.seat().clients), machine::memory_bytes());
         let reads = !matches!(measured.operation, Operation::Write | Operation::Create);
-        // Direct transfers of a device's file system pass all caches of this machine by; those of others may come from a server on it, which has some.
+        // Direct transfers of a device's file system pass all caches of this machine by; those of
+        // others may come from a server on it, which has some.
         let is_past_all = || caching == Caching::Direct && machine::is_on_device(self.folder);
         let reason = match caching {
             Caching::Warm => "caches were left as they were (warm)".to_string(),

@@ -13,7 +13,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
-/// How often whoever watches is asked whether to stop: a person doesn't notice it, and a processor hardly.
+/// How often whoever watches is asked whether to stop: a person doesn't notice it, and a processor
+/// hardly.
 const ASKED_EVERY: Duration = Duration::from_millis(10);
 
 /// How often whoever watches is told how far it is.
@@ -139,7 +140,8 @@ pub(super) struct Outcome {
     pub is_stopped: bool,
 }
 
-/// Runs it: each thread prepares before any begins to work. The first error ends all threads and is returned.
+/// Runs it: each thread prepares before any begins to work. The first error ends all threads and is
+/// returned.
 pub(super) fn run<P: Place, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(plan.deadline));
     let cpu_before = machine::busy_s();
@@ -213,7 +215,8 @@ fn body<W: Work>(
 }
 
 impl Plan<'_> {
-    /// Waits until all threads have ended; what they tell, and whether whoever watches has stopped them.
+    /// Waits until all threads have ended; what they tell, and whether whoever watches has stopped
+    /// them.
     fn attend(&self, shared: &Shared, ending: &Receiver<Result<Tally>>) -> (Vec<Result<Tally>>, bool) {
         let (mut tallies, mut is_stopped) = (Vec::with_capacity(self.threads as usize), false);
         let began = Instant::now();

@@ -18,8 +18,9 @@ pub trait Place: Clone + Send + Sync + 'static {
     /// What it is, for the figures that come of it.
     const THROUGH: Through;
 
-    /// Starts a thread of the load. If transfers are to be under way side by side there (a file without [`Transfers::kernel_file`] and more than one at once), it is a task
-    /// of a core of `rt`.
+    /// Starts a thread of the load. If transfers are to be under way side by side there (a file
+    /// without [`Transfers::kernel_file`] and more than one at once), it is a task of a core of
+    /// `rt`.
     fn start<F: Future<Output = ()> + 'static>(
         &self,
         number: u32,

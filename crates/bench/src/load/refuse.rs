@@ -11,13 +11,15 @@ use types::{Errno, Error, Result};
 /// Threads of one client: more wait for processors rather than for a file system.
 const MAX_THREADS: u32 = 1024;
 
-/// Transfers of one thread: the most that a ring of the kernel's usual limit of locked memory holds many times over.
+/// Transfers of one thread: the most that a ring of the kernel's usual limit of locked memory holds
+/// many times over.
 const MAX_DEPTH: u32 = 1024;
 
 /// What direct transfers have to be multiples of.
 const BLOCK: u64 = 4096;
 
-/// How free space is waited for that comes back after a removal, which file systems finish by and by.
+/// How free space is waited for that comes back after a removal, which file systems finish by and
+/// by.
 const PATIENCE: Patience = Patience {
     looks_every: Duration::from_millis(200),
     standstill: Duration::from_secs(5),
@@ -36,7 +38,8 @@ struct Patience {
 /// Whether an experiment can be done in a directory.
 ///
 /// # Errors
-/// Threads, records and sizes that can't be, a place that is no directory or can't be written to, or that has too little room.
+/// Threads, records and sizes that can't be, a place that is no directory or can't be written to,
+/// or that has too little room.
 pub fn check(experiment: &Experiment, place: &Path) -> Result<()> {
     check_for(experiment, place, 1)
 }
@@ -87,7 +90,8 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
     Ok(())
 }
 
-/// Free bytes and what else the file system tells, when there are so many or there won't be more: an experiment before may have left its removal to be finished.
+/// Free bytes and what else the file system tells, when there are so many or there won't be more:
+/// an experiment before may have left its removal to be finished.
 fn free_when_removed(place: &Path, need_bytes: u64) -> Result<(u64, rustix::fs::StatVfs)> {
     let ask = || {
         let room = rustix::fs::statvfs(place).map_err(|errno| {

@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Records that can be under way, each with its buffer. The file outlives them: it is borrowed as long as the ring is.
+/// Records that can be under way, each with its buffer. The file outlives them: it is borrowed as
+/// long as the ring is.
 pub(super) struct Ring<'a> {
     ring: IoUring,
     file: &'a File,
@@ -29,7 +30,8 @@ impl<'a> Ring<'a> {
         self.buffers[slot].bytes()
     }
 
-    /// Sends the transfer of a slot's buffer at once, as fio does: in batches a drive would rest while the next ones are made up.
+    /// Sends the transfer of a slot's buffer at once, as fio does: in batches a drive would rest
+    /// while the next ones are made up.
     pub fn send(&mut self, slot: usize, offset: u64, is_write: bool) -> io::Result<()> {
         let buffer = self.buffer(slot);
         let (start, length) = (buffer.as_mut_ptr(), buffer.len() as u32);
@@ -38,8 +40,9 @@ impl<'a> Ring<'a> {
             true => opcode::Write::new(fd, start, length).offset(offset).build(),
             false => opcode::Read::new(fd, start, length).offset(offset).build(),
         };
-        // SAFETY: the buffer's memory stays where it is and is lent to nobody until `is_busy` is taken back with its completion; dropping waits for all, or
-        // leaks the buffers; the descriptor stays open since the file is borrowed.
+        // SAFETY: the buffer's memory stays where it is and is lent to nobody until `is_busy` is
+        // taken back with its completion; dropping waits for all, or leaks the buffers; the
+        // descriptor stays open since the file is borrowed.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(slot as u64)) };
         pushed.map_err(|_| io::Error::other("the ring is full"))?;
         self.is_busy[slot] = true;
@@ -70,7 +73,8 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// A ring of the calling thread alone, whose completions don't interrupt it; older kernels (before 6.1) give a plain one.
+/// A ring of the calling thread alone, whose completions don't interrupt it; older kernels (before
+/// 6.1) give a plain one.
 fn own_ring(depth: u32) -> io::Result<IoUring> {
     let own = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(depth);
     own.or_else(|_| IoUring::new(depth))

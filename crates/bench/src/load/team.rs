@@ -1,7 +1,9 @@
-//! Several clients that make one load together: which of them does what, and what all of them have measured.
+//! Several clients that make one load together: which of them does what, and what all of them have
+//! measured.
 //!
-//! Each client makes its share by [`super::run`], with a [`Watch`](super::Watch) that knows its [`Seat`] and waits for the others before each phase. Threads are
-//! numbered through all clients. Nobody reads what its own client has written, where there are several.
+//! Each client makes its share by [`super::run`], with a [`Watch`](super::Watch) that knows its
+//! [`Seat`] and waits for the others before each phase. Threads are numbered through all clients.
+//! Nobody reads what its own client has written, where there are several.
 
 use super::{Histogram, Loaded};
 use crate::results::{Measured, Run};
@@ -39,7 +41,8 @@ impl Seat {
         self.clients * each
     }
 
-    /// The thread whose things another one looks at: one of the next client; the next one where there is one client only.
+    /// The thread whose things another one looks at: one of the next client; the next one where
+    /// there is one client only.
     pub(super) fn next(self, thread: u32, each: u32) -> u32 {
         let step = if self.clients > 1 { each } else { 1 };
         (thread + step) % self.threads(each)
@@ -86,8 +89,9 @@ impl Told {
     }
 }
 
-/// What the clients of a load, by their names, have measured together. A run counts when all of them have done it: their operations and bytes are added up, and it took as
-/// long as the slowest client took. Processor time is that of all clients' machines.
+/// What the clients of a load, by their names, have measured together. A run counts when all of
+/// them have done it: their operations and bytes are added up, and it took as long as the slowest
+/// client took. Processor time is that of all clients' machines.
 pub fn merged(told: Vec<(String, Told)>) -> Loaded {
     let mut together = Loaded::default();
     if let Some((_, first)) = told.first() {

@@ -9,7 +9,8 @@ use std::fmt;
 pub const MAX_SCALE: f64 = 16.0;
 /// Smallest scale that is tried in a search, as a power of two.
 const LEAST_POWER: i32 = -24;
-/// Part of the free space that an experiment may fill: a file system that is nearly full is slow for another reason.
+/// Part of the free space that an experiment may fill: a file system that is nearly full is slow
+/// for another reason.
 const SPACE_SHARE: f64 = 0.9;
 /// Part of the memory that buffers of transfers may take.
 const BUFFER_SHARE: f64 = 0.25;
@@ -56,12 +57,15 @@ impl Refusal {
     }
 }
 
-/// The figures of a profile with sizes and times of phases multiplied by the scale, at least one experiment in each.
+/// The figures of a profile with sizes and times of phases multiplied by the scale, at least one
+/// experiment in each.
 ///
-/// Thread counts stay as published, for the shape of a curve is in them: a smaller total is shared by as many. Those are left out of which a thread would have less
-/// than one record or file, or whose transfers take more than a quarter of the memory.
+/// Thread counts stay as published, for the shape of a curve is in them: a smaller total is shared
+/// by as many. Those are left out of which a thread would have less than one record or file, or
+/// whose transfers take more than a quarter of the memory.
 ///
-/// Errors: more space or memory than there is; or reads that caches would answer because they are smaller than twice the memory and caches can't be dropped.
+/// Errors: more space or memory than there is; or reads that caches would answer because they are
+/// smaller than twice the memory and caches can't be dropped.
 pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>, Refusal> {
     let refused = |cause| Refusal { cause, largest: largest_scale(profile, host) };
     if !(scale > 0.0 && scale <= MAX_SCALE) {
@@ -93,7 +97,8 @@ fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
             }
         }
         if experiments.is_empty() && !left_out.is_empty() {
-            // A figure without points says nothing: its first is as small as can be, and may be refused.
+            // A figure without points says nothing: its first is as small as can be, and may be
+            // refused.
             let first = left_out.remove(0);
             experiments.push(times(&first, scale).unwrap_or_else(|| least(&first)));
         }
@@ -103,7 +108,8 @@ fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
     profile.figures.iter().map(figure).collect()
 }
 
-/// The experiment with its sizes and times multiplied; nothing if a thread would have less than a record or file.
+/// The experiment with its sizes and times multiplied; nothing if a thread would have less than a
+/// record or file.
 fn times(experiment: &Experiment, scale: f64) -> Option<Experiment> {
     let share = |published: u64| (published as f64 * scale) as u64;
     match experiment {

@@ -1,4 +1,5 @@
-//! The experiments of four characterisations that vendors published between 2019 and 2020, with their hardware and what they showed.
+//! The experiments of four characterisations that vendors published between 2019 and 2020, with
+//! their hardware and what they showed.
 
 use super::shapes::{Load, doubling, files};
 use super::{Across, Figure, Profile, Quantity};

@@ -1,4 +1,5 @@
-//! Loads whose threads are tasks and whose files are in memory: what is checked is as of a real directory.
+//! Loads whose threads are tasks and whose files are in memory: what is checked is as of a real
+//! directory.
 
 use bench::load::{Cores, Place, Transfers, Unwatched, Watch, run_through};
 use bench::{

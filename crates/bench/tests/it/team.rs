@@ -37,7 +37,8 @@ impl Watch for Client<'_> {
     }
 }
 
-/// Makes a load by all clients; what each has told, as it is sent, and what was there before each phase.
+/// Makes a load by all clients; what each has told, as it is sent, and what was there before each
+/// phase.
 fn together(experiment: &Experiment, place: &Path) -> (Vec<(String, Told)>, Seen) {
     let (all, seen) = (Barrier::new(CLIENTS as usize), Mutex::new(Vec::new()));
     let load = 7;

@@ -1,12 +1,13 @@
 //! How the intent log is stored.
 //!
-//! Two files of equal length, used in turn. Block 0 of a file is its header, the others are records in order. A record block
-//! is written once and never again in the life of a header, so that a torn write can only spoil what nobody was told is durable.
-//! Each block carries the sequence number of its header and its own place: leftovers of an earlier life are no records.
-//! Numbers are little-endian.
+//! Two files of equal length, used in turn. Block 0 of a file is its header, the others are records
+//! in order. A record block is written once and never again in the life of a header, so that a torn
+//! write can only spoil what nobody was told is durable. Each block carries the sequence number of
+//! its header and its own place: leftovers of an earlier life are no records. Numbers are
+//! little-endian.
 //!
-//! A record block holds notes, or spans; its magic says which. A version that knows no spans takes a block of them for the end of the
-//! log: going back to one needs a shutdown that finished.
+//! A record block holds notes, or spans; its magic says which. A version that knows no spans takes
+//! a block of them for the end of the log: going back to one needs a shutdown that finished.
 
 use types::{BLOCK_SIZE, InodeId, block_sum};
 
@@ -35,7 +36,8 @@ pub(crate) struct Note {
     pub(crate) end: u64,
 }
 
-/// Region 0 of the chunk files of inodes `first..end` may be changing, of those that don't exist yet, too.
+/// Region 0 of the chunk files of inodes `first..end` may be changing, of those that don't exist
+/// yet, too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Span {
     pub(crate) first: InodeId,
@@ -176,7 +178,8 @@ impl Records {
             .collect()
     }
 
-    /// Adds what a record block says; false, and nothing is added, when it isn't block `index` of the log `sequence`.
+    /// Adds what a record block says; false, and nothing is added, when it isn't block `index` of
+    /// the log `sequence`.
     #[must_use]
     pub(crate) fn decode(&mut self, sequence: u64, index: u64, block: &[u8]) -> bool {
         let holds =

@@ -1,7 +1,8 @@
 //! Who keeps notes from retiring.
 //!
-//! A hold speaks for the notes that are relied on while it lives. It remembers the maintenance pass in which it began: a note that was relied
-//! on in that pass or later stays. So a hold costs the same whatever it keeps.
+//! A hold speaks for the notes that are relied on while it lives. It remembers the maintenance pass
+//! in which it began: a note that was relied on in that pass or later stays. So a hold costs the
+//! same whatever it keeps.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -11,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The log's clock, with those who hold on to something of its past.
 #[derive(Default)]
 pub(crate) struct Holds {
-    /// Number of the maintenance pass. Changed under the lock of `held`, so that no hold begins in a pass that a retirement has left.
+    /// Number of the maintenance pass. Changed under the lock of `held`, so that no hold begins in
+    /// a pass that a retirement has left.
     pass: AtomicU64,
     /// How many holds began in which pass.
     held: Mutex<BTreeMap<u64, usize>>,
@@ -59,7 +61,8 @@ impl Holds {
         self.everything.load(Ordering::SeqCst) && !self.let_go.load(Ordering::SeqCst)
     }
 
-    /// Begins the next pass; says which it is, and before which one a note has to have been relied on last so that it may retire.
+    /// Begins the next pass; says which it is, and before which one a note has to have been relied
+    /// on last so that it may retire.
     pub(crate) fn next_pass(&self, idle_passes: u64) -> (u64, u64) {
         let held = self.held.lock();
         let pass = self.pass.fetch_add(1, Ordering::Relaxed) + 1;
@@ -79,7 +82,8 @@ impl Holds {
     }
 }
 
-/// Keeps the notes that are relied on while it lives; see [`Store::hold_notes`](crate::Store::hold_notes).
+/// Keeps the notes that are relied on while it lives; see
+/// [`Store::hold_notes`](crate::Store::hold_notes).
 #[must_use = "notes are kept only while it lives"]
 pub struct NoteHold(Option<(Arc<Holds>, u64)>);
 

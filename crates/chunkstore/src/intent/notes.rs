@@ -1,7 +1,8 @@
 //! Which regions are noted, in memory.
 //!
-//! A note is *active* while a change may rely on it, then *retiring* while everything that did is made durable, then gone. The log on
-//! disk holds at least all active and retiring notes, but for region 0 of files that rely on a span: there it holds the span.
+//! A note is *active* while a change may rely on it, then *retiring* while everything that did is
+//! made durable, then gone. The log on disk holds at least all active and retiring notes, but for
+//! region 0 of files that rely on a span: there it holds the span.
 
 use super::format::{Note, Records};
 use super::spans::{SpanInForce, Spans};
@@ -26,7 +27,8 @@ struct Active {
 }
 
 impl Active {
-    /// A change needs a note of its own once the span has closed: else a file that is changed all the time would keep it in force.
+    /// A change needs a note of its own once the span has closed: else a file that is changed all
+    /// the time would keep it in force.
     fn can_be_relied_on(&self) -> bool {
         self.span.as_ref().is_none_or(|span| span.is_open())
     }
@@ -60,7 +62,8 @@ impl FileNotes {
         None
     }
 
-    /// Moves the notes that were idle since before pass `before` to those that retire; returns them.
+    /// Moves the notes that were idle since before pass `before` to those that retire; returns
+    /// them.
     fn begin_retiring(&mut self, ino: InodeId, before: u64) -> Vec<Note> {
         let mut begun = Vec::new();
         self.active.retain(|first, active| {
@@ -110,7 +113,8 @@ impl NoteTable {
         &self.spans
     }
 
-    /// What has to be noted before regions `wanted` of a file may be changed; `None` when all of them are.
+    /// What has to be noted before regions `wanted` of a file may be changed; `None` when all of
+    /// them are.
     pub(crate) fn lacking(&self, ino: InodeId, wanted: Range<u64>, pass: u64) -> Option<Note> {
         let mut shard = self.shard(ino).lock();
         let mut first = match shard.get_mut(&ino) {
@@ -193,8 +197,8 @@ impl NoteTable {
         notes
     }
 
-    /// Starts retiring the notes that no change has relied on in maintenance pass `before` or later. Changes that begin from here on note
-    /// anew.
+    /// Starts retiring the notes that no change has relied on in maintenance pass `before` or
+    /// later. Changes that begin from here on note anew.
     pub(crate) fn begin_retiring(&self, before: u64) -> BTreeMap<InodeId, Vec<Note>> {
         let mut retiring = BTreeMap::new();
         for shard in &self.shards {

@@ -1,10 +1,12 @@
 //! Spans in force: many new chunk files, noted in one durable write.
 //!
-//! Numbers of new inodes of a partition ascend, so the files that come next have the numbers that come next. A span notes region 0 of
-//! the chunk files of [`SPAN_INODES`] of them, most of which don't exist yet. A file that relies on it gets a note of its own in
-//! memory, which holds the span.
+//! Numbers of new inodes of a partition ascend, so the files that come next have the numbers that
+//! come next. A span notes region 0 of the chunk files of [`SPAN_INODES`] of them, most of which
+//! don't exist yet. A file that relies on it gets a note of its own in memory, which holds the
+//! span.
 //!
-//! A span is *open* while further files may rely on it, then *closed*, and in force until nobody holds it any more.
+//! A span is *open* while further files may rely on it, then *closed*, and in force until nobody
+//! holds it any more.
 
 use super::format::{Note, Span};
 use parking_lot::Mutex;
@@ -12,13 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{HashMap, InodeId, PartitionId};
 
-/// Inodes that a span covers: enough that its durable write doesn't count, and few enough that a recovery looks for all of them in
-/// some ten milliseconds.
+/// Inodes that a span covers: enough that its durable write doesn't count, and few enough that a
+/// recovery looks for all of them in some ten milliseconds.
 pub(crate) const SPAN_INODES: u64 = 1024;
-/// Spans in force at a time, four for each of 64 partitions: a recovery looks for a quarter of a million chunk files at most, and reads
-/// the first region of those that exist. It bounds the notes that rely on them, too. Beyond that, new files are noted one by one.
+/// Spans in force at a time, four for each of 64 partitions: a recovery looks for a quarter of a
+/// million chunk files at most, and reads the first region of those that exist. It bounds the notes
+/// that rely on them, too. Beyond that, new files are noted one by one.
 pub(crate) const MAX_SPANS: usize = 256;
-/// Passes after which a span closes though it is used: what retired since then is examined after a crash for nothing.
+/// Passes after which a span closes though it is used: what retired since then is examined after a
+/// crash for nothing.
 const MAX_OPEN_PASSES: u64 = 64;
 
 /// Where a span comes from.
@@ -42,7 +46,8 @@ pub(crate) struct SpanInForce {
 }
 
 impl SpanInForce {
-    /// Whether a file that relies on it may go on doing so. One that has just closed stays in force as long as it is held.
+    /// Whether a file that relies on it may go on doing so. One that has just closed stays in force
+    /// as long as it is held.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
@@ -85,11 +90,13 @@ impl Spans {
         self.0.lock().see(ino);
     }
 
-    /// The span to be noted for a new chunk file: none if there is one already, if the inode isn't beyond all that were seen of its
-    /// partition, so that the span would take in existing files, or if there are too many. `pending` more are about to be in force.
+    /// The span to be noted for a new chunk file: none if there is one already, if the inode isn't
+    /// beyond all that were seen of its partition, so that the span would take in existing files,
+    /// or if there are too many. `pending` more are about to be in force.
     ///
-    /// Files that the store hasn't seen since it was opened may be in it all the same: a recovery examines them for nothing, and takes
-    /// what it finds in their first region as right, as in every noted region.
+    /// Files that the store hasn't seen since it was opened may be in it all the same: a recovery
+    /// examines them for nothing, and takes what it finds in their first region as right, as in
+    /// every noted region.
     pub(crate) fn propose(&self, ino: InodeId, pending: usize) -> Option<Span> {
         let mut state = self.0.lock();
         let is_beyond = state.see(ino);
@@ -128,8 +135,8 @@ impl Spans {
         Some(found.clone())
     }
 
-    /// In maintenance pass `pass`, closes the spans that no file has begun to rely on for `idle_passes`, and those that have been open
-    /// for long.
+    /// In maintenance pass `pass`, closes the spans that no file has begun to rely on for
+    /// `idle_passes`, and those that have been open for long.
     pub(crate) fn close(&self, pass: u64, idle_passes: u64) {
         let before = pass.saturating_sub(idle_passes);
         for known in &self.0.lock().in_force {
@@ -154,7 +161,8 @@ impl Spans {
         self.0.lock().in_force.iter().any(|known| known.origin == Origin::Inherited)
     }
 
-    /// Region 0 of the inodes of inherited spans from `from` on, in order: one more than `max` of them if there are so many.
+    /// Region 0 of the inodes of inherited spans from `from` on, in order: one more than `max` of
+    /// them if there are so many.
     pub(crate) fn inherited_from(&self, from: InodeId, max: usize) -> Vec<Note> {
         let state = self.0.lock();
         let mut spans: Vec<Span> = state

@@ -14,7 +14,8 @@ const BLOCK: usize = 4096;
 /// Blocks that are written to the file that never rests, and the time between two.
 const BLOCKS: usize = 80;
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long what is written to it may take to be on disk, in blocks: five seconds, and what two passes and a sync take.
+/// How long what is written to it may take to be on disk, in blocks: five seconds, and what two
+/// passes and a sync take.
 const LATEST: usize = 60;
 
 fn byte(block: usize) -> u8 {

@@ -1,5 +1,5 @@
-//! Two copies of a group on two simulated machines that fail: what the two have noted covers everything in which they differ, and whoever
-//! copies just that makes them equal.
+//! Two copies of a group on two simulated machines that fail: what the two have noted covers
+//! everything in which they differ, and whoever copies just that makes them equal.
 
 use crate::common::{LOG_BYTES, buf, identity, open_with};
 use chunkstore::{Allocate, Durability, IfAbsent, IoPath, NoteHold, Options, Seek, Store};
@@ -168,7 +168,8 @@ impl Copies {
         self.stores[side as usize] = Some(store);
     }
 
-    /// The machine loses power, or its process dies, perhaps in the middle of a change; then it is there again.
+    /// The machine loses power, or its process dies, perhaps in the middle of a change; then it is
+    /// there again.
     fn fail(&mut self, side: Side, during: Option<Change>) {
         if let Some(change) = during {
             let (store, steps) = (self.store(side), 1 + self.random(40));

@@ -212,7 +212,8 @@ fn without_the_intent_log_crashes_look_like_damage() {
     assert!(found > 0, "the simulation can't tell a store with an intent log from one without");
 }
 
-/// Who syncs everything waits for the disk, too, where a file is just being synced for somebody else.
+/// Who syncs everything waits for the disk, too, where a file is just being synced for somebody
+/// else.
 #[test]
 fn a_sync_of_everything_covers_files_that_are_being_synced() {
     let content = vec![7; FILE_BYTES];

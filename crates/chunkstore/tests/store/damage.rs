@@ -83,7 +83,8 @@ fn sums_that_a_buffer_knows_are_taken_and_those_that_were_compared_are_told() {
     });
 }
 
-/// Whoever compares what he gets is told the checksums that it should have; who isn't, or doesn't, gets nothing that is damaged.
+/// Whoever compares what he gets is told the checksums that it should have; who isn't, or doesn't,
+/// gets nothing that is damaged.
 #[test]
 fn checksums_are_told_to_who_compares_them() {
     with_target(|dir| async move {
@@ -157,7 +158,8 @@ fn what_was_punched_or_cut_is_no_hole() {
     });
 }
 
-/// Of what is a hole because programs wanted it so there are no checksums; nor are they looked for all over a large one.
+/// Of what is a hole because programs wanted it so there are no checksums; nor are they looked for
+/// all over a large one.
 #[test]
 fn what_is_a_hole_is_called_one_and_found_soon() {
     with_target(|dir| async move {
@@ -283,7 +285,8 @@ fn a_chunk_file_that_is_gone_is_forgotten_as_a_hole() {
     });
 }
 
-/// A file is put back from a backup while what it had is given up: what was acknowledged is there, wherever it lies.
+/// A file is put back from a backup while what it had is given up: what was acknowledged is there,
+/// wherever it lies.
 #[test]
 fn what_is_written_while_a_chunk_file_is_forgotten_stays() {
     with_target(|dir| async move {
@@ -358,7 +361,8 @@ fn a_chunk_file_that_somebody_removed_is_not_written_anew_in_part() {
         }
         store.truncate(INO, 100).await.unwrap();
         read(&store, INO, 0, 100, IoPath::Cached).await.expect_err("some of it was to stay");
-        // Cut to nothing it is what it should be, and may be written; the same when it was given up.
+        // Cut to nothing it is what it should be, and may be written; the same when it was given
+        // up.
         store.truncate(INO, 0).await.unwrap();
         write().await.unwrap();
         let expected = [vec![0; 4096], vec![9; 100]].concat();

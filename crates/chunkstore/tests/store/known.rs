@@ -1,4 +1,5 @@
-//! Chunk files that were removed or cut with their checksums: who knows how long they were isn't told of holes.
+//! Chunk files that were removed or cut with their checksums: who knows how long they were isn't
+//! told of holes.
 
 use crate::common::{INO, LOG_BYTES, buf, chunk_files, identity, open, open_with, with_target};
 use chunkstore::{Allocate, At, Durability, IoPath, Kind, Options, Seek, Store, StoreError};
@@ -37,7 +38,8 @@ fn is_damage(error: &StoreError) -> bool {
     matches!(error.kind(), Kind::Corrupt { .. }) && error.message().contains("target 3")
 }
 
-/// Who asks in the usual way, who reads parts of blocks and who looks for data all learn it, and nobody changes it.
+/// Who asks in the usual way, who reads parts of blocks and who looks for data all learn it, and
+/// nobody changes it.
 async fn refuses(store: &Store, offset: u64) {
     for (offset, len) in [(offset / 4096 * 4096, 4096), (offset, 1), (0, LEN as usize + 4096)] {
         let error = read(store, at(offset, LEN), len).await.expect_err("a part of it is missing");
@@ -74,7 +76,8 @@ fn what_is_known_to_have_been_there_is_no_hole() {
         write(&store, at(8192, LEN), (LEN - 8192) as usize).await.unwrap();
         let expected = [vec![7; 8192], vec![9; (LEN - 8192) as usize]].concat();
         assert_eq!(read(&store, at(0, LEN), LEN as usize).await.unwrap(), expected);
-        // Cut while it is open here: the hole at its end has no checksums, so that only its length tells.
+        // Cut while it is open here: the hole at its end has no checksums, so that only its length
+        // tells.
         store.extend(INO, 2 * LEN).await.unwrap();
         assert_eq!(read(&store, at(LEN, 2 * LEN), LEN as usize).await.unwrap(), vec![0; LEN as usize]);
         cut(&path, LEN);

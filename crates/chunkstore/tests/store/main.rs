@@ -1,4 +1,5 @@
-//! The chunk store as its users see it: on a real directory, and on a simulated machine that crashes.
+//! The chunk store as its users see it: on a real directory, and on a simulated machine that
+//! crashes.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod background;

@@ -171,7 +171,8 @@ fn new_files_on_two_cores_share_durable_writes_and_survive_a_kill() {
     });
 }
 
-/// Files examined at the next start if the process is killed so long after new files were written in so many partitions.
+/// Files examined at the next start if the process is killed so long after new files were written
+/// in so many partitions.
 fn files_examined_after(partitions: u16, seconds: u64) -> u64 {
     const DIR: &str = "/target";
     let mut machine = Machine::new(3);

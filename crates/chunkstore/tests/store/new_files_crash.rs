@@ -1,4 +1,5 @@
-//! New files on a simulated machine that loses power: of what only a span in the intent log tells, nothing looks damaged afterwards.
+//! New files on a simulated machine that loses power: of what only a span in the intent log tells,
+//! nothing looks damaged afterwards.
 
 use crate::common::{LOG_BYTES, buf, identity, open_with};
 use chunkstore::{Durability, IoPath, Kind, Options, Store};
@@ -85,7 +86,8 @@ async fn write_new(store: &Store, world: &Shared, ino: InodeId) {
     world.borrow_mut().files.entry(ino).and_modify(|file| file.is_promised = is_promised);
 }
 
-/// Writes the same bytes again, so that what was promised stays so; checksums of them are computed anew.
+/// Writes the same bytes again, so that what was promised stays so; checksums of them are computed
+/// anew.
 async fn rewrite(store: &Store, world: &Shared, ino: InodeId) {
     let Known { fill, len, .. } = world.borrow().files[&ino];
     let n = len.min(5000);

@@ -1,4 +1,5 @@
-//! A damaged chunk file is made right while a simulated machine loses power or its processes: what is read afterwards is right or refused.
+//! A damaged chunk file is made right while a simulated machine loses power or its processes: what
+//! is read afterwards is right or refused.
 
 use crate::common::{INO, LOG_BYTES, buf, identity, open};
 use chunkstore::{Durability, IoPath, Store};

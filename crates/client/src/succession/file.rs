@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use types::{ByteRange, Credentials, Errno, Error, InodeId, Result, SetAttr};
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 
-/// An open file. When the cluster has ended its session, or a lock that was taken through it is lost, everything fails with `EIO` until
-/// it is closed.
+/// An open file. When the cluster has ended its session, or a lock that was taken through it is
+/// lost, everything fails with `EIO` until it is closed.
 pub struct File {
     client: Arc<Client>,
     handle: Arc<Handle>,
@@ -72,7 +72,8 @@ impl File {
         synced
     }
 
-    /// A descriptor is closed. Programs that don't sync learn here, once, that what they wrote may not all be there.
+    /// A descriptor is closed. Programs that don't sync learn here, once, that what they wrote may
+    /// not all be there.
     pub async fn flush(&self) -> Result<()> {
         if let Some(ended) = self.client.over() {
             let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
@@ -86,7 +87,8 @@ impl File {
         self.client.release(self.handle.clone()).await;
     }
 
-    /// [`Client::fallocate`], which takes the rights that the file gives to whoever runs it, as a write does.
+    /// [`Client::fallocate`], which takes the rights that the file gives to whoever runs it, as a
+    /// write does.
     pub async fn fallocate(&self, who: Credentials, mode: u32, range: ByteRange) -> Result<()> {
         self.check_locks()?;
         self.changing();
@@ -103,7 +105,8 @@ impl File {
         self.judge(self.client.lseek(&self.handle, offset, whence).await)
     }
 
-    /// [`Client::copy_file_range`], which takes the rights that the other file gives to whoever runs it, as a write does.
+    /// [`Client::copy_file_range`], which takes the rights that the other file gives to whoever
+    /// runs it, as a write does.
     pub async fn copy_file_range(
         &self,
         who: Credentials,

@@ -1,18 +1,23 @@
 //! One session after the other: what a mount uses.
 //!
-//! The cluster ends a session that it hasn't heard of for too long, or when an administrator asks for it. The mount goes on under another one:
+//! The cluster ends a session that it hasn't heard of for too long, or when an administrator asks
+//! for it. The mount goes on under another one:
 //!
-//! 1. Nothing of the old session works any more: its requests fail, its leases are gone. What it had told the kernel is forgotten, which also takes
-//!    the last of what the kernel had yet to write of mapped pages: that is sent through files of the old session, which refuse it.
-//! 2. Another session is begun, with an id, capabilities, numbers, leases and locks of its own. Nothing is taken over but the kernel's references to
-//!    inodes, which are numbers: working directories stay what they were.
-//! 3. Requests about inodes and names go to it. Those that waited or were on their way are repeated if nothing can have come of them; a change
-//!    that was sent and not answered may have been made or not, and fails with `EIO`.
+//! 1. Nothing of the old session works any more: its requests fail, its leases are gone. What it
+//!    had told the kernel is forgotten, which also takes the last of what the kernel had yet to
+//!    write of mapped pages: that is sent through files of the old session, which refuse it.
+//! 2. Another session is begun, with an id, capabilities, numbers, leases and locks of its own.
+//!    Nothing is taken over but the kernel's references to inodes, which are numbers: working
+//!    directories stay what they were.
+//! 3. Requests about inodes and names go to it. Those that waited or were on their way are repeated
+//!    if nothing can have come of them; a change that was sent and not answered may have been made
+//!    or not, and fails with `EIO`.
 //!
-//! What was open stays with the old session, and each use of it fails with `EIO` until it is closed: its locks are lost, and others may have
-//! written the file. `EIO` is what Linux tells programs in this case: NFS version 4 when the server has revoked an open file's state, CephFS on files
-//! with locks of a blocklisted session, Lustre for what was under way at an eviction. `ESTALE` would say that the file is gone, and makes the
-//! kernel look paths up again.
+//! What was open stays with the old session, and each use of it fails with `EIO` until it is
+//! closed: its locks are lost, and others may have written the file. `EIO` is what Linux tells
+//! programs in this case: NFS version 4 when the server has revoked an open file's state, CephFS on
+//! files with locks of a blocklisted session, Lustre for what was under way at an eviction.
+//! `ESTALE` would say that the file is gone, and makes the kernel look paths up again.
 
 mod file;
 mod operations;
@@ -31,11 +36,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, Timestamp};
 
-/// Rest before another session is asked for that was refused or couldn't be had, at first; it doubles up to `MAX_REST`.
+/// Rest before another session is asked for that was refused or couldn't be had, at first; it
+/// doubles up to `MAX_REST`.
 const MIN_REST: Duration = Duration::from_millis(500);
-/// The longest such rest: who is let in again by a change of the rules doesn't wait for long, and thousands of clients that are refused are no load.
+/// The longest such rest: who is let in again by a change of the rules doesn't wait for long, and
+/// thousands of clients that are refused are no load.
 const MAX_REST: Duration = Duration::from_secs(30);
-/// How long a request waits for a session that has been missing for longer than a request may wait: the cluster may just be back.
+/// How long a request waits for a session that has been missing for longer than a request may wait:
+/// the cluster may just be back.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// Begins a session: makes a client that is registered.
@@ -102,7 +110,8 @@ impl Succession {
         Arc::new(Succession { only: Some(client.clone()), ..Succession::with(client, None) })
     }
 
-    /// One that begins another session whenever the cluster has ended the last one. [`Succession::run`] does it.
+    /// One that begins another session whenever the cluster has ended the last one.
+    /// [`Succession::run`] does it.
     pub fn new(first: Arc<Client>, begin: Begin) -> Arc<Succession> {
         Arc::new(Succession::with(first, Some(begin)))
     }
@@ -154,7 +163,8 @@ impl Succession {
         state.past.iter().filter_map(Weak::upgrade).any(|past| past.inodes.open(ino).is_some())
     }
 
-    /// Does the background work of its sessions, and begins another one when the cluster has ended the last. Runs until the end.
+    /// Does the background work of its sessions, and begins another one when the cluster has ended
+    /// the last. Runs until the end.
     pub async fn run(self: Arc<Self>) {
         loop {
             let current = self.current();
@@ -169,7 +179,8 @@ impl Succession {
         }
     }
 
-    /// Puts another session in the place of one that the cluster has ended. False when none is wanted any more.
+    /// Puts another session in the place of one that the cluster has ended. False when none is
+    /// wanted any more.
     async fn succeed(&self, old: &Arc<Client>, cause: &Error) -> bool {
         let files = old.inodes.uses();
         tracing::warn!(
@@ -252,7 +263,8 @@ impl Succession {
     /// A session that hasn't ended, as far as is known.
     ///
     /// # Errors
-    /// The refusal, when the cluster lets this client have none; `ETIMEDOUT` when there has been none for as long as a request may wait.
+    /// The refusal, when the cluster lets this client have none; `ETIMEDOUT` when there has been
+    /// none for as long as a request may wait.
     async fn living(&self) -> Result<Arc<Client>> {
         let last_chance_ns = rt::monotonic_ns() + LAST_CHANCE.as_nanos() as u64;
         loop {

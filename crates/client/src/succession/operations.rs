@@ -7,8 +7,9 @@ use std::sync::Arc;
 use types::{Attr, Credentials, Errno, Error, InodeFlags, InodeId, ProjectId, Result, SetAttr};
 use wire::{LockOwner, LockRange, LockSpace, RenameMode, XattrMode};
 
-/// Passes operations on to the session. `look` for those that change nothing, and may be repeated in the next one; `change` for those
-/// that are one change, and are repeated if it surely wasn't made; `once` for those that are several, which aren't.
+/// Passes operations on to the session. `look` for those that change nothing, and may be repeated
+/// in the next one; `change` for those that are one change, and are repeated if it surely wasn't
+/// made; `once` for those that are several, which aren't.
 macro_rules! operations {
     ($($how:ident $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         impl Succession {
@@ -117,7 +118,8 @@ impl Succession {
         .await
     }
 
-    /// Gives back the byte-range locks that an owner has on a file, in the session that there is: those of sessions before are gone.
+    /// Gives back the byte-range locks that an owner has on a file, in the session that there is:
+    /// those of sessions before are gone.
     pub async fn drop_locks(&self, ino: InodeId, owner: LockOwner, range: LockRange) -> Result<()> {
         let client = self.current();
         let dropped = client.unlock(ino, LockSpace::Posix, owner, range).await;

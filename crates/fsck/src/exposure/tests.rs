@@ -1,4 +1,5 @@
-//! The exposure map against one that is made by trying: everything of a target, node or rack is taken away, and it is counted what is left of each stripe.
+//! The exposure map against one that is made by trying: everything of a target, node or rack is
+//! taken away, and it is counted what is left of each stripe.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +8,8 @@ use types::{CapacityClass, Epoch, Group, GroupId, Node, NodeState, PoolId, Schem
 const STATES: [MemberState; 4] =
     [MemberState::Good, MemberState::Good, MemberState::NeedsResync, MemberState::Bad];
 
-/// Six targets on three nodes, of which the first keeps the metadata and the first two are in a rack; groups as they are said.
+/// Six targets on three nodes, of which the first keeps the metadata and the first two are in a
+/// rack; groups as they are said.
 fn map(groups: &[Vec<(u32, usize)>]) -> ClusterMap {
     let target = |id: u32| Target {
         id: TargetId(id),

@@ -1,5 +1,6 @@
-//! The kernel's FUSE protocol, version 7.45: numbers and shapes as in `include/uapi/linux/fuse.h`. Nothing here has a
-//! meaning of its own; what the fields mean to weft is said in `request` and `dispatch`.
+//! The kernel's FUSE protocol, version 7.45: numbers and shapes as in `include/uapi/linux/fuse.h`.
+//! Nothing here has a meaning of its own; what the fields mean to weft is said in `request` and
+//! `dispatch`.
 
 mod opcode;
 #[allow(unsafe_code)] // Structs are copied from and to the kernel's bytes; the SAFETY comments are beside it.
@@ -14,7 +15,8 @@ pub use structs::*;
 pub const MAJOR: u32 = 7;
 /// Newest minor version that these definitions know.
 pub const MINOR: u32 = 45;
-/// Oldest minor version that is served (Linux 5.4): below it the kernel lacks `MAX_PAGES` and cached directories.
+/// Oldest minor version that is served (Linux 5.4): below it the kernel lacks `MAX_PAGES` and
+/// cached directories.
 pub const MINOR_OLDEST: u32 = 31;
 
 /// First minor version of kernels that check who sets flags of inodes, and ask for them by IOCTL
@@ -77,11 +79,13 @@ pub mod fopen {
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// `open_flags` of OPEN and CREATE: clear setuid and setgid, since O_TRUNC comes from an unprivileged user.
+/// `open_flags` of OPEN and CREATE: clear setuid and setgid, since O_TRUNC comes from an
+/// unprivileged user.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// `release_flags`: drop the flock of `lock_owner`.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
-/// `read_flags`: there is a lock owner. The kernel says so for reads by programs, and not when it fills its page cache.
+/// `read_flags`: there is a lock owner. The kernel says so for reads by programs, and not when it
+/// fills its page cache.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// `write_flags`: the page cache writes back what was written to a mapping.
 pub const WRITE_CACHE: u32 = 1 << 0;
@@ -96,7 +100,8 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 /// Notification: forget attributes, and cached data where the range is not empty.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// Notification: all names that are cached now are asked for again before they are used (protocol 7.44).
+/// Notification: all names that are cached now are asked for again before they are used (protocol
+/// 7.44).
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 
 /// `ioctl` that ties a second open of `/dev/fuse` to a connection.

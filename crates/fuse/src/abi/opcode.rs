@@ -13,7 +13,8 @@ macro_rules! opcodes {
             /// Every operation that is known.
             pub const ALL: &[Opcode] = &[$(Opcode::$name,)*];
 
-            /// The operation with this number; `None` for one that came with a later version of the protocol.
+            /// The operation with this number; `None` for one that came with a later version of the
+            /// protocol.
             pub fn from_number(number: u32) -> Option<Opcode> {
                 match number {
                     $($value => Some(Opcode::$name),)*

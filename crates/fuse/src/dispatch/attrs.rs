@@ -47,9 +47,11 @@ pub(super) async fn setattr(core: &Core, rq: &Request, args: SetattrIn) -> Resul
     Ok(put(&rq.out, 0, &attr_out(&attr)))
 }
 
-/// When an asynchronous direct write beyond the end that the kernel knows fails, the kernel cuts the file to that end (`fuse_direct_IO` and `fuse_do_truncate` of
-/// Linux's `fs/fuse/file.c`), by the same request as `ftruncate(2)`. What others have appended meanwhile would be lost. The kernel doesn't look at the answer.
-/// So the first cut of an open file after such a failure isn't made if there is something to be lost by it; a program that means it is told to ask again.
+/// When an asynchronous direct write beyond the end that the kernel knows fails, the kernel cuts
+/// the file to that end (`fuse_direct_IO` and `fuse_do_truncate` of Linux's `fs/fuse/file.c`), by
+/// the same request as `ftruncate(2)`. What others have appended meanwhile would be lost. The
+/// kernel doesn't look at the answer. So the first cut of an open file after such a failure isn't
+/// made if there is something to be lost by it; a program that means it is told to ask again.
 async fn refuse_cut_after_failure(core: &Core, open: &OpenFile, size: u64) -> Result<()> {
     if open.failed_end.load(Ordering::Relaxed) == 0 {
         return Ok(());
@@ -77,7 +79,8 @@ pub(super) async fn readlink(core: &Core, rq: &Request) -> Result<usize> {
     Ok(target.len())
 }
 
-/// What a SETATTR changes. The kernel asks by `KILL_SUIDGID` when a change of owner or size clears setuid and setgid.
+/// What a SETATTR changes. The kernel asks by `KILL_SUIDGID` when a change of owner or size clears
+/// setuid and setgid.
 fn changes(args: &SetattrIn) -> Result<(SetAttr, Option<u64>), Errno> {
     let has = |bit: u32| args.valid & bit != 0;
     let set = SetAttr {

@@ -11,10 +11,13 @@ use types::{Attr, Errno, InodeId, Result, mode};
 const AFTER_DOT: u64 = 1;
 const AFTER_DOT_DOT: u64 = 2;
 
-/// Directories have no state while they are open. A kernel that can do without opening them is told so, once for the mount.
+/// Directories have no state while they are open. A kernel that can do without opening them is told
+/// so, once for the mount.
 ///
-/// It keeps listings only where nobody else makes names: it looks at a directory's times to find out whether one still holds, but asks for them neither when a
-/// program goes back to the beginning nor always when one opens it, and a reply that is on its way while a listing is taken back is kept all the same.
+/// It keeps listings only where nobody else makes names: it looks at a directory's times to find
+/// out whether one still holds, but asks for them neither when a program goes back to the beginning
+/// nor always when one opens it, and a reply that is on its way while a listing is taken back is
+/// kept all the same.
 pub(super) fn opendir(core: &Core, rq: &Request) -> Result<usize> {
     if core.shared.agreement.without_opendir() {
         return Err(Errno::ENOSYS.into());
@@ -40,7 +43,8 @@ pub(super) async fn readdir(core: &Core, rq: &Request, args: ReadIn, plus: bool)
     Ok(writer.len())
 }
 
-/// Writes what fits of a listing that starts at `offset`. `remember` is told of each inode that the kernel gets to know.
+/// Writes what fits of a listing that starts at `offset`. `remember` is told of each inode that the
+/// kernel gets to know.
 fn fill(
     writer: &mut DirWriter<'_>,
     dir: InodeId,

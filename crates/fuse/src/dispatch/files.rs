@@ -25,7 +25,8 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// Owners of byte-range locks taken through this file.
     pub(crate) owners: Mutex<Vec<LockOwner>>,
-    /// Where the last direct writes beside other clients that failed would have ended: see [`super::attrs`]. 0: none since it was asked for.
+    /// Where the last direct writes beside other clients that failed would have ended: see
+    /// [`super::attrs`]. 0: none since it was asked for.
     pub(crate) failed_end: AtomicU64,
 }
 
@@ -114,8 +115,9 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
 /// without its being told: without `FOPEN_KEEP_CACHE` an open that goes past the page cache would
 /// drop the pages that others read and have mapped.
 ///
-/// `shared_with`: where other clients are, and how the file may be cached beside them. There files opened for writing bypass the page
-/// cache, too, so that several clients can write them without handing anything to and fro.
+/// `shared_with`: where other clients are, and how the file may be cached beside them. There files
+/// opened for writing bypass the page cache, too, so that several clients can write them without
+/// handing anything to and fro.
 ///
 /// Beside other clients every close sends a FLUSH, of files that are open for reading as well (no
 /// `FOPEN_NOFLUSH`): it drops the byte-range locks of the process on the file. When a file is
@@ -141,7 +143,8 @@ fn keeps_pages(open_flags: u32, is_lost: bool, agreement: &Agreement) -> bool {
 pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<usize> {
     let open = core.shared.handles.get(args.fh)?;
     let flushed = open.file.flush().await;
-    // A close drops all byte-range locks of the process on the file, whichever descriptor they were taken through.
+    // A close drops all byte-range locks of the process on the file, whichever descriptor they were
+    // taken through.
     let owner = LockOwner(args.lock_owner);
     open.owners.lock().retain(|noted| *noted != owner);
     drop_posix(core, rq.ino(), owner).await?;
@@ -160,8 +163,9 @@ pub(super) async fn release(core: &Core, args: ReleaseIn) -> Result<usize> {
     unlocked.map(|()| 0)
 }
 
-/// Drops the byte-range locks that belong to the open file itself (`F_OFD_SETLK`), of whose end the kernel tells no more than this. Processes
-/// have given theirs back by FLUSH, and may have taken some anew since, through another file.
+/// Drops the byte-range locks that belong to the open file itself (`F_OFD_SETLK`), of whose end the
+/// kernel tells no more than this. Processes have given theirs back by FLUSH, and may have taken
+/// some anew since, through another file.
 async fn drop_left(core: &Core, open: &OpenFile) -> Result<()> {
     let (holders, ino) = (&core.shared.holders, open.file.ino());
     let owners = std::mem::take(&mut *open.owners.lock());

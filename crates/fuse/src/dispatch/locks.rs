@@ -19,8 +19,9 @@ pub(super) const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
 const SIGNAL_LOOK: Duration = Duration::from_millis(250);
 /// So many waits of a core are looked at in that time; more are looked at less often.
 const LOOKS: u32 = 256;
-/// Rests before a `flock` is tried again that wouldn't wait. A close gives one back, but the kernel doesn't wait until we have heard of the close
-/// (RELEASE): who has waited for the process that closed would find its lock still held.
+/// Rests before a `flock` is tried again that wouldn't wait. A close gives one back, but the kernel
+/// doesn't wait until we have heard of the close (RELEASE): who has waited for the process that
+/// closed would find its lock still held.
 const UNTIL_A_CLOSE_IS_HEARD: [Duration; 3] =
     [Duration::from_micros(500), Duration::from_millis(2), Duration::from_millis(8)];
 /// The kernel's "to the end of the file".
@@ -79,7 +80,8 @@ pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -
         }
         done => done?,
     }
-    // Again: a close of another descriptor may have removed the note, and what its owner held, before this lock was granted.
+    // Again: a close of another descriptor may have removed the note, and what its owner held,
+    // before this lock was granted.
     if space == LockSpace::Posix
         && let Err(error) = note_posix(core, &open, ino, owner)
     {
@@ -89,8 +91,10 @@ pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -
     Ok(0)
 }
 
-/// Waits for a lock, and looks now and then whether a signal waits for who waits. The kernel tells of most of them (INTERRUPT), but not of one that comes before
-/// its request has been taken from a queue of io_uring (Linux 6.18: `fuse_uring_prepare_send` doesn't look, as `fuse_dev_do_read` does): the caller would be stuck, and couldn't even be killed.
+/// Waits for a lock, and looks now and then whether a signal waits for who waits. The kernel tells
+/// of most of them (INTERRUPT), but not of one that comes before its request has been taken from a
+/// queue of io_uring (Linux 6.18: `fuse_uring_prepare_send` doesn't look, as `fuse_dev_do_read`
+/// does): the caller would be stuck, and couldn't even be killed.
 async fn until_signalled(
     core: &Core,
     caller: u32,
@@ -108,7 +112,8 @@ async fn until_signalled(
     }
 }
 
-/// Notes who may hold byte-range locks, before the first one is asked for: no close in between misses it.
+/// Notes who may hold byte-range locks, before the first one is asked for: no close in between
+/// misses it.
 fn note_posix(core: &Core, open: &OpenFile, ino: InodeId, owner: LockOwner) -> Result<()> {
     core.shared.holders.add(ino, owner, open.id())?;
     let mut owners = open.owners.lock();

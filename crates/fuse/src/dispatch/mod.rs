@@ -1,6 +1,7 @@
 //! From request to reply: what each operation means to the client core. Shared by all transports.
 //!
-//! A handler returns the length of the body that it has written to the request's `out`, or the error that the caller sees.
+//! A handler returns the length of the body that it has written to the request's `out`, or the
+//! error that the caller sees.
 
 mod attrs;
 mod control;
@@ -49,8 +50,8 @@ fn is_about_what_a_name_names(operation: &Operation<'_>) -> bool {
     matches!(operation, Operation::Lookup { .. } | Operation::Create { .. })
 }
 
-/// What an application sees: no numbers that the parts of weft use between themselves, and none that
-/// the kernel refuses.
+/// What an application sees: no numbers that the parts of weft use between themselves, and none
+/// that the kernel refuses.
 fn for_application(errno: Errno) -> Errno {
     match errno {
         Errno::EADDRINUSE
@@ -68,7 +69,8 @@ fn for_application(errno: Errno) -> Errno {
     }
 }
 
-/// Logs why a request failed: of its error, a program sees a number at most, and one that uses a mapping not even that.
+/// Logs why a request failed: of its error, a program sees a number at most, and one that uses a
+/// mapping not even that.
 fn log_failure(core: &Core, request: &Request, error: &Error) {
     let Request { header, .. } = request;
     if error.message.is_empty() {
@@ -90,7 +92,8 @@ async fn perform(core: &Rc<Core>, rq: &Request, operation: Operation<'_>) -> Res
     match operation {
         Operation::Read(args) => data::read(core, rq, args).await,
         Operation::Write(args) => data::write(core, rq, args).await,
-        // Apart, so that reads and writes don't carry its state along: futures are copied on their way to who polls them.
+        // Apart, so that reads and writes don't carry its state along: futures are copied on their
+        // way to who polls them.
         operation => Box::pin(perform_rest(core, rq, operation)).await,
     }
 }
@@ -178,7 +181,8 @@ mod tests {
     #[test]
     fn futures_of_requests_are_small() {
         type Parts = (&'static Rc<Core>, &'static Request);
-        // A future is copied several times before it is first polled: at 14 KiB that took 7 % of the processor time of small reads.
+        // A future is copied several times before it is first polled: at 14 KiB that took 7 % of
+        // the processor time of small reads.
         let handle = future_bytes(|(core, request): Parts| handle(core, request));
         assert!(handle <= 4096, "{handle} bytes");
         let rest = future_bytes(|((core, rq), op): (Parts, Operation<'static>)| perform_rest(core, rq, op));

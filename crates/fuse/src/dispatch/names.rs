@@ -16,7 +16,8 @@ pub(super) async fn lookup(core: &Core, rq: &Request, name: &[u8]) -> Result<usi
     let keeps = core.shared.hand_out_names(rq.ino());
     match core.shared.client.find(rq.credentials(), rq.ino(), name).await? {
         Found::Known(known) => reply(rq, keeps, &known),
-        // The kernel remembers that there is no such name, and asks no more until it makes one or is told.
+        // The kernel remembers that there is no such name, and asks no more until it makes one or
+        // is told.
         Found::Absent { trusted } => Ok(put(&rq.out, 0, &absent_entry(trusted && keeps))),
     }
 }

@@ -7,7 +7,8 @@ use crate::transport::Core;
 use types::{Errno, Result};
 use wire::XattrMode;
 
-/// The name of an attribute that nothing has, and for which no service is asked: see `transport/uring.rs`. Those of `system.` the kernel lets everybody ask for.
+/// The name of an attribute that nothing has, and for which no service is asked: see
+/// `transport/uring.rs`. Those of `system.` the kernel lets everybody ask for.
 pub(crate) const WAKE: &str = "system.weft_wake";
 
 pub(super) async fn get(core: &Core, rq: &Request, name: &[u8], size: u32) -> Result<usize> {

@@ -5,7 +5,8 @@ fn decode<'a>(op: Opcode, args: &'a [u8], data: &'a [u8]) -> Result<Operation<'a
     Operation::decode(op as u32, args, data)
 }
 
-/// A small generator of arbitrary bytes (xorshift64*), so that a failing case is found again by its seed.
+/// A small generator of arbitrary bytes (xorshift64*), so that a failing case is found again by its
+/// seed.
 struct Bytes(u64);
 
 impl Bytes {

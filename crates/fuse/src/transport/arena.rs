@@ -4,9 +4,10 @@ use crate::sys;
 use rt::IoBuf;
 use std::io;
 
-/// Equal pieces of one mapping. Memory is taken page by page as requests need it, so that a mount that moves no bulk data stays
-/// small. The addresses stay mapped for as long as the process lives, since the kernel may still hold them
-/// when a mount ends; the memory behind them goes back when the arena is dropped.
+/// Equal pieces of one mapping. Memory is taken page by page as requests need it, so that a mount
+/// that moves no bulk data stays small. The addresses stay mapped for as long as the process lives,
+/// since the kernel may still hold them when a mount ends; the memory behind them goes back when
+/// the arena is dropped.
 pub(crate) struct Arena {
     memory: IoBuf,
     piece: usize,

@@ -24,7 +24,8 @@ impl Cpus {
         Cpus { possible: highest_in(&list).unwrap_or(0).max(highest) + 1, allowed }
     }
 
-    /// Processors that could ever run, numbered from 0: the kernel wants a queue for each, those that are off included.
+    /// Processors that could ever run, numbered from 0: the kernel wants a queue for each, those
+    /// that are off included.
     pub(crate) fn possible(&self) -> usize {
         self.possible
     }

@@ -1,8 +1,8 @@
-//! Requests over `/dev/fuse`: on every core a thread with a device of its own, cloned from the mount's, that it reads without
-//! blocking and whose readiness its ring tells.
+//! Requests over `/dev/fuse`: on every core a thread with a device of its own, cloned from the
+//! mount's, that it reads without blocking and whose readiness its ring tells.
 //!
-//! The lanes of a core take turns in reading: the one whose turn it is reads a request, passes the turn on and handles
-//! what it got.
+//! The lanes of a core take turns in reading: the one whose turn it is reads a request, passes the
+//! turn on and handles what it got.
 
 use super::lanes::{Core, Lane, Outcome};
 use super::{Arena, Cpus, is_end};
@@ -137,7 +137,8 @@ impl Slot {
         }
     }
 
-    /// The request in the first `len` bytes of the inbox. Bytes that are missing are refused when it is decoded.
+    /// The request in the first `len` bytes of the inbox. Bytes that are missing are refused when
+    /// it is decoded.
     fn request(&self, header: InHeader, len: usize) -> Request {
         let end = len.saturating_sub(usize::from(header.total_extlen) * 8).max(size_of::<InHeader>());
         let split = (size_of::<InHeader>() + args_len(header.opcode)).min(end);

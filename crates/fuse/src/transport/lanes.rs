@@ -12,17 +12,19 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use types::{Errno, Error, Result};
 
-/// Requests of one core that may wait for a lock at a time; beyond it locking fails with `ENOLCK`, as it does at the lock
-/// table's limit of 32 Ki waits for one file. Each holds a lane, so this many spare lanes may have to
-/// be made; one takes some KiB until it carries data. Half of what a connection carries
-/// (`net`, `MAX_WAITS_IN_FLIGHT`), so that the mount's own waits find room.
+/// Requests of one core that may wait for a lock at a time; beyond it locking fails with `ENOLCK`,
+/// as it does at the lock table's limit of 32 Ki waits for one file. Each holds a lane, so this
+/// many spare lanes may have to be made; one takes some KiB until it carries data. Half of what a
+/// connection carries (`net`, `MAX_WAITS_IN_FLIGHT`), so that the mount's own waits find room.
 const MAX_LOCK_WAITS: usize = 16 << 10;
 
 /// What can be done about too many of them.
 const LOCK_REMEDY: &str = "let fewer processes of this machine wait for locks at a time";
-/// Lanes that may wait at a time beside those that wait for locks: more than the kernel sends requests that no program waits for (`MAX_BACKGROUND`).
+/// Lanes that may wait at a time beside those that wait for locks: more than the kernel sends
+/// requests that no program waits for (`MAX_BACKGROUND`).
 const MAX_WAITS: usize = 512;
-/// When all lanes are taken for so long and no request ends meanwhile, there are more: what waits for one server keeps nobody from the others.
+/// When all lanes are taken for so long and no request ends meanwhile, there are more: what waits
+/// for one server keeps nobody from the others.
 const STUCK: Duration = Duration::from_millis(100);
 
 thread_local! {
@@ -35,7 +37,8 @@ pub(crate) type Outcome = std::result::Result<usize, Errno>;
 
 /// One lane.
 pub(crate) trait Lane: 'static {
-    /// Hands in the reply to the last request, if there was one, and waits for the next. `None`: the connection has ended.
+    /// Hands in the reply to the last request, if there was one, and waits for the next. `None`:
+    /// the connection has ended.
     async fn exchange(&mut self, reply: Option<Outcome>) -> Option<Request>;
 }
 
@@ -123,7 +126,8 @@ impl Core {
         }
     }
 
-    /// Adds lanes as long as all are stuck: twice as many each time, since what they are given first is mostly what the others have.
+    /// Adds lanes as long as all are stuck: twice as many each time, since what they are given
+    /// first is mostly what the others have.
     async fn watch(self: Rc<Self>) {
         let mut more = 1;
         while self.busy.get() == self.live.get() && self.live.get() > 0 {
@@ -159,7 +163,8 @@ impl Core {
         }
     }
 
-    /// Waits until all lanes have ended; the last core to get here releases what the kernel left open.
+    /// Waits until all lanes have ended; the last core to get here releases what the kernel left
+    /// open.
     pub(crate) async fn finish(self: Rc<Self>) {
         poll_fn(|context| {
             if self.live.get() == 0 {
@@ -187,8 +192,8 @@ impl Core {
         MAX_WAITS + self.lock_waits.get()
     }
 
-    /// Announces that the running request waits for a lock, maybe for long: the core gets a spare lane, so that other requests don't wait
-    /// with it. Drop the guard when the wait ends.
+    /// Announces that the running request waits for a lock, maybe for long: the core gets a spare
+    /// lane, so that other requests don't wait with it. Drop the guard when the wait ends.
     pub(crate) fn block_lane_for_lock(self: &Rc<Self>) -> Result<Blocked> {
         if self.lock_waits.get() >= MAX_LOCK_WAITS {
             let message =
@@ -215,8 +220,9 @@ impl Core {
     }
 }
 
-/// Announces that something on this thread, mostly a request of the mount, waits for the kernel to let go of pages. The kernel may be waiting for a page that it
-/// wants to have read, and the request for that be behind others, for which all lanes wait in turn.
+/// Announces that something on this thread, mostly a request of the mount, waits for the kernel to
+/// let go of pages. The kernel may be waiting for a page that it wants to have read, and the
+/// request for that be behind others, for which all lanes wait in turn.
 pub(crate) fn wait_for_kernel(shared: &Shared) -> Option<Blocked> {
     let blocked = Core::here(shared)?.block();
     blocked

@@ -1,7 +1,8 @@
 //! Ways that requests take between the kernel and this process.
 //!
-//! A transport gives every core a number of lanes. A lane carries one request at a time: it takes a request, has it
-//! handled and hands in the reply, on the same core from beginning to end, with buffers of its own.
+//! A transport gives every core a number of lanes. A lane carries one request at a time: it takes a
+//! request, has it handled and hands in the reply, on the same core from beginning to end, with
+//! buffers of its own.
 
 mod arena;
 mod cpus;
@@ -47,7 +48,8 @@ pub(crate) fn lanes_per_core(asked: usize, cores: usize, max_io: usize) -> usize
     asked.min(PAYLOAD_BUDGET / (max_io * cores.max(1))).max(MIN_DEPTH)
 }
 
-/// Switches the kernel's offer of io_uring on, where it has the switch. A mount finds out whether it worked.
+/// Switches the kernel's offer of io_uring on, where it has the switch. A mount finds out whether
+/// it worked.
 pub(crate) fn enable_uring() {
     if let Err(error) = sys::write_setting(URING_PARAMETER, "Y") {
         tracing::debug!(parameter = URING_PARAMETER, %error, "the kernel's FUSE over io_uring stays as it is");

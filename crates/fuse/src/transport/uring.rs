@@ -1,8 +1,10 @@
-//! Requests over io_uring: a queue for every processor, and for every queue a pinned thread with entries that each carry one request.
+//! Requests over io_uring: a queue for every processor, and for every queue a pinned thread with
+//! entries that each carry one request.
 //!
-//! The kernel sends a request to the queue of the processor that its caller runs on, so that caller and server share a
-//! core and no other one is woken. No queue may lack entries: the kernel holds all requests back until every queue has
-//! its first, and nothing moves a request from one queue to another.
+//! The kernel sends a request to the queue of the processor that its caller runs on, so that caller
+//! and server share a core and no other one is woken. No queue may lack entries: the kernel holds
+//! all requests back until every queue has its first, and nothing moves a request from one queue to
+//! another.
 //!
 //! FORGET and INTERRUPT don't come this way; a plain thread reads them from the device.
 
@@ -25,13 +27,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use types::{Errno, Error};
 
-/// Where, in an entry's header page behind the header proper, the pair of buffers is described to the kernel.
+/// Where, in an entry's header page behind the header proper, the pair of buffers is described to
+/// the kernel.
 const BUFFERS_OFFSET: usize = 1024;
 /// Number of those buffers: header and payload.
 const BUFFERS: u32 = 2;
 /// How long after it was added an entry is surely registered.
 const REGISTER_SUBMITTED: Duration = Duration::from_millis(2);
-/// How often a registration is tried while the kernel isn't ready for it, and how long it waits in between.
+/// How often a registration is tried while the kernel isn't ready for it, and how long it waits in
+/// between.
 const REGISTER_TRIES: u32 = 100;
 const REGISTER_PAUSE: Duration = Duration::from_millis(10);
 
@@ -88,11 +92,13 @@ async fn run_queue(shared: Arc<Shared>, queue: usize, memory: QueueMemory) {
     drop((memory, spares));
 }
 
-/// Gets the kernel to hand over what waits in this thread's queue, of which an entry was added a moment ago.
+/// Gets the kernel to hand over what waits in this thread's queue, of which an entry was added a
+/// moment ago.
 ///
-/// The kernel gives an entry that is registered the next request that is made, and none of those that wait already: these go to entries that are handed
-/// back (`fuse_uring_do_register`, `fuse_uring_commit_fetch` in `fs/fuse/dev_uring.c`). When all other lanes wait, that may be for one of
-/// these. So a request is made, on this processor, whose queue it is.
+/// The kernel gives an entry that is registered the next request that is made, and none of those
+/// that wait already: these go to entries that are handed back (`fuse_uring_do_register`,
+/// `fuse_uring_commit_fetch` in `fs/fuse/dev_uring.c`). When all other lanes wait, that may be for
+/// one of these. So a request is made, on this processor, whose queue it is.
 async fn wake_queue(shared: Arc<Shared>) {
     // By then the ring has handed the registration in.
     rt::sleep(REGISTER_SUBMITTED).await;
@@ -166,8 +172,9 @@ impl Entry {
         let mut cmd = [0; 80];
         let request = UringCmdReq { commit_id, qid: self.queue, ..Default::default() };
         cmd[..size_of::<UringCmdReq>()].copy_from_slice(bytes_of(&request));
-        // SAFETY: the mount in `shared` keeps the device open; header page and payload stay mapped for as long as the process
-        // lives (see `Arena`), so the kernel may use them even if this future is dropped.
+        // SAFETY: the mount in `shared` keeps the device open; header page and payload stay mapped
+        // for as long as the process lives (see `Arena`), so the kernel may use them even if this
+        // future is dropped.
         unsafe { rt::ring::uring_cmd(self.device, op, cmd, address, len).await }
     }
 
@@ -180,7 +187,8 @@ impl Entry {
         (self.unique, self.commit_id) = (header.unique, entry.commit_id);
         let args = abi::URING_OP_IN_OFFSET..abi::URING_OP_IN_OFFSET + abi::URING_OP_IN_LEN;
         let extensions = usize::from(header.total_extlen) * 8;
-        // A length beyond the buffer can't be; the request without its data is then refused when it is decoded.
+        // A length beyond the buffer can't be; the request without its data is then refused when it
+        // is decoded.
         let data = (entry.payload_sz as usize).checked_sub(extensions).filter(|&n| n <= self.payload.len());
         Request {
             header,
@@ -201,7 +209,8 @@ impl Lane for Entry {
             return Some(self.request());
         }
         if !is_end(-result) {
-            // Without its entries a queue would hold its processor's callers for ever: better no mount than that.
+            // Without its entries a queue would hold its processor's callers for ever: better no
+            // mount than that.
             let cause = io::Error::from_raw_os_error(-result);
             self.shared.fail(Error::new(Errno(-result), format!("FUSE queue {}: {cause}", self.queue)));
         }
@@ -236,7 +245,8 @@ fn read_one_way(shared: &Shared) {
     }
 }
 
-/// Answers a request that should have come over a queue; it can't be served here, away from the runtime.
+/// Answers a request that should have come over a queue; it can't be served here, away from the
+/// runtime.
 fn refuse(shared: &Shared, header: &InHeader) {
     tracing::error!(opcode = header.opcode, "a request came over the device though the queues are set up");
     let len = size_of::<OutHeader>() as u32;

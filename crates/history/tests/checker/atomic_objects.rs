@@ -1,11 +1,13 @@
-//! Long histories of an object that is atomic by construction are accepted; with one stale answer they are rejected.
+//! Long histories of an object that is atomic by construction are accepted; with one stale answer
+//! they are rejected.
 
 use crate::support::report;
 use history::{Event, Record};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// What one caller does next: how long it pauses, how long until the effect, how long until the return, what, and whether the answer is lost.
+/// What one caller does next: how long it pauses, how long until the effect, how long until the
+/// return, what, and whether the answer is lost.
 type Step = (u64, u64, u64, u8, bool);
 
 /// One operation under way: when it takes effect, and the rest.
@@ -121,8 +123,8 @@ fn log_history(callers: &[Vec<Step>]) -> Vec<Record> {
     history
 }
 
-/// Every way to make one read of a block stale for certain: another write began after the write of that value had returned, and had returned
-/// itself before the read began.
+/// Every way to make one read of a block stale for certain: another write began after the write of
+/// that value had returned, and had returned itself before the read began.
 fn stale_reads(history: &[Record]) -> Vec<(usize, u64)> {
     let writes: BTreeMap<u64, (u64, u64)> = history
         .iter()

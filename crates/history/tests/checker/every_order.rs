@@ -7,7 +7,8 @@ use history::search::search;
 use history::{Event, Limits, Model, Operation, Record, Verdict, judge};
 use proptest::prelude::*;
 
-/// Whether an order explains the operations, by trying all: next comes any that no other must precede, or an open one is left out.
+/// Whether an order explains the operations, by trying all: next comes any that no other must
+/// precede, or an open one is left out.
 fn explained<M: Model>(model: &M, state: &M::State, left: &[Operation<M::Action>]) -> bool {
     if left.iter().all(|operation| operation.returned.is_none()) {
         return true;

@@ -1,4 +1,5 @@
-//! The checker accepts what an atomic object does, rejects known anomalies, and agrees with trying out all orders.
+//! The checker accepts what an atomic object does, rejects known anomalies, and agrees with trying
+//! out all orders.
 
 mod anomalies;
 mod atomic_objects;

@@ -1,4 +1,5 @@
-//! Damaged tokens, capabilities, certificates, requests and files: whatever strangers send is refused or understood, and nothing else.
+//! Damaged tokens, capabilities, certificates, requests and files: whatever strangers send is
+//! refused or understood, and nothing else.
 
 use identity::{
     Authority, CapabilityKeys, Credentials, Grant, JoinToken, MemberKind, PendingKey, Rights, Role,

@@ -218,7 +218,8 @@ fn a_request_is_checked() {
     let pending = PendingKey::generate().unwrap();
     let role = Role::Client("a".into());
     let validity = Validity::of_client(now());
-    // A DER sequence of the signed part (another sequence, shorter than 128 bytes), the algorithm and the signature.
+    // A DER sequence of the signed part (another sequence, shorter than 128 bytes), the algorithm
+    // and the signature.
     let signed = 3..3 + 2 + pending.request()[4] as usize;
     assert_eq!((pending.request()[1], pending.request()[3]), (0x81, 0x30));
     for at in signed {

@@ -1,15 +1,21 @@
 //! Journals: batches, one after the other, and then zeros that were allocated before.
 //!
-//! A batch is a start (tag 1, number of items `u32`, sequence number `u64`), its items (tag 2, kind `u8`, compression `u8`, tree `u64`, lengths of key `u16`
-//! and value `u32`, stored length of the value `u32`, key, value; or tag 4, tree `u64`) and an end (tag 3, XXH3-64 of the items, `FJL\x03`), little-endian.
+//! A batch is a start (tag 1, number of items `u32`, sequence number `u64`), its items (tag 2, kind
+//! `u8`, compression `u8`, tree `u64`, lengths of key `u16` and value `u32`, stored length of the
+//! value `u32`, key, value; or tag 4, tree `u64`) and an end (tag 3, XXH3-64 of the items,
+//! `FJL\x03`), little-endian.
 //!
-//! **Torn or damaged.** The last journal may end in a batch that a death cut short. What a process writes reaches the kernel from front to back, so
-//! its death leaves a beginning of a batch, and zeros behind. A power cut can leave out any part of what was not on disk yet; but a disk writes sectors, and one that was
-//! not written is all zeros here, since the file was allocated so. So where a batch is wrong, and its end is there, and no whole sector
-//! before its end is zeros, then something that was written has changed: it is damage, and refused. Everything else is torn: none of it had been promised to
-//! be on disk, because a sync covers all that is before it, and it is cut.
+//! **Torn or damaged.** The last journal may end in a batch that a death cut short. What a process
+//! writes reaches the kernel from front to back, so its death leaves a beginning of a batch, and
+//! zeros behind. A power cut can leave out any part of what was not on disk yet; but a disk writes
+//! sectors, and one that was not written is all zeros here, since the file was allocated so. So
+//! where a batch is wrong, and its end is there, and no whole sector before its end is zeros, then
+//! something that was written has changed: it is damage, and refused. Everything else is torn: none
+//! of it had been promised to be on disk, because a sync covers all that is before it, and it is
+//! cut.
 //!
-//! Where this errs: a flipped byte in the very batch that content with a sector of zeros is in, at the end of the last journal, is taken for a torn end.
+//! Where this errs: a flipped byte in the very batch that content with a sector of zeros is in, at
+//! the end of the last journal, is taken for a torn end.
 
 use super::{Examined, corrupt, failed, names, open, required};
 use crate::KvError;
@@ -31,10 +37,12 @@ const SECTOR_BYTES: usize = 512;
 /// The unit in which the kernel writes back, bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// So many zeros at the end of a page say that it was written back before its end was there; records hardly have as many in a row.
+/// So many zeros at the end of a page say that it was written back before its end was there;
+/// records hardly have as many in a row.
 const PAGE_TAIL_BYTES: usize = 16;
 
-/// How far sequence numbers of batches that follow each other may lie apart: the engine uses a few itself for every table that it writes.
+/// How far sequence numbers of batches that follow each other may lie apart: the engine uses a few
+/// itself for every table that it writes.
 const MAX_STEP: u64 = 1 << 32;
 
 const START: u8 = 1;
@@ -66,7 +74,8 @@ pub(super) fn file(path: &Path, number: u64) -> PathBuf {
     path.join(format!("{number}{SUFFIX}"))
 }
 
-/// Checks all journals, and that those are there which have to be; the last one may be torn at its end, which is cut.
+/// Checks all journals, and that those are there which have to be; the last one may be torn at its
+/// end, which is cut.
 pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvError> {
     let journals = look(path)?;
     required::check(path, &journals)?;
@@ -231,7 +240,8 @@ fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
     Ok(Frame { seqno, items, rest })
 }
 
-/// What a fuzz target gives: a journal as it is, and again with right sums, which no random change finds. What a walk leaves of it is in order.
+/// What a fuzz target gives: a journal as it is, and again with right sums, which no random change
+/// finds. What a walk leaves of it is in order.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let mut right = bytes.to_vec();
     let mut at = 0;
@@ -285,15 +295,16 @@ fn is_torn(bytes: &[u8], at: usize) -> bool {
     }
 }
 
-/// One wrong byte somewhere in an end is enough to hide it, so what has most of one is taken for one.
+/// One wrong byte somewhere in an end is enough to hide it, so what has most of one is taken for
+/// one.
 fn looks_like_end(window: &[u8]) -> bool {
     let trailer = &window[END_BYTES - TRAILER.len()..];
     let matching = trailer.iter().zip(TRAILER).filter(|(a, b)| a == b).count();
     matching == TRAILER.len() || (window[0] == END && matching + 1 >= TRAILER.len())
 }
 
-/// Whether something between two places looks as if it never reached the disk: a whole sector, or the end of a page that was written back when
-/// only its beginning was there.
+/// Whether something between two places looks as if it never reached the disk: a whole sector, or
+/// the end of a page that was written back when only its beginning was there.
 fn has_unwritten(bytes: &[u8], from: usize, to: usize) -> bool {
     let sectors = from.next_multiple_of(SECTOR_BYTES).min(to);
     let is_end_of_page = |page: &usize| {

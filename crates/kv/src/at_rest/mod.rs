@@ -1,4 +1,5 @@
-//! What lies on disk, looked at before the engine is opened: fjall sums most of it, and doesn't look at all sums.
+//! What lies on disk, looked at before the engine is opened: fjall sums most of it, and doesn't
+//! look at all sums.
 //!
 //! | what | its sum | who looks at it |
 //! |---|---|---|
@@ -7,8 +8,8 @@
 //! | list of tables (`v7`) | in `current` | this module |
 //! | batch in a journal | at its end | fjall; but a flipped byte between two sums looks to it like the torn end of a journal, and it cuts what follows |
 //!
-//! So this module tells a torn end from a flipped byte ([`journal`]), and a torn end from a lost one ([`required`]). What is
-//! refused here is named by its file.
+//! So this module tells a torn end from a flipped byte ([`journal`]), and a torn end from a lost
+//! one ([`required`]). What is refused here is named by its file.
 
 pub(crate) mod journal;
 pub(crate) mod required;
@@ -43,7 +44,8 @@ const SUSPICION: &str = "damaged";
 pub enum Depth {
     /// All of them.
     Everything,
-    /// Those of a tree that have no more bytes than this together; of a larger one none, and each block is checked when it is read.
+    /// Those of a tree that have no more bytes than this together; of a larger one none, and each
+    /// block is checked when it is read.
     UpTo(u64),
 }
 
@@ -63,8 +65,9 @@ pub fn is_there(path: &Path) -> bool {
     path.join(VERSION_FILE).exists()
 }
 
-/// Looks at everything in the engine's directory that fjall doesn't look at by itself. Nobody may have it open. The only change is that the torn
-/// end of a journal is cut: what a power cut left of batches that were not promised to be on disk yet.
+/// Looks at everything in the engine's directory that fjall doesn't look at by itself. Nobody may
+/// have it open. The only change is that the torn end of a journal is cut: what a power cut left of
+/// batches that were not promised to be on disk yet.
 ///
 /// # Errors
 /// [`KvError::Corrupt`] with the file that isn't what was written.
@@ -98,7 +101,8 @@ pub fn examine(path: &Path, depth: Depth) -> Result<Examined, KvError> {
     }
 }
 
-/// Notes that damage was met, so that the next start looks at everything. What can't be noted is met again.
+/// Notes that damage was met, so that the next start looks at everything. What can't be noted is
+/// met again.
 pub fn suspect(path: &Path, error: &KvError) {
     let _ = fs::write(path.join(SUSPICION), format!("{error}\n"));
 }

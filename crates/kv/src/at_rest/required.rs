@@ -1,17 +1,19 @@
 //! What has to be there when the engine is opened.
 //!
-//! A journal that is cut, zeroed or missing looks like one whose end a crash has torn, and what it held would be gone
-//! without a word. So two records say what was there:
+//! A journal that is cut, zeroed or missing looks like one whose end a crash has torn, and what it
+//! held would be gone without a word. So two records say what was there:
 //!
-//! - `closed` is written when everything is on disk and the engine is about to be closed: every journal with its length and
-//!   the number of its last batch, and the sum of every tree's list of tables. It is removed by the next open.
-//! - `synced` holds for an engine that wasn't closed: a journal, and the number of a batch in it that is on disk. It is
-//!   written after syncs, and not synced itself: an older record says less, and nothing wrong. So it costs no commit
-//!   anything, and the end of a journal behind that batch may still be torn.
+//! - `closed` is written when everything is on disk and the engine is about to be closed: every
+//!   journal with its length and the number of its last batch, and the sum of every tree's list of
+//!   tables. It is removed by the next open.
+//! - `synced` holds for an engine that wasn't closed: a journal, and the number of a batch in it
+//!   that is on disk. It is written after syncs, and not synced itself: an older record says less,
+//!   and nothing wrong. So it costs no commit anything, and the end of a journal behind that batch
+//!   may still be torn.
 //!
-//! fjall removes a journal when all that is in it is in tables, the oldest one first, and never the newest; it may do so
-//! until the process ends. So a journal that is missing was removed in good order only if there is a newer one, and if
-//! another list of tables has come since it was noted.
+//! fjall removes a journal when all that is in it is in tables, the oldest one first, and never the
+//! newest; it may do so until the process ends. So a journal that is missing was removed in good
+//! order only if there is a newer one, and if another list of tables has come since it was noted.
 
 use super::journal::{self, Journal};
 use super::{TREES, corrupt, failed, names, read, tables};
@@ -159,7 +161,8 @@ fn read_closed(path: &Path) -> Result<Option<Closed>, KvError> {
     closed.map(Some).ok_or_else(|| corrupt(&file, "it is not what was written"))
 }
 
-/// A record that can't be understood says nothing: it is not synced, and a crash may have left anything of it.
+/// A record that can't be understood says nothing: it is not synced, and a crash may have left
+/// anything of it.
 fn read_synced(path: &Path) -> Option<Batch> {
     parse_synced(&fs::read_to_string(path.join(SYNCED)).ok()?)
 }
@@ -223,7 +226,8 @@ pub(crate) struct Synced {
 struct State {
     /// `None` when the record can't be written.
     file: Option<File>,
-    /// The newest journal when the last sync began, and the number that the next batch was to get some time after that.
+    /// The newest journal when the last sync began, and the number that the next batch was to get
+    /// some time after that.
     seen: Option<Batch>,
     /// The number in the record.
     noted: u64,
@@ -237,10 +241,12 @@ impl Synced {
         Synced { state: Mutex::new(State { file, seen: None, noted: 0 }) }
     }
 
-    /// A sync has ended. When it began, `journal` was the newest one, and a batch with this number or a higher one was
-    /// committed; `next` is the number that the next batch is to get, looked at after the journal was.
+    /// A sync has ended. When it began, `journal` was the newest one, and a batch with this number
+    /// or a higher one was committed; `next` is the number that the next batch is to get, looked at
+    /// after the journal was.
     ///
-    /// A batch that got its number between two syncs which met the same journal is in that journal: it is noted.
+    /// A batch that got its number between two syncs which met the same journal is in that journal:
+    /// it is noted.
     pub(crate) fn note(&self, path: &Path, journal: u64, committed: u64, next: u64) {
         let mut state = self.state.lock();
         let is_here = state.seen.is_some_and(|seen| seen.journal == journal && seen.number <= committed);

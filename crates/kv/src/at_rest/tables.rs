@@ -1,7 +1,9 @@
 //! The tables of a tree, and the list of them.
 //!
-//! `current` holds the number of the list (8 bytes), the XXH3-128 of that file (16 bytes) and the kind of the sum (1 byte, 0), all little-endian. The list
-//! is an archive of sections (`sfa`); its section `tables` holds, for levels of runs of tables, the number of each table and the XXH3-128 of its file.
+//! `current` holds the number of the list (8 bytes), the XXH3-128 of that file (16 bytes) and the
+//! kind of the sum (1 byte, 0), all little-endian. The list is an archive of sections (`sfa`); its
+//! section `tables` holds, for levels of runs of tables, the number of each table and the XXH3-128
+//! of its file.
 
 use super::{Depth, Examined, corrupt, failed, names, open, read};
 use crate::KvError;
@@ -35,8 +37,9 @@ pub(super) fn without_list(tree: &Path) -> KvError {
     corrupt(&tree.join(CURRENT), "it is missing")
 }
 
-/// Checks the list of a tree's tables, that they are there, and as many of them as `depth` says. False for a tree without a list: it was being made when
-/// its process died, and had nothing in it yet.
+/// Checks the list of a tree's tables, that they are there, and as many of them as `depth` says.
+/// False for a tree without a list: it was being made when its process died, and had nothing in it
+/// yet.
 pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Result<bool, KvError> {
     if !tree.join(CURRENT).exists() {
         let tables = tree.join(TABLES);

@@ -81,7 +81,8 @@ impl Drop for Syncer {
     fn drop(&mut self) {
         self.desk.orders.lock().stop = true;
         self.desk.news.notify_one();
-        // Joined, so that the engine is closed when its last owner says so. A thread that panicked has nothing to add.
+        // Joined, so that the engine is closed when its last owner says so. A thread that panicked
+        // has nothing to add.
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }

@@ -27,8 +27,8 @@ impl Ticket {
         Ticket { slot: Arc::new(Slot { number, ..Slot::default() }) }
     }
 
-    /// The batch's place in the order of commits. A batch that is settled without an error tells that all with lower
-    /// numbers are settled too.
+    /// The batch's place in the order of commits. A batch that is settled without an error tells
+    /// that all with lower numbers are settled too.
     pub fn number(&self) -> u64 {
         self.slot.number
     }

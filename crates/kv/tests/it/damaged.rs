@@ -1,4 +1,5 @@
-//! Damaged files of the embedded engine: looking at them ends, and what is cut from a journal leaves one that is in order.
+//! Damaged files of the embedded engine: looking at them ends, and what is cut from a journal
+//! leaves one that is in order.
 
 use kv::{Batch, Embedded, Engine, fuzzing};
 use std::fs;

@@ -183,7 +183,8 @@ fn a_failed_sync_ends_all_writing() {
     }
 }
 
-/// An engine whose first way to the disk fails, after a while. The kernel tells so once: each later one seems to succeed.
+/// An engine whose first way to the disk fails, after a while. The kernel tells so once: each later
+/// one seems to succeed.
 struct FailsOnce {
     memory: Memory,
     asked: AtomicUsize,

@@ -253,7 +253,8 @@ fn a_process_that_dies_takes_nothing_back() {
     assert_eq!(site.memory.unsynced(), 0);
 }
 
-/// An engine that can't write any more fails what comes, as long as its process lives; then everything goes on.
+/// An engine that can't write any more fails what comes, as long as its process lives; then
+/// everything goes on.
 #[test]
 fn a_failed_engine_is_waited_for_until_it_was_opened_again() {
     let mut site = Site::new(3);

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use wire::{KvReply, KvRequest};
 
-/// Where the child keeps its store. Set only for the child, which is this test program started again.
+/// Where the child keeps its store. Set only for the child, which is this test program started
+/// again.
 const CHILD_DIR: &str = "WEFT_KVNET_KILL_DIR";
 /// Commits after which the child is killed, each on top of what is there.
 const KILL_AFTER: [u64; 6] = [1, 50, 300, 2, 700, 20];

@@ -105,7 +105,8 @@ fn chi_square(map: &ClusterMap, chooser: Chooser, shares: &[f64]) -> f64 {
     counts.iter().zip(expected).map(|(count, expected)| (count - expected).powi(2) / expected).sum()
 }
 
-/// The 99.9th percentile of chi-square with 7 degrees of freedom; the seeds are fixed, so the tests can't flicker.
+/// The 99.9th percentile of chi-square with 7 degrees of freedom; the seeds are fixed, so the tests
+/// can't flicker.
 const CHI_SQUARE_7: f64 = 24.32;
 
 #[test]

@@ -1,7 +1,8 @@
 //! Failure domains: what fails as one, and how far the members of a group are apart.
 //!
-//! A node is one, since its targets fail with it; a rack is one, since its nodes have power and a switch in common. A node of which no rack is
-//! known is in none with others, so that without racks everything is as if there were only nodes.
+//! A node is one, since its targets fail with it; a rack is one, since its nodes have power and a
+//! switch in common. A node of which no rack is known is in none with others, so that without racks
+//! everything is as if there were only nodes.
 
 use std::collections::BTreeSet;
 use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId};
@@ -20,7 +21,8 @@ pub(crate) fn rack(map: &ClusterMap, node: NodeId) -> Rack<'_> {
     map.node(node).and_then(|node| node.rack.as_deref()).map_or(Rack::Of(node), Rack::Named)
 }
 
-/// Over how many nodes and racks members are spread: more nodes are better, and of equally many nodes those in more racks.
+/// Over how many nodes and racks members are spread: more nodes are better, and of equally many
+/// nodes those in more racks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Spread {
     /// Different nodes.
@@ -58,7 +60,8 @@ impl Spread {
     }
 }
 
-/// Whether a pool has targets for new files on so many nodes that the members of a group can all be on different ones.
+/// Whether a pool has targets for new files on so many nodes that the members of a group can all be
+/// on different ones.
 pub fn spreads(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> bool {
     Spread::of_pool(map, pool).nodes >= scheme.members()
 }
@@ -68,7 +71,8 @@ pub fn is_spread(map: &ClusterMap, group: &Group) -> bool {
     Spread::of_ids(map, group.members.iter().copied()).nodes == group.members.len()
 }
 
-/// Mirrored groups of a pool whose members could be further apart, all of which are good and none of which is moving.
+/// Mirrored groups of a pool whose members could be further apart, all of which are good and none
+/// of which is moving.
 pub fn crowded(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
     let all = Spread::of_pool(map, pool);
     let is_at_rest = |group: &&Group| {
@@ -79,7 +83,8 @@ pub fn crowded(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
     at_rest.filter(|group| Spread::of_group(map, group) < all.best(group.scheme)).map(|g| g.id).collect()
 }
 
-/// Whether the members that a group keeps are on different nodes, but in fewer racks than they could be in their pool.
+/// Whether the members that a group keeps are on different nodes, but in fewer racks than they
+/// could be in their pool.
 pub fn shares_rack(map: &ClusterMap, group: &Group, pool: Spread) -> bool {
     let (has, best) = (Spread::of_group(map, group), pool.best(group.scheme));
     group.scheme.is_mirrored() && has.nodes >= best.nodes && has.racks < best.racks

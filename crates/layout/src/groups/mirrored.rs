@@ -1,25 +1,29 @@
 //! Groups of several targets.
 //!
-//! They are *declustered*: a target shares groups with all others as evenly as possible, so that what one target had is copied by many at
-//! once when it is lost, and what it did is then done by many. No two members have a failure domain in common: a rack where a pool has targets in
-//! as many racks as a group has members, else a node, and only where there are too few of those, too, is every target a domain of its own. Where racks
-//! are too few, they are all made use of.
+//! They are *declustered*: a target shares groups with all others as evenly as possible, so that
+//! what one target had is copied by many at once when it is lost, and what it did is then done by
+//! many. No two members have a failure domain in common: a rack where a pool has targets in as many
+//! racks as a group has members, else a node, and only where there are too few of those, too, is
+//! every target a domain of its own. Where racks are too few, they are all made use of.
 //!
-//! Existing groups never change. Where a target has come, groups are added until it has as many as the others.
+//! Existing groups never change. Where a target has come, groups are added until it has as many as
+//! the others.
 
 use super::domains::{Rack, Spread, is_spread, rack};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId, TargetState};
 
-/// The lowest number of a mirrored group: above those of `single` groups, which have the numbers of their targets.
+/// The lowest number of a mirrored group: above those of `single` groups, which have the numbers of
+/// their targets.
 pub const FIRST_MIRRORED: u32 = 100_001;
 
-/// Mirrored groups of a cluster. Every node and client gets the whole map with each change, so it stays
-/// below a MiB; a degraded group takes some 150 bytes of it, beside the targets.
+/// Mirrored groups of a cluster. Every node and client gets the whole map with each change, so it
+/// stays below a MiB; a degraded group takes some 150 bytes of it, beside the targets.
 pub const MAX_MIRRORED: usize = 1536;
 
-/// How many groups have a target first, on the average, in a pool of many: enough that the loss of one is shared by many others, few enough
-/// that the store that each member keeps of each group costs little.
+/// How many groups have a target first, on the average, in a pool of many: enough that the loss of
+/// one is shared by many others, few enough that the store that each member keeps of each group
+/// costs little.
 const MAX_PRIMARIES: usize = 8;
 
 /// Why there are no groups to be made.
@@ -31,11 +35,12 @@ pub enum Shortage {
     Groups,
 }
 
-/// The groups of a mirrored scheme that a pool lacks, with numbers from `next` on. None where there are enough.
+/// The groups of a mirrored scheme that a pool lacks, with numbers from `next` on. None where there
+/// are enough.
 ///
 /// Targets that are drained or offline get no part in new groups. Members are as far apart as all
-/// targets of the pool allow, offline ones included: a node that is down doesn't lead to groups with
-/// two members on one node.
+/// targets of the pool allow, offline ones included: a node that is down doesn't lead to groups
+/// with two members on one node.
 pub fn mirrored_groups(
     map: &ClusterMap,
     pool: PoolId,
@@ -74,8 +79,8 @@ pub fn mirrored_groups_within(
     }
     let mut table = Table::new(map, &targets, scheme, apart);
     for group in map.groups.iter().filter(|g| g.pool == pool && g.scheme == scheme) {
-        // One that was made when there were too few nodes counts for nothing any more. One that was made when racks were too few does: its members
-        // are moved apart (`balance`).
+        // One that was made when there were too few nodes counts for nothing any more. One that was
+        // made when racks were too few does: its members are moved apart (`balance`).
         if apart == Apart::Targets || is_spread(map, group) {
             table.count_group(group);
         }
@@ -148,7 +153,8 @@ struct Table<'a> {
     apart: Apart,
     /// Groups that each target is in.
     memberships: Vec<usize>,
-    /// Groups that have a target at a place of their order: all targets of the first place, then those of the next.
+    /// Groups that have a target at a place of their order: all targets of the first place, then
+    /// those of the next.
     places: Vec<usize>,
     /// Groups that two targets are in, each pair both ways, row by row.
     shared: Vec<u16>,
@@ -168,7 +174,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Takes a group that is there into account; members that get no part in new groups don't count.
+    /// Takes a group that is there into account; members that get no part in new groups don't
+    /// count.
     fn count_group(&mut self, group: &Group) {
         let at = |id: &TargetId| self.targets.binary_search_by_key(id, |known| known.id).ok();
         let places: Vec<Option<usize>> = group.members.iter().map(at).collect();
@@ -197,7 +204,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Groups that each target should be in, at most so many: with all those that it may meet it is to share as many as a group has members.
+    /// Groups that each target should be in, at most so many: with all those that it may meet it is
+    /// to share as many as a group has members.
     fn goals(&self, most: usize) -> Vec<usize> {
         let (mut in_rack, mut on_node) = (BTreeMap::new(), BTreeMap::new());
         for place in &self.targets {
@@ -215,7 +223,8 @@ impl<'a> Table<'a> {
         self.targets.iter().map(goal).collect()
     }
 
-    /// Makes groups until every target is in as many as it should be; `None` when that takes more than there is room for.
+    /// Makes groups until every target is in as many as it should be; `None` when that takes more
+    /// than there is room for.
     fn fill(&mut self, most: usize, room: usize) -> Option<Vec<Vec<TargetId>>> {
         let goals = self.goals(most);
         let missing = |table: &Table<'_>, at: usize| goals[at].saturating_sub(table.memberships[at]);
@@ -239,7 +248,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A group with this target: each other member is the one that has the least in common with those chosen so far.
+    /// A group with this target: each other member is the one that has the least in common with
+    /// those chosen so far.
     fn around(&self, first: usize, goals: &[usize]) -> Option<Vec<usize>> {
         let mut chosen = vec![first];
         while chosen.len() < self.members {
@@ -251,7 +261,8 @@ impl<'a> Table<'a> {
                 let (on_node, in_rack) = (near(|a, b| a.node == b.node), near(|a, b| a.rack == b.rack));
                 let shares = chosen.iter().map(|other| self.shared[other * self.targets.len() + at] as usize);
                 let has = self.memberships[*at];
-                // What it would have beyond its goal weighs like what it would share: one that has enough isn't taken for evenness alone.
+                // What it would have beyond its goal weighs like what it would share: one that has
+                // enough isn't taken for evenness alone.
                 let beyond = (has + 1).saturating_sub(goals[*at]);
                 let lacks = goals[*at].saturating_sub(has);
                 (on_node, in_rack, shares.sum::<usize>() + beyond, std::cmp::Reverse(lacks), *at)

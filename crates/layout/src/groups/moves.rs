@@ -1,5 +1,5 @@
-//! Members of mirrored groups that other targets take the place of: which one, so that what one target had comes to many, no node and no rack has two
-//! copies, and there is room.
+//! Members of mirrored groups that other targets take the place of: which one, so that what one
+//! target had comes to many, no node and no rack has two copies, and there is room.
 
 use super::domains::{Rack, Spread, rack};
 use crate::capacity::classify;
@@ -18,16 +18,18 @@ pub struct Move {
     pub to: TargetId,
 }
 
-/// The target that takes the place of a member: one that takes new files, is there, has room for what the others have, and isn't on the node or
-/// in the rack of another member; of those the one that is in the fewest groups, then the one that shares the fewest with the others.
+/// The target that takes the place of a member: one that takes new files, is there, has room for
+/// what the others have, and isn't on the node or in the rack of another member; of those the one
+/// that is in the fewest groups, then the one that shares the fewest with the others.
 ///
-/// `None` when there is none. Two members on one node, or in one rack, are put up with only where the group has such already, or where the pool has
-/// targets on too few nodes, or in too few racks.
+/// `None` when there is none. Two members on one node, or in one rack, are put up with only where
+/// the group has such already, or where the pool has targets on too few nodes, or in too few racks.
 pub fn successor(map: &ClusterMap, group: &Group, gone: TargetId) -> Option<TargetId> {
     Loads::of(map, group.pool).successor(map, group, gone)
 }
 
-/// What a member of a group takes on its target, bytes, about: the share of each group that the target is in, of what it has.
+/// What a member of a group takes on its target, bytes, about: the share of each group that the
+/// target is in, of what it has.
 pub fn member_bytes(map: &ClusterMap, group: &Group) -> u64 {
     let share = |id: TargetId| {
         let target = map.target(id)?;
@@ -39,9 +41,10 @@ pub fn member_bytes(map: &ClusterMap, group: &Group) -> u64 {
     group.good().filter_map(share).min().unwrap_or(0)
 }
 
-/// Moves after which members of groups are as far apart as nodes and racks of the pool allow, and then its targets that take new files in about equally
-/// many groups, as far as that and their room allow. Groups in which something is amiss, or is being moved already, stay as they are; one move is
-/// made in each of the others at most.
+/// Moves after which members of groups are as far apart as nodes and racks of the pool allow, and
+/// then its targets that take new files in about equally many groups, as far as that and their room
+/// allow. Groups in which something is amiss, or is being moved already, stay as they are; one move
+/// is made in each of the others at most.
 pub fn balance(map: &ClusterMap, pool: PoolId) -> Vec<Move> {
     let mut plan = Plan { after: map.clone(), pool, moves: Vec::new() };
     let all = Spread::of_pool(map, pool);
@@ -89,7 +92,8 @@ impl Plan {
         self.after.target(id).is_some_and(|t| t.state == TargetState::Online && !t.drain)
     }
 
-    /// The move after which the members of a group are furthest apart, if they are nearer to one another than in this pool they have to be.
+    /// The move after which the members of a group are furthest apart, if they are nearer to one
+    /// another than in this pool they have to be.
     fn move_apart(&self, group: &Group, all: Spread) -> Option<Move> {
         let map = &self.after;
         let has = Spread::of_group(map, group);
@@ -107,7 +111,8 @@ impl Plan {
         moves.min_by_key(|(order, next)| (*order, next.from)).map(|(_, next)| next)
     }
 
-    /// The move that does the most: from the target in the most groups to one that is in at least two less.
+    /// The move that does the most: from the target in the most groups to one that is in at least
+    /// two less.
     fn next_move(&self) -> Option<Move> {
         let map = &self.after;
         let loads = Loads::of(map, self.pool);

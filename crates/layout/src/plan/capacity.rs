@@ -16,7 +16,8 @@ pub struct Capacity {
     pub usable_bytes: f64,
     /// What is kept free for the content of lost targets, of what files could use.
     pub spare_bytes: f64,
-    /// What the content of the largest server takes, as it counts in `spare_bytes`: less spare can't take in a server's loss.
+    /// What the content of the largest server takes, as it counts in `spare_bytes`: less spare
+    /// can't take in a server's loss.
     pub spare_for_a_server_bytes: f64,
     /// What metadata needs.
     pub metadata_needed_bytes: f64,
@@ -24,9 +25,10 @@ pub struct Capacity {
     pub metadata_given_bytes: f64,
 }
 
-/// Usable = drives x capacity, through RAID and scheme, less what the local file system keeps and the spare. The rule of
-/// 0.99 for the local file system and of 1 % for metadata ("0.5 to 1 % of the data capacity; add when it falls under 1 %")
-/// are of the published BeeGFS design of 2019 (Dell HPC & AI Innovation Lab).
+/// Usable = drives x capacity, through RAID and scheme, less what the local file system keeps and
+/// the spare. The rule of 0.99 for the local file system and of 1 % for metadata ("0.5 to 1 % of
+/// the data capacity; add when it falls under 1 %") are of the published BeeGFS design of 2019
+/// (Dell HPC & AI Innovation Lab).
 pub(super) fn capacity(site: &Site) -> Capacity {
     let (pool, model) = (site.pool, site.model);
     let share = model.usable_share * pool.scheme.data_share();

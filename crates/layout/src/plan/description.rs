@@ -40,7 +40,8 @@ pub struct Pool {
     pub scheme: PlannedScheme,
     /// What is kept free for the content of lost targets, percent of each target.
     pub spare_percent: f64,
-    /// Racks over which the servers are spread evenly; 0: each server is a failure domain of its own.
+    /// Racks over which the servers are spread evenly; 0: each server is a failure domain of its
+    /// own.
     pub racks: u32,
     /// How full targets are when one is lost, percent of what is usable.
     pub full_percent: f64,
@@ -162,29 +163,39 @@ pub struct Clients {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Model {
-    /// Part of a link's rate that payload reaches. The two published systems whose links bind reach 0.95 and 0.86.
+    /// Part of a link's rate that payload reaches. The two published systems whose links bind reach
+    /// 0.95 and 0.86.
     pub link_share: f64,
-    /// Bytes a second that a core of a server moves between network and drive. Two processes of weft on one machine take 649 us of CPU for a
-    /// MiB read, the reading program and the client included (`docs/performance.md`); half is counted as the server's.
+    /// Bytes a second that a core of a server moves between network and drive. Two processes of
+    /// weft on one machine take 649 us of CPU for a MiB read, the reading program and the client
+    /// included (`docs/performance.md`); half is counted as the server's.
     pub core_bytes_per_s: Option<f64>,
-    /// Small requests a second that a core of a server answers. The same: 8.8 us for a read of 4 KiB, half of it the server's.
+    /// Small requests a second that a core of a server answers. The same: 8.8 us for a read of 4
+    /// KiB, half of it the server's.
     pub core_requests_per_s: Option<f64>,
-    /// CPU that each further drive access of a small write costs, in small requests: 1 where it is a request to another service.
+    /// CPU that each further drive access of a small write costs, in small requests: 1 where it is
+    /// a request to another service.
     pub copy_work: f64,
-    /// Bytes a second of one program that reads or writes one file. weft: 1 job over TCP, write (`docs/performance.md`).
+    /// Bytes a second of one program that reads or writes one file. weft: 1 job over TCP, write
+    /// (`docs/performance.md`).
     pub thread_bytes_per_s: Option<f64>,
-    /// Rate of reading one file from everywhere, over that of reading many. weft: `docs/performance.md`, N-1 over N-N.
+    /// Rate of reading one file from everywhere, over that of reading many. weft:
+    /// `docs/performance.md`, N-1 over N-N.
     pub shared_read_share: f64,
-    /// Rate of writing one file from everywhere, over that of writing many. weft: a file that grows.
+    /// Rate of writing one file from everywhere, over that of writing many. weft: a file that
+    /// grows.
     pub shared_write_share: f64,
-    /// Part of a target that files can use: what the local file system keeps for itself is the rest.
+    /// Part of a target that files can use: what the local file system keeps for itself is the
+    /// rest.
     pub usable_share: f64,
     /// Capacity for metadata, over that for data.
     pub metadata_share: f64,
-    /// Part of drives and links that making lost content again may use. weft gives it a fifth of the time.
+    /// Part of drives and links that making lost content again may use. weft gives it a fifth of
+    /// the time.
     pub rebuild_share: f64,
-    /// Most that is made again of one target, bytes a second. weft's default pace sends a member 256 MiB/s, and a target that was drained moved at that
-    /// (`docs/performance.md`); `weft group resync set --rate` raises it.
+    /// Most that is made again of one target, bytes a second. weft's default pace sends a member
+    /// 256 MiB/s, and a target that was drained moved at that (`docs/performance.md`);
+    /// `weft group resync set --rate` raises it.
     pub rebuild_bytes_per_s: f64,
     /// Time until a lost target counts as lost, minutes. weft: 30.
     pub rebuild_after_minutes: f64,

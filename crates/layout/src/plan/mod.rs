@@ -1,17 +1,20 @@
-//! What a configuration would give before it is bought: capacity, rates, what binds, rebuild time, probability of loss.
+//! What a configuration would give before it is bought: capacity, rates, what binds, rebuild time,
+//! probability of loss.
 //!
-//! A [`Description`] of servers, drives, links, clients and a pool goes in, a [`Plan`] comes out. Everything is a formula
-//! of a few lines, each documented with its source where it stands:
+//! A [`Description`] of servers, drives, links, clients and a pool goes in, a [`Plan`] comes out.
+//! Everything is a formula of a few lines, each documented with its source where it stands:
 //!
 //! - `capacity`: raw and usable bytes, metadata, spare;
-//! - `rates`: for each kind of load the rate that each resource alone would allow; the smallest binds;
+//! - `rates`: for each kind of load the rate that each resource alone would allow; the smallest
+//!   binds;
 //! - `rebuild`: how long a lost target's content takes to be made again;
-//! - `reliability`: the Markov chain from that and the failure rate of drives to the probability of loss;
+//! - `reliability`: the Markov chain from that and the failure rate of drives to the probability of
+//!   loss;
 //! - `provision`: file systems whose throughput is sold by the TiB;
 //! - `search`: the smallest configuration that reaches targets.
 //!
-//! The numbers of [`Model`] say how near a system comes to its hardware. Published characterisations of four systems hold the
-//! formulas to reality (`tests/published_results.rs`).
+//! The numbers of [`Model`] say how near a system comes to its hardware. Published
+//! characterisations of four systems hold the formulas to reality (`tests/published_results.rs`).
 //!
 //! ```
 //! use layout::plan::{Clients, Description, Pool, Server, plan};

@@ -1,10 +1,11 @@
 //! Kinds of drives and links that a description can name.
 //!
-//! Those with a model in their name are from the published characterisations that the tests hold the formulas to. The others
-//! are typical of their class as data sheets state it, for a first look: whoever buys puts the data sheet's own numbers
-//! into the description (`[drive.NAME]`, `[link.NAME]`). Failure rates are of the size that Backblaze's yearly drive
-//! statistics find in the field (hard disks about 1.5 % a year, solid state about 1 %); unreadable bits are the
-//! data sheets' usual promise.
+//! Those with a model in their name are from the published characterisations that the tests hold
+//! the formulas to. The others are typical of their class as data sheets state it, for a first
+//! look: whoever buys puts the data sheet's own numbers into the description (`[drive.NAME]`,
+//! `[link.NAME]`). Failure rates are of the size that Backblaze's yearly drive statistics find in
+//! the field (hard disks about 1.5 % a year, solid state about 1 %); unreadable bits are the data
+//! sheets' usual promise.
 
 use serde::{Deserialize, Serialize};
 

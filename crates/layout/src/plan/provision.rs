@@ -1,8 +1,8 @@
 //! File systems whose throughput is sold by the TiB, with credits for bursts.
 //!
-//! Throughput is promised for each TiB of 1024 GiB, while a file system's size is given in steps of 1000 GiB and called
-//! TiB (2.4 TiB are 2400 GiB), and memory for caching goes by that name: so the vendor's published table counts (FSx for
-//! Lustre, persistent file systems, 2020).
+//! Throughput is promised for each TiB of 1024 GiB, while a file system's size is given in steps of
+//! 1000 GiB and called TiB (2.4 TiB are 2400 GiB), and memory for caching goes by that name: so the
+//! vendor's published table counts (FSx for Lustre, persistent file systems, 2020).
 
 use super::{Model, refuse};
 use serde::{Deserialize, Serialize};

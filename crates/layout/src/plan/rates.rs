@@ -1,9 +1,10 @@
 //! How fast: for each kind of load, the rate that each resource alone would allow.
 //!
-//! Bottleneck analysis (Denning and Buzen: "The Operational Analysis of Queueing Network Models", ACM Computing Surveys
-//! 10(3), 1978): a resource that is asked `d` times for each unit of work and answers `c` times a second allows `c / d`, and
-//! the resource with the smallest quotient binds. Files are spread over all targets alike, so that a target of the
-//! weakest kind of server holds up all others: the sum counts each target like the weakest.
+//! Bottleneck analysis (Denning and Buzen: "The Operational Analysis of Queueing Network Models",
+//! ACM Computing Surveys 10(3), 1978): a resource that is asked `d` times for each unit of work and
+//! answers `c` times a second allows `c / d`, and the resource with the smallest quotient binds.
+//! Files are spread over all targets alike, so that a target of the weakest kind of server holds up
+//! all others: the sum counts each target like the weakest.
 
 use super::site::{Kind, Site};
 use serde::{Serialize, Serializer};
@@ -117,8 +118,9 @@ fn over_targets(site: &Site, of_server: impl Fn(&Kind) -> Option<f64>) -> Option
     weakest.is_finite().then(|| weakest * site.targets())
 }
 
-/// Large transfers: `stored` bytes reach servers and their drives for each byte, of which clients send `sent`. A copy that
-/// the primary sends on arrives at another server, so a byte with n copies takes n bytes of the servers' receiving links.
+/// Large transfers: `stored` bytes reach servers and their drives for each byte, of which clients
+/// send `sent`. A copy that the primary sends on arrives at another server, so a byte with n copies
+/// takes n bytes of the servers' receiving links.
 fn sequential(site: &Site, stored: f64, sent: f64, of_target: impl Fn(&Kind) -> f64) -> Rate {
     let model = site.model;
     let drives = over_targets(site, |kind| Some(of_target(kind) * kind.targets() / stored));
@@ -144,8 +146,9 @@ fn threads(site: &Site) -> Option<f64> {
     Some(f64::from(clients.count) * f64::from(clients.threads?) * site.model.thread_bytes_per_s?)
 }
 
-/// Small requests, so many of them reads. A write takes the accesses of its scheme; of a drive's second a read takes
-/// 1 / read IOPS and a write 1 / write IOPS. Of a core each access after the first takes `copy_work` of a request.
+/// Small requests, so many of them reads. A write takes the accesses of its scheme; of a drive's
+/// second a read takes 1 / read IOPS and a write 1 / write IOPS. Of a core each access after the
+/// first takes `copy_work` of a request.
 fn random(site: &Site, reads: f64) -> Rate {
     let (model, scheme, writes) = (site.model, site.pool.scheme, 1.0 - reads);
     let (write_reads, write_writes) = scheme.small_write();
@@ -163,7 +166,8 @@ fn random(site: &Site, reads: f64) -> Rate {
     let work = reads + writes * (1.0 + (accesses - 1.0) * model.copy_work);
     let cores =
         over_targets(site, |kind| Some(f64::from(kind.server.cores?) * model.core_requests_per_s? / work));
-    // The busier direction: what is read leaves, what is written comes in once for each access that writes.
+    // The busier direction: what is read leaves, what is written comes in once for each access that
+    // writes.
     let bytes = SMALL * reads.max(writes * write_writes);
     let links = over_targets(site, |kind| Some(kind.links_bytes_per_s * model.link_share / bytes));
     let clients = client_links(site).map(|rate| rate / (SMALL * reads.max(writes)));

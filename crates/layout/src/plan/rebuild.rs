@@ -31,9 +31,9 @@ pub struct Rebuild {
     pub binds: &'static str,
 }
 
-/// Declustered where there is spare room (Holland and Gibson: "Parity Declustering for Continuous Operation in Redundant Disk
-/// Arrays", ASPLOS 1992): the other targets share reading and writing, so time falls with their number.
-/// `None` for a scheme that keeps nothing to make it from.
+/// Declustered where there is spare room (Holland and Gibson: "Parity Declustering for Continuous
+/// Operation in Redundant Disk Arrays", ASPLOS 1992): the other targets share reading and writing,
+/// so time falls with their number. `None` for a scheme that keeps nothing to make it from.
 pub(super) fn rebuild(site: &Site) -> Option<Rebuild> {
     let (pool, model) = (site.pool, site.model);
     if pool.scheme.tolerates() == 0 {
@@ -57,8 +57,8 @@ pub(super) fn rebuild(site: &Site) -> Option<Rebuild> {
     Some(Rebuild { place, bytes, seconds: waits_seconds + works, waits_seconds, binds })
 }
 
-/// Whether others may take the content: there is spare enough, and a failure domain that the group isn't in yet or that has
-/// another target.
+/// Whether others may take the content: there is spare enough, and a failure domain that the group
+/// isn't in yet or that has another target.
 fn has_room(site: &Site, bytes: f64) -> bool {
     let stored = site.sum(|kind| kind.targets() * kind.target_bytes());
     let largest = site.kinds.iter().map(Kind::target_bytes).fold(0.0, f64::max);
@@ -79,7 +79,8 @@ fn declustered_seconds(site: &Site, bytes: f64) -> [(f64, &'static str); 2] {
     [(drives, "drives"), (links, "server links")]
 }
 
-/// The drives that were put in write, undisturbed by clients, over the links of their server, of which the rebuild has its part.
+/// The drives that were put in write, undisturbed by clients, over the links of their server, of
+/// which the rebuild has its part.
 fn replaced_seconds(site: &Site, kind: &Kind, bytes: f64) -> [(f64, &'static str); 2] {
     let arrives = kind.links_bytes_per_s * site.model.link_share * site.model.rebuild_share;
     let read = bytes * site.pool.scheme.read_per_lost_byte();

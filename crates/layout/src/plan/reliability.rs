@@ -1,12 +1,14 @@
 //! The probability that data is lost.
 //!
-//! A Markov chain counts lost targets: from state i it goes to i + 1 when another one fails, and back when one is made
-//! again; one loss more than the scheme tolerates, with members of one group among them, ends it. It is the model of
-//! Patterson, Gibson and Katz ("A Case for Redundant Arrays of Inexpensive Disks (RAID)", SIGMOD 1988) for one redundant
-//! drive, for more of them and with drives' unreadable bits as in Rao, Hafner and Golding ("Reliability for Networked Storage
-//! Nodes", DSN 2006); the time to the end of a birth-death chain is textbook (Trivedi: "Probability and
-//! Statistics with Reliability, Queuing, and Computer Science Applications", chapter 8). It assumes failures that don't
-//! know of each other and happen at a steady rate: a bad batch, a fire or a programming error is not in it.
+//! A Markov chain counts lost targets: from state i it goes to i + 1 when another one fails, and
+//! back when one is made again; one loss more than the scheme tolerates, with members of one group
+//! among them, ends it. It is the model of Patterson, Gibson and Katz ("A Case for Redundant Arrays
+//! of Inexpensive Disks (RAID)", SIGMOD 1988) for one redundant drive, for more of them and with
+//! drives' unreadable bits as in Rao, Hafner and Golding ("Reliability for Networked Storage
+//! Nodes", DSN 2006); the time to the end of a birth-death chain is textbook (Trivedi: "Probability
+//! and Statistics with Reliability, Queuing, and Computer Science Applications", chapter 8). It
+//! assumes failures that don't know of each other and happen at a steady rate: a bad batch, a fire
+//! or a programming error is not in it.
 
 use super::rebuild::Rebuild;
 use super::site::{Kind, Site};
@@ -39,8 +41,9 @@ pub struct Chain {
     pub loss_per_year: f64,
 }
 
-/// Solves the chain. Expected time from state i to i + 1: `t(0) = 1 / up(0)`, `t(i) = 1 / up(i) + down / up(i) * t(i - 1)`. From the last
-/// state but one an unreadable bit, from the last state the next failure ends it.
+/// Solves the chain. Expected time from state i to i + 1: `t(0) = 1 / up(0)`,
+/// `t(i) = 1 / up(i) + down / up(i) * t(i - 1)`. From the last state but one an unreadable bit,
+/// from the last state the next failure ends it.
 ///
 /// Errors: a number below 0 or none at all.
 pub fn chain(
@@ -73,7 +76,8 @@ pub fn chain(
                 before += step;
                 step = 1.0 / up(state) + down / up(state) * step;
             }
-            // a: from the last state but one; m: from the last. a = step + (1 - h) m, m = 1 / (ends + down) + down / (ends + down) a.
+            // a: from the last state but one; m: from the last. a = step + (1 - h) m, m = 1 / (ends
+            // + down) + down / (ends + down) a.
             let survives = 1.0 - unreadable;
             before + (step * (ends + down) + survives) / (ends + down * unreadable)
         }
@@ -93,8 +97,9 @@ pub fn chain(
     })
 }
 
-/// The chain of a site. Groups lie over all combinations of failure domains, so any targets in different domains share one:
-/// that is the most that declustering can cost (Cidon and others: "Copysets", USENIX ATC 2013).
+/// The chain of a site. Groups lie over all combinations of failure domains, so any targets in
+/// different domains share one: that is the most that declustering can cost (Cidon and others:
+/// "Copysets", USENIX ATC 2013).
 pub(super) fn of_site(site: &Site, rebuild: Option<&Rebuild>) -> Result<Chain> {
     let targets = site.targets();
     let failures = site.sum(|kind| kind.targets() * target_failures(site, kind)) / targets;
@@ -103,7 +108,8 @@ pub(super) fn of_site(site: &Site, rebuild: Option<&Rebuild>) -> Result<Chain> {
     chain(targets, tolerates, failures, rebuilds, shares_group(site), unreadable(site, rebuild))
 }
 
-/// Failures of a target a year: those of its drives, or of both drives of a pair before one is replaced.
+/// Failures of a target a year: those of its drives, or of both drives of a pair before one is
+/// replaced.
 fn target_failures(site: &Site, kind: &Kind) -> f64 {
     let drive = -(-kind.drive.afr).ln_1p();
     let drives = f64::from(kind.server.drives_per_target);
@@ -125,8 +131,8 @@ fn shares_group(site: &Site) -> f64 {
     others.map(f64::from).map(|lost| ((targets - lost * in_domain) / (targets - lost)).max(0.0)).product()
 }
 
-/// Probability that a bit can't be read of what has lost all redundancy: all of a target's content where the scheme tolerates one
-/// loss; with more, the groups that all lost targets are in.
+/// Probability that a bit can't be read of what has lost all redundancy: all of a target's content
+/// where the scheme tolerates one loss; with more, the groups that all lost targets are in.
 fn unreadable(site: &Site, rebuild: Option<&Rebuild>) -> f64 {
     let Some(rebuild) = rebuild else { return 0.0 };
     let scheme = site.pool.scheme;
@@ -145,7 +151,8 @@ mod tests {
 
     #[test]
     fn one_copy_more_is_the_textbook_formula() {
-        // Patterson, Gibson, Katz: MTTF^2 / (N (N - 1) MTTR), exact but for terms of the size of the smaller time.
+        // Patterson, Gibson, Katz: MTTF^2 / (N (N - 1) MTTR), exact but for terms of the size of
+        // the smaller time.
         let (targets, failures, rebuilds) = (100.0, 0.01, 8766.0 / 24.0);
         let chain = chain(targets, 1, failures, rebuilds, 1.0, 0.0).unwrap();
         let textbook = rebuilds / (targets * (targets - 1.0) * failures * failures);
@@ -182,7 +189,8 @@ mod tests {
             let mut uniform = || (random.next() >> 11) as f64 / (1u64 << 53) as f64;
             let runs = 4000;
             let mean = (0..runs).map(|_| lifetime(&expected, &mut uniform)).sum::<f64>() / f64::from(runs);
-            // The lifetime is nearly exponential: its mean over n runs scatters by 1 / sqrt(n), 1.6 %.
+            // The lifetime is nearly exponential: its mean over n runs scatters by 1 / sqrt(n), 1.6
+            // %.
             let off = mean / expected.mean_years_to_loss - 1.0;
             assert!(off.abs() < 0.06, "{tolerates} {shares} {unreadable}: off by {off}");
         }

@@ -42,7 +42,8 @@ pub struct Plan {
     pub random_write: Rate,
     /// Random requests of 4 KiB a second, 70 % of them reads.
     pub mixed: Rate,
-    /// Mean time of a random read, a random write and a mixed request, seconds, where it is known how many are under way.
+    /// Mean time of a random read, a random write and a mixed request, seconds, where it is known
+    /// how many are under way.
     pub latency_s: Option<[f64; 3]>,
     /// The rebuild of a lost target; none without redundancy.
     pub rebuild: Option<Rebuild>,

@@ -6,7 +6,8 @@ use std::fmt;
 use std::str::FromStr;
 use types::Error;
 
-/// Most members of a planned group: with more, one failure touches too many groups at once to be worth planning.
+/// Most members of a planned group: with more, one failure touches too many groups at once to be
+/// worth planning.
 const MAX_MEMBERS: u16 = 32;
 
 /// How a group keeps its data: `single`, `mirror:2`, `ec:4+2`.
@@ -60,7 +61,8 @@ impl PlannedScheme {
         }
     }
 
-    /// Bytes that a client sends for each byte of a large write: parity is made by the client, copies by the primary.
+    /// Bytes that a client sends for each byte of a large write: parity is made by the client,
+    /// copies by the primary.
     pub fn sent_per_byte(self) -> f64 {
         match self {
             Self::Single | Self::Mirror(_) => 1.0,
@@ -68,9 +70,10 @@ impl PlannedScheme {
         }
     }
 
-    /// Reads and writes of drives that a small write costs: a write for each copy; with parity the old piece and the
-    /// old parity are read, the new ones written (Patterson, Gibson, Katz: "A Case for Redundant Arrays of Inexpensive
-    /// Disks (RAID)", SIGMOD 1988: the small write of their levels 4 and 5 takes four accesses with one parity).
+    /// Reads and writes of drives that a small write costs: a write for each copy; with parity the
+    /// old piece and the old parity are read, the new ones written (Patterson, Gibson, Katz: "A
+    /// Case for Redundant Arrays of Inexpensive Disks (RAID)", SIGMOD 1988: the small write of
+    /// their levels 4 and 5 takes four accesses with one parity).
     pub fn small_write(self) -> (f64, f64) {
         match self {
             Self::Single => (0.0, 1.0),

@@ -153,10 +153,12 @@ pub struct Found {
     pub decides: Option<Target>,
 }
 
-/// Searches the smallest configuration: the fewest servers of the last kind described (the others stay as they are), and of
-/// those configurations the one with the fewest drives in each of these servers, at most as many as described.
+/// Searches the smallest configuration: the fewest servers of the last kind described (the others
+/// stay as they are), and of those configurations the one with the fewest drives in each of these
+/// servers, at most as many as described.
 ///
-/// Errors: what is described can't be, or no number of servers up to [`MAX_SERVERS`] reaches all targets.
+/// Errors: what is described can't be, or no number of servers up to [`MAX_SERVERS`] reaches all
+/// targets.
 pub fn search(description: &Description, targets: &[Target]) -> Result<Found> {
     // A description with a mistake is told at once, and not as a target that can't be met.
     let mut largest = description.clone();

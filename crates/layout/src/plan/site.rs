@@ -29,7 +29,8 @@ impl Kind<'_> {
         self.drive.tb * TB * f64::from(self.server.drives_per_target) / self.server.raid.stored_per_byte()
     }
 
-    /// Sequential read of a target's drives together, bytes a second: both halves of a pair serve reads.
+    /// Sequential read of a target's drives together, bytes a second: both halves of a pair serve
+    /// reads.
     pub fn target_read(&self) -> f64 {
         self.drive.read_gb_s * GB * f64::from(self.server.drives_per_target)
     }
@@ -60,7 +61,8 @@ pub struct Parts {
     pub cores_bytes_per_s: Option<f64>,
 }
 
-/// The parts of each kind of server of a description, and the links of a client, bytes a second of payload, if clients are described.
+/// The parts of each kind of server of a description, and the links of a client, bytes a second of
+/// payload, if clients are described.
 ///
 /// Errors: those of a plan.
 pub fn parts(description: &Description) -> Result<(Vec<Parts>, Option<f64>)> {

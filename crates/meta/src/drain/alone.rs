@@ -12,7 +12,8 @@ use std::sync::Arc;
 use types::{InodeId, Result, SessionId};
 use wire::LeaseMode;
 
-/// Nobody else relies on anything of an inode until this is dropped, and nothing of it is told or changed.
+/// Nobody else relies on anything of an inode until this is dropped, and nothing of it is told or
+/// changed.
 pub(crate) struct Alone<'a> {
     service: &'a MetaService,
     mover: Arc<Session>,
@@ -27,10 +28,11 @@ impl Drop for Alone<'_> {
     }
 }
 
-/// The mount in this process, which works without leases: nothing can be recalled from it, so it makes way when it is asked.
+/// The mount in this process, which works without leases: nothing can be recalled from it, so it
+/// makes way when it is asked.
 pub trait LocalMount: Send + Sync {
-    /// Carries `work` out while nothing of the mount uses the content of a file, and everything that it knew of it has been told. Nothing of it has been
-    /// done where this fails.
+    /// Carries `work` out while nothing of the mount uses the content of a file, and everything
+    /// that it knew of it has been told. Nothing of it has been done where this fails.
     fn while_aside<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>>;
 }
 
@@ -40,8 +42,9 @@ impl MetaService {
         let _ = self.drains.local_mount.set(mount);
     }
 
-    /// Carries out what needs a file alone, [`MetaService::hold_alone`] included: where a mount in this process makes way for it, in that time. The mount comes first,
-    /// since it tells what it knows as any other session does, which waits for the mover's lease.
+    /// Carries out what needs a file alone, [`MetaService::hold_alone`] included: where a mount in
+    /// this process makes way for it, in that time. The mount comes first, since it tells what it
+    /// knows as any other session does, which waits for the mover's lease.
     pub(crate) async fn without_local_mount<T>(
         &self,
         ino: InodeId,
@@ -78,7 +81,8 @@ impl MetaService {
         Err(busy(ino))
     }
 
-    /// Whether a session is this service's own, which gives its leases back by itself and is never ended for them.
+    /// Whether a session is this service's own, which gives its leases back by itself and is never
+    /// ended for them.
     pub(crate) fn is_own(&self, id: SessionId) -> bool {
         self.sessions.find(id).is_some_and(|session| !session.is_remote())
     }

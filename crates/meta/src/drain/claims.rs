@@ -7,8 +7,8 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use types::InodeId;
 
-/// Names that are not used again by this process, because a request to them may still be on its way. Beyond it the smallest is forgotten: by
-/// then every request has long timed out.
+/// Names that are not used again by this process, because a request to them may still be on its
+/// way. Beyond it the smallest is forgotten: by then every request has long timed out.
 const MAX_BURNT: usize = 65_536;
 
 /// Claims by place and name.
@@ -74,8 +74,9 @@ impl State {
 }
 
 impl Claim<'_> {
-    /// The chunk file has been deleted, and nobody will do it again if this says so: false when its target was started anew meanwhile. A start that
-    /// comes later waits with its questions until the claim ends.
+    /// The chunk file has been deleted, and nobody will do it again if this says so: false when its
+    /// target was started anew meanwhile. A start that comes later waits with its questions until
+    /// the claim ends.
     pub fn is_deleted(&self) -> bool {
         let mut state = self.claims.0.lock();
         match state.claimed.get_mut(&self.file) {
@@ -117,7 +118,8 @@ impl Claims {
         is_free.then(|| Claim { claims: self, file })
     }
 
-    /// Claims a chunk file that is to be put right, since its target was started anew and may have an older state of it.
+    /// Claims a chunk file that is to be put right, since its target was started anew and may have
+    /// an older state of it.
     pub fn claim_to_tidy(&self, place: Place, name: InodeId) -> Tidying<'_> {
         let (file, mut state) = ((place, name), self.0.lock());
         if state.is_taken(file, Use::Other) {

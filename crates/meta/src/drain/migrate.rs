@@ -1,9 +1,11 @@
 //! Files move to groups of another scheme or pool, while they are in use.
 //!
-//! Somebody asks ([`wire::MetaOp::Migrate`]); from then on it is the service's. Before a file is begun it is made sure that there is room for it; then
-//! its pattern says where it goes, so that stripes which it gets from now on are there already, and a note says that it is on its way. Stripe
-//! by stripe it moves as from a target that is drained, and the note goes when all are there: so whoever has the partition after this service
-//! goes on. What there is of a file in between is as good as any: a group's scheme is the group's.
+//! Somebody asks ([`wire::MetaOp::Migrate`]); from then on it is the service's. Before a file is
+//! begun it is made sure that there is room for it; then its pattern says where it goes, so that
+//! stripes which it gets from now on are there already, and a note says that it is on its way.
+//! Stripe by stripe it moves as from a target that is drained, and the note goes when all are
+//! there: so whoever has the partition after this service goes on. What there is of a file in
+//! between is as good as any: a group's scheme is the group's.
 
 use super::migrations::End;
 use super::stripe::Order;
@@ -76,7 +78,8 @@ impl MetaService {
         }
     }
 
-    /// The session that moves files. It is made when there is the first one: whoever lists sessions sees it.
+    /// The session that moves files. It is made when there is the first one: whoever lists sessions
+    /// sees it.
     fn mover(&self, known: &mut Option<Arc<Session>>) -> Result<Arc<Session>> {
         if let Some(mover) = known {
             return Ok(mover.clone());

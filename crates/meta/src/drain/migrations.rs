@@ -1,4 +1,5 @@
-//! The files that move to another scheme or pool, as this service knows them: what there is to do, and how far it is.
+//! The files that move to another scheme or pool, as this service knows them: what there is to do,
+//! and how far it is.
 
 use crate::limits::{
     MAX_GIVEN_UP, MAX_MIGRATIONS, MIGRATE_LONGEST_RETRY, MIGRATE_PATIENCE, MIGRATE_POLL, MIGRATE_RETRY,
@@ -134,7 +135,8 @@ impl Migrations {
         table.given_up.retain(|ino, _| is_here(ino.partition()));
     }
 
-    /// A file that is to be moved now, if there is one and fewer than [`MIGRATIONS_AT_ONCE`] are being moved.
+    /// A file that is to be moved now, if there is one and fewer than [`MIGRATIONS_AT_ONCE`] are
+    /// being moved.
     pub fn next(&self) -> Option<InodeId> {
         let now_ns = rt::monotonic_ns();
         let mut table = self.table.lock();
@@ -174,7 +176,8 @@ impl Migrations {
         table.jobs.get(&ino).map(Job::status).or_else(given_up)
     }
 
-    /// Makes sure that what a file still needs is there, and promises it. `fit`: what targets would get, beside what others were promised.
+    /// Makes sure that what a file still needs is there, and promises it. `fit`: what targets would
+    /// get, beside what others were promised.
     pub fn promise(
         &self,
         ino: InodeId,

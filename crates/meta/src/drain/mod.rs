@@ -1,25 +1,30 @@
-//! Files that move while they are in use, one stripe at a time: off a target that is drained, or to groups of another scheme or pool
-//! (`migrate`).
+//! Files that move while they are in use, one stripe at a time: off a target that is drained, or to
+//! groups of another scheme or pool (`migrate`).
 //!
 //! A move, step by step:
 //!
-//! 1. Another group is chosen, and the new chunk file is noted as doomed: if the move is given up, or this process dies, it is deleted like any
-//!    other chunk file without an owner.
-//! 2. The chunk file is copied while clients go on. The storage service of the source notes what changes meanwhile; that is copied
-//!    again, round by round, until little is left.
-//! 3. The mover takes the `Write` lease, so that every client has ended what it was doing, has told size and times, and has forgotten the
-//!    layout. What is left is copied, and the new chunk file is put on disk.
-//! 4. One commit changes the layout, dooms the old chunk file and spares the new one. The lease goes, and clients ask anew.
+//! 1. Another group is chosen, and the new chunk file is noted as doomed: if the move is given up,
+//!    or this process dies, it is deleted like any other chunk file without an owner.
+//! 2. The chunk file is copied while clients go on. The storage service of the source notes what
+//!    changes meanwhile; that is copied again, round by round, until little is left.
+//! 3. The mover takes the `Write` lease, so that every client has ended what it was doing, has told
+//!    size and times, and has forgotten the layout. What is left is copied, and the new chunk file
+//!    is put on disk.
+//! 4. One commit changes the layout, dooms the old chunk file and spares the new one. The lease
+//!    goes, and clients ask anew.
 //!
-//! Of a drain nothing else has to be remembered: which targets are drained is in the cluster map, so that a service that is started anew, or that
-//! gets a partition of another one, goes on by itself; and a target that isn't drained any more keeps what it still has.
+//! Of a drain nothing else has to be remembered: which targets are drained is in the cluster map,
+//! so that a service that is started anew, or that gets a partition of another one, goes on by
+//! itself; and a target that isn't drained any more keeps what it still has.
 //!
 //! Invariants:
 //! - A chunk file that is being filled is *claimed*: nobody deletes it, and no other move fills it.
-//! - The layout changes only if both storage processes have been there all the time, as primaries where they keep mirrored groups, if the source took no change since the last round, and
-//!   if no session has a note on the file's chunks.
-//! - Nobody is kept waiting for long: under the lease at most [`LAST_REGIONS`] regions are copied, and more only of a file that changes faster than
-//!   it is copied, [`MOST_LAST_REGIONS`] at the most.
+//! - The layout changes only if both storage processes have been there all the time, as primaries
+//!   where they keep mirrored groups, if the source took no change since the last round, and if no
+//!   session has a note on the file's chunks.
+//! - Nobody is kept waiting for long: under the lease at most [`LAST_REGIONS`] regions are copied,
+//!   and more only of a file that changes faster than it is copied, [`MOST_LAST_REGIONS`] at the
+//!   most.
 //!
 //! [`LAST_REGIONS`]: crate::limits::LAST_REGIONS
 //! [`MOST_LAST_REGIONS`]: crate::limits::MOST_LAST_REGIONS
@@ -75,7 +80,8 @@ impl MetaService {
             self.drains.keep(&draining);
             let executed = self.executed();
             if partitions != executed {
-                // Files of partitions that came are looked at, and those of partitions that went are another service's.
+                // Files of partitions that came are looked at, and those of partitions that went
+                // are another service's.
                 self.drains.begin_anew();
                 partitions = executed;
             }
@@ -101,7 +107,8 @@ impl MetaService {
         self.chunks.current_map()
     }
 
-    /// Looks at every file of these partitions once, first to know how much there is, then to move it.
+    /// Looks at every file of these partitions once, first to know how much there is, then to move
+    /// it.
     async fn drain_pass(
         &self,
         mover: &Arc<Session>,
@@ -128,7 +135,8 @@ impl MetaService {
                 }
             }
         }
-        // What was moved away is deleted, so that a target which holds nothing is called empty at once.
+        // What was moved away is deleted, so that a target which holds nothing is called empty at
+        // once.
         self.reap().await?;
         // What this service is still to execute, or settles, may have something there.
         let is_all = !self.lacks_some(&self.current_map()) && self.owned() == partitions;
@@ -144,7 +152,8 @@ impl MetaService {
         Ok(())
     }
 
-    /// The files of the next inodes of a partition that have something on these targets, and the last inode that was looked at.
+    /// The files of the next inodes of a partition that have something on these targets, and the
+    /// last inode that was looked at.
     async fn page_on(
         &self,
         partition: PartitionId,

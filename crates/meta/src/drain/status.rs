@@ -36,7 +36,8 @@ pub struct DrainStatus {
 #[derive(Default)]
 pub(crate) struct Drains {
     targets: Mutex<BTreeMap<TargetId, Drain>>,
-    /// There is a session that works without leases, so that its files can't be taken from it by a recall.
+    /// There is a session that works without leases, so that its files can't be taken from it by a
+    /// recall.
     local_session: AtomicBool,
     /// How it makes way instead.
     pub local_mount: OnceLock<Arc<dyn LocalMount>>,

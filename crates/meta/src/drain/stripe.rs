@@ -45,12 +45,14 @@ impl MetaService {
         let transfer = Transfer::new(ways, source, End { place, name }, (&goes_on, order.copied));
         let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
         if let Err(error) = &outcome {
-            // What was sent may still be on its way, so that the name isn't used again by this process. The chunk file is deleted.
+            // What was sent may still be on its way, so that the name isn't used again by this
+            // process. The chunk file is deleted.
             tracing::debug!(ino = ino.0, %error, "a move is given up");
             transfer.forget().await;
             claim.burn();
         } else {
-            // Now, since the chunk file is its file's, and has to be put right with it should its target be started anew: the source may be a while.
+            // Now, since the chunk file is its file's, and has to be put right with it should its
+            // target be started anew: the source may be a while.
             drop(claim);
             transfer.forget().await;
         }
@@ -83,7 +85,8 @@ impl MetaService {
                     }
                     Ok(is_little)
                 };
-                // Everybody else who wants the file waits, although its own targets may be well: for no longer than a program may be kept waiting.
+                // Everybody else who wants the file waits, although its own targets may be well:
+                // for no longer than a program may be kept waiting.
                 let is_little =
                     rt::timeout(ALONE_TIME, finish).await.unwrap_or_else(|| Err(busy(moved.ino)))?;
                 if is_little {
@@ -101,8 +104,9 @@ impl MetaService {
         }
     }
 
-    /// Refuses to move a chunk file that is gone or has lost its end: the old chunk files are deleted after a move, also a copy in a mirrored group that has
-    /// everything, and one that somebody finds again has no place any more.
+    /// Refuses to move a chunk file that is gone or has lost its end: the old chunk files are
+    /// deleted after a move, also a copy in a mirrored group that has everything, and one that
+    /// somebody finds again has no place any more.
     async fn require_whole(&self, moved: &Move, source: End) -> Result<()> {
         let known = self.known_len(moved).await?;
         if known == 0 {
@@ -116,7 +120,8 @@ impl MetaService {
         }
     }
 
-    /// Bytes that the chunk file which moves is known to have at least, while nobody changes the file.
+    /// Bytes that the chunk file which moves is known to have at least, while nobody changes the
+    /// file.
     async fn known_len(&self, moved: &Move) -> Result<u64> {
         let chunks = self.read(moved.ino.partition(), |view| namespace::chunks(view, moved.ino)).await?;
         Ok(match chunks {
@@ -145,10 +150,11 @@ impl MetaService {
         self.executors.transact_freely(moved.ino.partition(), command).await?
     }
 
-    /// Another group for a stripe, and a slot of which no chunk file is there or about to be deleted.
+    /// Another group for a stripe, and a slot of which no chunk file is there or about to be
+    /// deleted.
     ///
-    /// In a store that went back in time a chunk file may be there that no record names: the only content of a file that had moved to this very place. Nothing is
-    /// moved over it.
+    /// In a store that went back in time a chunk file may be there that no record names: the only
+    /// content of a file that had moved to this very place. Nothing is moved over it.
     async fn choose_place(
         &self,
         ino: InodeId,

@@ -7,7 +7,8 @@ use std::cell::Cell;
 use types::{BLOCK_SIZE, Errno, Error, InodeId, Result, Timestamp};
 use wire::{Path, Seek, StorageOp, StorageReply, WATCHED_REGION};
 
-/// Transfers of at least this many bytes go past the page caches of both sides: nobody is about to read them.
+/// Transfers of at least this many bytes go past the page caches of both sides: nobody is about to
+/// read them.
 const DIRECT_FROM: u64 = 64 * 1024;
 
 /// A chunk file in a place.
@@ -30,7 +31,8 @@ pub(crate) struct Transfer<'a> {
     into: End,
     /// By which both storage services know it.
     token: u64,
-    /// Of everything that is done to the copy: whoever has the file next, if this service loses it meanwhile, has a later one.
+    /// Of everything that is done to the copy: whoever has the file next, if this service loses it
+    /// meanwhile, has a later one.
     epoch: u64,
     /// The round of the source's watch.
     round: Cell<u64>,
@@ -53,7 +55,8 @@ impl<'a> Transfer<'a> {
         Transfer { chunks, source, into, token, epoch, round, left, goes_on, copied }
     }
 
-    /// Has both services watch: the source for what changes, the other so that its death is noticed.
+    /// Has both services watch: the source for what changes, the other so that its death is
+    /// noticed.
     pub async fn begin(&self) -> Result<()> {
         for end in [self.source, self.into] {
             self.ask(end, StorageOp::Watch { token: self.token, round: 0 }).await?;
@@ -83,8 +86,8 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Copies the regions that have changed since the last round; how many there were. When there are more than `limit`, some of them are left
-    /// for the next call.
+    /// Copies the regions that have changed since the last round; how many there were. When there
+    /// are more than `limit`, some of them are left for the next call.
     pub async fn copy_changes(&self, limit: u64) -> Result<u64> {
         let before = self.copy_noted(limit).await?;
         if self.left.get().is_some() {
@@ -97,12 +100,14 @@ impl<'a> Transfer<'a> {
         Ok(before + self.copy_noted(limit.saturating_sub(before)).await?)
     }
 
-    /// Copies what the source has noted in the round before, as far as that has not been done; one more than `limit` tells that there is more.
+    /// Copies what the source has noted in the round before, as far as that has not been done; one
+    /// more than `limit` tells that there is more.
     async fn copy_noted(&self, limit: u64) -> Result<u64> {
         let Some(mut from) = self.left.get() else { return Ok(0) };
         let Found { len, .. } = self.stat(self.source).await?;
         if self.stat(self.into).await?.len > len {
-            // What was cut off must not be there when the file grows again: between its old and its new end that may be a hole, which no note tells of.
+            // What was cut off must not be there when the file grows again: between its old and its
+            // new end that may be a hole, which no note tells of.
             self.ask(self.into, StorageOp::Truncate { len }).await?;
         }
         let (mut count, mut parts) = (0, Vec::new());
@@ -133,8 +138,10 @@ impl<'a> Transfer<'a> {
         self.ask(self.into, StorageOp::Sync).await.map(drop)
     }
 
-    /// Gives the copy the length of the source and the time of its last change, puts it on disk, and makes sure that everything was read from one and the same process and sent
-    /// to one and the same, which so has all of it. Nothing may change the source any more, which is known to have at least `known` bytes.
+    /// Gives the copy the length of the source and the time of its last change, puts it on disk,
+    /// and makes sure that everything was read from one and the same process and sent to one and
+    /// the same, which so has all of it. Nothing may change the source any more, which is known to
+    /// have at least `known` bytes.
     ///
     /// # Errors
     /// `EIO`, too, when it has less: what is missing would be a hole of the copy.
@@ -143,7 +150,8 @@ impl<'a> Transfer<'a> {
         if len < known {
             return Err(lacking(self.source, len, known));
         }
-        // A source that was started anew since its changes were copied may have less now than the copy, which is right.
+        // A source that was started anew since its changes were copied may have less now than the
+        // copy, which is right.
         let (token, round) = (self.token, self.round.get());
         self.ask(self.source, StorageOp::Changed { token, round, from: u64::MAX }).await?;
         let copied = self.stat(self.into).await?.len;

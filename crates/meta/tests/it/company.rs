@@ -108,7 +108,8 @@ fn commands_reach_across_services() {
     });
 }
 
-/// What a program has synced at one service may rest on what another one has committed: the removal of the name that a file had before.
+/// What a program has synced at one service may rest on what another one has committed: the removal
+/// of the name that a file had before.
 #[test]
 fn a_sync_at_one_service_covers_what_others_have_committed() {
     simulated(8, 3, async |cluster| {
@@ -262,7 +263,8 @@ fn what_a_session_has_open_stays_known_over_a_late_copy_of_its_registration() {
     });
 }
 
-/// Storage takes its time until it fails to settle what a session has open, and the session says again which partitions it follows.
+/// Storage takes its time until it fails to settle what a session has open, and the session says
+/// again which partitions it follows.
 #[test]
 fn a_late_copy_of_what_a_session_follows_takes_nothing_from_it_that_it_was_granted_since() {
     simulated(7, 2, async |cluster| {
@@ -331,7 +333,8 @@ fn a_loan_that_is_not_returned_is_called_in() {
     });
 }
 
-/// Storage takes its time to say how long a file is whose writer is gone. Meanwhile the partition is given up, and adopted once more with another such file.
+/// Storage takes its time to say how long a file is whose writer is gone. Meanwhile the partition
+/// is given up, and adopted once more with another such file.
 #[test]
 fn who_settles_a_partition_that_was_given_up_meanwhile_does_not_open_it_when_it_is_adopted_anew() {
     simulated(9, 2, async |cluster| {
@@ -371,7 +374,8 @@ fn who_settles_a_partition_that_was_given_up_meanwhile_does_not_open_it_when_it_
     });
 }
 
-/// Its partition is lent to somebody who doesn't give it back, until nobody waits for the answer any more.
+/// Its partition is lent to somebody who doesn't give it back, until nobody waits for the answer
+/// any more.
 #[test]
 fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
     simulated(8, 2, async |cluster| {
@@ -420,7 +424,8 @@ fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
         let handler: &dyn net::Handler<wire::PartitionsRequest, wire::PartitionsReply> = &*owner;
         handler.handle(borrow, None).await.unwrap();
         rt::sleep(Duration::from_secs(1)).await;
-        // It waits for the end of the loan for the second time then, and has the partition when that is called in.
+        // It waits for the end of the loan for the second time then, and has the partition when
+        // that is called in.
         let deadline = net::Deadline::after(rt::monotonic_ns(), 2_500);
         let late = ask(3, rename((from, "kept"), (to, "moved")), deadline).await;
         assert!(deadline.is_over(), "{late:?}");

@@ -111,7 +111,8 @@ async fn made(world: &World, from: From, who: (u32, u32), op: MetaOp) -> types::
     }
 }
 
-/// A directory of OWNER's that others may not look into, with a file of mode 0600, and one beside it that everybody may write to.
+/// A directory of OWNER's that others may not look into, with a file of mode 0600, and one beside
+/// it that everybody may write to.
 async fn private(world: &World) -> (InodeId, InodeId) {
     made(world, FREE, AS_ROOT, chmod(ROOT, 0o777)).await;
     let dir = MetaOp::Mkdir { parent: ROOT, name: Bytes::from_static(b"dir"), mode: 0o700, umask: 0 };
@@ -221,8 +222,8 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
         assert!(matches!(answer.reply, MetaReply::Entry(_)) && answer.capability.is_none());
         let own = made(&world, NAMELESS, AS_OWNER, create(ROOT, "own")).await;
         assert_eq!((own.uid, own.gid), (NOBODY, NOBODY));
-        // What may be read only is given to be read only, whatever lease comes with it.
-        // Nobody answers recalls here, so the first session may have been ended.
+        // What may be read only is given to be read only, whatever lease comes with it. Nobody
+        // answers recalls here, so the first session may have been ended.
         let other = From { session: 11, ..FREE };
         register(&world, other).await.unwrap();
         made(&world, other, AS_OWNER, chmod(file, 0o604)).await;

@@ -106,7 +106,8 @@ fn a_listing_fetches_the_attributes_of_a_page_together() {
     );
 }
 
-/// A read that is on its way while the value changes, the change is committed, and the cache doesn't keep the new value.
+/// A read that is on its way while the value changes, the change is committed, and the cache
+/// doesn't keep the new value.
 #[test]
 fn a_value_that_changes_while_it_is_fetched_is_not_shown_as_it_was() {
     with_far(
@@ -183,7 +184,8 @@ fn a_directory_that_changes_while_it_is_fetched_is_listed_as_it_is() {
     );
 }
 
-/// The lookup's answer tells of a name that is committed while it is fetched, or was not there: never half of it.
+/// The lookup's answer tells of a name that is committed while it is fetched, or was not there:
+/// never half of it.
 #[test]
 fn a_name_that_is_made_while_it_is_looked_up_is_found_or_not() {
     with_far(
@@ -242,7 +244,8 @@ fn the_periodic_sync_outlives_failures_of_the_store() {
     );
 }
 
-/// Concurrent clients over a slow store and over one in memory end with the same names, whatever the order of messages.
+/// Concurrent clients over a slow store and over one in memory end with the same names, whatever
+/// the order of messages.
 #[test]
 fn a_storm_over_a_slow_store_ends_as_it_should() {
     for seed in 0..12 {
@@ -270,7 +273,8 @@ fn a_storm_over_a_slow_store_ends_as_it_should() {
     }
 }
 
-/// Makes, moves and removes names of its own in two directories that all share. Returns what is left, with the directory.
+/// Makes, moves and removes names of its own in two directories that all share. Returns what is
+/// left, with the directory.
 async fn storm(meta: Arc<MetaService>, dir: InodeId, number: u64) -> BTreeMap<String, (bool, InodeId)> {
     meta.register_session(SessionId(100 + number), SessionKind::Local).await.unwrap();
     let client = Client::new(&meta, 100 + number);

@@ -42,7 +42,8 @@ fn ask(world: &World, sequence: u64, op: MetaOp) -> Started<Result<MetaResponse>
     Started::new(async move { meta.handle_until(&caller(), deadline, request, None).await })
 }
 
-/// A file that session 1 writes, and another session that is registered as one of a process elsewhere.
+/// A file that session 1 writes, and another session that is registered as one of a process
+/// elsewhere.
 async fn written(world: &World) -> (support::Client, InodeId) {
     let one = world.client(1).await;
     ask(world, 0, MetaOp::Register { in_use: Vec::new(), promised: vec![], told: 0 }).wait().await.unwrap();

@@ -1,4 +1,5 @@
-//! Three clients that cache under leases, and change the same few files at random: nobody ever relies on what isn't so any more.
+//! Three clients that cache under leases, and change the same few files at random: nobody ever
+//! relies on what isn't so any more.
 
 use crate::support::honest::{Honest, Sizes, lookup};
 use crate::support::world::{ROOT, SECOND, World, chmod, getattr, simulated_with};

@@ -240,7 +240,8 @@ fn a_session_that_never_yields_is_evicted_and_fenced() {
     });
 }
 
-/// How long another session waits for a lease of one that only ever says that it works on the recall, for up to a time.
+/// How long another session waits for a lease of one that only ever says that it works on the
+/// recall, for up to a time.
 async fn waits_for_one_at_work(world: &support::world::World, limit: Duration) -> Option<Duration> {
     let (one, two) = (world.client(1).await, world.client(2).await);
     one.create(ROOT, "a").await.unwrap();
@@ -307,7 +308,8 @@ fn who_no_longer_says_that_it_works_on_a_recall_is_evicted_though_a_target_is_do
     });
 }
 
-/// What it says arrives, and nothing of what it is told: until it notices, it relies on what it holds.
+/// What it says arrives, and nothing of what it is told: until it notices, it relies on what it
+/// holds.
 #[test]
 fn a_session_that_does_not_hear_its_recall_gets_the_time_of_a_silent_one() {
     simulated(|world| async move {
@@ -326,7 +328,8 @@ fn a_session_that_does_not_hear_its_recall_gets_the_time_of_a_silent_one() {
     });
 }
 
-/// A network that is whole again after some seconds may take as many more until what was lost is sent again.
+/// A network that is whole again after some seconds may take as many more until what was lost is
+/// sent again.
 #[test]
 fn a_session_that_is_cut_off_while_it_answers_is_waited_for() {
     simulated(|world| async move {

@@ -155,7 +155,8 @@ fn where_an_acl_decides_what_files_are_nobody_is_alone() {
 /// How a request ends.
 type Expect = fn(Result<MetaReply>);
 
-/// What others ask of a directory in which somebody is alone, and how it ends once `promised` is there.
+/// What others ask of a directory in which somebody is alone, and how it ends once `promised` is
+/// there.
 fn looks(dir: InodeId, elsewhere: InodeId, file: InodeId) -> Vec<(MetaOp, Expect)> {
     fn is_there(reply: Result<MetaReply>) {
         assert!(matches!(reply, Ok(MetaReply::Entry(Attr { size: 7, .. }))), "{reply:?}");
@@ -213,7 +214,8 @@ fn who_looks_into_a_directory_waits_for_what_was_promised_there() {
                 let recalled = recalls(&one, 0).await;
                 let recall = recalled.iter().find(|recall| recall.ino == dir).unwrap();
                 assert_eq!(recall.keep, Some(Permissions), "{op:?}");
-                // It is delivered while the recall is answered, and brings no lease on the directory any more.
+                // It is delivered while the recall is answered, and brings no lease on the
+                // directory any more.
                 let delivered = one.grants(deliver(dir, "promised", first, "content")).await;
                 assert_eq!(delivered, [(first, Write)]);
                 one.call(release(first)).await.unwrap();

@@ -27,7 +27,8 @@ fn listed(reply: MetaReply) -> Vec<String> {
     names
 }
 
-/// The number that stands for names which the session has to itself from now on, and the first one for files.
+/// The number that stands for names which the session has to itself from now on, and the first one
+/// for files.
 async fn range(client: &Client, dir: InodeId, prefix: &str) -> (InodeId, InodeId) {
     let answer = client.respond(0, reserve(dir, prefix)).await.unwrap();
     let MetaReply::Reserved { first, count, range: Some(range), .. } = answer.reply else { panic!() };

@@ -322,7 +322,8 @@ fn locks_of_a_session_that_does_not_come_back_are_free_and_can_not_be_had_again(
         two.call(register()).await.unwrap();
         two.call(lock(5, LockKind::Exclusive, false)).await.unwrap();
         assert_eq!(errno(one.call(reclaim(FILE, 5, LockKind::Exclusive)).await), Errno::ESTALE);
-        // One that nobody has heard of has nothing to claim, and what others hold is not given away.
+        // One that nobody has heard of has nothing to claim, and what others hold is not given
+        // away.
         let three = Client::new(&world.meta, 3);
         assert_eq!(errno(three.call(reclaim(FILE, 5, LockKind::Shared)).await), Errno::ENOLCK);
         three.call(register()).await.unwrap();

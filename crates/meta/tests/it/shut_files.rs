@@ -16,7 +16,8 @@ fn size(reply: MetaReply) -> u64 {
     }
 }
 
-/// A file that this session writes under its lease, of which it has told less than it wrote. Its target is down.
+/// A file that this session writes under its lease, of which it has told less than it wrote. Its
+/// target is down.
 async fn written(world: &World, writer: &Client) -> InodeId {
     let ino = writer.create(ROOT, "log").await.unwrap().ino;
     let MetaReply::File(info) = writer.call(MetaOp::BeginWrite { ino }).await.unwrap() else { panic!() };

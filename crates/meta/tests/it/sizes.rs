@@ -81,8 +81,8 @@ fn a_size_that_is_told_late_is_ignored() {
     });
 }
 
-/// The service dies when the session has told it the size, and hasn't answered the registration yet:
-/// the transport sends that again, to the next process.
+/// The service dies when the session has told it the size, and hasn't answered the registration
+/// yet: the transport sends that again, to the next process.
 #[test]
 fn a_registration_is_refused_when_another_process_was_told_the_size() {
     simulated(|world| async move {

@@ -1,4 +1,5 @@
-//! A metadata service whose host stands still for a while, and is not to blame others for what it didn't hear meanwhile.
+//! A metadata service whose host stands still for a while, and is not to blame others for what it
+//! didn't hear meanwhile.
 
 use crate::support::world::{Call, ROOT, SECOND, World, getattr, give_up, recalls, wish};
 use crate::support::{Client, create};

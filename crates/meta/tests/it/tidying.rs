@@ -1,4 +1,5 @@
-//! A target whose process was started again is put right before clients are let in, and not afterwards.
+//! A target whose process was started again is put right before clients are let in, and not
+//! afterwards.
 
 use crate::support;
 use crate::support::world::{ROOT, SECOND, Started, World, simulated};
@@ -35,7 +36,8 @@ fn whoever_asks_again_is_answered_when_the_first_copy_has_ended() {
     });
 }
 
-/// Files may be removed while others are looked at: the power, gone at the store just then, brings them back.
+/// Files may be removed while others are looked at: the power, gone at the store just then, brings
+/// them back.
 #[test]
 fn what_a_deletion_rests_on_is_on_disk_before_it() {
     simulated(|world| async move {
@@ -60,7 +62,8 @@ fn what_a_deletion_rests_on_is_on_disk_before_it() {
     });
 }
 
-/// The power takes the deletion of one chunk file back while that of the file's next one is still waited for, on a target that doesn't answer.
+/// The power takes the deletion of one chunk file back while that of the file's next one is still
+/// waited for, on a target that doesn't answer.
 #[test]
 fn a_chunk_file_that_comes_back_while_its_file_is_being_deleted_goes_again() {
     simulated(|world| async move {
@@ -81,7 +84,8 @@ fn a_chunk_file_that_comes_back_while_its_file_is_being_deleted_goes_again() {
     });
 }
 
-/// What a move has left, and the power brings back after its deletion, goes again, also when the file is being written where it is now.
+/// What a move has left, and the power brings back after its deletion, goes again, also when the
+/// file is being written where it is now.
 #[test]
 fn a_chunk_file_of_before_a_move_goes_again_while_the_file_is_written() {
     simulated(|world| async move {
@@ -99,7 +103,8 @@ fn a_chunk_file_of_before_a_move_goes_again_while_the_file_is_written() {
     });
 }
 
-/// After a restore nobody knows whether what the copy doesn't know is still needed: the file check tells of it, and the start takes nothing away.
+/// After a restore nobody knows whether what the copy doesn't know is still needed: the file check
+/// tells of it, and the start takes nothing away.
 #[test]
 fn a_store_that_went_back_in_time_leaves_the_chunks_of_later_files_alone() {
     simulated(|world| async move {
@@ -124,7 +129,8 @@ fn a_store_that_went_back_in_time_leaves_the_chunks_of_later_files_alone() {
     });
 }
 
-/// A file had moved off a target when the store went back to before that: where its content is, no record says, and the target is still being emptied.
+/// A file had moved off a target when the store went back to before that: where its content is, no
+/// record says, and the target is still being emptied.
 #[test]
 fn a_store_that_went_back_in_time_moves_nothing_over_what_it_does_not_know() {
     simulated(|world| async move {
@@ -164,8 +170,8 @@ async fn whole(client: &Client, world: &World, name: &str) -> (InodeId, Vec<Targ
     (ino, targets)
 }
 
-/// What nobody had synced goes with the power: the file keeps its size, and doesn't count as whole any more. Of one that had been on disk it does, so that
-/// the file check tells of the loss.
+/// What nobody had synced goes with the power: the file keeps its size, and doesn't count as whole
+/// any more. Of one that had been on disk it does, so that the file check tells of the loss.
 #[test]
 fn a_file_whose_unsynced_chunks_went_with_the_power_does_not_count_as_whole() {
     simulated(|world| async move {
@@ -194,7 +200,8 @@ fn a_file_whose_unsynced_chunks_went_with_the_power_does_not_count_as_whole() {
     });
 }
 
-/// Of new files a target tells only where they were being made: what never came to disk it doesn't know of.
+/// Of new files a target tells only where they were being made: what never came to disk it doesn't
+/// know of.
 #[test]
 fn chunk_files_that_were_new_and_never_came_to_disk_are_looked_for() {
     simulated(|world| async move {
@@ -226,7 +233,8 @@ fn chunk_files_that_were_new_and_never_came_to_disk_are_looked_for() {
     });
 }
 
-/// Who has shortened a file lives on and writes it, and the power has taken the cut back: what was cut off isn't to be read when the file grows one day.
+/// Who has shortened a file lives on and writes it, and the power has taken the cut back: what was
+/// cut off isn't to be read when the file grows one day.
 #[test]
 fn what_a_power_cut_has_put_back_behind_the_end_of_a_file_goes_when_its_writer_is_done() {
     simulated(|world| async move {
@@ -246,7 +254,8 @@ fn what_a_power_cut_has_put_back_behind_the_end_of_a_file_goes_when_its_writer_i
     });
 }
 
-/// Who writes it lives on, and has heard how much space a chunk file takes before that went with the power.
+/// Who writes it lives on, and has heard how much space a chunk file takes before that went with
+/// the power.
 #[test]
 fn a_file_that_is_being_written_at_a_crash_is_looked_at_when_it_is_done() {
     simulated(|world| async move {

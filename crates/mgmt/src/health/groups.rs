@@ -70,7 +70,8 @@ fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
     Some(found(Verdict::Critical, what, hint))
 }
 
-/// What is left when all that had everything are lost for good: a member that is there and has missed something.
+/// What is left when all that had everything are lost for good: a member that is there and has
+/// missed something.
 fn last_resort(map: &ClusterMap, lost: &[&Group]) -> String {
     let is_online = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
     let candidate = |group: &&Group| {
@@ -202,8 +203,8 @@ fn crowded(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
     Some(found(Verdict::Warning, what, hint))
 }
 
-/// Groups of a pool that don't survive the loss of one rack though they could. Those that can't be in more racks aren't told of: racks are said of nodes
-/// also where there are few.
+/// Groups of a pool that don't survive the loss of one rack though they could. Those that can't be
+/// in more racks aren't told of: racks are said of nodes also where there are few.
 fn in_one_rack(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
     let all = layout::Spread::of_pool(map, pool.id);
     let shares = |group: &&Group| group.pool == pool.id && layout::shares_rack(map, group, all);

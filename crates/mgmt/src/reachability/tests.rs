@@ -32,7 +32,8 @@ fn fail(cause: ProbeFailure) -> ProbeOutcome {
     ProbeOutcome::Failed(cause)
 }
 
-/// Tries both addresses every second until then, with these outcomes, while the node sends heartbeats.
+/// Tries both addresses every second until then, with these outcomes, while the node sends
+/// heartbeats.
 fn try_until(
     (map, liveness, reachability): &mut (ClusterMap, Liveness, Reachability),
     until_s: u64,

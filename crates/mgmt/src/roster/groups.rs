@@ -28,8 +28,8 @@ impl Roster {
         self.follow_numbers();
     }
 
-    /// Targets that are served for the first time since `before` get their part in mirrored groups. While
-    /// nothing serves a target, no group is made on it.
+    /// Targets that are served for the first time since `before` get their part in mirrored groups.
+    /// While nothing serves a target, no group is made on it.
     pub(crate) fn group_first_served(&mut self, before: &ClusterMap) {
         let was_served = |id| before.target(id).is_some_and(|known| known.capacity > 0);
         let is_new = |t: &&Target| t.state != TargetState::Offline && t.capacity > 0 && !was_served(t.id);

@@ -8,9 +8,9 @@ impl Roster {
     /// What a node does from now on.
     ///
     /// # Errors
-    /// Management stays where it is, with its metadata service. Targets must have gone before the role
-    /// `storage` goes. The role `meta` comes and goes while the node is stopped: partitions are given to
-    /// what runs.
+    /// Management stays where it is, with its metadata service. Targets must have gone before the
+    /// role `storage` goes. The role `meta` comes and goes while the node is stopped: partitions
+    /// are given to what runs.
     pub fn set_roles(&mut self, node: NodeId, roles: &[Role]) -> Result<()> {
         let known = self.known_node(node)?;
         let mut roles = roles.to_vec();

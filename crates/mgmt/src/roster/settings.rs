@@ -18,7 +18,8 @@ impl Roster {
         Ok(())
     }
 
-    /// How targets are searched for damage from now on. How often one was asked for never becomes less: targets begin one when it grows.
+    /// How targets are searched for damage from now on. How often one was asked for never becomes
+    /// less: targets begin one when it grows.
     pub fn set_scrub(&mut self, settings: &ScrubSettings) -> Result<()> {
         check_rate(settings.rate)?;
         let asked = self.map.settings.scrub.asked.max(settings.asked);

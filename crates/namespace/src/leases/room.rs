@@ -1,8 +1,9 @@
 //! Room for new leases: which old ones are recalled when there are many.
 //!
-//! A client that walks a huge tree goes on caching: what it looked at longest ago makes way for what it looks at now. The service hears of a lease's
-//! use only when it is asked again, so the order is that in which leases were granted, and one that was asked for again since, or that may be
-//! written under, is passed over once.
+//! A client that walks a huge tree goes on caching: what it looked at longest ago makes way for
+//! what it looks at now. The service hears of a lease's use only when it is asked again, so the
+//! order is that in which leases were granted, and one that was asked for again since, or that may
+//! be written under, is passed over once.
 //!
 //! Work for one grant is bounded by [`ROOM_RECALLS`], [`EXAMINED`] and [`VICTIMS`].
 
@@ -15,14 +16,15 @@ use wire::LeaseMode;
 /// Recalls that one new lease may send: two, so that their number falls while others come.
 const ROOM_RECALLS: usize = 2;
 
-/// Leases that are looked at for one that can be recalled. The eighth of a limit between where recalls begin and where offers end
-/// is used up after a look at all others, twice.
+/// Leases that are looked at for one that can be recalled. The eighth of a limit between where
+/// recalls begin and where offers end is used up after a look at all others, twice.
 const EXAMINED: usize = 16;
 
 /// Sessions that are looked at for one that has more than its share.
 const VICTIMS: usize = 8;
 
-/// Entries of the list of ages beyond twice the number of leases, before what isn't valid any more is dropped from it.
+/// Entries of the list of ages beyond twice the number of leases, before what isn't valid any more
+/// is dropped from it.
 const SLACK: usize = 32;
 
 /// What a session has.
@@ -32,7 +34,8 @@ pub(super) struct Own {
     pub holders: usize,
     /// Those of them that are asked to go, to have room.
     pub leaving: usize,
-    /// Leases, the oldest first. An entry whose place the lease doesn't have any more means nothing.
+    /// Leases, the oldest first. An entry whose place the lease doesn't have any more means
+    /// nothing.
     ages: VecDeque<Aged>,
 }
 
@@ -55,7 +58,8 @@ impl Own {
 }
 
 impl Holder {
-    /// A lease that may be recalled for room. What is shared is of use only while a file is open, and is let go by itself.
+    /// A lease that may be recalled for room. What is shared is of use only while a file is open,
+    /// and is let go by itself.
     fn may_leave(&self) -> bool {
         let is_kept = matches!(self.mode, Some(LeaseMode::Read | LeaseMode::Permissions | LeaseMode::Write));
         is_kept && self.recall.is_none()
@@ -90,8 +94,9 @@ impl LeaseTable {
         self.limits = limits;
     }
 
-    /// Recalls old leases if there are many: of the session, which has been granted something, when it has too many; of one that has more than its
-    /// share when all together have. What is recalled so goes as soon as it is answered.
+    /// Recalls old leases if there are many: of the session, which has been granted something, when
+    /// it has too many; of one that has more than its share when all together have. What is
+    /// recalled so goes as soon as it is answered.
     pub fn make_room(&mut self, session: SessionId, send: Send<'_>) {
         for _ in 0..ROOM_RECALLS {
             let own = self.by_session.get(&session).map_or(0, Own::staying);
@@ -107,8 +112,8 @@ impl LeaseTable {
         }
     }
 
-    /// Whose leases make way: those of the session that asks if it has its share, else of the next one in turn that does. The working sets of
-    /// small sessions outlast the walk of a large one.
+    /// Whose leases make way: those of the session that asks if it has its share, else of the next
+    /// one in turn that does. The working sets of small sessions outlast the walk of a large one.
     fn victim(&mut self, asker: SessionId) -> Option<SessionId> {
         let share = (self.total - self.leaving) / self.by_session.len().max(1);
         let has_share = |own: &Own| own.staying() >= share.max(1) && !own.ages.is_empty();

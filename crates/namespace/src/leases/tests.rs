@@ -401,7 +401,8 @@ fn who_looks_into_a_directory_leaves_its_permissions_to_who_was_alone_there() {
     assert_eq!(fixture.mode(1), Some(Permissions));
     fixture.make_way(2, Access::Look);
     assert_eq!(fixture.due, []);
-    // Who changes names while that is on its way waits for the same answer, and who changes permissions asks for them, too.
+    // Who changes names while that is on its way waits for the same answer, and who changes
+    // permissions asks for them, too.
     let mut fixture = Fixture::new();
     fixture.take_alone(1);
     fixture.make_way(2, Access::Look);

@@ -20,7 +20,8 @@ pub(crate) struct Report<'a> {
     pub size: u64,
     /// Allocated units of 512 bytes.
     pub blocks: u64,
-    /// Lengths of the chunk files in stripe order, 0 for those that the session couldn't ask; or none.
+    /// Lengths of the chunk files in stripe order, 0 for those that the session couldn't ask; or
+    /// none.
     pub lens: &'a [u64],
     pub mtime: Option<Timestamp>,
     /// It has ended what `BeginWrite` began.
@@ -55,7 +56,8 @@ pub(crate) fn write_inline(
         return Err(ended_lease(ino));
     }
     let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
-    // With a layout, a session is moving the content to chunks: what is written here now would be lost.
+    // With a layout, a session is moving the content to chunks: what is written here now would be
+    // lost.
     if !inode.inline || inode.layout.is_some() || end > inline_limit(&inode) as u64 {
         return Err(Errno::ERANGE.into());
     }
@@ -93,7 +95,8 @@ fn overwrite(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
 
 /// Notes that the session changes the file's chunks, and chooses its layout if it has none yet.
 ///
-/// The file's capabilities go, as Linux has it with every write: a kernel asks for that only where it caches the write.
+/// The file's capabilities go, as Linux has it with every write: a kernel asks for that only where
+/// it caches the write.
 pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     if inode.xattr_names > 0 {
@@ -119,10 +122,12 @@ pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     Ok(MetaReply::File(file_info(tx, ino, &inode)?))
 }
 
-/// Ends the time of the inline copy: the content is in the chunks. A repeated call changes only size and times.
+/// Ends the time of the inline copy: the content is in the chunks. A repeated call changes only
+/// size and times.
 ///
-/// A session that isn't changing the chunks any more has lost its lease since it filled them, and they have been deleted as those of a move that nobody
-/// ends: that is so when its request had to go on from one service to the next.
+/// A session that isn't changing the chunks any more has lost its lease since it filled them, and
+/// they have been deleted as those of a move that nobody ends: that is so when its request had to
+/// go on from one service to the next.
 pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Timestamp) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     if inode.layout.is_none() {
@@ -142,8 +147,9 @@ pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Times
     Ok(MetaReply::Attr(inode.attr(ino)))
 }
 
-/// Takes a session's word on size, allocation and mtime. The file only grows: several sessions may write, and each knows
-/// its own end. By the word of one that has no note on the file it doesn't: what that one wrote has been settled, and others may have cut it since.
+/// Takes a session's word on size, allocation and mtime. The file only grows: several sessions may
+/// write, and each knows its own end. By the word of one that has no note on the file it doesn't:
+/// what that one wrote has been settled, and others may have cut it since.
 pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     let note = own_note(tx, ino)?;
@@ -161,7 +167,8 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Ou
     }
     if let Some(mtime) = report.mtime {
         inode.mtime = Some(mtime.into());
-        // The change happened then, not now that it is reported: a program that looked in between saw this time.
+        // The change happened then, not now that it is reported: a program that looked in between
+        // saw this time.
         if inode.attr(ino).ctime < mtime {
             inode.touch(mtime);
         }
@@ -180,7 +187,8 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Ou
 
 /// Sets the size. Chunks that have to be cut are noted until the session says that they are.
 ///
-/// "Smaller" is judged by the size on record: a session that has written beyond it reports its size first.
+/// "Smaller" is judged by the size on record: a session that has written beyond it reports its size
+/// first.
 pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid: bool) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     flags::may_change((ino, &inode))?;
@@ -190,7 +198,8 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid:
         let kept = content.len().min(size as usize);
         put_inline(tx, ino, &mut inode, content.slice(..kept));
     }
-    // While the content is inline, chunks are an unfinished move there: whoever ends it begins anew.
+    // While the content is inline, chunks are an unfinished move there: whoever ends it begins
+    // anew.
     if inode.layout.is_some() && !inode.inline && shrinks {
         let note = own_note(tx, ino)?;
         // Of two cuts that are still to be made, the deeper one covers both.

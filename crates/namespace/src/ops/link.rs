@@ -25,7 +25,8 @@ pub(crate) fn link(tx: &mut Tx<'_>, ino: InodeId, parent: InodeId, name: &[u8]) 
         return Err(Errno::EPERM.into());
     }
     if inode.nlink == 0 {
-        // Only an inode that never had a name can come into the namespace; one that was removed stays removed.
+        // Only an inode that never had a name can come into the namespace; one that was removed
+        // stays removed.
         if !inode.tmpfile {
             return Err(Errno::ENOENT.into());
         }

@@ -8,7 +8,8 @@ use wire::MetaReply;
 pub(crate) fn lookup(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
     check_name(name)?;
     let ino = match name {
-        // The kernel asks so for any inode, not just for directories, when it decodes a file handle.
+        // The kernel asks so for any inode, not just for directories, when it decodes a file
+        // handle.
         b"." => parent,
         b".." => tx.directory(parent)?.parent_id(),
         _ => return lookup_entry(tx, parent, name),
@@ -18,7 +19,8 @@ pub(crate) fn lookup(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaR
 }
 
 fn lookup_entry(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
-    // The directory itself is only read on a miss, to tell "no such name" from "no such directory": a hit takes two reads.
+    // The directory itself is only read on a miss, to tell "no such name" from "no such directory":
+    // a hit takes two reads.
     let Some(entry) = tx.slot(parent, name)?.entry else {
         tx.directory(parent)?;
         return Err(Errno::ENOENT.into());

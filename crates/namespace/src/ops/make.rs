@@ -79,7 +79,8 @@ pub(crate) fn create(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], new: NewFile
     Ok(site.settle(tx, ino, &inode))
 }
 
-/// A new file of this number that gets the name of a site, with what it inherits there. `asked`: the type and permissions of its mode, and the umask.
+/// A new file of this number that gets the name of a site, with what it inherits there. `asked`:
+/// the type and permissions of its mode, and the umask.
 pub(super) fn named_file(
     tx: &mut Tx<'_>,
     site: &Site,
@@ -131,8 +132,8 @@ pub(crate) fn symlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], target: &By
     Ok(site.settle(tx, ino, &inode))
 }
 
-/// Makes a whiteout for a name in a directory, and returns the entry for it. A whiteout is a character
-/// device 0:0 without permissions, as the kernel's file systems make it.
+/// Makes a whiteout for a name in a directory, and returns the entry for it. A whiteout is a
+/// character device 0:0 without permissions, as the kernel's file systems make it.
 pub(super) fn whiteout(tx: &mut Tx<'_>, dir: InodeId) -> Outcome<Entry> {
     let directory = tx.directory(dir)?;
     let ino = tx.allocate(dir.partition())?;

@@ -25,7 +25,8 @@ pub(crate) fn set_pattern(tx: &mut Tx<'_>, dir: InodeId, change: &PatternChange)
     description(tx, dir, &directory)
 }
 
-/// Where a file's chunks are to be kept from now on, if it can be so. What there is of them is moved by others.
+/// Where a file's chunks are to be kept from now on, if it can be so. What there is of them is
+/// moved by others.
 pub(crate) fn migrate(
     tx: &Tx<'_>,
     ino: InodeId,
@@ -89,7 +90,8 @@ fn lacks_groups(pattern: &StripePattern, map: &ClusterMap) -> bool {
     pattern.scheme.is_mirrored() && !map.groups.iter().any(fits)
 }
 
-/// The name of the pool and the scheme of groups that aren't there yet, and that a change of a pattern needs.
+/// The name of the pool and the scheme of groups that aren't there yet, and that a change of a
+/// pattern needs.
 pub fn missing_groups(
     reader: &dyn Reader,
     map: &ClusterMap,

@@ -9,14 +9,17 @@ use crate::tx::{Outcome, Tx, check_name};
 use types::{Errno, Error, InodeFlags, InodeId, Timestamp, mode};
 use wire::{MetaReply, PromisedFile};
 
-/// Numbers that one request gets at most: what a program makes in a directory within a second. A partition has enough for eight years with such a
-/// request every second, if nobody uses any of them.
+/// Numbers that one request gets at most: what a program makes in a directory within a second. A
+/// partition has enough for eight years with such a request every second, if nobody uses any of
+/// them.
 const MAX_RESERVED: u32 = 4096;
 
-/// How long ago a program may have made a file for that to be the file's time: longer than clients hold promises, if their clocks agree. Nanoseconds.
+/// How long ago a program may have made a file for that to be the file's time: longer than clients
+/// hold promises, if their clocks agree. Nanoseconds.
 const MAX_AGE_NS: i128 = 100_000_000;
 
-/// Numbers for files that are going to be made in a directory. The one before them stands for the names with a prefix, if there is one.
+/// Numbers for files that are going to be made in a directory. The one before them stands for the
+/// names with a prefix, if there is one.
 pub(crate) fn reserve(tx: &mut Tx<'_>, dir: InodeId, count: u32, prefix: &[u8]) -> Outcome<MetaReply> {
     let directory = tx.live_directory(dir)?;
     if count == 0 {
@@ -81,8 +84,8 @@ pub(crate) fn deliver(tx: &mut Tx<'_>, file: &PromisedFile) -> Outcome<MetaReply
     Ok(site.settle(tx, ino, &inode))
 }
 
-/// Programs may have been told the time at which they made it. A client's clock counts for no more than that: who looks for what has changed since some
-/// moment must not miss it.
+/// Programs may have been told the time at which they made it. A client's clock counts for no more
+/// than that: who looks for what has changed since some moment must not miss it.
 fn set_times(inode: &mut Inode, made: Timestamp, now: Timestamp) {
     let age_ns =
         i128::from(now.secs - made.secs) * 1_000_000_000 + i128::from(now.nanos) - i128::from(made.nanos);
@@ -93,7 +96,8 @@ fn set_times(inode: &mut Inode, made: Timestamp, now: Timestamp) {
     (inode.atime, inode.btime, inode.mtime, inode.ctime) = (made, made, made, made);
 }
 
-/// No number is used twice: neither while its file has another name by now, nor while chunks of it are still to be deleted.
+/// No number is used twice: neither while its file has another name by now, nor while chunks of it
+/// are still to be deleted.
 fn refuse_used(tx: &Tx<'_>, ino: InodeId) -> Outcome<()> {
     let lives = tx.get::<Inode>(&keys::inode(ino))?.is_some();
     if lives || tx.reader.get(&keys::doomed(ino))?.is_some() {

@@ -1,8 +1,8 @@
 //! Listing directories.
 //!
-//! Entries come in order of the hash of their names, and an entry's cookie is its hash, so a listing can be resumed at any
-//! time and whatever else has changed: an entry that stays is seen exactly once. Entries with equal hashes are never put on
-//! two pages.
+//! Entries come in order of the hash of their names, and an entry's cookie is its hash, so a
+//! listing can be resumed at any time and whatever else has changed: an entry that stays is seen
+//! exactly once. Entries with equal hashes are never put on two pages.
 
 use crate::keys::{self, Key};
 use crate::record::{self, Entry, Inode};
@@ -12,13 +12,15 @@ use bytes::Bytes;
 use types::{Attr, Errno, Error, InodeId};
 use wire::{DirEntry, MetaReply};
 
-/// The most entries of a page, unless hashes collide at its end: with the longest names and the largest attributes it still fits into
-/// the body of a frame.
+/// The most entries of a page, unless hashes collide at its end: with the longest names and the
+/// largest attributes it still fits into the body of a frame.
 const MAX_PAGE: usize = 2048;
-/// The most entries with one hash that can be listed. The hash is keyed and has 63 bits: two are rare, three are not seen.
+/// The most entries with one hash that can be listed. The hash is keyed and has 63 bits: two are
+/// rare, three are not seen.
 const MAX_COLLISIONS: usize = 4096;
 
-/// A page of entries after `cookie`, from `limit` of them; of those without the prefix only the last one, to go on from.
+/// A page of entries after `cookie`, from `limit` of them; of those without the prefix only the
+/// last one, to go on from.
 pub(crate) fn readdir(
     tx: &Tx<'_>,
     dir: InodeId,
@@ -61,7 +63,8 @@ fn stored_page(
     cookie: u64,
     limit: usize,
 ) -> Result<(Vec<(Bytes, Bytes)>, bool), ReadError> {
-    // One more than asked for shows whether this is the end, and whether the page would part equal hashes.
+    // One more than asked for shows whether this is the end, and whether the page would part equal
+    // hashes.
     let range = keys::entries_after(dir, cookie);
     let mut pairs = reader.scan(&range.from, &range.to, limit.saturating_add(1))?;
     if pairs.len() <= limit {
@@ -78,8 +81,8 @@ fn stored_page(
     Ok((pairs, false))
 }
 
-/// The attributes of an inode in the directory's own partition. Others are not worth taking their partition for a listing:
-/// the caller looks them up when it needs them.
+/// The attributes of an inode in the directory's own partition. Others are not worth taking their
+/// partition for a listing: the caller looks them up when it needs them.
 fn attr_at_home(tx: &Tx<'_>, dir: InodeId, ino: InodeId) -> Outcome<Option<Attr>> {
     if ino.partition() != dir.partition() {
         return Ok(None);

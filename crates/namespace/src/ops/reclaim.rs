@@ -9,8 +9,8 @@ use crate::tx::{Outcome, Tx};
 use types::InodeId;
 use wire::MetaReply;
 
-/// Deletes an orphan with all that belongs to it. Its chunks are noted as doomed: they are deleted afterwards, by the
-/// metadata service. An inode that is gone, or that has a name, is left alone.
+/// Deletes an orphan with all that belongs to it. Its chunks are noted as doomed: they are deleted
+/// afterwards, by the metadata service. An inode that is gone, or that has a name, is left alone.
 pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let is_orphan = tx.get::<Orphan>(&keys::orphan(ino))?.is_some();
     let inode = match tx.get::<Inode>(&keys::inode(ino))? {

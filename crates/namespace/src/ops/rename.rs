@@ -41,7 +41,8 @@ impl Side {
     }
 }
 
-/// Moves a name, replaces what is at its new place, or exchanges the two; a whiteout may stay behind.
+/// Moves a name, replaces what is at its new place, or exchanges the two; a whiteout may stay
+/// behind.
 pub(crate) fn rename(
     tx: &mut Tx<'_>,
     from: Place<'_>,

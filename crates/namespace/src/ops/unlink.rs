@@ -61,7 +61,8 @@ fn settle(
     Ok(MetaReply::Entry(inode.attr(ino)))
 }
 
-/// Takes one name off an inode; the last one makes it an orphan. A directory's only name is its last one.
+/// Takes one name off an inode; the last one makes it an orphan. A directory's only name is its
+/// last one.
 pub(super) fn drop_name(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode) -> Inode {
     inode.nlink = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
     inode.touch(tx.env.now);

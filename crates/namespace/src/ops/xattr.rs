@@ -1,6 +1,7 @@
 //! Extended attributes.
 //!
-//! Who may see or change which attribute is the kernel's check, except that `trusted.` names are listed to root only.
+//! Who may see or change which attribute is the kernel's check, except that `trusted.` names are
+//! listed to root only.
 
 use crate::attributes::{self, CAPABILITY, MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
 use crate::flags;
@@ -121,7 +122,8 @@ fn settle(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode) -> Outcome<MetaReply>
     Ok(MetaReply::Attr(inode.attr(ino)))
 }
 
-/// `ERANGE` for a name that is too long, `EINVAL` for one that is just its prefix, `EOPNOTSUPP` for an unknown prefix.
+/// `ERANGE` for a name that is too long, `EINVAL` for one that is just its prefix, `EOPNOTSUPP` for
+/// an unknown prefix.
 fn space_of(name: &[u8]) -> Outcome<Space> {
     if name.len() > MAX_XATTR_NAME {
         return Err(Errno::ERANGE.into());

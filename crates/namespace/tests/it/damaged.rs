@@ -1,4 +1,5 @@
-//! Damaged access control lists, keys and records: each is refused, or means the same when it is stored again.
+//! Damaged access control lists, keys and records: each is refused, or means the same when it is
+//! stored again.
 
 use bytes::Bytes;
 use namespace::{fuzzing, keys, record};

@@ -12,7 +12,8 @@ pub(super) enum Outcome {
     Reply(Vec<u8>),
     /// The service's error.
     Failed(Error),
-    /// The reply's payload differs from its checksum, which nobody had compared with it: it has to be asked for again.
+    /// The reply's payload differs from its checksum, which nobody had compared with it: it has to
+    /// be asked for again.
     Differs,
     /// The connection ended, and nobody knows what became of the request.
     Lost,
@@ -43,7 +44,8 @@ pub(super) struct Call {
     pub(super) receiving: bool,
     /// Whether `buffer` or the request's payload is large.
     pub(super) bulk: bool,
-    /// Where its payload is in shared memory. The server may use it until it has answered, whoever waits.
+    /// Where its payload is in shared memory. The server may use it until it has answered, whoever
+    /// waits.
     pub(super) piece: Option<Piece>,
     pub(super) held: Held,
     pub(super) state: CallState,
@@ -54,10 +56,11 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Nobody waits any more, and nothing is under way from or into the caller's buffer: that must be so, or the connection be over.
+    /// Nobody waits any more, and nothing is under way from or into the caller's buffer: that must
+    /// be so, or the connection be over.
     ///
-    /// The server may work on the request for as long as it likes, so its number counts until it is answered. It holds no memory of this end any
-    /// more but its piece of what is shared.
+    /// The server may work on the request for as long as it likes, so its number counts until it is
+    /// answered. It holds no memory of this end any more but its piece of what is shared.
     pub(super) fn abandon(&mut self) {
         self.state = CallState::Abandoned;
         self.buffer = None;
@@ -159,7 +162,8 @@ impl Calls {
             }
             CallState::Abandoned => unreachable!("an abandoned call isn't polled"),
             CallState::Done(Outcome::TimedOut) => {
-                // The service still works on it: its place among the requests is free when the answer comes.
+                // The service still works on it: its place among the requests is free when the
+                // answer comes.
                 call.abandon();
                 Poll::Ready(Outcome::TimedOut)
             }

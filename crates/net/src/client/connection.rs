@@ -266,8 +266,8 @@ impl Connection {
 
     /// Waits for room on the connection, for a request with so much payload.
     ///
-    /// One that may wait for others takes none of theirs: what it waits for may be a request on this very connection, as the unlocking of a file
-    /// is for those that want to lock it.
+    /// One that may wait for others takes none of theirs: what it waits for may be a request on
+    /// this very connection, as the unlocking of a file is for those that want to lock it.
     async fn admit(&self, amount: usize, request: &Outgoing) -> Result<Held, Outcome> {
         let requests = match request.answer {
             Answer::Waits => &self.waits,
@@ -380,7 +380,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Copies a payload out of the shared memory, and checks the copy. False: it differs from a checksum that the server hasn't compared with it.
+    /// Copies a payload out of the shared memory, and checks the copy. False: it differs from a
+    /// checksum that the server hasn't compared with it.
     fn take_out(&self, header: &Header, buffer: &IoBuf) -> Result<bool, Fault> {
         let mut calls = self.calls.borrow_mut();
         let piece = calls.get(header.id).and_then(|call| call.piece.as_ref());
@@ -419,7 +420,8 @@ impl Connection {
         }
     }
 
-    /// Looks after calls whose time is over, and after a silent peer, while there are calls. Ends a connection on which there haven't been any for long.
+    /// Looks after calls whose time is over, and after a silent peer, while there are calls. Ends a
+    /// connection on which there haven't been any for long.
     async fn watch(self: Rc<Self>) {
         while self.users.get() > 0 {
             if self.calls.borrow().len() == 0 {
@@ -507,7 +509,8 @@ impl Drop for Guard<'_> {
             busy
         };
         if busy {
-            // Its owner may use the buffer again at once. The other calls are repeated on the next connection.
+            // Its owner may use the buffer again at once. The other calls are repeated on the next
+            // connection.
             connection.abort(Some(Fault::GivenUp));
         } else if self.waits {
             connection.outbox.push(Header::new(Kind::Cancel, self.id), &[], None, None);

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Numbers of the same CPU differ by a multiple of this, which every number of server cores up to 16 divides: a core's requests are
-/// served on the CPU that it is pinned to itself when both are on one machine.
+/// Numbers of the same CPU differ by a multiple of this, which every number of server cores up to
+/// 16 divides: a core's requests are served on the CPU that it is pinned to itself when both are on
+/// one machine.
 const STRIDE: u32 = 720_720;
 
 /// The numbers of this process.
@@ -17,7 +18,8 @@ struct Numbers {
     next_unpinned: AtomicU32,
 }
 
-/// A number that no other connection of this process has. It decides which core of a server serves the connection. Given back when dropped.
+/// A number that no other connection of this process has. It decides which core of a server serves
+/// the connection. Given back when dropped.
 pub(super) struct CoreIndex {
     pub(super) number: u32,
     numbers: Arc<Numbers>,
@@ -32,8 +34,8 @@ impl CoreIndex {
         let mut used = numbers.used.lock();
         let free =
             (0..u32::MAX / STRIDE).map(|round| round * STRIDE + first).find(|index| !used.contains(index));
-        // Thousands of connections of one thread are more than a process has descriptors for; sharing a number would only make
-        // them replace each other.
+        // Thousands of connections of one thread are more than a process has descriptors for;
+        // sharing a number would only make them replace each other.
         let number = free.unwrap_or(first);
         used.insert(number);
         drop(used);

@@ -77,7 +77,8 @@ pub(super) enum DialError {
 }
 
 impl DialError {
-    /// Without protection nobody knows who it is that refuses a client, as one of another cluster for example.
+    /// Without protection nobody knows who it is that refuses a client, as one of another cluster
+    /// for example.
     fn of_somebody(self, security: &Security) -> DialError {
         match (self, security) {
             (DialError::Refused(e), Security::Plain) if e.errno == Errno::EACCES => DialError::Strange(e),
@@ -149,7 +150,8 @@ async fn meet(shared: &Shared, stream: Stream, core: u32) -> Result<Dialled, Dia
     Ok(Dialled { stream, inbound, arena: None, credits, round_trip_ns, on_host, server })
 }
 
-/// How many connections this process has made. Each gets a higher number than those of its core before it.
+/// How many connections this process has made. Each gets a higher number than those of its core
+/// before it.
 #[derive(Default)]
 struct Incarnations(AtomicU64);
 

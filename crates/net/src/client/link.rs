@@ -104,7 +104,8 @@ impl Link {
         link
     }
 
-    /// A connection that takes calls, waited for at most for `left`, and for no longer than the peer may be out of reach.
+    /// A connection that takes calls, waited for at most for `left`, and for no longer than the
+    /// peer may be out of reach.
     pub(super) async fn connection(&self, left: Duration) -> Result<Rc<Connection>> {
         if let Some(connection) = self.usable() {
             return Ok(connection);
@@ -129,8 +130,8 @@ impl Link {
         rt::timeout(left, answer).await.unwrap_or_else(|| Err(given_up()))
     }
 
-    /// The refusal in which the last try has ended, if that isn't longer ago. Only one that lasts: a connection can also be refused for another one of
-    /// the same core.
+    /// The refusal in which the last try has ended, if that isn't longer ago. Only one that lasts:
+    /// a connection can also be refused for another one of the same core.
     fn refused_within(&self, time: Duration) -> Option<Error> {
         let refusals = self.refusals.borrow();
         let lasts = |error: &Error| matches!(error.errno, Errno::EACCES | Errno::EPROTO);
@@ -185,8 +186,9 @@ impl Link {
         self.connection.borrow().as_ref().filter(|connection| connection.is_usable()).cloned()
     }
 
-    /// Tries the addresses once. An error means that all have failed; it brings the refusal, if it is one that lasts: an address that reaches
-    /// somebody else says nothing of a peer that may come back at another one.
+    /// Tries the addresses once. An error means that all have failed; it brings the refusal, if it
+    /// is one that lasts: an address that reaches somebody else says nothing of a peer that may
+    /// come back at another one.
     async fn connect(self: &Rc<Self>) -> Result<Placed, Option<Error>> {
         self.shared.look_up().await;
         let (mut refusal, mut strange, mut may_come) = (None, None, false);
@@ -215,7 +217,8 @@ impl Link {
         }
     }
 
-    /// Replaces a connection to a server on this machine by one over shared memory, if there is to be one. The server ends the one before it.
+    /// Replaces a connection to a server on this machine by one over shared memory, if there is to
+    /// be one. The server ends the one before it.
     async fn prefer_shared_memory(&self, dialled: Dialled) -> Dialled {
         let wanted = self.shared.options.same_host == SameHost::SharedMemory;
         let Some(way) = dialled.on_host.clone().filter(|_| wanted) else { return dialled };
@@ -262,8 +265,8 @@ impl Link {
         self.counters.fail(address, reason);
     }
 
-    /// Notes that a connection has broken that an address was good enough to make: what goes by it may be too large for it, or be damaged. So
-    /// others are tried before it, each time for longer.
+    /// Notes that a connection has broken that an address was good enough to make: what goes by it
+    /// may be too large for it, or be damaged. So others are tried before it, each time for longer.
     fn note_break(&self, placed: &Placed) {
         let mut failures = self.failures.borrow_mut();
         let address = Address::from(placed.address);
@@ -351,7 +354,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Keeps a link connected while it is needed. The link goes when its keeper does: with the peer, or with the core.
+/// Keeps a link connected while it is needed. The link goes when its keeper does: with the peer, or
+/// with the core.
 struct Keeper {
     link: Rc<Link>,
     /// The core's.
@@ -396,10 +400,12 @@ impl Placed {
 }
 
 impl Link {
-    /// Until the connection, or a better one that replaced it, takes no more calls. Tells whether this side gave it up.
+    /// Until the connection, or a better one that replaced it, takes no more calls. Tells whether
+    /// this side gave it up.
     ///
-    /// A link that had to take a lesser address moves back once a better one answers. The server ends the connection before it when it
-    /// hears of the new one, and calls that this takes with it are repeated.
+    /// A link that had to take a lesser address moves back once a better one answers. The server
+    /// ends the connection before it when it hears of the new one, and calls that this takes with
+    /// it are repeated.
     async fn use_up(self: &Rc<Self>, mut placed: Placed) -> bool {
         loop {
             let connection = placed.connection.clone();

@@ -1,4 +1,5 @@
-//! Finding out again where a peer is, before each try to connect: names may stand for other addresses than before.
+//! Finding out again where a peer is, before each try to connect: names may stand for other
+//! addresses than before.
 
 use super::peer::Shared;
 use crate::limits::LOOKUP_PATIENCE;
@@ -8,7 +9,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tells where a peer is. It may block, as a question to a name server does: it is called on a thread of its own.
+/// Tells where a peer is. It may block, as a question to a name server does: it is called on a
+/// thread of its own.
 #[derive(Clone)]
 pub struct Lookup(Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>);
 
@@ -33,7 +35,8 @@ pub(super) struct LookupState {
 }
 
 impl Shared {
-    /// Looks up where the peer is, if it is to be looked up. What takes too long ends later, and is of use for the next try.
+    /// Looks up where the peer is, if it is to be looked up. What takes too long ends later, and is
+    /// of use for the next try.
     pub(super) async fn look_up(self: &Arc<Self>) {
         let Some(lookup) = self.options.lookup.clone() else { return };
         // Before it begins, so that its end isn't missed.

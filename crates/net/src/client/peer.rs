@@ -43,7 +43,8 @@ pub struct PeerOptions {
     pub name: String,
     /// Where it is, in order of preference.
     pub addresses: Vec<SocketAddr>,
-    /// Tells before each try to connect where it is now; `None`: the addresses stay until [`Peer::set_addresses`].
+    /// Tells before each try to connect where it is now; `None`: the addresses stay until
+    /// [`Peer::set_addresses`].
     pub lookup: Option<Lookup>,
     /// Which of them may be used, and which are better: this end's word goes before the peer's.
     pub networks: Networks,
@@ -59,7 +60,8 @@ pub struct PeerOptions {
     pub security: Security,
     /// When a silent connection with requests in flight is given up.
     pub liveness: Liveness,
-    /// Whether payloads are summed when they are sent. What the other side has summed is checked in any case.
+    /// Whether payloads are summed when they are sent. What the other side has summed is checked in
+    /// any case.
     pub sum_payloads: bool,
 }
 
@@ -82,8 +84,8 @@ impl PeerOptions {
     }
 }
 
-/// A process that services are in. Every core that calls it has a connection of its own, made when it is needed. Dropping the peer ends
-/// its connections; calls that run hold it.
+/// A process that services are in. Every core that calls it has a connection of its own, made when
+/// it is needed. Dropping the peer ends its connections; calls that run hold it.
 pub struct Peer {
     shared: Arc<Shared>,
 }
@@ -131,21 +133,23 @@ impl Peer {
         &self.shared.options.name
     }
 
-    /// Says where the peer is now. Connections to addresses that it doesn't have any more are ended: whoever answers there is not the
-    /// peer, and where nothing answers it would take until the silence is noticed.
+    /// Says where the peer is now. Connections to addresses that it doesn't have any more are
+    /// ended: whoever answers there is not the peer, and where nothing answers it would take until
+    /// the silence is noticed.
     pub fn set_addresses(&self, addresses: Vec<SocketAddr>) {
         self.shared.set_addresses(addresses);
     }
 
-    /// Why calls wait for this peer, if no address of it has been reached for at least this time. `None`, too, when nothing has been
-    /// asked of it lately.
+    /// Why calls wait for this peer, if no address of it has been reached for at least this time.
+    /// `None`, too, when nothing has been asked of it lately.
     pub fn out_of_reach(&self, at_least: Duration) -> Option<String> {
         let gone = self.shared.reach.lost_for(rt::monotonic_ns())?;
         (gone >= at_least).then(|| self.shared.trouble())
     }
 
-    /// Tries one address, as a connection of this core number would: the handshake, the hello and the welcome. The connection is closed
-    /// then. Returns what the other end calls itself; where connections are protected it has proved to be the peer.
+    /// Tries one address, as a connection of this core number would: the handshake, the hello and
+    /// the welcome. The connection is closed then. Returns what the other end calls itself; where
+    /// connections are protected it has proved to be the peer.
     ///
     /// # Errors
     /// What kept it from being reached there, within the time.
@@ -175,7 +179,8 @@ impl Peer {
         }
     }
 
-    /// How far away it is, as far as is known: that it is on this machine shows when it was reached.
+    /// How far away it is, as far as is known: that it is on this machine shows when it was
+    /// reached.
     pub(super) fn distance(&self) -> Distance {
         let shared = &self.shared;
         if shared.is_on_this_host.load(Ordering::Relaxed) {

@@ -1,8 +1,9 @@
 //! For how long a peer has been out of reach, over all cores.
 //!
-//! A call waits for a peer that is out of reach until it has been so for the time-out, and not for a time-out of its own: who asks for a
-//! hundred things in turn of a host that has died would otherwise wait a hundred times. When the peer can't be reached for longer than that,
-//! a call waits for one more try.
+//! A call waits for a peer that is out of reach until it has been so for the time-out, and not for
+//! a time-out of its own: who asks for a hundred things in turn of a host that has died would
+//! otherwise wait a hundred times. When the peer can't be reached for longer than that, a call
+//! waits for one more try.
 
 use crate::limits::{LOST_PEER_MEMORY, LOST_PEER_PATIENCE};
 use parking_lot::Mutex;
@@ -41,7 +42,8 @@ impl Reach {
         timeout.saturating_sub(gone).max(LOST_PEER_PATIENCE.min(timeout))
     }
 
-    /// For how long the peer has been out of reach; `None` when it isn't, or nobody has tried lately.
+    /// For how long the peer has been out of reach; `None` when it isn't, or nobody has tried
+    /// lately.
     pub(super) fn lost_for(&self, now_ns: u64) -> Option<Duration> {
         let lost = self.0.lock();
         let lost = lost.as_ref().filter(|lost| lost.is_recent(now_ns))?;

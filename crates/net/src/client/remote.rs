@@ -63,7 +63,8 @@ impl RemoteService {
                 Outcome::Failed(error) => return Err(error),
                 Outcome::TimedOut => return Err(link.timed_out()),
                 Outcome::Differs => {
-                    // The server looks itself then: the data may have been read while it was written, or is damaged.
+                    // The server looks itself then: the data may have been read while it was
+                    // written, or is damaged.
                     outgoing.compares = false;
                     body = link.take_body();
                     request.encode(&mut body);

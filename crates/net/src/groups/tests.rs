@@ -574,7 +574,8 @@ fn where_nobody_can_tell_readers_wait_for_another_version() {
     });
 }
 
-/// As a primary does while a member that may know more doesn't answer, until management knows that it is gone.
+/// As a primary does while a member that may know more doesn't answer, until management knows that
+/// it is gone.
 #[test]
 fn a_primary_that_cannot_tell_yet_is_asked_again_whatever_the_silent_member_does() {
     run(async |pair| {

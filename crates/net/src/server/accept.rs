@@ -39,7 +39,8 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
                     continue;
                 }
                 let place = shared.place();
-                // Without it, a client that asks and doesn't read would hold the core's memory for ever.
+                // Without it, a client that asks and doesn't read would hold the core's memory for
+                // ever.
                 let stall_limit = shared.options.limits.liveness.give_up_after;
                 if !on_host && let Err(e) = socket.set_stall_limit(stall_limit) {
                     tracing::debug!(%address, "no limit for stalled sends: {e}");
@@ -59,7 +60,8 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
     }
 }
 
-/// Hands a connection to its core, once it has said hello. `place`: none if the server has as many connections as it may have; the client is told so.
+/// Hands a connection to its core, once it has said hello. `place`: none if the server has as many
+/// connections as it may have; the client is told so.
 async fn greet(
     shared: Arc<Shared>,
     socket: Socket,

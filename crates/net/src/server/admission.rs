@@ -1,5 +1,5 @@
-//! Whether a caller may send a request, by the table of `wire::authorization`, its certificate, and what the
-//! cluster map says of its node.
+//! Whether a caller may send a request, by the table of `wire::authorization`, its certificate, and
+//! what the cluster map says of its node.
 //!
 //! Invariant: no service sees a request before this has admitted it.
 

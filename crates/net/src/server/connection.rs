@@ -37,7 +37,8 @@ struct Begun {
 pub(super) struct Connection {
     core: Rc<ServerCore>,
     stream: Rc<Stream>,
-    /// What a client on this machine shares. It may change it at any time, so what is there counts for nothing before it is copied.
+    /// What a client on this machine shares. It may change it at any time, so what is there counts
+    /// for nothing before it is copied.
     memory: Option<Arc<SharedMemory>>,
     caller: Rc<Caller>,
     incarnation: u64,
@@ -65,7 +66,8 @@ impl Connection {
     pub(super) async fn serve(core: Rc<ServerCore>, arrival: Arrival) {
         let Arrival { stream, memory, mut caller, incarnation, place } = arrival;
         if memory.is_some() {
-            // It replaces the one over TCP by which the client learned the way here, and is where that came from.
+            // It replaces the one over TCP by which the client learned the way here, and is where
+            // that came from.
             let prior = core.newest(&ClientCore::of(&caller)).filter(|prior| !prior.ending.get());
             let Some(prior) = prior else {
                 let error =
@@ -139,8 +141,9 @@ impl Connection {
         self.core.forget(self);
     }
 
-    /// Waits for the requests of the connection before this one, as long as their client may repeat them. What hangs for longer, on a disk that
-    /// doesn't answer for example, doesn't keep the client from everything else here.
+    /// Waits for the requests of the connection before this one, as long as their client may repeat
+    /// them. What hangs for longer, on a disk that doesn't answer for example, doesn't keep the
+    /// client from everything else here.
     async fn outlive(&self, prior: &Connection) {
         loop {
             let ended = prior.changed.wait_until(|| prior.ended.get());
@@ -295,8 +298,8 @@ impl Connection {
         self.hold_back(room.take(caller, amount)).await?
     }
 
-    /// Waits for something before more is read; `None` when the connection has ended meanwhile. Nobody is told to be silent for that: the client
-    /// isn't heard, and hears of the server.
+    /// Waits for something before more is read; `None` when the connection has ended meanwhile.
+    /// Nobody is told to be silent for that: the client isn't heard, and hears of the server.
     async fn hold_back<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         self.held_back.set(true);
         let mut wait = pin!(wait);
@@ -315,7 +318,8 @@ impl Connection {
         outcome
     }
 
-    /// Whether the place that a request names is inside of the memory, with all the bytes that are there or are to be put there.
+    /// Whether the place that a request names is inside of the memory, with all the bytes that are
+    /// there or are to be put there.
     fn check_place(&self, header: &Header) -> Result<(), Fault> {
         if header.place == 0 {
             return Ok(());
@@ -331,8 +335,8 @@ impl Connection {
         }
     }
 
-    /// The payload of a request that is in shared memory: a copy, which is then checked. Whatever the client changes afterwards is not seen
-    /// by anybody.
+    /// The payload of a request that is in shared memory: a copy, which is then checked. Whatever
+    /// the client changes afterwards is not seen by anybody.
     fn take_out(&self, header: &Header, len: usize) -> Result<IoBuf, Fault> {
         let payload = IoBuf::alloc(len);
         let memory = self.memory.as_ref().expect("the place was checked");
@@ -463,8 +467,8 @@ impl Connection {
         drop(running);
     }
 
-    /// Sends the pieces of an answer's body that come before the last one, which is returned. A body
-    /// that fits into one frame is its own last piece.
+    /// Sends the pieces of an answer's body that come before the last one, which is returned. A
+    /// body that fits into one frame is its own last piece.
     fn send_parts<'a>(&self, id: u64, mut body: &'a [u8]) -> &'a [u8] {
         while let Some((part, rest)) = body.split_at_checked(MAX_BODY_BYTES as usize)
             && !rest.is_empty()
@@ -514,8 +518,9 @@ impl Connection {
     }
 }
 
-/// How long the other end has taken nothing of what is being sent, as seen by repeated looks. The kernel's own limit doesn't cover an end that
-/// talks meanwhile, see [`Stream::acknowledged_bytes`].
+/// How long the other end has taken nothing of what is being sent, as seen by repeated looks. The
+/// kernel's own limit doesn't cover an end that talks meanwhile, see
+/// [`Stream::acknowledged_bytes`].
 #[derive(Default)]
 struct Stall {
     acknowledged: Option<u64>,

@@ -115,7 +115,8 @@ impl Shared {
 /// One core of one client: it has one connection at a time.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClientCore {
-    /// What it has proved to be, so that nobody can end the connections of others by saying their number.
+    /// What it has proved to be, so that nobody can end the connections of others by saying their
+    /// number.
     pub(super) role: Option<Role>,
     /// Random number of its process.
     pub(super) client: u64,
@@ -147,7 +148,8 @@ impl ServerCore {
         self.clients.borrow().get(key).and_then(Weak::upgrade)
     }
 
-    /// Makes a connection the newest of its client core; gives the one before it, which is to be ended.
+    /// Makes a connection the newest of its client core; gives the one before it, which is to be
+    /// ended.
     pub(super) fn register(&self, connection: &Rc<Connection>) -> Result<Option<Rc<Connection>>, Outdated> {
         let mut clients = self.clients.borrow_mut();
         let key = connection.key();

@@ -40,7 +40,8 @@ pub struct ServerOptions {
     /// The cluster map that says what the nodes do that call. Members whose rights don't depend on
     /// that are served by an empty one, too.
     pub map: MapHandle,
-    /// Whether payloads are summed when they are sent. What a client has summed is checked in any case.
+    /// Whether payloads are summed when they are sent. What a client has summed is checked in any
+    /// case.
     pub sum_payloads: bool,
     /// What bounds it.
     pub limits: ServerLimits,
@@ -53,10 +54,11 @@ pub struct ServerLimits {
     pub requests_per_connection: usize,
     /// Connections; more are closed at once.
     pub connections: usize,
-    /// Bytes of requests and payloads that one core holds; it reads no more meanwhile. A part of it is kept for nodes, and one for small requests.
+    /// Bytes of requests and payloads that one core holds; it reads no more meanwhile. A part of it
+    /// is kept for nodes, and one for small requests.
     pub payload_bytes_per_core: usize,
-    /// When an idle connection is given up: its client may have vanished without a word. Answers that a client doesn't take for as
-    /// long end its connection, too.
+    /// When an idle connection is given up: its client may have vanished without a word. Answers
+    /// that a client doesn't take for as long end its connection, too.
     pub liveness: Liveness,
     /// How long a stop waits for running requests.
     pub stop_timeout: Duration,
@@ -113,8 +115,9 @@ impl Server {
         &self.addresses
     }
 
-    /// Takes no more requests, says goodbye to the clients, waits for running requests to end (within a limit), and ends the threads.
-    /// Blocks the calling thread, which must not be one of its own; on a simulated host it returns at once.
+    /// Takes no more requests, says goodbye to the clients, waits for running requests to end
+    /// (within a limit), and ends the threads. Blocks the calling thread, which must not be one of
+    /// its own; on a simulated host it returns at once.
     pub fn stop(&self) {
         self.shared.stop.set();
         let panicked = self.threads.join();

@@ -44,7 +44,8 @@ impl Requests {
         self.waiting.borrow().len()
     }
 
-    /// Whether one of those has this id. A second one would not be counted, and nothing could end it.
+    /// Whether one of those has this id. A second one would not be counted, and nothing could end
+    /// it.
     pub(super) fn is_waiting(&self, id: u64) -> bool {
         self.waiting.borrow().contains_key(&id)
     }
@@ -79,7 +80,8 @@ impl Requests {
         all.iter().for_each(|cancel| cancel.cancel());
     }
 
-    /// Whether the clients of all that run have given them up, so that nobody repeats them any more.
+    /// Whether the clients of all that run have given them up, so that nobody repeats them any
+    /// more.
     pub(super) fn are_given_up(&self) -> bool {
         let latest = self.latest.get();
         self.waiting.borrow().is_empty() && latest.is_none_or(|latest| latest.is_over_for(GIVEN_UP_FOR))

@@ -1,8 +1,10 @@
 //! What one core of a server holds of requests, their payloads and the answers that they ask for.
 //!
-//! Most of it is for all. A part is kept for nodes, and one for small requests. Nodes do for each other what clients wait for: a primary holds
-//! its client's data until the other members of the group have done their part, so that part must never wait for the data of clients, least of all
-//! on two nodes that wait for each other. And small requests end large ones, as unlocking and heartbeats do: they needn't wait behind data.
+//! Most of it is for all. A part is kept for nodes, and one for small requests. Nodes do for each
+//! other what clients wait for: a primary holds its client's data until the other members of the
+//! group have done their part, so that part must never wait for the data of clients, least of all
+//! on two nodes that wait for each other. And small requests end large ones, as unlocking and
+//! heartbeats do: they needn't wait behind data.
 
 use crate::Caller;
 use crate::budget::{Budget, Permit};

@@ -1,8 +1,9 @@
 //! Connections whose ends prove who they are, and that are encrypted unless both ends do without.
 //!
-//! A handshake (TLS 1.3, certificates on both sides) ends with one encrypted byte from the server: it has accepted the client, and this is how
-//! it understands their agreement on [`Protection`]. So a client that was refused knows it before it sends anything, and neither end ever
-//! sends plainly while the other encrypts.
+//! A handshake (TLS 1.3, certificates on both sides) ends with one encrypted byte from the server:
+//! it has accepted the client, and this is how it understands their agreement on [`Protection`]. So
+//! a client that was refused knows it before it sends anything, and neither end ever sends plainly
+//! while the other encrypts.
 
 mod session;
 
@@ -71,7 +72,8 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// That of a member. Connections are encrypted unless both ends say [`Protection::HandshakeOnly`].
+    /// That of a member. Connections are encrypted unless both ends say
+    /// [`Protection::HandshakeOnly`].
     pub fn member(
         credentials: &Credentials,
         protection: Protection,
@@ -104,7 +106,8 @@ impl Tls {
         &self.shared.revocations
     }
 
-    /// That of somebody who has a join token and wants to become a member. It can connect, to management, and not be connected to.
+    /// That of somebody who has a join token and wants to become a member. It can connect, to
+    /// management, and not be connected to.
     pub fn joining(token: &JoinToken) -> identity::Result<Tls> {
         let own = "a machine with a token to join".into();
         let ends = Ends { client: join_config(token)?, server: None, own };
@@ -117,8 +120,8 @@ impl Tls {
         Tls { node: Some(node), ..self.clone() }
     }
 
-    /// The same, but only members that `admit` lets in may connect: a certificate is good for years, and some members are removed before. It is
-    /// asked once for a connection.
+    /// The same, but only members that `admit` lets in may connect: a certificate is good for
+    /// years, and some members are removed before. It is asked once for a connection.
     pub fn admitting(&self, admit: impl Fn(&Identity) -> bool + Send + Sync + 'static) -> Tls {
         Tls { admit: Some(Arc::new(admit)), ..self.clone() }
     }
@@ -138,7 +141,8 @@ impl Tls {
         Shaking { socket, session, on_host: false }.meet_server().await
     }
 
-    /// The same over a Unix socket. Once both ends know each other it is used plainly, whatever they do elsewhere.
+    /// The same over a Unix socket. Once both ends know each other it is used plainly, whatever
+    /// they do elsewhere.
     pub(crate) async fn connect_on_host(&self, socket: Socket) -> io::Result<Socket> {
         let session = Session::client(self.client(), peer_name(self.node))?;
         match (Shaking { socket, session, on_host: true }).meet_server().await?.way {
@@ -195,7 +199,8 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Whether an error is the refusal of this end by the one that was meant. Otherwise it may be somebody else who was reached.
+    /// Whether an error is the refusal of this end by the one that was meant. Otherwise it may be
+    /// somebody else who was reached.
     pub(crate) fn is_of_us(error: &io::Error) -> bool {
         error
             .get_ref()
@@ -309,7 +314,8 @@ impl Shaking {
         }
     }
 
-    /// The server's last word. Another one on a Unix socket: what is meant for one kind of connection can't be passed on to the other.
+    /// The server's last word. Another one on a Unix socket: what is meant for one kind of
+    /// connection can't be passed on to the other.
     fn word_for(&self, protection: Protection) -> u8 {
         if self.on_host { ON_HOST } else { byte_of(protection) }
     }
@@ -349,7 +355,8 @@ fn byte_of(protection: Protection) -> u8 {
     }
 }
 
-/// An encrypted connection. One send and one receive may be under way at a time, in different tasks.
+/// An encrypted connection. One send and one receive may be under way at a time, in different
+/// tasks.
 pub(crate) struct TlsSocket {
     socket: Socket,
     session: RefCell<Session>,

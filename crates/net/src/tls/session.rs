@@ -1,7 +1,8 @@
 //! One end of a TLS connection without its socket: bytes in, bytes out.
 //!
-//! What was received waits in a stage. Records are decrypted out of it one by one, into the memory that the caller names; what doesn't fit there is
-//! kept. What is to be sent is encrypted into one buffer, many records at a time.
+//! What was received waits in a stage. Records are decrypted out of it one by one, into the memory
+//! that the caller names; what doesn't fit there is kept. What is to be sent is encrypted into one
+//! buffer, many records at a time.
 
 use super::{CHECK_BOTH, NEW_CERTIFICATE, Refusal};
 use crate::appetite::Appetite;
@@ -26,7 +27,8 @@ const RECORD_PLAIN_BYTES: usize = 16 << 10;
 /// What a record has beside its plain bytes: header, inner type, tag.
 const RECORD_OVERHEAD_BYTES: usize = RECORD_HEADER_BYTES + 1 + 16;
 
-/// Records of the protocol's own that may come before each with data: two changes of keys, of five bytes each.
+/// Records of the protocol's own that may come before each with data: two changes of keys, of five
+/// bytes each.
 const CONTROL_BYTES: usize = 2 * (5 + RECORD_OVERHEAD_BYTES);
 
 /// One end.
@@ -119,7 +121,8 @@ impl Session {
         self.start == self.filled && self.kept_from == self.kept.len()
     }
 
-    /// Where the next bytes from the socket belong. Never empty: records that don't fit into a large stage are refused by their header.
+    /// Where the next bytes from the socket belong. Never empty: records that don't fit into a
+    /// large stage are refused by their header.
     pub(super) fn room(&mut self) -> IoBuf {
         if self.start == self.filled {
             (self.start, self.filled) = (0, 0);
@@ -171,7 +174,8 @@ impl Session {
         }
     }
 
-    /// Decrypts into `into` what there is and tells how many bytes; `None` when the peer sends no more, 0 when nothing whole is there.
+    /// Decrypts into `into` what there is and tells how many bytes; `None` when the peer sends no
+    /// more, 0 when nothing whole is there.
     pub(super) fn decrypt(&mut self, into: &IoBuf) -> io::Result<Option<usize>> {
         let done = self.take_kept(into);
         let mut target = Target { into: Some(into), done };
@@ -207,7 +211,8 @@ impl Session {
             self.end.step(records, |plain| target.take(plain, kept), &mut self.control, None);
         self.start += discard;
         match result {
-            // Part of a message of the protocol would have to stay staged while others are sent. Nobody who speaks properly sends that.
+            // Part of a message of the protocol would have to stay staged while others are sent.
+            // Nobody who speaks properly sends that.
             Ok(Step::Hungry) if !self.is_handshaking() && self.has_whole_record() => {
                 Err(self.fail(general("a message of the protocol came in parts")))
             }
@@ -244,7 +249,8 @@ impl Session {
     pub(super) fn encrypt(&mut self, plain: &mut Plain) -> io::Result<Option<IoBuf>> {
         self.check()?;
         if self.is_handshaking() {
-            // Part of a message may be staged, which the library would look for among the bytes that it is given below.
+            // Part of a message may be staged, which the library would look for among the bytes
+            // that it is given below.
             return Err(io::ErrorKind::NotConnected.into());
         }
         let mut room = plain.len().min(TLS_SEND_BYTES);
@@ -283,7 +289,8 @@ fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) -> io::Result<usize> {
     Ok(bytes.len())
 }
 
-/// A buffer's memory. When somebody else still has a hand on it, the first `keep` bytes move to another one.
+/// A buffer's memory. When somebody else still has a hand on it, the first `keep` bytes move to
+/// another one.
 fn exclusive(buf: &mut IoBuf, keep: usize) -> &mut [u8] {
     if buf.exclusive().is_none() {
         let moved = IoBuf::alloc(buf.len());
@@ -403,8 +410,8 @@ fn general(cause: impl ToString) -> rustls::Error {
     rustls::Error::General(cause.to_string())
 }
 
-/// As the errors of sockets, so that all transports fail alike. One end's refusal of the other's certificate or protocol is told apart
-/// (`PermissionDenied`): it won't go away by itself.
+/// As the errors of sockets, so that all transports fail alike. One end's refusal of the other's
+/// certificate or protocol is told apart (`PermissionDenied`): it won't go away by itself.
 pub(super) fn failure(error: rustls::Error) -> io::Error {
     use rustls::{AlertDescription as Alert, Error};
     // Clients see whom they have reached before they show a certificate.
@@ -455,7 +462,8 @@ impl Plain {
         left.iter().map(IoBuf::len).sum::<usize>() - self.skip
     }
 
-    /// The next bytes, as many as there are up to `most`; where one piece has so many they are not copied.
+    /// The next bytes, as many as there are up to `most`; where one piece has so many they are not
+    /// copied.
     fn next(&mut self, most: usize) -> Option<&[u8]> {
         self.gathered.clear();
         if most == 0 {

@@ -347,7 +347,8 @@ fn records_made_by_hand_are_understood() {
     assert_eq!(decrypted(&mut server, records, 10, 100).unwrap(), b"onetwo");
 }
 
-/// A change of keys (24) whose four bytes of header and one of body come in two records; beside what is complete, and alone.
+/// A change of keys (24) whose four bytes of header and one of body come in two records; beside
+/// what is complete, and alone.
 #[test]
 fn a_message_of_the_protocol_in_parts_ends_the_connection() {
     for complete_before in [&b""[..], &[24, 0, 0, 1, 0]] {

@@ -1,4 +1,5 @@
-//! Damaged streams of frames: a connection takes what is whole, and ends at the first frame that isn't.
+//! Damaged streams of frames: a connection takes what is whole, and ends at the first frame that
+//! isn't.
 
 use net::fuzzing;
 use types::{Epoch, InodeId, SessionId, TargetId};

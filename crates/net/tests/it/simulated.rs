@@ -1,5 +1,5 @@
-//! Calls between simulated hosts whose network and processes fail at random: each acknowledged call ran exactly once, in order, and every
-//! call ends in time.
+//! Calls between simulated hosts whose network and processes fail at random: each acknowledged call
+//! ran exactly once, in order, and every call ends in time.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use net::{
@@ -196,7 +196,8 @@ struct Seen {
     longest: Cell<Duration>,
 }
 
-/// Calls one after the other until `stop`; after a call whose fate is unknown it goes on as another caller.
+/// Calls one after the other until `stop`; after a call whose fate is unknown it goes on as another
+/// caller.
 async fn call_on(channel: Channel<Step, Done>, mut caller: u64, seen: Rc<Seen>, stop: Rc<Cell<bool>>) {
     let (mut sequence, mut count) = (0, 0);
     while !stop.get() {
@@ -320,7 +321,8 @@ impl Run {
     }
 }
 
-/// Runs one seed; gives the fingerprint, and how many calls were acknowledged, timed out and repeated.
+/// Runs one seed; gives the fingerprint, and how many calls were acknowledged, timed out and
+/// repeated.
 fn run(seed: u64) -> (u64, u64, u64, u64) {
     let mut run = Run::new(seed);
     run.world.set_network(NetworkOptions { resets_per_million: 500, ..NetworkOptions::default() });

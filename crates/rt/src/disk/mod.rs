@@ -94,7 +94,8 @@ impl File {
         Ok(File { inner })
     }
 
-    /// Fills `buf` from `offset` and returns how many bytes it got: fewer than its length only at the end of the file.
+    /// Fills `buf` from `offset` and returns how many bytes it got: fewer than its length only at
+    /// the end of the file.
     pub async fn read_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
         buf.forget_sums();
         match &self.inner {
@@ -103,7 +104,8 @@ impl File {
         }
     }
 
-    /// Whether any of a range may be in the page cache: `false` only where the kernel says that none of it is (`cachestat(2)`, Linux 6.5 and later).
+    /// Whether any of a range may be in the page cache: `false` only where the kernel says that
+    /// none of it is (`cachestat(2)`, Linux 6.5 and later).
     pub fn may_be_cached(&self, offset: u64, len: u64) -> bool {
         match &self.inner {
             Inner::Real(file) => file.may_be_cached(offset, len),
@@ -127,7 +129,8 @@ impl File {
         }
     }
 
-    /// Everything written before is on disk when this returns, with the length and whatever else is needed to read it.
+    /// Everything written before is on disk when this returns, with the length and whatever else is
+    /// needed to read it.
     pub async fn sync_data(&self) -> io::Result<()> {
         match &self.inner {
             Inner::Real(file) => file.sync_data().await,
@@ -180,7 +183,8 @@ impl File {
         }
     }
 
-    /// Keeps a value with the file, under a name; an error (`EOPNOTSUPP`) where the local file system has no such attributes.
+    /// Keeps a value with the file, under a name; an error (`EOPNOTSUPP`) where the local file
+    /// system has no such attributes.
     pub async fn set_attribute(&self, name: &CStr, value: Vec<u8>) -> io::Result<()> {
         match &self.inner {
             Inner::Real(file) => file.set_attribute(name, &value),
@@ -204,7 +208,8 @@ impl File {
         }
     }
 
-    /// The first hole at or after `from`; the end of the file is one. An error (`ENXIO`) beyond the end.
+    /// The first hole at or after `from`; the end of the file is one. An error (`ENXIO`) beyond the
+    /// end.
     pub async fn seek_hole(&self, from: u64) -> io::Result<u64> {
         match &self.inner {
             Inner::Real(file) => file.seek_hole(from),
@@ -269,8 +274,9 @@ pub async fn sync_filesystem(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Names what keeps the unsynced content of the file system that holds `path`: as long as it is the same, nothing that was written has gone. It is
-/// another one after a start of the machine, and when the file system has been mounted anew, as after a failure of its disk.
+/// Names what keeps the unsynced content of the file system that holds `path`: as long as it is the
+/// same, nothing that was written has gone. It is another one after a start of the machine, and
+/// when the file system has been mounted anew, as after a failure of its disk.
 pub async fn memory_of(path: &Path) -> io::Result<String> {
     match context::require()? {
         Runtime::Core(_) => real::memory_of(path),

@@ -1,7 +1,7 @@
 //! Files on the machine's file systems.
 //!
-//! What the ring offers goes through it. Direct system calls remain where the ring has none, or where it would only move a
-//! quick call to a kernel thread and so cost more than the call itself.
+//! What the ring offers goes through it. Direct system calls remain where the ring has none, or
+//! where it would only move a quick call to a kernel thread and so cost more than the call itself.
 
 use super::{Durability, Fallocate, FileStat, Gaps, MAX_ATTRIBUTE_BYTES, OpenOptions};
 use crate::blocking;
@@ -87,7 +87,8 @@ pub(super) struct RealFile {
 impl RealFile {
     pub(super) async fn open(path: &Path, options: OpenOptions) -> io::Result<RealFile> {
         let flags = open_flags(options);
-        // The ring hands every open that may create or cut a file to a kernel thread, which costs more than the call.
+        // The ring hands every open that may create or cut a file to a kernel thread, which costs
+        // more than the call.
         let fd = if options.create || options.truncate {
             open_now(path, flags)?
         } else {
@@ -156,7 +157,8 @@ impl RealFile {
         Ok(Cached::Complete(done))
     }
 
-    /// See [`super::File::may_be_cached`]. A read with `RWF_NOWAIT` would tell as well, but brings into the cache what isn't there.
+    /// See [`super::File::may_be_cached`]. A read with `RWF_NOWAIT` would tell as well, but brings
+    /// into the cache what isn't there.
     pub(super) fn may_be_cached(&self, offset: u64, len: u64) -> bool {
         let (range, mut found) = (CacheRange { offset, len }, CacheCounts::default());
         // SAFETY: both are laid out as the kernel defines them, and live during the call.
@@ -370,7 +372,8 @@ async fn open_on_ring(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
     }
 }
 
-/// Says that reads of a file come in no order: what reads ahead is above, and asks for what it wants.
+/// Says that reads of a file come in no order: what reads ahead is above, and asks for what it
+/// wants.
 fn expect_random_reads(fd: &OwnedFd) {
     // SAFETY: a plain system call on an open descriptor. It is advice: a refusal changes nothing.
     unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
@@ -429,13 +432,15 @@ pub(super) async fn sync_filesystem(path: &Path) -> io::Result<()> {
     .await
 }
 
-/// Asks for an id of the mount that no other mount of this start ever has (Linux 6.8, `statx(2)`); older kernels give one that comes again later.
+/// Asks for an id of the mount that no other mount of this start ever has (Linux 6.8, `statx(2)`);
+/// older kernels give one that comes again later.
 const STATX_MNT_ID_UNIQUE: libc::c_uint = 0x4000;
 
 pub(super) fn memory_of(path: &Path) -> io::Result<String> {
     let boot = crate::net::boot_id()?;
     let here = mount_of(path)?;
-    // A service may have been started with mounts of its own, which are others at its next start. Those of the first process stay.
+    // A service may have been started with mounts of its own, which are others at its next start.
+    // Those of the first process stay.
     let outside = path.strip_prefix("/").ok().map(|path| Path::new("/proc/1/root").join(path));
     let outside =
         outside.and_then(|path| mount_of(&path).ok()).filter(|outside| outside.directory == here.directory);
@@ -495,7 +500,8 @@ impl RealHold {
 
 pub(super) fn space(path: &Path) -> io::Result<(u64, u64)> {
     let path = c_path(path)?;
-    // SAFETY: an all-zero statvfs is valid, the path is a C string, and the call fills the structure.
+    // SAFETY: an all-zero statvfs is valid, the path is a C string, and the call fills the
+    // structure.
     let stat = unsafe {
         let mut stat: libc::statvfs = std::mem::zeroed();
         check(libc::statvfs(path.as_ptr(), &mut stat))?;

@@ -15,7 +15,8 @@ pub enum Address {
     Inet(SocketAddr),
     /// A Unix stream socket. The path of one that isn't bound is empty.
     Unix(PathBuf),
-    /// A Unix stream socket with a name instead of a path: it is known within one network namespace, and gone with the process.
+    /// A Unix stream socket with a name instead of a path: it is known within one network
+    /// namespace, and gone with the process.
     Abstract(String),
 }
 

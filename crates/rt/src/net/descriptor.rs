@@ -13,7 +13,8 @@ use std::rc::Rc;
 /// Words that a control message with one descriptor has: its header, and the descriptor.
 const CONTROL_WORDS: usize = (size_of::<libc::cmsghdr>() + size_of::<u64>()) / size_of::<u64>();
 
-/// A message of one byte with room for one descriptor, and everything that its description points to.
+/// A message of one byte with room for one descriptor, and everything that its description points
+/// to.
 struct Parcel {
     header: UnsafeCell<libc::msghdr>,
     vector: UnsafeCell<libc::iovec>,
@@ -31,7 +32,8 @@ impl Parcel {
         let (header, vector) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         let mut control = [0; CONTROL_WORDS];
         if let Some(fd) = &sent {
-            // SAFETY: the words have room for the header and one descriptor, and are aligned for both.
+            // SAFETY: the words have room for the header and one descriptor, and are aligned for
+            // both.
             unsafe {
                 let message = control.as_mut_ptr().cast::<libc::cmsghdr>();
                 (*message).cmsg_level = libc::SOL_SOCKET;
@@ -48,7 +50,8 @@ impl Parcel {
             received: sent.is_none(),
             _sent: sent,
         });
-        // SAFETY: nobody else knows the parcel; what is pointed to lives in it, at a place of its own.
+        // SAFETY: nobody else knows the parcel; what is pointed to lives in it, at a place of its
+        // own.
         unsafe {
             *parcel.vector.get() = libc::iovec { iov_base: parcel.byte.get().cast(), iov_len: 1 };
             let header = &mut *parcel.header.get();
@@ -63,7 +66,8 @@ impl Parcel {
 
     /// Takes the descriptor that came. What else came is closed.
     fn take(&self) -> Option<OwnedFd> {
-        // SAFETY: the kernel is done with the parcel; all-zero words are a message without length, and one with a length was written by it.
+        // SAFETY: the kernel is done with the parcel; all-zero words are a message without length,
+        // and one with a length was written by it.
         unsafe {
             let message = self.control.get().cast::<libc::cmsghdr>();
             let rights =
@@ -100,7 +104,8 @@ impl RealSocket {
         let parcel = Parcel::new(Some(fd));
         let entry =
             opcode::SendMsg::new(self.raw(), parcel.header.get()).flags(libc::MSG_NOSIGNAL as u32).build();
-        // SAFETY: the entry points to the parcel, which owns what it points to, and which the operation keeps.
+        // SAFETY: the entry points to the parcel, which owns what it points to, and which the
+        // operation keeps.
         let op = unsafe { Op::start(large(entry), self.keep(None).with(Box::new(parcel)), OnDrop::Cancel)? };
         checked(op.await).map(drop)
     }

@@ -4,8 +4,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
-/// Names this machine for as long as it runs, together with the network namespace: processes that find the same name can share memory, and
-/// reach each other by abstract Unix sockets. `None` when it isn't known, and on a simulated host.
+/// Names this machine for as long as it runs, together with the network namespace: processes that
+/// find the same name can share memory, and reach each other by abstract Unix sockets. `None` when
+/// it isn't known, and on a simulated host.
 pub fn host() -> Option<String> {
     static HOST: OnceLock<Option<String>> = OnceLock::new();
     if super::is_simulated() {

@@ -5,8 +5,9 @@ use super::check;
 use std::io;
 use std::net::IpAddr;
 
-/// The addresses of this machine's network interfaces that are up, in the kernel's order; without those that only this machine can use
-/// (loopback) and those that mean something on one wire only (link-local ones of IPv6).
+/// The addresses of this machine's network interfaces that are up, in the kernel's order; without
+/// those that only this machine can use (loopback) and those that mean something on one wire only
+/// (link-local ones of IPv6).
 pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the pointer is to a place for the list's head.
@@ -14,7 +15,8 @@ pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
     let list = List(first);
     let mut found = Vec::new();
     let mut next = list.0;
-    // SAFETY: the list's entries are valid until it is freed, when `list` is dropped; its end is null.
+    // SAFETY: the list's entries are valid until it is freed, when `list` is dropped; its end is
+    // null.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
         let up = entry.ifa_flags & libc::IFF_UP as libc::c_uint != 0;

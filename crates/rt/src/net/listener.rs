@@ -13,8 +13,9 @@ use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long an address that is in use is waited for. After a crash it may be so for a moment: a process that tries to reach the dead one on the same
-/// machine may have been given that very port for its own end, and so have connected to itself.
+/// How long an address that is in use is waited for. After a crash it may be so for a moment: a
+/// process that tries to reach the dead one on the same machine may have been given that very port
+/// for its own end, and so have connected to itself.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(6);
 /// Rest between two tries.
 const ADDRESS_REST: Duration = Duration::from_millis(100);
@@ -31,14 +32,16 @@ fn bind_patiently(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// A socket that connections come in at. It may be bound on any thread; connections are accepted on a core.
+/// A socket that connections come in at. It may be bound on any thread; connections are accepted on
+/// a core.
 #[derive(Debug)]
 pub(super) struct RealListener {
     fd: Arc<OwnedFd>,
 }
 
 impl RealListener {
-    /// Binds to an address and listens. Port 0 chooses a free one ([`RealListener::local_addr`] tells). A path must not exist.
+    /// Binds to an address and listens. Port 0 chooses a free one ([`RealListener::local_addr`]
+    /// tells). A path must not exist.
     pub(super) fn bind(address: Address) -> io::Result<RealListener> {
         let fd: OwnedFd = match address {
             Address::Inet(address) => bind_patiently(address)?.into(),
@@ -60,8 +63,8 @@ impl RealListener {
         raw.decode()
     }
 
-    /// Waits for a connection; gives it and the address that it comes from. After an error (descriptors are short, say) the
-    /// listener is as good as before.
+    /// Waits for a connection; gives it and the address that it comes from. After an error
+    /// (descriptors are short, say) the listener is as good as before.
     pub(super) async fn accept(&self) -> io::Result<(RealSocket, Address)> {
         loop {
             let fd = Fd(self.fd.as_raw_fd());

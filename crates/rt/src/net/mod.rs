@@ -1,7 +1,8 @@
 //! Stream sockets: TCP and Unix sockets by path on a core's ring, TCP between simulated hosts.
 //!
-//! A [`Socket`] may have one receive and one send under way at a time: two sends would mix their bytes. A future that is dropped
-//! cancels its operation; bytes that it had taken or sent are gone, so the connection is of no use afterwards.
+//! A [`Socket`] may have one receive and one send under way at a time: two sends would mix their
+//! bytes. A future that is dropped cancels its operation; bytes that it had taken or sent are gone,
+//! so the connection is of no use afterwards.
 
 mod address;
 mod descriptor;
@@ -24,8 +25,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// A stream connection. Its operations run on the core that calls them; it may be moved to another core while nothing is under
-/// way.
+/// A stream connection. Its operations run on the core that calls them; it may be moved to another
+/// core while nothing is under way.
 #[derive(Debug)]
 pub struct Socket {
     inner: Inner,
@@ -79,8 +80,8 @@ impl Socket {
         }
     }
 
-    /// Receives the one byte that a descriptor comes with, and the descriptor. An error (`InvalidData`) if the byte comes without, or with
-    /// several.
+    /// Receives the one byte that a descriptor comes with, and the descriptor. An error
+    /// (`InvalidData`) if the byte comes without, or with several.
     pub async fn recv_fd(&self) -> io::Result<OwnedFd> {
         match &self.inner {
             Inner::Real(socket) => socket.recv_fd().await,
@@ -96,7 +97,8 @@ impl Socket {
         }
     }
 
-    /// Fixes the kernel's buffers, which it otherwise sizes by itself; beyond the system's limit only with CAP_NET_ADMIN.
+    /// Fixes the kernel's buffers, which it otherwise sizes by itself; beyond the system's limit
+    /// only with CAP_NET_ADMIN.
     pub fn set_buffer_size(&self, bytes: usize) -> io::Result<()> {
         match &self.inner {
             Inner::Real(socket) => socket.set_buffer_size(bytes),
@@ -104,8 +106,9 @@ impl Socket {
         }
     }
 
-    /// Ends a TCP connection, with an error, when what was sent is not taken for so long (`TCP_USER_TIMEOUT`). A Unix socket has no
-    /// such limit. The kernel doesn't find a peer that goes on talking without reading; see [`Socket::acknowledged_bytes`].
+    /// Ends a TCP connection, with an error, when what was sent is not taken for so long
+    /// (`TCP_USER_TIMEOUT`). A Unix socket has no such limit. The kernel doesn't find a peer that
+    /// goes on talking without reading; see [`Socket::acknowledged_bytes`].
     pub fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
         match &self.inner {
             Inner::Real(socket) => socket.set_stall_limit(limit),
@@ -113,8 +116,8 @@ impl Socket {
         }
     }
 
-    /// Bytes that the other end of a TCP connection has acknowledged so far. `None` for a Unix socket, and for a simulated one, whose stall
-    /// limit finds every peer that doesn't read.
+    /// Bytes that the other end of a TCP connection has acknowledged so far. `None` for a Unix
+    /// socket, and for a simulated one, whose stall limit finds every peer that doesn't read.
     pub fn acknowledged_bytes(&self) -> Option<u64> {
         match &self.inner {
             Inner::Real(socket) => socket.acknowledged_bytes(),
@@ -122,7 +125,8 @@ impl Socket {
         }
     }
 
-    /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of the stream.
+    /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of
+    /// the stream.
     pub async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         buf.forget_sums();
         match &self.inner {
@@ -140,7 +144,8 @@ impl Socket {
         }
     }
 
-    /// Sends all the bytes of all the pieces, in their order. Nobody may change them until this returns.
+    /// Sends all the bytes of all the pieces, in their order. Nobody may change them until this
+    /// returns.
     pub async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
         match &self.inner {
             Inner::Real(socket) => socket.send(pieces).await,
@@ -148,7 +153,8 @@ impl Socket {
         }
     }
 
-    /// Ends the connection in both directions: operations under way end, and the other side sees the end of the stream.
+    /// Ends the connection in both directions: operations under way end, and the other side sees
+    /// the end of the stream.
     pub fn shutdown(&self) {
         match &self.inner {
             Inner::Real(socket) => socket.shutdown(),
@@ -157,7 +163,8 @@ impl Socket {
     }
 }
 
-/// A socket that connections come in at. It may be bound on any thread; connections are accepted on a core.
+/// A socket that connections come in at. It may be bound on any thread; connections are accepted on
+/// a core.
 #[derive(Debug)]
 pub struct Listener {
     inner: InnerListener,
@@ -170,7 +177,8 @@ enum InnerListener {
 }
 
 impl Listener {
-    /// Binds to an address and listens. Port 0 chooses a free one ([`Listener::local_addr`] tells). A path must not exist.
+    /// Binds to an address and listens. Port 0 chooses a free one ([`Listener::local_addr`] tells).
+    /// A path must not exist.
     pub fn bind(address: impl Into<Address>) -> io::Result<Listener> {
         let address = address.into();
         let inner = match is_simulated() {
@@ -188,8 +196,8 @@ impl Listener {
         }
     }
 
-    /// Waits for a connection; gives it and the address that it comes from. After an error (descriptors are short, say) the
-    /// listener is as good as before.
+    /// Waits for a connection; gives it and the address that it comes from. After an error
+    /// (descriptors are short, say) the listener is as good as before.
     pub async fn accept(&self) -> io::Result<(Socket, Address)> {
         match &self.inner {
             InnerListener::Real(listener) => {

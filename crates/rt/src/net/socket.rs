@@ -21,8 +21,8 @@ const MAX_NAME_BYTES: usize = 16;
 /// Pieces of memory in one send (UIO_MAXIOV).
 const MAX_PIECES: usize = 1024;
 
-/// A stream connection. Its operations run on the core that calls them; to move it to another core, hand over its descriptor
-/// ([`RealSocket::into_fd`]) while nothing is under way.
+/// A stream connection. Its operations run on the core that calls them; to move it to another core,
+/// hand over its descriptor ([`RealSocket::into_fd`]) while nothing is under way.
 #[derive(Debug)]
 pub(super) struct RealSocket {
     fd: Arc<OwnedFd>,
@@ -48,7 +48,8 @@ impl RealSocket {
         }
     }
 
-    /// A connection from its descriptor. Small messages leave at once (`TCP_NODELAY`), and large ones without BBR's pacing.
+    /// A connection from its descriptor. Small messages leave at once (`TCP_NODELAY`), and large
+    /// ones without BBR's pacing.
     pub(super) fn from_fd(fd: OwnedFd) -> RealSocket {
         let socket = RealSocket { fd: Arc::new(fd) };
         // A Unix socket refuses, and doesn't need it.
@@ -57,13 +58,15 @@ impl RealSocket {
         socket
     }
 
-    /// Replaces BBR, if it is the system's choice. It sends by a timer, at the rate that it has estimated, which on the short ways of a
-    /// cluster takes a quarter to a third of the throughput of bulk transfers; any other choice of the administrator stays.
+    /// Replaces BBR, if it is the system's choice. It sends by a timer, at the rate that it has
+    /// estimated, which on the short ways of a cluster takes a quarter to a third of the throughput
+    /// of bulk transfers; any other choice of the administrator stays.
     fn avoid_pacing(&self) {
         if self.congestion_control().is_some_and(|name| name.starts_with("bbr")) {
             let name = CONGESTION_CONTROL.as_ptr().cast();
             let len = CONGESTION_CONTROL.len() as libc::socklen_t;
-            // SAFETY: the pointer is to bytes of the length given. A kernel without this one refuses, and BBR stays.
+            // SAFETY: the pointer is to bytes of the length given. A kernel without this one
+            // refuses, and BBR stays.
             unsafe {
                 libc::setsockopt(self.fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, len)
             };
@@ -98,7 +101,8 @@ impl RealSocket {
         raw.decode()
     }
 
-    /// Fixes the kernel's buffers, which it otherwise sizes by itself; beyond the system's limit only with CAP_NET_ADMIN.
+    /// Fixes the kernel's buffers, which it otherwise sizes by itself; beyond the system's limit
+    /// only with CAP_NET_ADMIN.
     pub(super) fn set_buffer_size(&self, bytes: usize) -> io::Result<()> {
         let bytes = libc::c_int::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         for (forced, plain) in
@@ -110,14 +114,16 @@ impl RealSocket {
         Ok(())
     }
 
-    /// Ends a TCP connection, with an error, when what was sent is not taken for so long (`TCP_USER_TIMEOUT`). A Unix socket has no such limit.
-    /// Nor has a peer whose window is closed and that goes on talking: its acknowledgements put off the kernel's timer (`tcp_ack_probe`).
+    /// Ends a TCP connection, with an error, when what was sent is not taken for so long
+    /// (`TCP_USER_TIMEOUT`). A Unix socket has no such limit. Nor has a peer whose window is closed
+    /// and that goes on talking: its acknowledgements put off the kernel's timer (`tcp_ack_probe`).
     pub(super) fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
         let ms = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX).max(1);
         self.set_option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms)
     }
 
-    /// Bytes that the other end of a TCP connection has acknowledged so far; `None` for what isn't TCP.
+    /// Bytes that the other end of a TCP connection has acknowledged so far; `None` for what isn't
+    /// TCP.
     pub(super) fn acknowledged_bytes(&self) -> Option<u64> {
         // SAFETY: an all-zero `tcp_info` is valid.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -130,7 +136,8 @@ impl RealSocket {
         check(result).ok().map(|_| info.tcpi_bytes_acked)
     }
 
-    /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of the stream.
+    /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of
+    /// the stream.
     pub(super) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         self.recv_part(buf, 0).await
     }
@@ -159,7 +166,8 @@ impl RealSocket {
         }
     }
 
-    /// Sends all the bytes of all the pieces, in their order. Nobody may change them until this returns.
+    /// Sends all the bytes of all the pieces, in their order. Nobody may change them until this
+    /// returns.
     pub(super) async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
         let mut rest = Rest { pieces, first: 0, skip: 0 };
         rest.advance(0);
@@ -190,13 +198,16 @@ impl RealSocket {
         let message = Message::new(pieces, skip);
         let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
         let entry = opcode::SendMsg::new(self.raw(), &raw const message.header).flags(flags as u32).build();
-        // SAFETY: the entry points to the boxed message, which owns what it points to, and which `keep` owns.
+        // SAFETY: the entry points to the boxed message, which owns what it points to, and which
+        // `keep` owns.
         unsafe { self.run(large(entry), self.keep(None).with(message)) }.await
     }
 
-    /// Ends the connection in both directions: operations under way end, and the other side sees the end of the stream.
+    /// Ends the connection in both directions: operations under way end, and the other side sees
+    /// the end of the stream.
     pub(super) fn shutdown(&self) {
-        // SAFETY: a plain system call on an open descriptor. It fails only if the other side was faster.
+        // SAFETY: a plain system call on an open descriptor. It fails only if the other side was
+        // faster.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
@@ -225,7 +236,8 @@ impl RealSocket {
     }
 }
 
-/// What of a send is still to go out: the pieces from `first` on, without the first `skip` bytes of that one.
+/// What of a send is still to go out: the pieces from `first` on, without the first `skip` bytes of
+/// that one.
 struct Rest {
     pieces: Vec<IoBuf>,
     first: usize,

@@ -1,4 +1,5 @@
-//! A sparse file's bytes. Copies share pages, so that keeping a durable and a visible version is cheap.
+//! A sparse file's bytes. Copies share pages, so that keeping a durable and a visible version is
+//! cheap.
 
 use crate::disk::{Fallocate, Gaps};
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,7 +149,8 @@ fn pages_of(range: &Range<u64>) -> Range<u64> {
     if range.is_empty() { 0..0 } else { range.start / PAGE..range.end.div_ceil(PAGE) }
 }
 
-/// Calls `f` with each page of a range, the part within the page and where that part begins in the range.
+/// Calls `f` with each page of a range, the part within the page and where that part begins in the
+/// range.
 fn for_each_part(range: &Range<u64>, mut f: impl FnMut(u64, Range<usize>, usize)) {
     for page in pages_of(range) {
         let base = page * PAGE;

@@ -251,7 +251,8 @@ impl Disk {
         if self.used() + more > capacity { Err(errno(libc::ENOSPC)) } else { Ok(()) }
     }
 
-    /// Frees files that have no name, no opener and no unsynced change of names that could bring them back.
+    /// Frees files that have no name, no opener and no unsynced change of names that could bring
+    /// them back.
     fn collect(&mut self) {
         if self.doomed.is_empty() {
             return;

@@ -165,7 +165,8 @@ impl SimFile {
         seek.await
     }
 
-    /// The world that it was opened in, if the caller runs on that very host and it hasn't died meanwhile.
+    /// The world that it was opened in, if the caller runs on that very host and it hasn't died
+    /// meanwhile.
     fn world(&self) -> io::Result<Rc<Simulation>> {
         match context::current() {
             Some(Runtime::Sim(world)) if world.boot() == self.boot => Ok(world),

@@ -4,7 +4,8 @@ use super::disk::Disk;
 use crate::local::Locals;
 use crate::timer::Timers;
 
-/// What the time of day is when a machine's clock is right and the world begins: 2025-06-15T15:06:40Z, in nanoseconds since 1970.
+/// What the time of day is when a machine's clock is right and the world begins:
+/// 2025-06-15T15:06:40Z, in nanoseconds since 1970.
 const SIMULATED_EPOCH_NS: u64 = 1_750_000_000 * 1_000_000_000;
 /// Parts of a clock's rate.
 const MILLION: u64 = 1_000_000;

@@ -1,4 +1,5 @@
-//! One file on the simulated disk: what programs see, what a crash leaves, and the changes between the two.
+//! One file on the simulated disk: what programs see, what a crash leaves, and the changes between
+//! the two.
 
 use super::content::Content;
 use super::rng::Rng;
@@ -10,7 +11,8 @@ use std::rc::Rc;
 
 /// A sector is written whole or not at all.
 const SECTOR: u64 = 512;
-/// Changes that one file keeps unsynced. The oldest go to disk by themselves beyond it, as the kernel's write-back does.
+/// Changes that one file keeps unsynced. The oldest go to disk by themselves beyond it, as the
+/// kernel's write-back does.
 const MAX_UNSYNCED_CHANGES: usize = 1024;
 
 /// A change of a file's content.
@@ -54,7 +56,8 @@ impl Edit {
     }
 }
 
-/// The part of a write that has reached the disk: the sectors before or after a seeded cut. Nothing of a write within one sector.
+/// The part of a write that has reached the disk: the sectors before or after a seeded cut. Nothing
+/// of a write within one sector.
 fn torn(offset: u64, len: u64, rng: &mut Rng) -> Range<u64> {
     let end = offset + len;
     let boundaries = offset / SECTOR + 1..end.div_ceil(SECTOR);
@@ -107,8 +110,8 @@ impl Inode {
         }
     }
 
-    /// Makes the latest change, a write, durable: alone if the changes before it don't touch its bytes, with them if they do,
-    /// since they must not overwrite it after a crash.
+    /// Makes the latest change, a write, durable: alone if the changes before it don't touch its
+    /// bytes, with them if they do, since they must not overwrite it after a crash.
     pub(super) fn sync_last(&mut self) {
         let Some((sequence, last)) = self.unsynced.last().cloned() else { return };
         let range = last.written();

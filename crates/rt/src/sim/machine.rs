@@ -4,9 +4,11 @@ use super::{Deadlock, HostId, World};
 use std::fmt;
 use std::future::Future;
 
-/// A machine whose every decision comes from a seed. Its disk survives [`Machine::crash`] and [`Machine::kill`].
+/// A machine whose every decision comes from a seed. Its disk survives [`Machine::crash`] and
+/// [`Machine::kill`].
 ///
-/// Tasks live on between two calls of [`Machine::run`]; only a crash, a kill or dropping the machine ends them.
+/// Tasks live on between two calls of [`Machine::run`]; only a crash, a kill or dropping the
+/// machine ends them.
 pub struct Machine {
     world: World,
     host: HostId,
@@ -35,8 +37,8 @@ impl Machine {
         self.world.run(self.host, future)
     }
 
-    /// Runs until `future` ends or the scheduler has made `steps` more steps, whichever is first; `None` if it was the steps.
-    /// Panics if the thread already runs a core or a machine.
+    /// Runs until `future` ends or the scheduler has made `steps` more steps, whichever is first;
+    /// `None` if it was the steps. Panics if the thread already runs a core or a machine.
     pub fn run_until<T: 'static>(
         &mut self,
         future: impl Future<Output = T> + 'static,
@@ -45,13 +47,14 @@ impl Machine {
         self.world.run_until(self.host, future, steps)
     }
 
-    /// The power fails: tasks end, and of what wasn't synced each write is kept, lost or torn, and each name change kept or
-    /// lost. The machine can run again on what is left.
+    /// The power fails: tasks end, and of what wasn't synced each write is kept, lost or torn, and
+    /// each name change kept or lost. The machine can run again on what is left.
     pub fn crash(&mut self) {
         self.world.crash(self.host);
     }
 
-    /// The process dies: tasks end, and what had been written stays. Of the operations under way each has happened or not.
+    /// The process dies: tasks end, and what had been written stays. Of the operations under way
+    /// each has happened or not.
     pub fn kill(&mut self) {
         self.world.kill(self.host);
     }

@@ -1,10 +1,12 @@
-//! Simulated hosts: clocks, scheduler, randomness, disks and network, all decided by one seed. A [`Machine`] is one host, a
-//! [`World`] is several.
+//! Simulated hosts: clocks, scheduler, randomness, disks and network, all decided by one seed. A
+//! [`Machine`] is one host, a [`World`] is several.
 //!
-//! Code that runs inside uses the same functions as on a real core ([`crate::spawn`], [`crate::File`], [`crate::now`], ...);
-//! nothing outside of this crate knows which of the two it runs on. The same seed gives the same run, step by step.
+//! Code that runs inside uses the same functions as on a real core ([`crate::spawn`],
+//! [`crate::File`], [`crate::now`], ...); nothing outside of this crate knows which of the two it
+//! runs on. The same seed gives the same run, step by step.
 //!
-//! What it doesn't simulate: several cores of a host, Unix sockets, the ring's raw operations, wakes from other threads.
+//! What it doesn't simulate: several cores of a host, Unix sockets, the ring's raw operations,
+//! wakes from other threads.
 //!
 //! ```
 //! use rt::{File, IoBuf, OpenOptions, sim::Machine};
@@ -50,7 +52,8 @@ pub(crate) use socket::{SimListener, SimSocket};
 
 use std::fmt;
 
-/// Where and when the code that asks is running: the name of its host, and nanoseconds since its world was made. `None` outside of a world.
+/// Where and when the code that asks is running: the name of its host, and nanoseconds since its
+/// world was made. `None` outside of a world.
 pub fn whereabouts() -> Option<(String, u64)> {
     crate::context::with_sim(|world| (world.name_of_current(), world.clock_ns()))
 }

@@ -1,4 +1,5 @@
-//! The names on the simulated disk: what programs see, what a crash leaves, and the changes between the two.
+//! The names on the simulated disk: what programs see, what a crash leaves, and the changes between
+//! the two.
 
 use super::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +7,8 @@ use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-/// Name changes that are kept unsynced. The oldest go to disk by themselves beyond it, as the journal's commits do.
+/// Name changes that are kept unsynced. The oldest go to disk by themselves beyond it, as the
+/// journal's commits do.
 const MAX_UNSYNCED_CHANGES: usize = 4096;
 
 /// What a name stands for.
@@ -61,7 +63,8 @@ impl Edit {
     }
 }
 
-/// Adds a name. The directories above it are there as well: the journal that holds the name holds them too.
+/// Adds a name. The directories above it are there as well: the journal that holds the name holds
+/// them too.
 fn add(tree: &mut Tree, path: &Path, node: Node) {
     for dir in path.ancestors().skip(1).filter(|dir| !is_root(dir)) {
         tree.entry(dir.to_path_buf()).or_insert(Node::Dir);
@@ -148,8 +151,8 @@ impl Names {
         self.sync(|sequence, edit| sequence <= up_to && edit.is_in(dir));
     }
 
-    /// The name under which a file was made becomes durable, as a sync of the file does it on XFS and ext4. Renames do not:
-    /// those promise less.
+    /// The name under which a file was made becomes durable, as a sync of the file does it on XFS
+    /// and ext4. Renames do not: those promise less.
     pub(super) fn sync_file(&mut self, ino: u64) {
         self.sync(|_, edit| matches!(edit, Edit::Add { .. }) && edit.node() == Node::File(ino));
     }
@@ -185,8 +188,8 @@ impl Names {
         }
     }
 
-    /// Makes the chosen changes durable, and with them the earlier ones of the same names: those must not undo them after a
-    /// crash.
+    /// Makes the chosen changes durable, and with them the earlier ones of the same names: those
+    /// must not undo them after a crash.
     fn sync(&mut self, chosen: impl Fn(u64, &Edit) -> bool) {
         let mut names: BTreeSet<PathBuf> = BTreeSet::new();
         let mut taken = Vec::new();

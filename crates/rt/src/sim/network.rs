@@ -1,7 +1,9 @@
-//! The network between simulated hosts: who may reach whom, what is on its way, and what goes wrong.
+//! The network between simulated hosts: who may reach whom, what is on its way, and what goes
+//! wrong.
 //!
-//! It carries streams as TCP does. Nothing within a stream is lost, doubled or reordered: it is late, held while the way is cut, or the
-//! connection breaks. Lost and repeated messages arise from breaks, as they do over TCP.
+//! It carries streams as TCP does. Nothing within a stream is lost, doubled or reordered: it is
+//! late, held while the way is cut, or the connection breaks. Lost and repeated messages arise from
+//! breaks, as they do over TCP.
 
 use super::HostId;
 use super::agenda::{Agenda, Event, Span};
@@ -34,7 +36,8 @@ pub struct NetworkOptions {
     pub slow_per_million: u32,
     /// Least and most nanoseconds of those.
     pub slow_ns: (u64, u64),
-    /// Least and most bytes that one direction of a connection holds; each connection gets its own number.
+    /// Least and most bytes that one direction of a connection holds; each connection gets its own
+    /// number.
     pub window_bytes: (usize, usize),
     /// So many arriving pieces in a million break their connection.
     pub resets_per_million: u32,
@@ -266,7 +269,8 @@ impl Network {
         self.post(agenda, id, What::Segment);
     }
 
-    /// The program lets go of an end. Bytes that it didn't receive make that a reset, as they do in Linux.
+    /// The program lets go of an end. Bytes that it didn't receive make that a reset, as they do in
+    /// Linux.
     pub(super) fn close(&mut self, agenda: &mut Agenda, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
         if end.has_unread() || end.state == EndState::Opening {
@@ -480,7 +484,8 @@ impl Network {
         }
     }
 
-    /// A host lost its power: others hear nothing of it, until it answers again and knows of nothing.
+    /// A host lost its power: others hear nothing of it, until it answers again and knows of
+    /// nothing.
     pub(super) fn crash(&mut self, agenda: &mut Agenda, host: HostId) {
         self.listeners.retain(|(of, _), _| *of != host);
         self.powered[host.0] = false;

@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use types::Timestamp;
 
-/// What a poll costs in simulated time. More than nothing, so that a task that yields in a loop sees time pass.
+/// What a poll costs in simulated time. More than nothing, so that a task that yields in a loop
+/// sees time pass.
 const STEP_NS: Span = (100, 2_000);
 /// What an operation on cached data or names takes.
 const QUICK_NS: Span = (2_000, 500_000);
@@ -177,7 +178,8 @@ impl Simulation {
         self.state.borrow().steps
     }
 
-    /// A digest of all decisions, of the bytes that hosts sent and of those that they wrote to disk.
+    /// A digest of all decisions, of the bytes that hosts sent and of those that they wrote to
+    /// disk.
     pub(super) fn fingerprint(&self) -> u64 {
         let state = self.state.borrow();
         let mut fingerprint = state.fingerprint;
@@ -232,7 +234,8 @@ impl Simulation {
         state.make_ready(id);
     }
 
-    /// Polls one task, chosen by seed, after letting time pass up to the next event if none is ready.
+    /// Polls one task, chosen by seed, after letting time pass up to the next event if none is
+    /// ready.
     pub(super) fn step(&self) -> Result<(), Deadlock> {
         while !self.step_until(u64::MAX)? {}
         Ok(())
@@ -284,8 +287,8 @@ impl Simulation {
         }
     }
 
-    /// Starts an operation of the running host's disk: `effect` happens when its time has passed, even if nobody waits for it any
-    /// more.
+    /// Starts an operation of the running host's disk: `effect` happens when its time has passed,
+    /// even if nobody waits for it any more.
     pub(super) fn submit<T: 'static>(
         &self,
         speed: Speed,
@@ -308,7 +311,8 @@ impl Simulation {
         Submitted { slot }
     }
 
-    /// Drops a host's tasks; what their destructors spawn as well. Destructors run as the host's code.
+    /// Drops a host's tasks; what their destructors spawn as well. Destructors run as the host's
+    /// code.
     pub(super) fn end_tasks(&self, host: HostId) {
         self.current.set(host);
         loop {
@@ -321,7 +325,8 @@ impl Simulation {
         }
         let timers = self.with_timers(std::mem::take);
         drop(timers);
-        // What the destructors let go of belongs to a boot that is over, so it isn't closed a second time.
+        // What the destructors let go of belongs to a boot that is over, so it isn't closed a
+        // second time.
         self.boots.borrow_mut()[host.0] = next_boot();
     }
 

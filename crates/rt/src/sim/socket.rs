@@ -14,7 +14,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// The simulated world that this thread is in; an error outside of one, where a simulated socket can't be used.
+/// The simulated world that this thread is in; an error outside of one, where a simulated socket
+/// can't be used.
 fn world() -> io::Result<Rc<Simulation>> {
     match context::current() {
         Some(Runtime::Sim(world)) => Ok(world),

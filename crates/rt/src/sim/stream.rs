@@ -66,7 +66,8 @@ pub(super) struct End {
     pub(super) shut: bool,
     /// Sent by this end and not yet arrived.
     outgoing: VecDeque<Segment>,
-    /// Bytes sent by this end that the other's program hasn't received yet, as far as this end knows.
+    /// Bytes sent by this end that the other's program hasn't received yet, as far as this end
+    /// knows.
     unacknowledged: usize,
     /// The limit of `unacknowledged`.
     pub(super) window: usize,
@@ -124,7 +125,8 @@ impl End {
         self.error.map(io::Error::from_raw_os_error)
     }
 
-    /// Takes what has arrived; what came before a break is still there to be received. `None`: nothing yet.
+    /// Takes what has arrived; what came before a break is still there to be received. `None`:
+    /// nothing yet.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         let len = into.len().min(self.received.len());
         if len > 0 || into.is_empty() {
@@ -189,7 +191,8 @@ impl End {
         woken.extend(self.sender.take());
     }
 
-    /// When it is over with what was sent if nothing of it is taken any more; `None` if nothing waits to be.
+    /// When it is over with what was sent if nothing of it is taken any more; `None` if nothing
+    /// waits to be.
     pub(super) fn stalled_until_ns(&self) -> Option<u64> {
         let limit = self.stall_limit_ns?;
         let waits = !self.outgoing.is_empty() || self.unacknowledged >= self.window;

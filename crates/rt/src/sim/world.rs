@@ -14,10 +14,11 @@ use std::time::Duration;
 /// Monotonic clocks of hosts begin at less than this: their zeros are arbitrary, as are real ones.
 const MAX_CLOCK_ZERO_NS: u64 = 1 << 50;
 
-/// Several hosts with a network between them, in one thread, whose every decision comes from a seed.
+/// Several hosts with a network between them, in one thread, whose every decision comes from a
+/// seed.
 ///
-/// Each host has a process, whose tasks are started by [`World::spawn`] and [`World::run`] and by themselves, and which a kill or
-/// a crash ends. Disks stay.
+/// Each host has a process, whose tasks are started by [`World::spawn`] and [`World::run`] and by
+/// themselves, and which a kill or a crash ends. Disks stay.
 pub struct World {
     simulation: Rc<Simulation>,
 }
@@ -63,8 +64,9 @@ impl World {
         self.simulation.with_disk_of(host, |disk| disk.faults.capacity_bytes = bytes);
     }
 
-    /// Puts a host's time of day so much ahead (behind, if negative) of the right time, and lets both its clocks run so many
-    /// millionths too fast (too slow) from now on. The monotonic clock doesn't jump.
+    /// Puts a host's time of day so much ahead (behind, if negative) of the right time, and lets
+    /// both its clocks run so many millionths too fast (too slow) from now on. The monotonic clock
+    /// doesn't jump.
     pub fn set_clock(&mut self, host: HostId, ahead_ns: i64, drift_ppm: i32) {
         self.simulation.with_state(|state| {
             let now_ns = state.agenda.clock_ns;
@@ -83,7 +85,8 @@ impl World {
         self.simulation.spawn_on(host, Box::pin(future));
     }
 
-    /// Runs all hosts until `future`, a task of `host`, ends. Panics if the thread already runs a core or a world.
+    /// Runs all hosts until `future`, a task of `host`, ends. Panics if the thread already runs a
+    /// core or a world.
     pub fn run<T: 'static>(
         &mut self,
         host: HostId,
@@ -93,8 +96,8 @@ impl World {
         Ok(output.expect("no run lasts for u64::MAX steps"))
     }
 
-    /// Runs all hosts until `future`, a task of `host`, ends or the scheduler has made `steps` more steps; `None` if it was the
-    /// steps. Panics if the thread already runs a core or a world.
+    /// Runs all hosts until `future`, a task of `host`, ends or the scheduler has made `steps` more
+    /// steps; `None` if it was the steps. Panics if the thread already runs a core or a world.
     pub fn run_until<T: 'static>(
         &mut self,
         host: HostId,
@@ -116,8 +119,8 @@ impl World {
         Ok(value)
     }
 
-    /// Runs all hosts for so long, as the world's clock goes; if nothing happens any more, time passes all the same. Panics if the
-    /// thread already runs a core or a world.
+    /// Runs all hosts for so long, as the world's clock goes; if nothing happens any more, time
+    /// passes all the same. Panics if the thread already runs a core or a world.
     pub fn advance(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let end_ns = self.clock_ns().saturating_add(nanos).min(u64::MAX - 1);
@@ -127,8 +130,9 @@ impl World {
         }
     }
 
-    /// A host's process dies: its tasks end, and what had been written stays. Of the disk operations under way each has happened
-    /// or not. The kernel lives: it closes or resets the connections.
+    /// A host's process dies: its tasks end, and what had been written stays. Of the disk
+    /// operations under way each has happened or not. The kernel lives: it closes or resets the
+    /// connections.
     pub fn kill(&mut self, host: HostId) {
         self.end_tasks(host);
         self.simulation.end_operations(host);
@@ -136,8 +140,9 @@ impl World {
         self.simulation.with_network(|network, agenda| network.kill(agenda, host));
     }
 
-    /// A host's power fails: its tasks end, and of what wasn't synced each write is kept, lost or torn, and each name change kept
-    /// or lost. Others hear nothing until the host runs again ([`World::spawn`]), and then that it knows of no connection.
+    /// A host's power fails: its tasks end, and of what wasn't synced each write is kept, lost or
+    /// torn, and each name change kept or lost. Others hear nothing until the host runs again
+    /// ([`World::spawn`]), and then that it knows of no connection.
     pub fn crash(&mut self, host: HostId) {
         self.end_tasks(host);
         self.simulation.end_operations(host);

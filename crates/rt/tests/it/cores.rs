@@ -44,7 +44,8 @@ fn spawned_tasks_run_between_the_turns_of_the_main_one() {
     assert_eq!(count.unwrap(), 1000);
 }
 
-/// Three sleeps, begun in another order than they end. `None` when this thread stood still until one was over before all had begun.
+/// Three sleeps, begun in another order than they end. `None` when this thread stood still until
+/// one was over before all had begun.
 async fn order_of_three_sleeps() -> Option<Vec<u64>> {
     let began_ns = rt::monotonic_ns();
     let (begun, order) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));

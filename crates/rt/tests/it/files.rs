@@ -94,7 +94,8 @@ fn dropped_operations_keep_their_buffers_and_files() {
         let path = dir.join("written");
         let mut decoys = Vec::new();
         for round in 0..200u64 {
-            // The file goes with the future, and its descriptor's number is taken by the next one before the entry is submitted.
+            // The file goes with the future, and its descriptor's number is taken by the next one
+            // before the entry is submitted.
             let file = File::open(&path, OpenOptions { direct: true, ..writable() }).await.unwrap();
             let buf = filled(BLOCK, 1);
             start_and_drop(file.write_at(buf, round * BLOCK as u64)).await;
@@ -131,7 +132,8 @@ fn a_dropped_open_leaks_no_descriptor() {
                 .filter(|fd| std::fs::read_link(fd.as_ref().unwrap().path()).is_ok_and(|p| p == path))
                 .count()
         };
-        // The opens may not even have started; a sync behind them in the queue makes sure that they have.
+        // The opens may not even have started; a sync behind them in the queue makes sure that they
+        // have.
         File::open(&path, writable()).await.unwrap().sync_data().await.unwrap();
         for _ in 0..60_000 {
             if still_open() == 0 {

@@ -195,7 +195,8 @@ fn open_descriptors() -> usize {
 
 #[test]
 fn a_descriptor_that_nobody_takes_is_closed() {
-    // Other tests of this process open and close descriptors, too: it is the growth over many rounds that counts.
+    // Other tests of this process open and close descriptors, too: it is the growth over many
+    // rounds that counts.
     let before = open_descriptors();
     rt::block_on(async {
         for _ in 0..200 {

@@ -1,7 +1,8 @@
 //! Management's process, and the metadata services of a cluster that has one.
 //!
-//! Management is the real one. Where nothing is mirrored it has nodes for metadata only, and what the map says of targets stays as it was made. Its
-//! process has the metadata store, too, and the services reach it over the network, as those of real nodes do.
+//! Management is the real one. Where nothing is mirrored it has nodes for metadata only, and what
+//! the map says of targets stays as it was made. Its process has the metadata store, too, and the
+//! services reach it over the network, as those of real nodes do.
 
 use super::member::{Member, RETRY, VERSION, address_of, out_of_turn};
 use super::process::{Site, new_identity, peer, serve};
@@ -24,7 +25,8 @@ use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, P
 
 /// How often a service looks for targets that were left in disorder.
 const TIDY_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a start of a metadata service waits for the hosts with members of groups: what was being written is settled with them.
+/// How long a start of a metadata service waits for the hosts with members of groups: what was
+/// being written is settled with them.
 const NODES_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Lets everybody in.
@@ -56,7 +58,8 @@ pub(super) struct Office {
     pub(super) engine: Arc<Memory>,
 }
 
-/// The metadata services, as management reaches them: for what a crash left on targets. Nobody asks it for anything else here.
+/// The metadata services, as management reaches them: for what a crash left on targets. Nobody asks
+/// it for anything else here.
 struct Names {
     management: Arc<Management>,
     identity: ClientIdentity,

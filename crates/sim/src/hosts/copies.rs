@@ -16,7 +16,8 @@ use wire::{MgmtReply, MgmtRequest, StorageReply, StorageRequest};
 
 /// Where the target of each host is.
 const TARGET: &str = "/target";
-/// Bytes of each intent log file of a group: small, so that it is full now and then, and everything has to be compared.
+/// Bytes of each intent log file of a group: small, so that it is full now and then, and everything
+/// has to be compared.
 const GROUP_LOG_BYTES: u64 = 64 * 1024;
 
 /// The chunk files that a target has of groups, with what is in them.

@@ -9,10 +9,12 @@ pub(super) const MAX_DEAD_MS: u64 = 2_000;
 pub(super) const MAX_QUIET_MS: u64 = 1_000;
 /// Chances in a million that a piece of a stream breaks its connection.
 const RESETS_PER_MILLION: u32 = 300;
-/// Of a bad network, chances in a million that something is slow, and by how much: more than others wait before they count a connection as broken.
+/// Of a bad network, chances in a million that something is slow, and by how much: more than others
+/// wait before they count a connection as broken.
 const BAD_SLOW_PER_MILLION: u32 = 100_000;
 const BAD_SLOW_NS: (u64, u64) = (10_000_000, 1_500_000_000);
-/// With a management: how long some faults last, so that it gives partitions to others and takes members out of groups.
+/// With a management: how long some faults last, so that it gives partitions to others and takes
+/// members out of groups.
 pub(super) const MAX_LONG_MS: u64 = 30_000;
 /// How long clients are cut off before the power of the store's host is cut.
 const MAX_CUT_OFF_MS: u64 = 20;
@@ -53,7 +55,8 @@ impl Run {
         self.advance(time);
     }
 
-    /// Time passes. Metadata processes that end themselves because of what the store's host has lost are started again.
+    /// Time passes. Metadata processes that end themselves because of what the store's host has
+    /// lost are started again.
     pub(super) fn advance(&mut self, time: Duration) {
         if !self.options.store_power {
             return self.world.advance(time);
@@ -72,8 +75,8 @@ impl Run {
         }
     }
 
-    /// Clients hear again of metadata hosts that have opened the store since its host lost its power. One that goes on without is never heard of, and the run
-    /// fails for it.
+    /// Clients hear again of metadata hosts that have opened the store since its host lost its
+    /// power. One that goes on without is never heard of, and the run fails for it.
     fn let_be_heard(&mut self) {
         let opened = self.site.opened();
         for index in self.unheard.intersection(&opened).copied().collect::<Vec<_>>() {
@@ -242,7 +245,8 @@ impl Run {
         self.options.racks > 0 && self.options.scheme.is_mirrored()
     }
 
-    /// All storage hosts of a rack die or lose their power at once, or nobody else reaches them any more.
+    /// All storage hosts of a rack die or lose their power at once, or nobody else reaches them any
+    /// more.
     fn strike_rack(&mut self) -> Result<(), String> {
         let is_alone = self.options.power_cuts == PowerCuts::OneAtATime;
         if is_alone {
@@ -331,10 +335,12 @@ impl Run {
         self.start_management();
     }
 
-    /// The store's host loses its power, and some of the last commits with it. No program is told of those: clients get no answers
-    /// before, what was on its way to them never arrives, and they hear of no metadata host again before it has begun anew.
+    /// The store's host loses its power, and some of the last commits with it. No program is told
+    /// of those: clients get no answers before, what was on its way to them never arrives, and they
+    /// hear of no metadata host again before it has begun anew.
     ///
-    /// Where that isn't so yet since the last time, nothing is lost: what the hosts do meanwhile may be told as soon as they are heard of.
+    /// Where that isn't so yet since the last time, nothing is lost: what the hosts do meanwhile
+    /// may be told as soon as they are heard of.
     fn cut_power_of_store(&mut self, host: HostId) {
         let ways: Vec<(HostId, HostId)> = self
             .metas
@@ -367,7 +373,8 @@ impl Run {
         self.start_management();
     }
 
-    /// Cuts clients off from all metadata hosts until something has been committed, for a while at most; how much that was.
+    /// Cuts clients off from all metadata hosts until something has been committed, for a while at
+    /// most; how much that was.
     fn commits_that_nobody_hears_of(&mut self, ways: &[(HostId, HostId)]) -> u64 {
         for _ in 0..CUT_OFFS {
             ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));

@@ -14,7 +14,8 @@ const O_RDWR: u32 = 0o2;
 const O_EXCL_RDWR: u32 = 0o202;
 /// Bytes that are written and read together.
 const BLOCK: usize = 4096;
-/// Distance of blocks in a file: they lie askew to pages, in several chunks of 64 KiB, and none in two.
+/// Distance of blocks in a file: they lie askew to pages, in several chunks of 64 KiB, and none in
+/// two.
 const STRIDE: u64 = 40_000;
 /// Files, and blocks of each.
 const FILES: u64 = 2;
@@ -55,7 +56,8 @@ impl Records {
 }
 /// Names that are made and removed.
 const NAMES: u64 = 3;
-/// Small files that a client makes one after the other, and those that it makes in one directory: enough for it to want that to itself.
+/// Small files that a client makes one after the other, and those that it makes in one directory:
+/// enough for it to want that to itself.
 const SMALL_AT_ONCE: u64 = 6;
 const SMALL_PER_DIR: u64 = 24;
 /// Beginnings of names in directories in which all make small files.
@@ -72,10 +74,12 @@ const MAX_PAUSE_NS: u64 = 50_000_000;
 const MAX_CALM_PAUSE_NS: u64 = 1_000_000_000;
 /// Time between a write and its fsync, at most: as long as a storage host is without power.
 const MAX_UNSYNCED_NS: u64 = 3_000_000_000;
-/// Time between an append and the flush of a file, at most, where writes are kept for a moment: longer than they are.
+/// Time between an append and the flush of a file, at most, where writes are kept for a moment:
+/// longer than they are.
 const MAX_KEPT_NS: u64 = 1_500_000_000;
 
-/// What all programs write down. The clock counts calls and returns, which is all that their order needs.
+/// What all programs write down. The clock counts calls and returns, which is all that their order
+/// needs.
 #[derive(Default)]
 pub(super) struct Journal {
     pub(super) records: RefCell<Vec<Record>>,
@@ -83,7 +87,8 @@ pub(super) struct Journal {
     /// Returns so far.
     pub(super) returned: Cell<u64>,
     next_value: Cell<u64>,
-    /// Blocks of which nobody knows what is on disk: they aren't read before they have been written and synced.
+    /// Blocks of which nobody knows what is on disk: they aren't read before they have been written
+    /// and synced.
     in_doubt: RefCell<BTreeSet<(u64, u64)>>,
     /// Records that were appended or tried.
     appended: Cell<u64>,
@@ -127,9 +132,11 @@ pub(super) struct Program {
     pub(super) journal: Rc<Journal>,
     pub(super) host: u32,
     pub(super) number: u32,
-    /// Clients that the blocks are dealt out to in turn, for writing; 1: everybody writes everywhere.
+    /// Clients that the blocks are dealt out to in turn, for writing; 1: everybody writes
+    /// everywhere.
     pub(super) writers: u32,
-    /// Which of so many programs it is that share the blocks out among them, for reading, too: it syncs each write by a call of its own.
+    /// Which of so many programs it is that share the blocks out among them, for reading, too: it
+    /// syncs each write by a call of its own.
     pub(super) owns: Option<(u32, u32)>,
     /// Directories over which everything is spread; 0: it is all in the root directory.
     pub(super) dirs: u64,
@@ -188,8 +195,9 @@ fn below(limit: u64) -> u64 {
     rt::random_u64() % limit
 }
 
-/// Whether a change that failed so may have happened. `EIO`: the session was ended, as that of a client is that was stopped or cut off for long,
-/// and what it had open is lost. `ESTALE` and `ESHUTDOWN`: the same, and the mount is to have no other session.
+/// Whether a change that failed so may have happened. `EIO`: the session was ended, as that of a
+/// client is that was stopped or cut off for long, and what it had open is lost. `ESTALE` and
+/// `ESHUTDOWN`: the same, and the mount is to have no other session.
 fn is_open(error: &Error) -> bool {
     matches!(error.errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ESTALE | Errno::ESHUTDOWN)
 }
@@ -244,8 +252,9 @@ impl Program {
         }
     }
 
-    /// Records an operation from its call to its return; gives the number of the record. One that gives no event, or never returns, is kept as `event` without an
-    /// answer: a look says nothing then, and the effect of a change is open.
+    /// Records an operation from its call to its return; gives the number of the record. One that
+    /// gives no event, or never returns, is kept as `event` without an answer: a look says nothing
+    /// then, and the effect of a change is open.
     async fn record(
         &self,
         object: String,
@@ -394,7 +403,8 @@ impl Program {
                     if self.behind {
                         match self.journal.doubt(index) {
                             Some(returned) => unsure.push((index, returned)),
-                            // A failure that is told here may be one of those before, and no flush tells it again.
+                            // A failure that is told here may be one of those before, and no flush
+                            // tells it again.
                             None => unsure.clear(),
                         }
                     }
@@ -459,7 +469,8 @@ impl Program {
         self.record(log_name(log), Event::ReadLog { records: Vec::new() }, read).await;
     }
 
-    /// Makes some small files, or looks at one of anybody's. Each is a register: what is written into it right after it was made, and nothing before.
+    /// Makes some small files, or looks at one of anybody's. Each is a register: what is written
+    /// into it right after it was made, and nothing before.
     async fn use_small(&self) {
         let known = self.journal.small.borrow().len() as u64;
         if known > 0 && below(2) == 0 {
@@ -620,7 +631,8 @@ fn object_of(file: u64, block: u64) -> String {
     format!("file{file} block {block}")
 }
 
-/// The directory and the name of a small file: a directory of its maker, or one in which all make files, several in a row with names that begin alike.
+/// The directory and the name of a small file: a directory of its maker, or one in which all make
+/// files, several in a row with names that begin alike.
 fn small_name(maker: u32, number: u64) -> (String, String) {
     let turn = number / SMALL_PER_DIR;
     match turn % 2 {

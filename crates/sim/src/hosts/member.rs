@@ -1,4 +1,5 @@
-//! A process that belongs to a cluster with a management: it joins, registers, says that it lives, and follows the map.
+//! A process that belongs to a cluster with a management: it joins, registers, says that it lives,
+//! and follows the map.
 
 use super::process::{Site, new_identity, peer_with, ring};
 use crate::cluster::cluster_map;
@@ -18,8 +19,9 @@ pub(super) type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
 
 /// How long a question to management is repeated: shorter than a serving lease.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client's request to a metadata service is repeated: a partition that has moved may be closed for 15 s, and a command that needs
-/// several tries for 15 s to have them all. One to a mirrored group may wait for as long for another primary.
+/// How long a client's request to a metadata service is repeated: a partition that has moved may be
+/// closed for 15 s, and a command that needs several tries for 15 s to have them all. One to a
+/// mirrored group may wait for as long for another primary.
 pub(super) const NAMES_TIMEOUT: Duration = Duration::from_secs(40);
 /// Rest before management is asked again that didn't answer well.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
@@ -203,7 +205,8 @@ impl Site {
         Ok((MetaChannels::mapped(map.handle.clone(), Box::new(connect)), map.handle))
     }
 
-    /// The ways to storage hosts that the map names. `own`: the service of the process itself, if it is one of them.
+    /// The ways to storage hosts that the map names. `own`: the service of the process itself, if
+    /// it is one of them.
     pub(super) fn storage_by_map(
         &self,
         identity: &ClientIdentity,
@@ -275,7 +278,8 @@ impl Member {
         match self.management.call(MgmtRequest::Register(register), None).await? {
             MgmtReply::Registered(registered) => {
                 self.has_registered.store(true, Ordering::Relaxed);
-                // The map comes first: under a lease that came with it nothing is done by an older one.
+                // The map comes first: under a lease that came with it nothing is done by an older
+                // one.
                 self.map.take_over(&registered.map);
                 self.ring.set_time(registered.time_s, rt::monotonic_ns());
                 self.renew(sent_ns, registered.lease_ms);

@@ -38,7 +38,8 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Short, so that silence is noticed often in a run.
 const LIVENESS: Liveness =
     Liveness { ask_after: Duration::from_millis(500), give_up_after: Duration::from_secs(1) };
-/// How long a metadata service that can't start (a target doesn't answer) waits before it tries again.
+/// How long a metadata service that can't start (a target doesn't answer) waits before it tries
+/// again.
 pub(super) const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// How often the metadata service looks for targets that were left in disorder.
 const TIDY_INTERVAL: Duration = Duration::from_millis(100);
@@ -78,7 +79,8 @@ pub(super) struct Site {
     pub(super) outdated: Arc<Mutex<BTreeSet<usize>>>,
     /// Metadata hosts that have opened the store since its host has lost its power.
     pub(super) opened: Arc<Mutex<BTreeSet<usize>>>,
-    /// Storage hosts whose process hasn't told management yet that it is there: what the host may have lost, nobody knows.
+    /// Storage hosts whose process hasn't told management yet that it is there: what the host may
+    /// have lost, nobody knows.
     pub(super) unregistered: Arc<Mutex<BTreeSet<usize>>>,
 }
 
@@ -173,7 +175,8 @@ impl Site {
         std::future::pending().await
     }
 
-    /// Waits until the metadata services have put right what a target found changing when it started.
+    /// Waits until the metadata services have put right what a target found changing when it
+    /// started.
     async fn be_tidied(&self, store: &Store) {
         let (target, start) = (store.target(), rt::random_u64());
         let mut left = wire::mgmt::Touched { files: store.take_touched(), new: store.take_new_at_crash() };
@@ -257,7 +260,8 @@ impl Site {
         Ok(Arc::new(RemoteWriter::new(remote)).into())
     }
 
-    /// Tidies what belongs to partitions that the service executes; what fails is tried again, by whoever executes it then.
+    /// Tidies what belongs to partitions that the service executes; what fails is tried again, by
+    /// whoever executes it then.
     pub(super) async fn tidy(&self, meta: &MetaService) -> Result<()> {
         let executed = meta.executed();
         let touched = self.lock_touched().clone();

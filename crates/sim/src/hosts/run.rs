@@ -26,16 +26,20 @@ const CALLS_PER_OPERATION: u32 = 8;
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long everybody gets to recover when everything works again.
 const RECOVERY: Duration = Duration::from_secs(15);
-/// Within this, each program must do something then. A metadata service that was started anew waits 15 s
-/// for clients that it knows, and those that are gone may have to be ended before others get on.
+/// Within this, each program must do something then. A metadata service that was started anew waits
+/// 15 s for clients that it knows, and those that are gone may have to be ended before others get
+/// on.
 const PROGRESS: Duration = Duration::from_secs(40);
 
-/// With several metadata services: directories over which names and files are spread, more than partitions.
+/// With several metadata services: directories over which names and files are spread, more than
+/// partitions.
 const DIRECTORIES: u64 = 6;
-/// How long everybody gets to recover then: a service that was taken for dead gets partitions back, and whoever adopts some waits up to 15 s
-/// for sessions and as long again to end those that are gone.
+/// How long everybody gets to recover then: a service that was taken for dead gets partitions back,
+/// and whoever adopts some waits up to 15 s for sessions and as long again to end those that are
+/// gone.
 const RECOVERY_OF_SEVERAL: Duration = Duration::from_secs(60);
-/// How long mirrored groups may take to be in step when everything works, and how often it is looked.
+/// How long mirrored groups may take to be in step when everything works, and how often it is
+/// looked.
 const STEP_LIMIT: Duration = Duration::from_secs(300);
 const STEP_LOOK: Duration = Duration::from_secs(2);
 /// What is left to do when programs have ended is done within this.
@@ -52,10 +56,11 @@ pub struct HostsOptions {
     pub programs: u32,
     /// Storage hosts.
     pub storages: usize,
-    /// Racks that they are in, in turn, with clients; 0: nothing is known of racks. Only where files are mirrored, there is somebody who minds.
+    /// Racks that they are in, in turn, with clients; 0: nothing is known of racks. Only where
+    /// files are mirrored, there is somebody who minds.
     pub racks: usize,
-    /// Metadata hosts. With more than one there is a host for management, which moves partitions from one to another and has the store that they
-    /// share.
+    /// Metadata hosts. With more than one there is a host for management, which moves partitions
+    /// from one to another and has the store that they share.
     pub metas: u32,
     /// Things that go wrong.
     pub faults: u32,
@@ -67,18 +72,22 @@ pub struct HostsOptions {
     pub meta_dies: bool,
     /// Whether clients die, too.
     pub clients_die: bool,
-    /// Whether the store of a single metadata host is on another host, whose process dies as well. That of several always is.
+    /// Whether the store of a single metadata host is on another host, whose process dies as well.
+    /// That of several always is.
     pub far_store: bool,
     /// Whether storage hosts lose their power, too.
     pub power_cuts: PowerCuts,
     /// Whether the host that has the store loses its power, too.
     pub store_power: bool,
-    /// How files are kept. Mirrored ones have a host for management, as several metadata hosts have.
+    /// How files are kept. Mirrored ones have a host for management, as several metadata hosts
+    /// have.
     pub scheme: Scheme,
-    /// Whether targets tell what may differ between copies, by the notes of their intent logs. Without it runs with mirrored files fail: that shows that it
-    /// is needed, and that checks work.
+    /// Whether targets tell what may differ between copies, by the notes of their intent logs.
+    /// Without it runs with mirrored files fail: that shows that it is needed, and that checks
+    /// work.
     pub notes: bool,
-    /// Whether clients keep small writes for a moment: what they append isn't certain before it is flushed.
+    /// Whether clients keep small writes for a moment: what they append isn't certain before it is
+    /// flushed.
     pub write_behind: bool,
     /// Whether programs append records that lie in several chunks. Those of which nobody was told
     /// an end may be found in part.
@@ -96,13 +105,16 @@ pub struct HostsOptions {
 pub enum PowerCuts {
     /// Never: their processes die.
     Never,
-    /// Instead of their process, although programs don't sync: runs fail then, which shows that checks work.
+    /// Instead of their process, although programs don't sync: runs fail then, which shows that
+    /// checks work.
     Unsynced,
     /// Any of them at any time, or their processes die. Programs sync everything that they write.
     Synced,
-    /// The same, and programs call fsync after each write instead. What hasn't been synced isn't read, as it may be gone again.
+    /// The same, and programs call fsync after each write instead. What hasn't been synced isn't
+    /// read, as it may be gone again.
     Fsynced,
-    /// Of mirrored groups: one at a time, while the others have everything. Programs don't sync, and nothing is lost all the same.
+    /// Of mirrored groups: one at a time, while the others have everything. Programs don't sync,
+    /// and nothing is lost all the same.
     OneAtATime,
 }
 
@@ -215,7 +227,8 @@ pub(super) struct Run {
     pub(super) management: Option<HostId>,
     pub(super) storages: Vec<HostId>,
     pub(super) clients: Vec<HostId>,
-    /// The host that has the store, if it isn't the metadata host: management's, or one that has nothing else.
+    /// The host that has the store, if it isn't the metadata host: management's, or one that has
+    /// nothing else.
     pub(super) store: Option<HostId>,
     pub(super) site: Site,
     pub(super) journal: Rc<Journal>,
@@ -251,7 +264,8 @@ impl Run {
             let all = metas.iter().chain(&storages).chain(&clients).chain(&management);
             all.copied().collect::<Vec<_>>().into_iter().for_each(|host| set_askew(&mut world, host));
         }
-        // Last, so that the other hosts are the same without it. Several services have it beside management.
+        // Last, so that the other hosts are the same without it. Several services have it beside
+        // management.
         let store = management.or_else(|| options.far_store.then(|| world.add_host("store")));
         let office = management.map(|host| Office { ip: world.ip(host), engine: Arc::new(Memory::new()) });
         let site = Site {
@@ -319,7 +333,8 @@ impl Run {
         self.run_limited(host, what, async move { rt::timeout(START_LIMIT, future).await })
     }
 
-    /// Runs something on a host that gives nothing when it has to wait for longer than [`START_LIMIT`].
+    /// Runs something on a host that gives nothing when it has to wait for longer than
+    /// [`START_LIMIT`].
     fn run_limited<T: 'static>(
         &mut self,
         host: HostId,
@@ -420,7 +435,8 @@ impl Run {
         matches!(self.options.power_cuts, PowerCuts::Synced | PowerCuts::Fsynced)
     }
 
-    /// Programs that share the blocks out among them and sync each write by a call of its own; 0: the others.
+    /// Programs that share the blocks out among them and sync each write by a call of its own; 0:
+    /// the others.
     fn owners(&self) -> u32 {
         let is_so = self.options.power_cuts == PowerCuts::Fsynced;
         if is_so { self.options.clients * self.options.programs } else { 0 }

@@ -47,7 +47,8 @@ fn what_programs_see_has_an_order_when_the_store_is_on_another_host() {
     );
 }
 
-/// Programs append to logs by small writes in a row, and what a log has by then is certain when it is flushed.
+/// Programs append to logs by small writes in a row, and what a log has by then is certain when it
+/// is flushed.
 #[test]
 fn what_programs_see_has_an_order_where_writes_are_kept_for_a_moment() {
     seeds_pass(
@@ -56,8 +57,8 @@ fn what_programs_see_has_an_order_where_writes_are_kept_for_a_moment() {
     );
 }
 
-/// Storage is away for longer than a request waits. A program hears of what was kept by its next append, and nothing is certain that it has flushed
-/// afterwards: the simulation took it for that.
+/// Storage is away for longer than a request waits. A program hears of what was kept by its next
+/// append, and nothing is certain that it has flushed afterwards: the simulation took it for that.
 #[test]
 fn a_failure_that_is_told_once_covers_all_that_was_kept() {
     let options = HostsOptions {
@@ -70,7 +71,8 @@ fn a_failure_that_is_told_once_covers_all_that_was_kept() {
     run_hosts_seed(30065, options).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// With its power it loses commits on which metadata services have built, but of which no program has been told.
+/// With its power it loses commits on which metadata services have built, but of which no program
+/// has been told.
 #[test]
 fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {
     let options = HostsOptions { clients: 2, metas: 3, store_power: true, ..HostsOptions::default() };
@@ -84,15 +86,16 @@ fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {
     assert!(lost > 0, "nothing was lost");
 }
 
-/// It loses its power once more before clients may hear of the metadata services again. The simulation let them, and programs were told of what was lost.
+/// It loses its power once more before clients may hear of the metadata services again. The
+/// simulation let them, and programs were told of what was lost.
 #[test]
 fn a_host_of_the_store_that_loses_its_power_twice_takes_nothing_that_was_told() {
     let options = HostsOptions { clients: 3, metas: 3, store_power: true, ..HostsOptions::default() };
     run_hosts_seed(41062, options).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// Clients overwrite each other's blocks. Each of these seeds once had a write that was repeated after its connection broke, and undid what
-/// another client had written after having seen it.
+/// Clients overwrite each other's blocks. Each of these seeds once had a write that was repeated
+/// after its connection broke, and undid what another client had written after having seen it.
 #[test]
 fn what_clients_write_over_each_other_has_an_order() {
     let options = HostsOptions { clients: 3, faults: 60, shared_writes: true, ..HostsOptions::default() };
@@ -101,8 +104,9 @@ fn what_clients_write_over_each_other_has_an_order() {
     }
 }
 
-/// With clocks that are askew, and hosts that are away for long enough that management gives their partitions to others. Seed 1: a service
-/// that had been taken for dead went on with a partition that it had lost and got back.
+/// With clocks that are askew, and hosts that are away for long enough that management gives their
+/// partitions to others. Seed 1: a service that had been taken for dead went on with a partition
+/// that it had lost and got back.
 #[test]
 fn what_programs_see_of_several_metadata_services_has_an_order() {
     let options = HostsOptions { clients: 2, programs: 2, metas: 3, ..HostsOptions::default() };
@@ -116,11 +120,13 @@ fn what_programs_see_of_several_metadata_services_has_an_order() {
     assert!(kills > 0);
 }
 
-/// Several services over the store of management's host, and clients that append to logs beside all else. Seeds 242 and 280: targets refused a
-/// session that the metadata services took for alive, which gave its leases up without telling what it had written. 239: the end of a session was
-/// sent twice. 143: the inline copy of a file was dropped at its new service after its chunks had been deleted. 348: a service that was counted on again
-/// answered from what it remembered. 1046: the answer to a report that ended a session's changes of a file was lost, and the report of what it appended
-/// afterwards made the file no longer.
+/// Several services over the store of management's host, and clients that append to logs beside all
+/// else. Seeds 242 and 280: targets refused a session that the metadata services took for alive,
+/// which gave its leases up without telling what it had written. 239: the end of a session was sent
+/// twice. 143: the inline copy of a file was dropped at its new service after its chunks had been
+/// deleted. 348: a service that was counted on again answered from what it remembered. 1046: the
+/// answer to a report that ended a session's changes of a file was lost, and the report of what it
+/// appended afterwards made the file no longer.
 #[test]
 fn what_programs_see_over_the_store_of_another_host_has_an_order() {
     let mixed = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
@@ -139,8 +145,9 @@ pub(crate) fn mirrored(copies: u8, power_cuts: PowerCuts) -> HostsOptions {
     HostsOptions { clients: 2, programs: 2, storages: 4, scheme, power_cuts, ..HostsOptions::default() }
 }
 
-/// Some storage hosts, or all, die or lose their power at once, with what wasn't synced lost or torn; ways are cut, clocks are askew, management dies. Copies
-/// come back in step and are the same.
+/// Some storage hosts, or all, die or lose their power at once, with what wasn't synced lost or
+/// torn; ways are cut, clocks are askew, management dies. Copies come back in step and are the
+/// same.
 #[test]
 fn what_programs_see_of_mirrored_files_has_an_order() {
     let (mut kills, mut copies) = (0, 0);
@@ -164,7 +171,8 @@ fn what_programs_see_of_mirrored_files_has_an_order() {
     assert!(kills > 0 && copies > 0);
 }
 
-/// Racks die, lose their power or are cut off as a whole. In the last run programs sync nothing, and what a rack loses at once others have.
+/// Racks die, lose their power or are cut off as a whole. In the last run programs sync nothing,
+/// and what a rack loses at once others have.
 #[test]
 fn a_rack_that_fails_takes_nothing_with_it() {
     let runs = [(2, 3, PowerCuts::Never), (3, 3, PowerCuts::Synced), (2, 2, PowerCuts::OneAtATime)];
@@ -177,7 +185,8 @@ fn a_rack_that_fails_takes_nothing_with_it() {
     }
 }
 
-/// Power cuts between a write and its fsync: one that succeeds promises what was written. The second and third seed fail where clients don't look at verifiers.
+/// Power cuts between a write and its fsync: one that succeeds promises what was written. The
+/// second and third seed fail where clients don't look at verifiers.
 #[test]
 fn what_an_fsync_has_promised_outlives_power_cuts() {
     let single = HostsOptions { clients: 2, power_cuts: PowerCuts::Fsynced, ..HostsOptions::default() };
@@ -253,7 +262,8 @@ fn writes_that_a_power_cut_takes_are_noticed() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let options = HostsOptions::default();
-    // A client that is killed, or begins anew, lets go of its connections to all hosts at once: their order counts, too.
+    // A client that is killed, or begins anew, lets go of its connections to all hosts at once:
+    // their order counts, too.
     let several = HostsOptions { clients: 3, metas: 2, ..options };
     // What a member that lost its power is brought in step with is sent in some order.
     let copies = HostsOptions { faults: 6, ..mirrored(2, PowerCuts::OneAtATime) };

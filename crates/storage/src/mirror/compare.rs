@@ -1,4 +1,5 @@
-//! Copies against each other, without reading them: which files there are, how long they are, and what their checksums are.
+//! Copies against each other, without reading them: which files there are, how long they are, and
+//! what their checksums are.
 
 use super::primary::WHOLE;
 use super::ranges::Hold;
@@ -30,7 +31,8 @@ impl Mirrors {
         self.lease.holds(rt::monotonic_ns()) && !replica.is_unclean() && self.primary_view(replica).is_ok()
     }
 
-    /// The files that any good member has, from one on and in the order of stores. A member that doesn't answer has none.
+    /// The files that any good member has, from one on and in the order of stores. A member that
+    /// doesn't answer has none.
     pub(crate) async fn files_of_all(self: &Arc<Self>, replica: &Replica, from: InodeId) -> Result<Page> {
         let failed = |error| replica.failed(&error);
         let (own, next) = replica.store.files(from, MAX_REGIONS).await.map_err(failed)?;
@@ -57,7 +59,8 @@ impl Mirrors {
         Ok(Page { files, next })
     }
 
-    /// Compares a file on all good members, and mends where they differ; says, too, whether one of them had none.
+    /// Compares a file on all good members, and mends where they differ; says, too, whether one of
+    /// them had none.
     pub(crate) async fn compare(
         self: &Arc<Self>,
         replica: &Arc<Replica>,
@@ -140,7 +143,8 @@ fn is_equal(surveys: &[Survey]) -> bool {
             .all(|survey| is_whole(survey) && (first.len, &first.sums) == (survey.len, &survey.sums))
 }
 
-/// The units in which copies differ; where only their lengths do, the one in which the shortest ends.
+/// The units in which copies differ; where only their lengths do, the one in which the shortest
+/// ends.
 fn differences(surveys: &[Survey], piece: ByteRange) -> Vec<ByteRange> {
     let sum = |survey: &Survey, at: usize| survey.sums.get(at).copied().unwrap_or(0);
     let units = surveys.iter().map(|survey| survey.sums.len()).max().unwrap_or(0);

@@ -1,8 +1,10 @@
-//! What of a piece a member hasn't got already. Notes speak of regions of 1 MiB, of which a program may have changed one block: so the member says what it has, block
-//! by block, and is sent the blocks that differ.
+//! What of a piece a member hasn't got already. Notes speak of regions of 1 MiB, of which a program
+//! may have changed one block: so the member says what it has, block by block, and is sent the
+//! blocks that differ.
 //!
-//! Checksums of media don't do here. They have 32 bits, so that of the blocks that differ in a large cluster one or the other would look equal for good. A digest
-//! of 64 bits over the content is made for the occasion, which also finds what a disk has damaged.
+//! Checksums of media don't do here. They have 32 bits, so that of the blocks that differ in a
+//! large cluster one or the other would look equal for good. A digest of 64 bits over the content
+//! is made for the occasion, which also finds what a disk has damaged.
 
 use super::replica::Replica;
 use super::step::Step;
@@ -16,10 +18,12 @@ use wire::{StorageOp, StorageReply, Survey};
 /// Bytes that a member says it of at a time: its answer has two sums for each block.
 const MOST_BYTES: u64 = (wire::MAX_SURVEYED / 2 * BLOCK_SIZE) as u64;
 
-/// The digest of each block of a range that begins on a block, in halves; what is beyond the end of the data isn't a part of it.
+/// The digest of each block of a range that begins on a block, in halves; what is beyond the end of
+/// the data isn't a part of it.
 fn digests(ino: InodeId, start: u64, data: &[u8]) -> Vec<u32> {
     let digest = |(at, block): (usize, &[u8])| {
-        // Blocks that are equal in different places have different digests: nobody learns from one what is in another.
+        // Blocks that are equal in different places have different digests: nobody learns from one
+        // what is in another.
         let mut hasher = SipHasher13::new_with_keys(ino.0, start + (at * BLOCK_SIZE) as u64);
         hasher.write(block);
         let digest = hasher.finish();
@@ -28,7 +32,8 @@ fn digests(ino: InodeId, start: u64, data: &[u8]) -> Vec<u32> {
     data.chunks(BLOCK_SIZE).enumerate().flat_map(digest).collect()
 }
 
-/// What a member that is brought in step says of what it has. Of what it can't read it says nothing.
+/// What a member that is brought in step says of what it has. Of what it can't read it says
+/// nothing.
 pub(super) async fn told_by_member(replica: &Replica, ino: InodeId, range: ByteRange) -> StorageReply {
     let mut survey = Survey::default();
     let range = ByteRange::new(range.start, range.end.min(range.start.saturating_add(MOST_BYTES)));
@@ -49,7 +54,8 @@ async fn content(store: &Store, ino: InodeId, range: ByteRange) -> Option<IoBuf>
     Some(buf)
 }
 
-/// The blocks whose digests differ, joined where they touch; all if the member has told of another number of them.
+/// The blocks whose digests differ, joined where they touch; all if the member has told of another
+/// number of them.
 fn differing(ours: &[u32], theirs: &[u32], range: ByteRange) -> Vec<ByteRange> {
     if ours.len() != theirs.len() {
         return vec![range];

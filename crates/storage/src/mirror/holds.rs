@@ -1,11 +1,13 @@
-//! A member's changes of which it doesn't know yet whether all members have them: their notes are kept, and nobody reads there.
+//! A member's changes of which it doesn't know yet whether all members have them: their notes are
+//! kept, and nobody reads there.
 
 use chunkstore::NoteHold;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use types::{ByteRange, Epoch, HashMap, InodeId};
 
-/// The holds of one replica while it isn't the primary. As many as changes are under way, and those of the second before.
+/// The holds of one replica while it isn't the primary. As many as changes are under way, and those
+/// of the second before.
 #[derive(Default)]
 pub(crate) struct Holds(Mutex<State<NoteHold>>);
 

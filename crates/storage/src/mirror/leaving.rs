@@ -14,7 +14,8 @@ const REST: Duration = Duration::from_millis(500);
 /// How long the primary that leaves waits for what is under way: everybody else waits behind it.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
-/// Rest before it tries again, in which the others go on: what takes so long may be a large file that is mended.
+/// Rest before it tries again, in which the others go on: what takes so long may be a large file
+/// that is mended.
 const BUSY_REST: Duration = Duration::from_secs(5);
 
 /// Lets a member go that nobody needs in the group any more, unless that is being done.
@@ -36,8 +37,9 @@ pub(super) fn let_go(mirrors: &Arc<Mirrors>, replica: &Arc<Replica>, since: Epoc
 }
 
 impl Mirrors {
-    /// Gives up being the primary. All changes have ended then, so that the copies are equal and the next one goes on without further ado; nothing is
-    /// changed or read here from when it is asked for until it is known how it was decided.
+    /// Gives up being the primary. All changes have ended then, so that the copies are equal and
+    /// the next one goes on without further ado; nothing is changed or read here from when it is
+    /// asked for until it is known how it was decided.
     async fn resign(&self, replica: &Replica, since: Epoch) {
         let Some(_alone) = rt::timeout(QUIET_TIME, replica.gate.write()).await else {
             tracing::debug!(group = %replica.group, "a primary that leaves waits for what is under way");
@@ -90,7 +92,8 @@ impl Mirrors {
             store.forget_group(group).await
         }
         .await;
-        // Also when it has failed: what was closed serves nobody any more, and the target may be a member again one day.
+        // Also when it has failed: what was closed serves nobody any more, and the target may be a
+        // member again one day.
         self.slots.write().remove(&key);
         removed?;
         tracing::info!(target_id = %key.0, %group, "what a target had of a group that it has left is removed");
@@ -98,7 +101,8 @@ impl Mirrors {
     }
 }
 
-/// Removes what a target has of groups that it isn't a member of, where the members have everything.
+/// Removes what a target has of groups that it isn't a member of, where the members have
+/// everything.
 pub(super) async fn sweep(mirrors: &Mirrors, map: &ClusterMap, store: &Arc<Store>, tally: &Tally) {
     let swept = async {
         store.remove_forgotten_groups().await?;

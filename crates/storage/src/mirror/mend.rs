@@ -1,7 +1,9 @@
-//! One copy made what another one is, at the word of a check: the bytes of a range, and how long the chunk file is where the range reaches its end.
+//! One copy made what another one is, at the word of a check: the bytes of a range, and how long
+//! the chunk file is where the range reaches its end.
 //!
-//! The primary does it piece by piece, each while nobody changes it. What isn't mended yet stays as it was or is refused, also after a crash in between
-//! ([`StorageOp::Rewrite`]). Only the copy that is mended changes. Who can't be mended is taken out, since nobody knows then what it has.
+//! The primary does it piece by piece, each while nobody changes it. What isn't mended yet stays as
+//! it was or is refused, also after a crash in between ([`StorageOp::Rewrite`]). Only the copy that
+//! is mended changes. Who can't be mended is taken out, since nobody knows then what it has.
 
 use super::primary::WHOLE;
 use super::ranges::Hold;
@@ -37,7 +39,8 @@ impl Mender {
             return Err(Error::new(Errno::EINVAL, format!("target {to} can't be mended from itself")));
         }
         let _entered = self.replica.gate.read().await;
-        // Until the last step nothing of it counts as settled, so that nobody reads a half-mended copy there.
+        // Until the last step nothing of it counts as settled, so that nobody reads a half-mended
+        // copy there.
         let _unsettled = self.replica.sequences.begin(self.mirrors.since(self.replica.group));
         let range = self.begin(from, to, range).await?;
         let mut at = range.start;
@@ -63,9 +66,10 @@ impl Mender {
         }
     }
 
-    /// What to go through. Of a range that reaches the end of the file the length is part, too: what is too long is cut, and what differs by the lengths
-    /// is mended as well. Of a copy that isn't there all is made. It ends with a block: blocks are written as a whole, and what has come behind the end that
-    /// a check has seen is in the last one, too.
+    /// What to go through. Of a range that reaches the end of the file the length is part, too:
+    /// what is too long is cut, and what differs by the lengths is mended as well. Of a copy that
+    /// isn't there all is made. It ends with a block: blocks are written as a whole, and what has
+    /// come behind the end that a check has seen is in the last one, too.
     async fn begin(&self, from: TargetId, to: TargetId, range: ByteRange) -> Result<ByteRange> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
         let right = self.len(from).await?;
@@ -156,7 +160,8 @@ impl Mender {
         Ok(StorageReply::Regions { regions: lost, next: None })
     }
 
-    /// Makes a hole of a chunk file that no member has, or of what is behind its end on all of them.
+    /// Makes a hole of a chunk file that no member has, or of what is behind its end on all of
+    /// them.
     async fn make_absent_one(&self, range: ByteRange) -> Result<bool> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
         let members = self.all_members()?;
@@ -234,7 +239,8 @@ impl Mender {
         InGroup { group: group.id, since: group.since, part: Part::Member { sequence, settled } }
     }
 
-    /// Changes one copy. One that can't be changed is taken out: the other, which is good, brings it in step.
+    /// Changes one copy. One that can't be changed is taken out: the other, which is good, brings
+    /// it in step.
     async fn change(
         &self,
         from: TargetId,

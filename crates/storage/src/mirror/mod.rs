@@ -1,7 +1,9 @@
-//! Mirrored groups: the copies of a group are kept equal by its primary, as docs/concepts/replication.md describes.
+//! Mirrored groups: the copies of a group are kept equal by its primary, as
+//! docs/concepts/replication.md describes.
 //!
-//! Each target has a store of its own for each group, a *replica*. Changes come to the primary's, which orders them and sends them to the others; what a
-//! member can't do or doesn't answer makes management take it out, and later the primary brings it in step again.
+//! Each target has a store of its own for each group, a *replica*. Changes come to the primary's,
+//! which orders them and sends them to the others; what a member can't do or doesn't answer makes
+//! management take it out, and later the primary brings it in step again.
 //!
 //! Invariants:
 //! - a change is answered when all members that management counts as good have it;
@@ -59,20 +61,23 @@ use types::{
 use wire::mgmt::Touched;
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
-/// How long a request of a newer version of its group than this process knows waits for the map: management tells everybody within a moment. Less than
-/// [`MEMBER_PATIENCE`], so that who only hears late isn't taken for dead.
+/// How long a request of a newer version of its group than this process knows waits for the map:
+/// management tells everybody within a moment. Less than [`MEMBER_PATIENCE`], so that who only
+/// hears late isn't taken for dead.
 const MAP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How often it looks.
 const MAP_POLL: Duration = Duration::from_millis(10);
 
-/// How long the primary waits for a member before it asks management to take it out: a client waits as long. Longer than a disk stalls in everyday life.
+/// How long the primary waits for a member before it asks management to take it out: a client waits
+/// as long. Longer than a disk stalls in everyday life.
 const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same where the member has to bring data to disk, which takes as long as there is much of it.
 const SYNC_PATIENCE: Duration = Duration::from_secs(25);
 
-/// How long a client's request waits for management: less than its usual patience, so that it learns the reason.
+/// How long a client's request waits for management: less than its usual patience, so that it
+/// learns the reason.
 const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(45);
 
 /// How often it is looked meanwhile whether its node is heard of.
@@ -97,12 +102,13 @@ pub struct MemberChange {
 
 /// Management, as far as mirrored groups need it.
 pub trait Groups: Send + Sync {
-    /// Says that a member has changed. When it returns, that holds for everybody who counts, and the map of this process is at least the one that
-    /// says so, or one of another version of the group if it had changed before.
+    /// Says that a member has changed. When it returns, that holds for everybody who counts, and
+    /// the map of this process is at least the one that says so, or one of another version of the
+    /// group if it had changed before.
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>>;
 
-    /// Has what the metadata knows of these files enforced on a group which has been through a crash with all that
-    /// its good members had. When it returns, that is on disk.
+    /// Has what the metadata knows of these files enforced on a group which has been through a
+    /// crash with all that its good members had. When it returns, that is on disk.
     fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>>;
 }
 
@@ -129,7 +135,8 @@ pub(crate) struct Mirrors {
     watches: Arc<Watches>,
     /// Whether clients ask this node for anything.
     pub(crate) clients: Clients,
-    /// Held by who sends a member something while clients ask for something, and for their part of the time afterwards.
+    /// Held by who sends a member something while clients ask for something, and for their part of
+    /// the time afterwards.
     yielding: rt::sync::RwLock,
     /// Members that are being brought in step now.
     busy: Mutex<BTreeSet<(GroupId, TargetId)>>,
@@ -221,7 +228,8 @@ impl Mirrors {
         }
     }
 
-    /// Refuses a request about a group of which the target has nothing, before anything is made of it: anybody who may ask at all could fill the disk else.
+    /// Refuses a request about a group of which the target has nothing, before anything is made of
+    /// it: anybody who may ask at all could fill the disk else.
     ///
     /// # Errors
     /// `EREMCHG` when it goes by another version of the group, `ENXIO` for one that isn't there.
@@ -309,7 +317,8 @@ impl Mirrors {
         self.found.lock().insert(target, groups);
     }
 
-    /// Whether what a target has of groups in which it counts as good is open, and nothing of it was left by a crash that nobody has seen to.
+    /// Whether what a target has of groups in which it counts as good is open, and nothing of it
+    /// was left by a crash that nobody has seen to.
     pub(crate) fn is_settled_on(&self, map: &ClusterMap, target: TargetId) -> bool {
         let is_good =
             |group: &Group| group.scheme.is_mirrored() && group.state_of(target) == Some(MemberState::Good);
@@ -341,8 +350,8 @@ impl Mirrors {
         if self.lease.holds(rt::monotonic_ns()) { Ok(()) } else { self.lease.wait(target).await }
     }
 
-    /// Asks a member for something as the primary. It is sent whether or not the caller goes on waiting, and whoever it reaches when the group has
-    /// another version refuses it.
+    /// Asks a member for something as the primary. It is sent whether or not the caller goes on
+    /// waiting, and whoever it reaches when the group has another version refuses it.
     async fn ask_member(
         self: &Arc<Self>,
         member: TargetId,
@@ -365,7 +374,8 @@ impl Mirrors {
             _ => MEMBER_PATIENCE,
         };
         let (member, members) = (request.target, self.links.members.clone());
-        // In a task of its own, which keeps the payload's memory until the transport doesn't need it any more.
+        // In a task of its own, which keeps the payload's memory until the transport doesn't need
+        // it any more.
         let mut answer = pin!(detached::run(async move { members.call(request, payload).await }));
         let began_ns = rt::monotonic_ns();
         let mut rest = MEMBER_PATIENCE;
@@ -389,8 +399,8 @@ impl Mirrors {
         self.map().target(target).is_some_and(|target| target.state == TargetState::Online)
     }
 
-    /// Tells management of a member, unless the group has another version by now. Returns when the version has changed, or after a short rest when
-    /// management could not be asked.
+    /// Tells management of a member, unless the group has another version by now. Returns when the
+    /// version has changed, or after a short rest when management could not be asked.
     async fn decide(
         &self,
         replica: &Replica,
@@ -419,7 +429,8 @@ impl Mirrors {
                 }
                 Err(error) => {
                     tracing::warn!(group = %replica.group, %error, "management doesn't decide on a member of a group");
-                    // The map may have come without the answer: then it doesn't hold for everybody yet. Asked again, management waits for that.
+                    // The map may have come without the answer: then it doesn't hold for everybody
+                    // yet. Asked again, management waits for that.
                     if self.since(replica.group) == since || self.primary_view(replica).is_err() {
                         break;
                     }
@@ -432,8 +443,9 @@ impl Mirrors {
 }
 
 impl Mirrors {
-    /// Waits until nobody takes a member for good that isn't. A map in which one is out may come here before it comes there, and there somebody may read:
-    /// what that one has missed must not be acknowledged yet, nor shown to anybody else. Management's word is that it is so.
+    /// Waits until nobody takes a member for good that isn't. A map in which one is out may come
+    /// here before it comes there, and there somebody may read: what that one has missed must not
+    /// be acknowledged yet, nor shown to anybody else. Management's word is that it is so.
     ///
     /// # Errors
     /// `EREMCHG` when this isn't the primary any more. `ETIMEDOUT` when management can't be asked.

@@ -1,14 +1,18 @@
-//! How fast a member is sent what it has missed: what the cluster's settings say at that moment holds, also for one that runs.
+//! How fast a member is sent what it has missed: what the cluster's settings say at that moment
+//! holds, also for one that runs.
 
 use std::cell::Cell;
 use types::ResyncSettings;
 
-/// What one member is sent at most while clients ask for something, unless the settings say otherwise, bytes a second: a part of what a disk and a network of
-/// today do, so that who uses them goes on. While nobody asks there is no limit.
+/// What one member is sent at most while clients ask for something, unless the settings say
+/// otherwise, bytes a second: a part of what a disk and a network of today do, so that who uses
+/// them goes on. While nobody asks there is no limit.
 const YIELDING_RATE: u64 = 256 << 20;
 
-/// The part of the time in which members may be sent something while clients ask for something, all from one node together, as 1 in so many: what is slow on a
-/// busy machine gets slower by itself, so that clients keep four fifths of it. Where the settings say a rate, or a time that calls for more, that holds instead.
+/// The part of the time in which members may be sent something while clients ask for something, all
+/// from one node together, as 1 in so many: what is slow on a busy machine gets slower by itself,
+/// so that clients keep four fifths of it. Where the settings say a rate, or a time that calls for
+/// more, that holds instead.
 const YIELDING_PART: u64 = 5;
 
 /// The longest rest for clients: a disk that stood still once doesn't put off everything.
@@ -48,7 +52,8 @@ impl Pace {
         self.debt.set(self.debt.get().saturating_add(bytes));
     }
 
-    /// What the settings allow; `left`: what there is to send yet, as far as that is known; `are_busy`: whether clients ask for something.
+    /// What the settings allow; `left`: what there is to send yet, as far as that is known;
+    /// `are_busy`: whether clients ask for something.
     pub(super) fn allowed(
         &self,
         settings: &ResyncSettings,

@@ -46,7 +46,8 @@ impl Mirrors {
         if replica.revival.is_due(self.primary_view(&replica)?.group()?, replica.target) {
             Box::pin(self.revive(&replica)).await?;
         }
-        // The metadata service is let in before, since it has to see to that; but what it moves elsewhere has to be right.
+        // The metadata service is let in before, since it has to see to that; but what it moves
+        // elsewhere has to be right.
         let is_mover = matches!(request.op, StorageOp::Watch { .. });
         if replica.leftovers.are_there() && (request.session != SessionId(0) || is_mover) {
             Box::pin(self.tidied(&replica)).await?;
@@ -58,7 +59,8 @@ impl Mirrors {
             let rows = replica.store.recent();
             Box::pin(replica.once.wait_for(rows, request.session, request.ino, request.number)).await?;
         }
-        // A write that is done after its program was told that it failed could come over what the program wrote then.
+        // A write that is done after its program was told that it failed could come over what the
+        // program wrote then.
         if deadline.is_over() {
             return Err(deadline.error());
         }
@@ -98,7 +100,8 @@ impl Mirrors {
         }
     }
 
-    /// A primary that was left by a crash may have what the other good members don't, and the other way round: they are brought in step first.
+    /// A primary that was left by a crash may have what the other good members don't, and the other
+    /// way round: they are brought in step first.
     pub(super) async fn put_others_out(&self, replica: &Replica) -> Result<()> {
         loop {
             let view = self.primary_view(replica)?;
@@ -152,7 +155,8 @@ impl Mirrors {
         entered.check().map(|()| reply)
     }
 
-    /// What this copy can't tell, another one may. Its reader holds the range here, so nothing changes there either.
+    /// What this copy can't tell, another one may. Its reader holds the range here, so nothing
+    /// changes there either.
     pub(super) async fn look_elsewhere(
         self: &Arc<Self>,
         group: &Group,
@@ -182,9 +186,11 @@ impl Mirrors {
         None
     }
 
-    /// Has a member taken out whose copy differs, however long it takes to reach management. Ends, too, when somebody else is the primary, and when it is this
-    /// one that was to go and no other good one is left: it stays, and what it can't do it refuses. Others that aren't heard of can't take its place: they are
-    /// taken out instead, as soon as management knows that they don't serve.
+    /// Has a member taken out whose copy differs, however long it takes to reach management. Ends,
+    /// too, when somebody else is the primary, and when it is this one that was to go and no other
+    /// good one is left: it stays, and what it can't do it refuses. Others that aren't heard of
+    /// can't take its place: they are taken out instead, as soon as management knows that they
+    /// don't serve.
     pub(super) async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
         while let Ok(view) = self.primary_view(replica)
             && let Ok(group) = view.group()
@@ -205,13 +211,15 @@ impl Mirrors {
         }
     }
 
-    /// What failed on this disk may be done by the next primary, if there is going to be one or is already.
+    /// What failed on this disk may be done by the next primary, if there is going to be one or is
+    /// already.
     fn unless_left(&self, replica: &Replica, since: Epoch, error: Error) -> Error {
         let is_over = replica.has_left(since) || self.since(replica.group) > since;
         if error.errno == Errno::EIO && is_over { turns::another_version(replica.group) } else { error }
     }
 
-    /// This disk doesn't do what belongs to a change, and nothing of that has begun: where another member has everything, this one goes.
+    /// This disk doesn't do what belongs to a change, and nothing of that has begun: where another
+    /// member has everything, this one goes.
     async fn fails_here(&self, replica: &Replica, error: &StoreError) -> Error {
         let refusal = replica.failed(error);
         let since = self.since(replica.group);
@@ -228,8 +236,8 @@ impl Mirrors {
         }
     }
 
-    /// A target can't open or make what it should have of a group, and nobody is served from it: as the primary it gives way to a member that has
-    /// everything. The answer to whoever has asked.
+    /// A target can't open or make what it should have of a group, and nobody is served from it: as
+    /// the primary it gives way to a member that has everything. The answer to whoever has asked.
     pub(crate) async fn without_replica(&self, target: TargetId, asked: &InGroup, error: Error) -> Error {
         let view = match self.agreed(asked).await {
             Ok(view) => view,
@@ -279,7 +287,8 @@ impl Mirrors {
     }
 }
 
-/// A change, or a sync, that somebody has asked for. It runs to its end, whether or not they wait for it.
+/// A change, or a sync, that somebody has asked for. It runs to its end, whether or not they wait
+/// for it.
 async fn change(
     mirrors: Arc<Mirrors>,
     replica: Arc<Replica>,
@@ -345,7 +354,8 @@ enum Local {
 type Failures = Vec<(TargetId, MemberState, Error)>;
 
 impl Change<'_> {
-    /// Does the change on all copies that count. Under each version of the group it goes to those that don't have it yet.
+    /// Does the change on all copies that count. Under each version of the group it goes to those
+    /// that don't have it yet.
     async fn replicate(&self) -> Result<()> {
         let (mirrors, replica) = (self.mirrors, self.replica);
         let _entered = replica.gate.read().await;
@@ -374,7 +384,8 @@ impl Change<'_> {
             }
             if is_change(&self.request.op) {
                 let next = replica.sequences.begin(group.since);
-                // The older one ends when the newer has begun, so that the change is always under way in one of them.
+                // The older one ends when the newer has begun, so that the change is always under
+                // way in one of them.
                 drop(ticket.replace(next));
                 if mirrors.since(replica.group) != group.since {
                     continue;
@@ -445,8 +456,9 @@ impl Change<'_> {
         }
     }
 
-    /// A member that didn't do it is taken out, unless it only goes by another version of the group. It isn't sent anything twice under one version:
-    /// what hasn't been answered may come to it late, over what others have written by then, and is refused under the next.
+    /// A member that didn't do it is taken out, unless it only goes by another version of the
+    /// group. It isn't sent anything twice under one version: what hasn't been answered may come to
+    /// it late, over what others have written by then, and is refused under the next.
     async fn lose(&self, group: &Group, target: TargetId, state: MemberState, error: &Error) {
         if error.errno == Errno::EREMCHG && self.mirrors.await_newer(self.replica, group.since).await {
             return;
@@ -457,8 +469,9 @@ impl Change<'_> {
         }
     }
 
-    /// It failed on the primary's own disk. Copies must not differ unknown to anybody: where another good member has it, this one goes; where none has
-    /// it, those that may have a part of it go.
+    /// It failed on the primary's own disk. Copies must not differ unknown to anybody: where
+    /// another good member has it, this one goes; where none has it, those that may have a part of
+    /// it go.
     async fn failed_here(
         &self,
         group: &Group,
@@ -552,7 +565,8 @@ pub(super) async fn do_on(
     if *durable { store.recent().sync().await } else { Ok(()) }
 }
 
-/// Runs two futures side by side. They stay where they are: taken by value they would have room here a second time.
+/// Runs two futures side by side. They stay where they are: taken by value they would have room
+/// here a second time.
 async fn both<A, B>(
     mut first: Pin<&mut impl Future<Output = A>>,
     mut second: Pin<&mut impl Future<Output = B>>,

@@ -11,7 +11,8 @@ const NS_PER_S: u64 = 1_000_000_000;
 #[derive(Default)]
 pub(super) struct Progress(Mutex<BTreeMap<(GroupId, TargetId), Entry>>);
 
-/// Over which time it is judged how fast it goes "lately", nanoseconds: long enough to be steady, short enough to follow another rate.
+/// Over which time it is judged how fast it goes "lately", nanoseconds: long enough to be steady,
+/// short enough to follow another rate.
 const LATELY_NS: u64 = 10 * NS_PER_S;
 
 struct Entry {

@@ -1,8 +1,9 @@
 //! Locks on ranges of the files of a replica.
 //!
-//! The primary holds a range from before a change until all members have it, so that changes that overlap have one order on all copies, and who reads
-//! sees nothing that a part of the members might not have. First come, first served among claims that conflict. Usable from any core; what waits
-//! here is bounded by the requests in progress.
+//! The primary holds a range from before a change until all members have it, so that changes that
+//! overlap have one order on all copies, and who reads sees nothing that a part of the members
+//! might not have. First come, first served among claims that conflict. Usable from any core; what
+//! waits here is bounded by the requests in progress.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -83,7 +84,8 @@ impl FileRanges {
 }
 
 impl Ranges {
-    /// Waits until no claim that came before is in the way, and holds the range until the guard is dropped.
+    /// Waits until no claim that came before is in the way, and holds the range until the guard is
+    /// dropped.
     pub(crate) fn acquire(&self, ino: InodeId, range: ByteRange, hold: Hold) -> Acquire<'_> {
         Acquire { ranges: self, ino, range, hold, id: None }
     }

@@ -1,8 +1,10 @@
 //! A reader's way at a good member that isn't the primary.
 //!
-//! What such a member has is at least what was acknowledged to anybody: nobody is acknowledged before all good members have a change, and none is taken out
-//! before it knows or its lease has run out. It may have more: a change that not all members have. Read here, and then missed at another
-//! member, that would be a step back in time. So who reads where a change isn't known to be settled is sent to the primary, where it waits.
+//! What such a member has is at least what was acknowledged to anybody: nobody is acknowledged
+//! before all good members have a change, and none is taken out before it knows or its lease has
+//! run out. It may have more: a change that not all members have. Read here, and then missed at
+//! another member, that would be a step back in time. So who reads where a change isn't known to be
+//! settled is sent to the primary, where it waits.
 
 use super::primary::look_range;
 use super::ranges::Hold;

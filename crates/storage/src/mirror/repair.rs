@@ -1,7 +1,8 @@
 //! Healing what is damaged, missing or different on a member, from a copy that is right.
 //!
-//! The primary does it, as a change of its own: nobody else changes the file meanwhile. A crash in the middle leaves what isn't mended yet as it was, or refused
-//! ([`StorageOp::Rewrite`]). A member that can't be mended is taken out.
+//! The primary does it, as a change of its own: nobody else changes the file meanwhile. A crash in
+//! the middle leaves what isn't mended yet as it was, or refused ([`StorageOp::Rewrite`]). A member
+//! that can't be mended is taken out.
 
 use super::primary::{WHOLE, do_on, fallen};
 use super::ranges::Hold;
@@ -22,7 +23,8 @@ use wire::{Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest,
 /// What is looked at and mended at a time, bytes: as long as that takes, the file is not changed.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The longest chunk file that is written anew while clients wait, bytes: some ten seconds. Of a longer one the member is rebuilt as a whole.
+/// The longest chunk file that is written anew while clients wait, bytes: some ten seconds. Of a
+/// longer one the member is rebuilt as a whole.
 const MAX_RESTORED_BYTES: u64 = 2 << 30;
 
 /// Files that are mended at a time because somebody has met damage; the scrubber finds the others.
@@ -46,12 +48,14 @@ struct Healing<'a> {
     replica: &'a Replica,
     ino: InodeId,
     group: Group,
-    /// One for each change, all until the end: before that nobody reads there, and the notes of all members stay.
+    /// One for each change, all until the end: before that nobody reads there, and the notes of all
+    /// members stay.
     tickets: RefCell<Vec<Ticket<'a>>>,
 }
 
 impl Mirrors {
-    /// Answers a look from the primary's copy, or from another one where this one is damaged, fails or is gone; then it is mended.
+    /// Answers a look from the primary's copy, or from another one where this one is damaged, fails
+    /// or is gone; then it is mended.
     pub(super) async fn look_or_heal(
         self: &Arc<Self>,
         replica: &Replica,
@@ -76,8 +80,9 @@ impl Mirrors {
         found.ok_or(refusal)
     }
 
-    /// What services are told of a length decides what becomes of the file, as when a move has copied all of it. Where the end is damaged here, another copy
-    /// tells. When none does, a length that may be right is told, and one that is wrong isn't.
+    /// What services are told of a length decides what becomes of the file, as when a move has
+    /// copied all of it. Where the end is damaged here, another copy tells. When none does, a
+    /// length that may be right is told, and one that is wrong isn't.
     async fn told_to_service(
         self: &Arc<Self>,
         replica: &Replica,
@@ -102,10 +107,12 @@ impl Mirrors {
         found.or(own).ok_or(refusal)
     }
 
-    /// Whether another member has a chunk file. Asked only where there is none here: of files with holes.
+    /// Whether another member has a chunk file. Asked only where there is none here: of files with
+    /// holes.
     ///
     /// # Errors
-    /// `EREMCHG` when one that counts doesn't tell, although its node is heard of: who asks does so again. Who isn't heard of isn't waited for.
+    /// `EREMCHG` when one that counts doesn't tell, although its node is heard of: who asks does so
+    /// again. Who isn't heard of isn't waited for.
     async fn others_have(self: &Arc<Self>, replica: &Replica, look: &Look<'_>) -> Result<bool> {
         let others = look
             .group
@@ -129,7 +136,8 @@ impl Mirrors {
         if is_told { Ok(false) } else { Err(turns::another_version(replica.group)) }
     }
 
-    /// Has damage mended that somebody has met, whichever member this is. Whoever waits for the range goes first.
+    /// Has damage mended that somebody has met, whichever member this is. Whoever waits for the
+    /// range goes first.
     pub(crate) fn heal_later(self: &Arc<Self>, replica: &Replica, ino: InodeId, range: ByteRange) {
         let key = (replica.group, ino);
         {
@@ -151,7 +159,8 @@ impl Mirrors {
         });
     }
 
-    /// Has damage here mended that bringing a member in step has met, one place after the other, now that it is good.
+    /// Has damage here mended that bringing a member in step has met, one place after the other,
+    /// now that it is good.
     pub(super) fn heal_all_later(self: &Arc<Self>, replica: &Replica, damage: Vec<(InodeId, ByteRange)>) {
         let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
         let tally = replica.tally.clone();
@@ -198,7 +207,8 @@ impl Mirrors {
         }
     }
 
-    /// Mends a range of a file of whose group this is the primary, to its end, whether or not anybody waits for it.
+    /// Mends a range of a file of whose group this is the primary, to its end, whether or not
+    /// anybody waits for it.
     pub(crate) async fn heal(
         self: &Arc<Self>,
         replica: Arc<Replica>,
@@ -264,7 +274,8 @@ fn lost(replica: &Replica, ino: InodeId) -> Error {
     Error::new(Errno::EIO, message).hint("bring up the other members of its group: weft group list")
 }
 
-/// The parts in which checksums of a file of so many bytes are told: as much as one survey looks at.
+/// The parts in which checksums of a file of so many bytes are told: as much as one survey looks
+/// at.
 pub(super) fn expected_parts(len: u64) -> impl Iterator<Item = ByteRange> {
     let most = wire::MAX_SURVEYED as u64 * BLOCK;
     (0..len)
@@ -272,7 +283,8 @@ pub(super) fn expected_parts(len: u64) -> impl Iterator<Item = ByteRange> {
         .map(move |start| ByteRange::at(start, most).intersect(ByteRange::new(0, len)))
 }
 
-/// The checksums of a part as they are sent. After the last one that a survey tells there are holes.
+/// The checksums of a part as they are sent. After the last one that a survey tells there are
+/// holes.
 pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> Result<IoBuf> {
     if !survey.is_there {
         return Err(Error::new(Errno::EAGAIN, "the copy that was right is gone").hint("it is tried again"));
@@ -306,7 +318,8 @@ fn concerned(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
     }
 }
 
-/// The time of the last change of the content, by the copies that stay as they are, or by all where each has had something of another.
+/// The time of the last change of the content, by the copies that stay as they are, or by all where
+/// each has had something of another.
 fn time_after(copies: &[Copy], plan: &Plan) -> Option<Timestamp> {
     let newest = |which: &dyn Fn(usize) -> bool| {
         let some = copies.iter().enumerate().filter(|(at, copy)| copy.survey.is_there && which(*at));
@@ -423,7 +436,8 @@ impl Healing<'_> {
                 tracing::warn!(%group, target_id = %target, inode = %ino, %range, "{what} was mended from another copy");
                 return Ok(true);
             }
-            // Where it was to come from, or another version of the group: it isn't the fault of who was to be mended, and what isn't mended is refused.
+            // Where it was to come from, or another version of the group: it isn't the fault of who
+            // was to be mended, and what isn't mended is refused.
             Err(error) if is_of_others(&error) => return Err(error),
             Err(error) => error,
         };
@@ -475,7 +489,8 @@ impl Healing<'_> {
         self.change(target, StorageOp::Rewrite { range: blocks, len }, (!is_hole).then_some(data)).await
     }
 
-    /// Gives a member's copy the right length. Its last block is written anew: what is there may be damaged by the wrong one.
+    /// Gives a member's copy the right length. Its last block is written anew: what is there may be
+    /// damaged by the wrong one.
     async fn resize(&self, copies: &[Copy], member: usize, len: u64) -> Result<()> {
         let target = copies[member].target;
         let right = copies.iter().find(|copy| copy.survey.is_there && copy.survey.len == len);
@@ -524,7 +539,8 @@ impl Healing<'_> {
         Ok(())
     }
 
-    /// Tells a member the checksums of the file that it is to have, by those of the longest copy: what isn't there yet is refused from then on.
+    /// Tells a member the checksums of the file that it is to have, by those of the longest copy:
+    /// what isn't there yet is refused from then on.
     async fn expect(&self, sources: &[&Copy], target: TargetId, len: u64) -> Result<()> {
         let longest = sources.iter().find(|source| source.survey.len == len);
         let Some(longest) = longest else { return Err(Error::new(Errno::EAGAIN, "no member has it")) };

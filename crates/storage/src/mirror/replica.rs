@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{Epoch, Error, Group, GroupId, MemberState, SessionId, TargetId};
 use wire::mgmt::Touched;
 
-/// A replica: a store with what its service knows of it. As the primary it orders changes, as a member it does what it is told.
+/// A replica: a store with what its service knows of it. As the primary it orders changes, as a
+/// member it does what it is told.
 pub(crate) struct Replica {
     pub(crate) group: GroupId,
     pub(crate) target: TargetId,
@@ -29,16 +30,19 @@ pub(crate) struct Replica {
     pub(crate) turns: Turns,
     pub(crate) sequences: Sequences,
     pub(crate) holds: Holds,
-    /// Shared by all changes that it does as the primary; held alone by who lets another member be the primary.
+    /// Shared by all changes that it does as the primary; held alone by who lets another member be
+    /// the primary.
     pub(crate) gate: rt::sync::RwLock,
     /// Held by who asks management to change the group.
     pub(crate) deciding: rt::sync::RwLock,
     /// The target's counters.
     pub(super) tally: Arc<Tally>,
     standing: Mutex<Standing>,
-    /// It was left by a crash, or by a shutdown while others may have missed something; and neither has it been brought in step since nor have the others been by it.
+    /// It was left by a crash, or by a shutdown while others may have missed something; and neither
+    /// has it been brought in step since nor have the others been by it.
     is_unclean: AtomicBool,
-    /// What the metadata service has to see to before clients are let in, if the group goes on from here.
+    /// What the metadata service has to see to before clients are let in, if the group goes on from
+    /// here.
     pub(super) leftovers: Leftovers,
     /// What is to be done if its group goes on from here although it had missed something.
     pub(super) revival: Revival,
@@ -56,7 +60,8 @@ struct Standing {
     is_out: bool,
     /// Members that count; `None` before anything has been heard.
     good: Option<Vec<TargetId>>,
-    /// The last version in which one of them went, and the last of which management has said that everybody knows it.
+    /// The last version in which one of them went, and the last of which management has said that
+    /// everybody knows it.
     lost_in: Epoch,
     known_in: Epoch,
 }
@@ -116,7 +121,8 @@ impl Replica {
         let state = group.state_of(self.target).unwrap_or(MemberState::Bad);
         let is_out = state != MemberState::Good;
         if is_out && !standing.is_out {
-            // The primary says what was done when it brings this one in step; until then nobody asks here.
+            // The primary says what was done when it brings this one in step; until then nobody
+            // asks here.
             self.once.forget_all();
             self.store.leave_verifier();
         }
@@ -148,7 +154,8 @@ impl Replica {
         standing.known_in = standing.known_in.max(since);
     }
 
-    /// Whether this copy may differ from others by what the process before has left, and nobody has seen to that.
+    /// Whether this copy may differ from others by what the process before has left, and nobody has
+    /// seen to that.
     pub(crate) fn is_unclean(&self) -> bool {
         self.is_unclean.load(Ordering::Acquire)
     }
@@ -181,7 +188,8 @@ impl Replica {
         self.left_in.load(Ordering::Acquire) >= since.0
     }
 
-    /// Lets clients in; from the first time on, those whose changes were begun before a crash have some seconds to repeat them.
+    /// Lets clients in; from the first time on, those whose changes were begun before a crash have
+    /// some seconds to repeat them.
     pub(crate) fn open_to_clients(&self) {
         if !self.is_open.swap(true, Ordering::AcqRel) {
             self.once.open();

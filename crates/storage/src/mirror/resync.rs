@@ -1,4 +1,5 @@
-//! Who sees to it that members are brought in step: looks at the map now and then, and at the groups whose primary is here.
+//! Who sees to it that members are brought in step: looks at the map now and then, and at the
+//! groups whose primary is here.
 
 use super::replica::Replica;
 use super::{Mirrors, leaving, step};
@@ -17,10 +18,12 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// How often it is looked whether there is something here of groups that have moved on.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Members that are brought in step from one node at a time: each takes its share of disk and network.
+/// Members that are brought in step from one node at a time: each takes its share of disk and
+/// network.
 const MAX_AT_ONCE: usize = 2;
 
-/// Rest before another attempt at a member with which one has failed; doubled with every further one, up to [`MAX_REST`].
+/// Rest before another attempt at a member with which one has failed; doubled with every further
+/// one, up to [`MAX_REST`].
 const MIN_REST: Duration = Duration::from_secs(1);
 
 /// The longest such rest: who mends what was in the way waits no longer.
@@ -32,7 +35,8 @@ type Rests = Mutex<BTreeMap<(GroupId, TargetId), (u64, Duration)>>;
 /// A target that is served here.
 pub(crate) type Local = (Arc<Store>, Arc<Tally>);
 
-/// Keeps the groups in step whose primaries are served here, until `targets` says that the service is gone.
+/// Keeps the groups in step whose primaries are served here, until `targets` says that the service
+/// is gone.
 pub(crate) async fn keep_in_step(mirrors: Arc<Mirrors>, targets: impl Fn() -> Option<Vec<Local>>) {
     let rests = Arc::new(Rests::default());
     let mut swept_ns = rt::monotonic_ns();
@@ -84,11 +88,13 @@ async fn see_to(
         return;
     }
     if group.revived == Some(replica.target) {
-        // Others are brought in step afterwards, and are sent nothing that the metadata doesn't know of.
+        // Others are brought in step afterwards, and are sent nothing that the metadata doesn't
+        // know of.
         return mirrors.begin_to_revive(&replica);
     }
     if replica.leftovers.are_there() {
-        // Others are brought in step afterwards: their notes would go then, and after another crash nobody knew what to look at.
+        // Others are brought in step afterwards: their notes would go then, and after another crash
+        // nobody knew what to look at.
         return mirrors.begin_to_tidy(&replica);
     }
     mirrors.clone().tell_settled(&replica, group);

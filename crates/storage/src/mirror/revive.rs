@@ -1,8 +1,10 @@
-//! A group goes on from here although this copy had missed something: all that had everything are lost, and an administrator has accepted what goes with them.
+//! A group goes on from here although this copy had missed something: all that had everything are
+//! lost, and an administrator has accepted what goes with them.
 //!
-//! Until that is so for everybody, nobody is served: whoever relies on what was acknowledged under the group's verifier is to be told that it may be gone,
-//! files that were deleted meanwhile must not come back, and what was cut must not show. The map says that it is to be done, until this primary says
-//! that it is: a process that dies in between begins anew.
+//! Until that is so for everybody, nobody is served: whoever relies on what was acknowledged under
+//! the group's verifier is to be told that it may be gone, files that were deleted meanwhile must
+//! not come back, and what was cut must not show. The map says that it is to be done, until this
+//! primary says that it is: a process that dies in between begins anew.
 
 use super::replica::Replica;
 use super::{MemberChange, Mirrors};
@@ -15,7 +17,8 @@ use wire::MAX_REGIONS;
 pub(super) struct Revival {
     /// Held by who does it.
     doing: rt::sync::RwLock,
-    /// What it has is under another verifier, and counts as left by a crash: what is left to do is up to the metadata service.
+    /// What it has is under another verifier, and counts as left by a crash: what is left to do is
+    /// up to the metadata service.
     is_done: AtomicBool,
     /// Somebody sees to it that it ends.
     is_begun: AtomicBool,
@@ -46,7 +49,8 @@ impl Revival {
 }
 
 impl Mirrors {
-    /// Makes everything that this copy has count as left by a crash, under another verifier. To be asked before anybody is served, when all know who is out.
+    /// Makes everything that this copy has count as left by a crash, under another verifier. To be
+    /// asked before anybody is served, when all know who is out.
     ///
     /// # Errors
     /// `EREMCHG` when the group has other members by now, and when the disk fails.
@@ -61,7 +65,8 @@ impl Mirrors {
         // What an older primary has begun here has ended then, and nothing more of it comes.
         let _turn = replica.turns.enter(replica.group, group.since, true).await?;
         let failed = |error| replica.failed(&error);
-        // That of the group may be on this disk, if the process has been started anew since this copy missed something.
+        // That of the group may be on this disk, if the process has been started anew since this
+        // copy missed something.
         replica.store.leave_verifier();
         replica.store.adopt_verifier(replica.store.verifier()).await.map_err(failed)?;
         let (mut names, mut from) = (Vec::new(), Some(InodeId(0)));
@@ -79,7 +84,8 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Sees to it that it is done, and that management hears so. Goes on in the background, and needs no more than to be asked for now and then.
+    /// Sees to it that it is done, and that management hears so. Goes on in the background, and
+    /// needs no more than to be asked for now and then.
     pub(super) fn begin_to_revive(self: &Arc<Self>, replica: &Arc<Replica>) {
         if replica.revival.is_begun.swap(true, Ordering::AcqRel) {
             return;

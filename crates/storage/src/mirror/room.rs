@@ -6,9 +6,9 @@ use types::{Group, MemberState, TargetId};
 use wire::{InGroup, MemberRoom, Part, Room, StorageReply, StorageRequest};
 
 impl Mirrors {
-    /// What the other members need for a range that is about to be reserved. They get the reservation, too, and one
-    /// whose disk has no room for it would be taken out of the group. A member that doesn't answer is left out: a
-    /// change decides about it.
+    /// What the other members need for a range that is about to be reserved. They get the
+    /// reservation, too, and one whose disk has no room for it would be taken out of the group. A
+    /// member that doesn't answer is left out: a change decides about it.
     pub(super) async fn room_of_others(
         self: &Arc<Self>,
         group: &Group,

@@ -1,8 +1,10 @@
 //! Bringing a member in step from a copy that is damaged where something was noted.
 //!
-//! A block that can't be read here comes from another good member. Where there is none, the member may have it still: if what it has matches its checksum,
-//! and that is the one that is kept here, it is what was written last. What nobody has is refused on the member as it is here: what it has is from before, and
-//! would be taken for what was written. All of that is mended or told as soon as the member is good, as damage that a search finds.
+//! A block that can't be read here comes from another good member. Where there is none, the member
+//! may have it still: if what it has matches its checksum, and that is the one that is kept here,
+//! it is what was written last. What nobody has is refused on the member as it is here: what it has
+//! is from before, and would be taken for what was written. All of that is mended or told as soon
+//! as the member is good, as damage that a search finds.
 
 use super::primary::WHOLE;
 use super::ranges::Hold;
@@ -86,7 +88,8 @@ impl Step<'_> {
         self.write(ino, range.start, buf).await
     }
 
-    /// Makes the chunk file here as long as it was, if somebody else than weft has removed or cut it: the member isn't to lose what it has by that.
+    /// Makes the chunk file here as long as it was, if somebody else than weft has removed or cut
+    /// it: the member isn't to lose what it has by that.
     pub(super) async fn straighten(&self, ino: InodeId) -> Result<()> {
         let (replica, store) = (self.replica, &self.replica.store);
         if !self.is_bent(ino).await? {
@@ -110,7 +113,8 @@ impl Step<'_> {
         let theirs = survey(self.ask(ino, look, None).await?)?;
         let failed = |error| replica.failed(&error);
         let is_stretched = store.stretch(ino, theirs.len).await.map_err(failed)?;
-        // What is open here is sent from the open file, and is written anew from the member afterwards: it is lost when it is closed.
+        // What is open here is sent from the open file, and is written anew from the member
+        // afterwards: it is lost when it is closed.
         if is_stretched || store.is_replaced(ino).await.map_err(failed)? {
             tracing::error!(
                 %group, target_id = %replica.target, inode = %ino,
@@ -121,7 +125,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Whether the chunk file here is shorter than its checksums say, or gone although it is elsewhere.
+    /// Whether the chunk file here is shorter than its checksums say, or gone although it is
+    /// elsewhere.
     async fn is_bent(&self, ino: InodeId) -> Result<bool> {
         let (replica, store) = (self.replica, &self.replica.store);
         let _held = replica.ranges.acquire(ino, WHOLE, Hold::Shared).await;
@@ -133,8 +138,9 @@ impl Step<'_> {
         Ok(!look.is_there || look.sum_end > look.len.next_multiple_of(BLOCK))
     }
 
-    /// How long the file is on other good members. One that doesn't answer may have more than is here: as long as it counts that has to be known. Where its
-    /// node isn't heard of, management takes it out.
+    /// How long the file is on other good members. One that doesn't answer may have more than is
+    /// here: as long as it counts that has to be known. Where its node isn't heard of, management
+    /// takes it out.
     async fn longest(&self, ino: InodeId) -> Result<u64> {
         let mut longest = 0;
         for target in self.others()? {

@@ -19,10 +19,12 @@ use wire::{Allocate, InGroup, MAX_REGIONS, Part, Path, Regions, StorageOp, Stora
 /// Data sent at a time, bytes: as long as this takes, writes of the piece wait.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Pieces of a file on their way at a time: so that the disk of one side works while the other's does, and the network with them.
+/// Pieces of a file on their way at a time: so that the disk of one side works while the other's
+/// does, and the network with them.
 const PIECES_AT_ONCE: usize = 4;
 
-/// Files that are sent at a time: each takes some questions and answers, and of small ones that is nearly all.
+/// Files that are sent at a time: each takes some questions and answers, and of small ones that is
+/// nearly all.
 const FILES_SENT_AT_ONCE: usize = 4;
 
 /// How often it is looked whether the settings are others, while nothing may be sent.
@@ -83,7 +85,8 @@ pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: Targe
     };
     let mut since = before.group()?.since;
     if state == to {
-        // An attempt was given up. What it sent may come late yet: only under another version it is refused.
+        // An attempt was given up. What it sent may come late yet: only under another version it is
+        // refused.
         mirrors.decide(replica, since, member, fallen(to), "bringing it in step was cut short").await;
         since = mirrors.since(replica.group);
     }
@@ -230,7 +233,8 @@ impl Step<'_> {
         stat.map(|stat| stat.len).map_err(|error| self.replica.failed(&error))
     }
 
-    /// Removes there what isn't here, and gives the rest. After a crash the notes name many files that have never been.
+    /// Removes there what isn't here, and gives the rest. After a crash the notes name many files
+    /// that have never been.
     async fn only_here(&self, some: &[(InodeId, Vec<ByteRange>)]) -> Result<Work> {
         let mut here = Work::new();
         let mut gone = Vec::new();
@@ -245,7 +249,8 @@ impl Step<'_> {
         Ok(here)
     }
 
-    /// Whether there is a chunk file here. One that is open is, also when somebody else has removed it: what is in it can be read still.
+    /// Whether there is a chunk file here. One that is open is, also when somebody else has removed
+    /// it: what is in it can be read still.
     pub(super) async fn is_here(&self, ino: InodeId) -> Result<bool> {
         if self.replica.store.is_open(ino) {
             return Ok(true);
@@ -253,7 +258,8 @@ impl Step<'_> {
         self.replica.store.has_chunk_file(ino).await.map_err(|error| self.replica.failed(&error))
     }
 
-    /// Refuses to go on where what isn't here was removed by somebody else and has been closed only now: the next attempt begins by making it again.
+    /// Refuses to go on where what isn't here was removed by somebody else and has been closed only
+    /// now: the next attempt begins by making it again.
     async fn require_gone(&self, ino: InodeId) -> Result<()> {
         match self.replica.store.is_missing(ino).await.map_err(|error| self.replica.failed(&error))? {
             false => Ok(()),
@@ -312,7 +318,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// What was sent is as old there as it is here: the member may be asked one day when the file was changed.
+    /// What was sent is as old there as it is here: the member may be asked one day when the file
+    /// was changed.
     async fn set_time(&self, ino: InodeId) -> Result<()> {
         let _held = self.replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
         let stat = self.replica.store.stat(ino).await.map_err(|error| self.replica.failed(&error))?;
@@ -322,9 +329,10 @@ impl Step<'_> {
         }
     }
 
-    /// What the member's copy lacks of a file of `len` bytes beyond its end, where the ranges that are sent anyhow don't
-    /// cover all of the file. No note tells of a chunk file that was removed or cut there, with its checksums: what is
-    /// between its end and those ranges would become a hole.
+    /// What the member's copy lacks of a file of `len` bytes beyond its end, where the ranges that
+    /// are sent anyhow don't cover all of the file. No note tells of a chunk file that was removed
+    /// or cut there, with its checksums: what is between its end and those ranges would become a
+    /// hole.
     async fn lacking_end(&self, ino: InodeId, len: u64, ranges: &[ByteRange]) -> Result<Option<ByteRange>> {
         let whole = ByteRange::new(0, len);
         let is_all = |range: &ByteRange| range.intersect(whole) == whole;
@@ -338,7 +346,8 @@ impl Step<'_> {
         Ok((has < len).then(|| ByteRange::new(start, len)))
     }
 
-    /// Gives the member's copy its length. Where the block in which it ends is damaged there, that is cut off and has to be sent.
+    /// Gives the member's copy its length. Where the block in which it ends is damaged there, that
+    /// is cut off and has to be sent.
     async fn set_len(&self, ino: InodeId, len: u64) -> Result<Option<ByteRange>> {
         let truncate = |len| self.ask(ino, StorageOp::Truncate { len }, None);
         match truncate(len).await {
@@ -402,10 +411,12 @@ impl Step<'_> {
         Ok((start < end).then(|| ByteRange::new(start, next)))
     }
 
-    /// Makes a hole there where there is one here at the beginning of a range, however long it is; gives its end.
+    /// Makes a hole there where there is one here at the beginning of a range, however long it is;
+    /// gives its end.
     async fn hole(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
         let block = BLOCK_SIZE as u64;
-        // In whole blocks, so that it doesn't matter what is there; at the end of a file to the end of its last one.
+        // In whole blocks, so that it doesn't matter what is there; at the end of a file to the end
+        // of its last one.
         let limit = range.end.next_multiple_of(block);
         let data = async |from| {
             let found = self.replica.store.seek(ino, from, Seek::Data).await;
@@ -470,8 +481,9 @@ impl Step<'_> {
         Ok(lacking.iter().map(|part| part.len()).sum())
     }
 
-    /// Waits until what was sent is no more than the settings allow, while they say that nothing is sent, and for the node's turn where clients ask it for
-    /// something. What is done in a turn ends with [`Step::give_way`].
+    /// Waits until what was sent is no more than the settings allow, while they say that nothing is
+    /// sent, and for the node's turn where clients ask it for something. What is done in a turn
+    /// ends with [`Step::give_way`].
     async fn turn(&self) -> Result<Option<Turn<'_>>> {
         let mut turn = None;
         loop {
@@ -516,7 +528,8 @@ impl Step<'_> {
         }
     }
 
-    /// Refuses to go on with a member that is to be brought in step otherwise by now, or not at all.
+    /// Refuses to go on with a member that is to be brought in step otherwise by now, or not at
+    /// all.
     fn require_wanted(&self) -> Result<()> {
         let view = self.mirrors.primary_view(self.replica)?;
         match view.group()?.state_of(self.member) == Some(self.state) {
@@ -525,7 +538,8 @@ impl Step<'_> {
         }
     }
 
-    /// Tells which numbered changes were done, so that the member doesn't do them again if it is the primary one day.
+    /// Tells which numbered changes were done, so that the member doesn't do them again if it is
+    /// the primary one day.
     async fn numbers(&self) -> Result<()> {
         let done = self.replica.once.done();
         for some in done.chunks(NUMBERS_AT_ONCE) {
@@ -544,7 +558,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Another member's going makes a new version, in which this one is brought in step as before. When it has gone itself, the old version is refused.
+    /// Another member's going makes a new version, in which this one is brought in step as before.
+    /// When it has gone itself, the old version is refused.
     fn in_group(&self) -> InGroup {
         let view = self.mirrors.view(self.replica.group);
         let now = view.map.group(self.replica.group).filter(|group| {

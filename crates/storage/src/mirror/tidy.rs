@@ -1,10 +1,14 @@
-//! What a crash of all members has left is put right by the metadata service, before clients see the group.
+//! What a crash of all members has left is put right by the metadata service, before clients see
+//! the group.
 //!
-//! The crash may have kept chunks while the metadata that explains them was lost, or have lost a cut. A replica that was left by one knows which files
-//! were changing ([`chunkstore::Store::take_touched`]). If its group goes on from it alone, since nobody has more, these files are made what the metadata
-//! says of them; if others have more, it is brought in step by them, and the list is of no use.
+//! The crash may have kept chunks while the metadata that explains them was lost, or have lost a
+//! cut. A replica that was left by one knows which files were changing
+//! ([`chunkstore::Store::take_touched`]). If its group goes on from it alone, since nobody has
+//! more, these files are made what the metadata says of them; if others have more, it is brought in
+//! step by them, and the list is of no use.
 //!
-//! The same is done with all files of a copy that had missed something, if its group has to go on from there ([`super::revive`]).
+//! The same is done with all files of a copy that had missed something, if its group has to go on
+//! from there ([`super::revive`]).
 
 use super::Mirrors;
 use super::replica::Replica;
@@ -25,7 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(45);
 /// How often it looks meanwhile whether this is the primary yet.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Files of a replica that may differ from what the metadata says, as after a crash that has found them changing, until they are put right.
+/// Files of a replica that may differ from what the metadata says, as after a crash that has found
+/// them changing, until they are put right.
 pub(super) struct Leftovers {
     listed: Mutex<Listed>,
     /// Looked at by every request, without a lock.
@@ -76,7 +81,8 @@ impl Leftovers {
         }
     }
 
-    /// Those are put right that there were in this version; false where others have been added meanwhile.
+    /// Those are put right that there were in this version; false where others have been added
+    /// meanwhile.
     fn are_put_right(&self, version: u64) -> bool {
         let mut listed = self.listed.lock();
         if listed.version != version {
@@ -94,8 +100,9 @@ impl Leftovers {
 }
 
 impl Mirrors {
-    /// Has the metadata service put right what a crash has left on this replica, or what it had missed, which is the primary and the only good member. Goes on in the background; it
-    /// needs no more than to be asked for.
+    /// Has the metadata service put right what a crash has left on this replica, or what it had
+    /// missed, which is the primary and the only good member. Goes on in the background; it needs
+    /// no more than to be asked for.
     pub(super) fn begin_to_tidy(self: &Arc<Self>, replica: &Arc<Replica>) {
         let leftovers = &replica.leftovers;
         if !leftovers.are_there() || leftovers.is_begun.swap(true, Ordering::AcqRel) {

@@ -1,6 +1,8 @@
-//! Versions of a group, one after the other: what is done to a replica under one version has ended before anything is done under the next.
+//! Versions of a group, one after the other: what is done to a replica under one version has ended
+//! before anything is done under the next.
 //!
-//! A change that comes late, from a primary that isn't one any more, takes place before the first request of a newer version, or not at all.
+//! A change that comes late, from a primary that isn't one any more, takes place before the first
+//! request of a newer version, or not at all.
 
 use parking_lot::Mutex;
 use rt::sync::Event;
@@ -32,7 +34,8 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turns {
-    /// Begins something under a version, when what was begun under older ones has ended. Only changes are waited for by others.
+    /// Begins something under a version, when what was begun under older ones has ended. Only
+    /// changes are waited for by others.
     ///
     /// # Errors
     /// `EREMCHG` when something has begun under a newer version.

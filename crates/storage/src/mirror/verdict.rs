@@ -2,19 +2,23 @@
 //!
 //! In this order:
 //! 1. A block that doesn't match its checksum, or can't be read, is wrong.
-//! 2. A chunk file that is there is right where another copy has none: of two that may be lost or left over, the one is lost for good when it goes. (What
-//!    belongs to no file is found by `weft fsck`, which asks the metadata.)
+//! 2. A chunk file that is there is right where another copy has none: of two that may be lost or
+//!    left over, the one is lost for good when it goes. (What belongs to no file is found by
+//!    `weft fsck`, which asks the metadata.)
 //! 3. Where copies hold by their checksums and differ, what more than half of them have is right.
-//! 4. Else a copy that somebody else than weft has had a hand in is wrong: weft's own changes set the time of the content and the time of any change together,
-//!    and who puts an older file back, moves it or sets its time leaves the second later than the first.
-//! 5. Else nothing tells which one is right, and nothing is changed. `weft fsck` names the file then, and who knows more decides.
+//! 4. Else a copy that somebody else than weft has had a hand in is wrong: weft's own changes set
+//!    the time of the content and the time of any change together, and who puts an older file back,
+//!    moves it or sets its time leaves the second later than the first.
+//! 5. Else nothing tells which one is right, and nothing is changed. `weft fsck` names the file
+//!    then, and who knows more decides.
 
 use types::{BLOCK_SIZE, ByteRange, TargetId};
 use wire::Survey;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// The time of any change may be later than that of the content by this much, nanoseconds, without anybody having had a hand in it.
+/// The time of any change may be later than that of the content by this much, nanoseconds, without
+/// anybody having had a hand in it.
 const TOUCHED_AFTER_NS: i128 = 2_000_000_000;
 
 /// A copy, as its member sees it: sums are of single blocks.

@@ -199,7 +199,8 @@ fn what_the_disk_does_not_take_has_not_begun() {
     world.run(host, async move { process.change(A, number(0, 1)).await }).unwrap();
 }
 
-/// A copy that is brought in step takes the primary's word, also where a change was given up or failed here when this copy was out already.
+/// A copy that is brought in step takes the primary's word, also where a change was given up or
+/// failed here when this copy was out already.
 #[test]
 fn what_the_primary_has_done_is_done() {
     let (mut world, host) = machine();

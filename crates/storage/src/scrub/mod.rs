@@ -1,7 +1,9 @@
-//! Looking for damage that nobody has met yet: each target reads what it has, block by block against its checksums, and the primaries of mirrored groups
-//! compare the copies. What can be mended from another copy is; of the rest the log tells, and management.
+//! Looking for damage that nobody has met yet: each target reads what it has, block by block
+//! against its checksums, and the primaries of mirrored groups compare the copies. What can be
+//! mended from another copy is; of the rest the log tells, and management.
 //!
-//! It goes on over restarts where it was, a piece at a time, at a rate that is set for the cluster, and slower while the target is in use.
+//! It goes on over restarts where it was, a piece at a time, at a rate that is set for the cluster,
+//! and slower while the target is in use.
 
 mod record;
 mod round;
@@ -18,11 +20,13 @@ use wire::mgmt::ScrubProgress;
 /// How often it is looked whether a search is due, or was asked for, or may go on.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A target is gone through this long after the last time began unless something else is set: a bad block is found while the other copy is good, and
-/// even a slow and full disk is read within a small part of the time.
+/// A target is gone through this long after the last time began unless something else is set: a bad
+/// block is found while the other copy is good, and even a slow and full disk is read within a
+/// small part of the time.
 const EVERY_S: u64 = 30 * 24 * 3600;
 
-/// Bytes a second that are read of a target unless something else is set: a part of what a single disk does.
+/// Bytes a second that are read of a target unless something else is set: a part of what a single
+/// disk does.
 const RATE: u64 = 64 << 20;
 
 /// How far the targets of a service are, by target.
@@ -40,7 +44,8 @@ impl Scrubs {
 }
 
 impl StorageService {
-    /// Searches all targets for damage when it is due, by the settings of the map, until the service is gone. Runs beside requests, on one core.
+    /// Searches all targets for damage when it is due, by the settings of the map, until the
+    /// service is gone. Runs beside requests, on one core.
     pub async fn keep_searching(service: Arc<StorageService>, map: MapHandle) {
         let service = Arc::downgrade(&service);
         let mut known = BTreeSet::new();

@@ -15,7 +15,8 @@ const NAME: &str = "scrub.json";
 /// A longer one isn't ours.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Targets of which the search is due at one time begin one after the other within this part of the interval.
+/// Targets of which the search is due at one time begin one after the other within this part of the
+/// interval.
 const SPREAD: u64 = 10;
 
 /// What a search does with what a target has of a group, or by itself, one after the other.
@@ -63,7 +64,8 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// What was kept; a new one where nothing was, or where it can't be read: then the search begins anew.
+    /// What was kept; a new one where nothing was, or where it can't be read: then the search
+    /// begins anew.
     pub(super) async fn load(dir: &Path, now_s: i64) -> Record {
         let kept = read(dir).await.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         kept.unwrap_or(Record { since_s: now_s, ..Record::default() })

@@ -124,7 +124,8 @@ impl Round<'_> {
             let state = map.group(group).and_then(|group| group.state_of(self.target));
             state == Some(MemberState::Good)
         };
-        // What is behind is brought in step, which looks at what changed; the next search looks at the rest.
+        // What is behind is brought in step, which looks at what changed; the next search looks at
+        // the rest.
         if !is_good() {
             return Ok(());
         }
@@ -249,7 +250,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Compares the copies of a group's files, if its primary is here: existence, lengths, and checksums.
+    /// Compares the copies of a group's files, if its primary is here: existence, lengths, and
+    /// checksums.
     async fn compare(
         &self,
         record: &mut Record,
@@ -289,7 +291,8 @@ impl Round<'_> {
         self.keep(record).await;
     }
 
-    /// Waits as long as the rate says, longer while somebody uses the target; ends the search where the settings say so.
+    /// Waits as long as the rate says, longer while somebody uses the target; ends the search where
+    /// the settings say so.
     async fn rest(&self, record: &Record, bytes: u64, began_ns: u64) -> Result<(), Pause> {
         self.service.scrubs.tell(record.progress(self.target, true, None));
         let settings = settings(self.map);

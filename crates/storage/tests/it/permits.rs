@@ -116,7 +116,8 @@ fn what_is_granted_may_be_done() {
         // Copies are made by services.
         let watch = StorageOp::Watch { token: 1, round: 0 };
         assert_eq!(cluster.refused(watch, None).await, Errno::EACCES);
-        // What is no file's, and what services ask, needs none; nor does who is in the same process.
+        // What is no file's, and what services ask, needs none; nor does who is in the same
+        // process.
         cluster.ask(StorageOp::SyncTarget, None).await.unwrap();
         cluster.ask_as(0, SessionId(0), WRITE, None).await.unwrap();
         let request = StorageRequest::new(SESSION, TARGET, INO, StorageOp::Stat);

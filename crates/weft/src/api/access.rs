@@ -90,8 +90,8 @@ fn is_same(token: &str, given: &str) -> bool {
     given.len() == token.len() && given.iter().zip(token).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-/// What a caller may do; `None`: nothing. A node's certificate counts for what the cluster map says of the
-/// node: management administrates, the others look, as over their own connections.
+/// What a caller may do; `None`: nothing. A node's certificate counts for what the cluster map says
+/// of the node: management administrates, the others look, as over their own connections.
 pub(super) fn rights_of(
     tokens: &Tokens,
     node: Option<NodeId>,

@@ -1,7 +1,7 @@
 //! The certificate of the interface, under names by which programs reach it.
 //!
-//! It is the interface's own: the certificate by which members of the cluster know a node names no host. Its
-//! key lives in memory, and management certifies it anew long before it ends.
+//! It is the interface's own: the certificate by which members of the cluster know a node names no
+//! host. Its key lives in memory, and management certifies it anew long before it ends.
 
 use crate::output::os_error;
 use identity::{Credentials, PendingKey};
@@ -73,8 +73,8 @@ fn make(credentials: &Credentials, certify: &Certify) -> Result<Arc<ServerConfig
     Ok(identity::tls::api_config(credentials, key, &chain)?)
 }
 
-/// Names by which a node's interface is reached: those of the machine itself, those that the cluster map
-/// knows of the node, and those that its administrator has added.
+/// Names by which a node's interface is reached: those of the machine itself, those that the
+/// cluster map knows of the node, and those that its administrator has added.
 pub fn names(node: Option<&Node>, added: &[String]) -> Vec<String> {
     let mut names: BTreeSet<String> = ["localhost", "127.0.0.1", "::1"].map(String::from).into();
     if let Some(node) = node {

@@ -1,4 +1,5 @@
-//! Bytes of anybody's making to what reads requests of the HTTP interface: the whole of the fuzz target `http`, and the short form of it.
+//! Bytes of anybody's making to what reads requests of the HTTP interface: the whole of the fuzz
+//! target `http`, and the short form of it.
 
 use super::http::{HttpRequest, read_request};
 use std::io::{self, Read};
@@ -6,8 +7,8 @@ use std::io::{self, Read};
 /// Bytes up to which it makes no difference in which pieces a request comes.
 const ONE_PIECE_BYTES: usize = 4096;
 
-/// A request is read, refused or found to be cut off, in whichever pieces it comes; and what was read is the same after it was written and
-/// read again.
+/// A request is read, refused or found to be cut off, in whichever pieces it comes; and what was
+/// read is the same after it was written and read again.
 ///
 /// # Panics
 /// When it isn't.

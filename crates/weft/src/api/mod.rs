@@ -1,9 +1,11 @@
-//! The HTTP+JSON interface of management: what the commands do, for programs. Off unless `api` in `node.toml` names an address.
+//! The HTTP+JSON interface of management: what the commands do, for programs. Off unless `api` in
+//! `node.toml` names an address.
 //!
-//! A caller proves what it may by a token from a file of the node's directory, or by the certificate of a node
-//! of the cluster ([`access`]). Connections are encrypted, under names that programs know ([`certificate`]),
-//! unless the cluster has no certificates. One request a connection, each on a thread of its own: administration
-//! is rare, and none of it belongs on the cores that serve clients.
+//! A caller proves what it may by a token from a file of the node's directory, or by the
+//! certificate of a node of the cluster ([`access`]). Connections are encrypted, under names that
+//! programs know ([`certificate`]), unless the cluster has no certificates. One request a
+//! connection, each on a thread of its own: administration is rare, and none of it belongs on the
+//! cores that serve clients.
 //!
 //! Invariants:
 //! - connections that send nothing, or little by little, keep nobody out ([`slots`]);

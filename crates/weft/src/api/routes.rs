@@ -384,8 +384,8 @@ fn not_there(methods: Vec<&str>) -> Response {
     Response { allow: Some(allow.join(", ")), ..refused }
 }
 
-/// The fields of a request's body. What would be passed over without a word is refused: fields that the
-/// description doesn't have, a body or a query where none belongs.
+/// The fields of a request's body. What would be passed over without a word is refused: fields that
+/// the description doesn't have, a body or a query where none belongs.
 fn body_of(route: &Route, request: &HttpRequest) -> Result<Map<String, Value>> {
     let refused = |message: String| {
         Error::new(Errno::EINVAL, message).hint("docs/reference/openapi.json says what a request holds")

@@ -1,8 +1,8 @@
 //! Who may hold a connection, and who may have a request carried out.
 //!
-//! A connection waits until its request is there and its caller has proved something. Waiting connections
-//! can't keep others out: where there are too many, of one network or in all, the oldest one is closed. Then
-//! it takes a slot, of which some are kept for administrators.
+//! A connection waits until its request is there and its caller has proved something. Waiting
+//! connections can't keep others out: where there are too many, of one network or in all, the
+//! oldest one is closed. Then it takes a slot, of which some are kept for administrators.
 
 use super::access::Rights;
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,8 +20,8 @@ pub(super) const MAX_RUNNING: usize = 16;
 /// Of those, kept for administrators: readers, of which many may poll, don't keep them out.
 pub(super) const KEPT_FOR_ADMINISTRATORS: usize = 4;
 
-/// What counts as one caller: an IPv4 address, or the 64 bits of an IPv6 address that name a network, within
-/// which a machine chooses its addresses freely.
+/// What counts as one caller: an IPv4 address, or the 64 bits of an IPv6 address that name a
+/// network, within which a machine chooses its addresses freely.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Network(IpAddr);
 
@@ -63,8 +63,8 @@ impl<C> Waiting<C> {
         self.all.len() < before
     }
 
-    /// The one that goes before another of this network comes: its oldest where it has its share, else the
-    /// oldest of the network that has the most.
+    /// The one that goes before another of this network comes: its oldest where it has its share,
+    /// else the oldest of the network that has the most.
     fn superfluous(&self, network: Network) -> Option<usize> {
         let count = |of: Network| self.all.iter().filter(|(_, other, _)| *other == of).count();
         let oldest = |of: Network| self.all.iter().position(|(_, other, _)| *other == of);

@@ -30,7 +30,8 @@ impl Deadline {
     }
 }
 
-/// The stream. However small the pieces are in which a peer sends or takes something, the deadline stays.
+/// The stream. However small the pieces are in which a peer sends or takes something, the deadline
+/// stays.
 pub(super) struct Timed<'a> {
     stream: TcpStream,
     deadline: &'a Deadline,

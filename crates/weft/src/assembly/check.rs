@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use types::{Errno, Error, Result};
 
-/// Opens the services, which settles what a process that died may have left; checks everything, and closes them.
+/// Opens the services, which settles what a process that died may have left; checks everything, and
+/// closes them.
 ///
 /// # Errors
 /// What keeps it from looking. Damage is in the report.
@@ -35,7 +36,8 @@ pub fn check(
     checked.map_err(|e| os_error("io_uring", &e))?
 }
 
-/// Checks the names of a cluster of several nodes whose node with management is stopped. Chunk files are on nodes that run, or will.
+/// Checks the names of a cluster of several nodes whose node with management is stopped. Chunk
+/// files are on nodes that run, or will.
 ///
 /// # Errors
 /// What keeps it from looking. Damage is in the report.
@@ -52,8 +54,9 @@ pub fn check_names(
     Ok(report)
 }
 
-/// Nodes with metadata services may live on, and would write what they remember over repairs. So their partitions are taken from them before the first repair is
-/// there: one that fails, or is interrupted, leaves those before it.
+/// Nodes with metadata services may live on, and would write what they remember over repairs. So
+/// their partitions are taken from them before the first repair is there: one that fails, or is
+/// interrupted, leaves those before it.
 fn check_names_in(
     engine: &dyn Engine,
     of_store: (u16, (u64, u64)),

@@ -11,8 +11,9 @@ use types::{Errno, Error, Result};
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 type Job = Box<dyn FnOnce() -> Task + Send>;
 
-/// A core that lives as long as the process. Each conversation has a thread, which ends with its answer; what a command starts beside its answer
-/// (news for other services, work that goes on) would end with it there. It isn't the core of the background work, whose heartbeats mustn't wait
+/// A core that lives as long as the process. Each conversation has a thread, which ends with its
+/// answer; what a command starts beside its answer (news for other services, work that goes on)
+/// would end with it there. It isn't the core of the background work, whose heartbeats mustn't wait
 /// for a command that looks through all metadata.
 ///
 /// As many commands run at a time as the control socket and the interface hold conversations.
@@ -36,7 +37,8 @@ impl CommandCore {
         Ok(CommandCore { waiting })
     }
 
-    /// Carries out what `work` makes, and whatever that spawns. Blocks the calling thread, which must not be a core of this process.
+    /// Carries out what `work` makes, and whatever that spawns. Blocks the calling thread, which
+    /// must not be a core of this process.
     pub fn run<T, F>(&self, work: impl FnOnce() -> F + Send + 'static) -> Result<T>
     where
         T: Send + 'static,

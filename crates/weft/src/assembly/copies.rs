@@ -1,4 +1,5 @@
-//! Copies of the metadata: made when somebody asks, and once a day by the process that has the store.
+//! Copies of the metadata: made when somebody asks, and once a day by the process that has the
+//! store.
 
 use crate::control::{CopyMade, CopyProgress};
 use crate::output::os_error;
@@ -26,14 +27,16 @@ const FIRST_AFTER_S: i64 = 60;
 /// Seconds until a daily copy that failed is tried again.
 const RETRY_S: i64 = 3600;
 
-/// Seconds by which a copy may be ahead of the clock. Of one that is further ahead nothing tells how old it is: the clock was wrong when it was made, or is now.
-/// It doesn't count while there are others, so that it makes nobody believe that there is a new one.
+/// Seconds by which a copy may be ahead of the clock. Of one that is further ahead nothing tells
+/// how old it is: the clock was wrong when it was made, or is now. It doesn't count while there are
+/// others, so that it makes nobody believe that there is a new one.
 const MAX_AHEAD_S: i64 = 3600;
 
 /// How often it is looked whether one is due.
 const LOOK_INTERVAL: Duration = Duration::from_secs(20);
 
-/// The longest file of the state directory that goes into a copy, bytes: they are texts of some KiB.
+/// The longest file of the state directory that goes into a copy, bytes: they are texts of some
+/// KiB.
 const MAX_ATTACHED_BYTES: u64 = 4 << 20;
 
 /// Makes copies of the store of this process.
@@ -76,8 +79,9 @@ impl Copies {
         })
     }
 
-    /// Makes a copy as the store is at this moment. `place`: a file that isn't there yet, or a folder, in which it gets a name of its own; the state directory's own
-    /// folder if none is said. With `changes_only` it builds on the newest copy in its folder, if there is one.
+    /// Makes a copy as the store is at this moment. `place`: a file that isn't there yet, or a
+    /// folder, in which it gets a name of its own; the state directory's own folder if none is
+    /// said. With `changes_only` it builds on the newest copy in its folder, if there is one.
     ///
     /// # Errors
     /// `EBUSY` while another one is being made.
@@ -165,7 +169,8 @@ impl Copies {
         Ok((folder, Some(place.to_path_buf())))
     }
 
-    /// The newest copy of this cluster in a folder, with all that it builds on; none if there is none that is whole as far as it can be told at once.
+    /// The newest copy of this cluster in a folder, with all that it builds on; none if there is
+    /// none that is whole as far as it can be told at once.
     fn newest_chain(&self, folder: &Path) -> Result<Option<Chain>> {
         let own = self.of_the_past(backup::list(folder)?);
         Ok(own.map(|(path, _)| Chain::find(&path)).find_map(|chain| chain.ok()))
@@ -260,7 +265,8 @@ impl Copies {
         }
     }
 
-    /// A full one when there is none, or when as many build on it as are kept; else the changes since the last. Then removes what is too old.
+    /// A full one when there is none, or when as many build on it as are kept; else the changes
+    /// since the last. Then removes what is too old.
     fn daily_one(&self) -> Result<CopyMade> {
         let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let (folder, _) = self.folder_of(None)?;
@@ -292,12 +298,14 @@ fn is_due(now_s: i64, started_s: i64, newest_s: Option<i64>, failed_s: Option<i6
     }
 }
 
-/// The latest moment at which a copy can have been made by a clock that is right, seconds since 1970.
+/// The latest moment at which a copy can have been made by a clock that is right, seconds since
+/// 1970.
 fn latest_s() -> i64 {
     rt::now().secs.saturating_add(MAX_AHEAD_S)
 }
 
-/// The small files without which the store is of no use: who the cluster is, its authority, where its targets are.
+/// The small files without which the store is of no use: who the cluster is, its authority, where
+/// its targets are.
 fn attached(paths: &StatePaths) -> Result<Vec<Attached>> {
     let mut files = Vec::new();
     for path in paths.constants() {

@@ -50,8 +50,8 @@ impl<S: Served> BackgroundCore<S> {
         &self.services
     }
 
-    /// Closes the services; nobody may use them any more. Everything they acknowledged is on disk when this
-    /// returns.
+    /// Closes the services; nobody may use them any more. Everything they acknowledged is on disk
+    /// when this returns.
     pub fn shut_down(self) -> Result<()> {
         self.shut_down.set();
         let outcome = self.closed.recv().map_err(|_| died())?;

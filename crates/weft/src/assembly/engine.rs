@@ -15,14 +15,16 @@ use types::{Errno, Error, Result};
 /// How often it is looked whether the store has met damage.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long the process that served the store before may take to close it, and how often a start looks.
+/// How long the process that served the store before may take to close it, and how often a start
+/// looks.
 const ENDING_PATIENCE: Duration = Duration::from_secs(15);
 const ENDING_LOOK: Duration = Duration::from_millis(20);
 
 /// Opens the store of a state directory, or makes it the first time.
 ///
 /// # Errors
-/// A store that is damaged, or missing, is refused: by the name of the file, and with the command that puts a copy in its place.
+/// A store that is damaged, or missing, is refused: by the name of the file, and with the command
+/// that puts a copy in its place.
 pub fn open_engine(paths: &StatePaths, superblock: &Superblock) -> Result<Embedded> {
     let meta = paths.meta();
     if paths.meta_made().exists() && !at_rest::is_there(&meta) {
@@ -32,8 +34,8 @@ pub fn open_engine(paths: &StatePaths, superblock: &Superblock) -> Result<Embedd
     let began = Instant::now();
     loop {
         match Embedded::open(&meta) {
-            // The caller has the state directory to itself: the process that served it is ending, and its
-            // descriptors are closed one after the other.
+            // The caller has the state directory to itself: the process that served it is ending,
+            // and its descriptors are closed one after the other.
             Err(KvError::Locked { .. }) if began.elapsed() < ENDING_PATIENCE => sleep(ENDING_LOOK),
             opened => return opened.map_err(|error| refusal(paths, superblock, error)),
         }
@@ -82,7 +84,8 @@ fn restore_hint(paths: &StatePaths, superblock: &Superblock) -> String {
     }
 }
 
-/// Ends the process when its store meets damage: what else is wrong isn't known, and the next start looks at all of it.
+/// Ends the process when its store meets damage: what else is wrong isn't known, and the next start
+/// looks at all of it.
 pub fn watch(
     engine: &Arc<dyn Engine>,
     paths: &StatePaths,
@@ -93,7 +96,8 @@ pub fn watch(
     end_with(move || engine.upgrade().map(|engine| engine.damage()), paths, superblock, stop)
 }
 
-/// The same, and when it takes no writes any more: it does so again after a start at the earliest, and the changes of services on other nodes wait for that.
+/// The same, and when it takes no writes any more: it does so again after a start at the earliest,
+/// and the changes of services on other nodes wait for that.
 pub fn watch_writer(
     writer: &Arc<Writer>,
     paths: &StatePaths,

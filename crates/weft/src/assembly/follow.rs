@@ -18,7 +18,8 @@ pub async fn current_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
     }
 }
 
-/// The map that a process acts by, and what has to be told of another one. Every part of the process reads the map here, anew for each request.
+/// The map that a process acts by, and what has to be told of another one. Every part of the
+/// process reads the map here, anew for each request.
 pub struct MapInForce {
     map: MapHandle,
     peers: Arc<Peers>,

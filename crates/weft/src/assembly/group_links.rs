@@ -1,4 +1,5 @@
-//! What the storage service of a process needs for mirrored groups: the ways to other members, and management's word on who counts.
+//! What the storage service of a process needs for mirrored groups: the ways to other members, and
+//! management's word on who counts.
 
 use super::follow::{MapInForce, out_of_turn};
 use super::peers::{MgmtChannel, Peers};

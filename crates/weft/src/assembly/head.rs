@@ -60,7 +60,8 @@ pub async fn open_management(
 }
 
 impl Head {
-    /// Lets management ask the metadata services. `service`: that of this very process, if there is one.
+    /// Lets management ask the metadata services. `service`: that of this very process, if there is
+    /// one.
     pub fn new(
         writer: Arc<Writer>,
         management: Arc<Management>,

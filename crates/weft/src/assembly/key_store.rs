@@ -31,7 +31,8 @@ impl KeyStore {
         Ok(KeyStore { keys, path: path.to_path_buf(), changed_s, staged })
     }
 
-    /// The keys at this time: once a day there is a new one, which signs when all nodes have had the time to hear of it.
+    /// The keys at this time: once a day there is a new one, which signs when all nodes have had
+    /// the time to hear of it.
     pub fn at(&mut self, now_s: i64) -> Result<&CapabilityKeys> {
         let age_s = now_s - self.changed_s;
         let mut next = self.keys.clone();

@@ -15,10 +15,12 @@ use wire::{Measure, MgmtRequest, Rate, RateOf, StorageOp, StorageReply, StorageR
 /// How often it is looked whether somebody still waits.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a measurement may take beyond its own time: the file is written, removed, and the connection made.
+/// What a measurement may take beyond its own time: the file is written, removed, and the
+/// connection made.
 const MARGIN: Duration = Duration::from_secs(120);
 
-/// Two streams' worth of time, and the parts of a measurement, of which none takes longer than it is told.
+/// Two streams' worth of time, and the parts of a measurement, of which none takes longer than it
+/// is told.
 const PARTS: u32 = 5;
 
 impl MeasureOrder {

@@ -1,4 +1,5 @@
-//! The metadata role of a node: the partitions that the map gives it, over a store that is here or on the node of management.
+//! The metadata role of a node: the partitions that the map gives it, over a store that is here or
+//! on the node of management.
 
 use super::peers::Peers;
 use kv::{RemoteWriter, Store};
@@ -66,7 +67,8 @@ pub fn some_are_offline(map: &MapHandle) -> bool {
     map.targets.iter().any(|target| target.state == TargetState::Offline)
 }
 
-/// Executes what the map says, from when the nodes with targets are there: what an earlier run left is settled with them.
+/// Executes what the map says, from when the nodes with targets are there: what an earlier run left
+/// is settled with them.
 pub async fn run(service: Arc<MetaService>, some_missing: impl Fn() -> bool) {
     let began_ns = rt::monotonic_ns();
     while some_missing() {

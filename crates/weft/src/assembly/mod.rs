@@ -1,8 +1,8 @@
 //! A whole cluster in one process: its services, its mount, and their orderly end.
 //!
 //! The services live on a background core (`weft-bg`) and are called from the cores of the mount;
-//! [`Cluster::serve`] waits on the main thread for whatever ends the cluster first: a signal, `weft down`, or
-//! an `umount`.
+//! [`Cluster::serve`] waits on the main thread for whatever ends the cluster first: a signal,
+//! `weft down`, or an `umount`.
 
 mod check;
 mod commands;
@@ -120,8 +120,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// `stop` may hold the connection of the one who waits for the end, so it is kept to the end of the
-    /// process.
+    /// `stop` may hold the connection of the one who waits for the end, so it is kept to the end of
+    /// the process.
     fn end(self, mut stop: Stop) -> Result<()> {
         tracing::info!("stopping: {stop}");
         let unmounted = match &mut stop {

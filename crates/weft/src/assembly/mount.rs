@@ -27,7 +27,8 @@ use std::time::Duration;
 use types::{ClusterMap, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId, Squash};
 use wire::{MgmtReply, MgmtRequest};
 
-/// How long the end of a session may take beyond the time-out of one request: what was asked of servers that answer is through by then.
+/// How long the end of a session may take beyond the time-out of one request: what was asked of
+/// servers that answer is through by then.
 const CLOSE_MARGIN: Duration = Duration::from_secs(5);
 
 /// What a client is to mount.
@@ -123,7 +124,8 @@ impl MountHow {
 /// How the kernel is to mount it.
 ///
 /// # Errors
-/// `EPERM` for ids that may be mapped where a rule squashes users: the services have to know who asks.
+/// `EPERM` for ids that may be mapped where a rule squashes users: the services have to know who
+/// asks.
 fn fuse_options(args: &MountArgs, export: &Export) -> Result<MountOptions> {
     if args.idmap && export.squash != Squash::None {
         let message = format!(
@@ -224,7 +226,8 @@ impl Served for ClientServices {
     }
 
     async fn close(&self) -> Result<()> {
-        // One file after the other is reported; servers that are gone must not make each of them wait.
+        // One file after the other is reported; servers that are gone must not make each of them
+        // wait.
         let limit = self.timeout + CLOSE_MARGIN;
         rt::timeout(limit, self.client.shutdown()).await.unwrap_or_else(|| {
             let message = format!("the session could not be ended in good order within {limit:?}");
@@ -299,7 +302,8 @@ impl MountProcess {
 pub struct BareClient(BackgroundCore<ClientServices>);
 
 impl BareClient {
-    /// Connects to the cluster of a file as a mount does, and begins a session. From now on a panic ends the process.
+    /// Connects to the cluster of a file as a mount does, and begins a session. From now on a panic
+    /// ends the process.
     pub fn start(how: &MountHow, file: ClusterFile) -> Result<BareClient> {
         panics::end_the_process();
         require_rings()?;

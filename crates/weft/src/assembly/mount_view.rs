@@ -48,15 +48,16 @@ impl MountView {
         own_rack.name(&map).map(|rack| rack.to_string())
     }
 
-    /// The ceilings that management keeps, for reports of measurements through this mount. Asked on a core of the control thread's own.
+    /// The ceilings that management keeps, for reports of measurements through this mount. Asked on
+    /// a core of the control thread's own.
     fn ceilings(&self) -> Result<Value> {
         let management = self.peers.management();
         let reply = rt::block_on(async move { management.call(MgmtRequest::ListCeilings, None).await });
         written(&reply.map_err(|e| os_error("io_uring", &e))??)
     }
 
-    /// Opens the control socket. A mount without one is as good as any but for `weft net show` and `weft session show`, so a failure is only told
-    /// to the log.
+    /// Opens the control socket. A mount without one is as good as any but for `weft net show` and
+    /// `weft session show`, so a failure is only told to the log.
     pub fn open(self, mountpoint: &Path) -> Option<MountSocket> {
         let view = Arc::new(self);
         let mut failure = None;
@@ -96,7 +97,8 @@ impl Service for MountView {
     }
 
     fn stop(&self, connection: UnixStream) {
-        // Nobody listens once the end has begun; then the process ends anyhow, and the connection with it.
+        // Nobody listens once the end has begun; then the process ends anyhow, and the connection
+        // with it.
         let _ = self.stops.send(Stop::Command(connection));
     }
 }

@@ -15,14 +15,15 @@ pub fn own_networks() -> Vec<Subnet> {
     networks
 }
 
-/// Whether a node is on this machine: one of its addresses is this machine's, so that a socket can be bound to it.
+/// Whether a node is on this machine: one of its addresses is this machine's, so that a socket can
+/// be bound to it.
 pub fn is_on_this_host(node: &Node) -> bool {
     let addresses = node.addresses.iter().filter_map(|address| address.parse::<SocketAddr>().ok());
     addresses.map(|address| address.ip()).any(|ip| UdpSocket::bind((ip, 0)).is_ok())
 }
 
-/// The addresses of this machine, when none of those that its node announces is one of them: others reach it by a translation of
-/// addresses, or not at all. `None`, too, where that can't be said.
+/// The addresses of this machine, when none of those that its node announces is one of them: others
+/// reach it by a translation of addresses, or not at all. `None`, too, where that can't be said.
 pub fn elsewhere(announced: &[String]) -> Option<Vec<IpAddr>> {
     let own = rt::net::local_addresses().ok()?;
     let announced: Vec<IpAddr> = resolve(announced).ok()?.iter().map(SocketAddr::ip).collect();
@@ -34,7 +35,8 @@ fn has_one_of(own: &[IpAddr], announced: &[IpAddr]) -> bool {
     announced.iter().map(IpAddr::to_canonical).any(|ip| ip.is_loopback() || canonical.contains(&ip))
 }
 
-/// Those of IPv4: what has a route without a gateway. Numbers are hexadecimal, with the bytes of addresses as they are in memory.
+/// Those of IPv4: what has a route without a gateway. Numbers are hexadecimal, with the bytes of
+/// addresses as they are in memory.
 fn of_routes(routes: &str) -> Vec<Subnet> {
     let network = |line: &str| -> Option<Subnet> {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -49,7 +51,8 @@ fn of_routes(routes: &str) -> Vec<Subnet> {
     routes.lines().skip(1).filter_map(network).collect()
 }
 
-/// Those of IPv6, by the addresses of interfaces. What every machine has, link-local addresses and that of the loopback, says nothing.
+/// Those of IPv6, by the addresses of interfaces. What every machine has, link-local addresses and
+/// that of the loopback, says nothing.
 fn of_interfaces(interfaces: &str) -> Vec<Subnet> {
     let network = |line: &str| -> Option<Subnet> {
         let fields: Vec<&str> = line.split_whitespace().collect();

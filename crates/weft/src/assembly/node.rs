@@ -32,7 +32,8 @@ use std::time::Duration;
 use types::{ClusterMap, Error, MapHandle, Result, Role};
 use wire::{MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest};
 
-/// How long requests of this node's services to those of others are repeated: background work, which is tried again later.
+/// How long requests of this node's services to those of others are repeated: background work,
+/// which is tried again later.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a start waits for management.
@@ -100,7 +101,8 @@ impl NodePlan {
         }
     }
 
-    /// The store of metadata of another node. When it loses what was written last, this process has to begin anew.
+    /// The store of metadata of another node. When it loses what was written last, this process has
+    /// to begin anew.
     async fn far_store(&self, map: &MapHandle, peers: &Peers) -> Result<kv::Store> {
         let (store, remote) = meta_node::far_store(map, peers).await?;
         let outcast = self.outcast.clone();
@@ -113,7 +115,8 @@ impl NodePlan {
         Ok(store)
     }
 
-    /// Makes connections of their own, to measure the network by: those of one process to another are one for each core.
+    /// Makes connections of their own, to measure the network by: those of one process to another
+    /// are one for each core.
     fn connect_anew(&self, oneself: &Oneself, map: &MapHandle) -> storage::Connect {
         let (from, management, map) = (oneself.clone(), self.config.management.clone(), map.clone());
         Box::new(move |to| {

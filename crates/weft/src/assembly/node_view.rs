@@ -192,8 +192,8 @@ impl NodeView {
         self.commands.run(move || async move { management.call(request, None).await })?
     }
 
-    /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that busy for long, and starts nothing that is to
-    /// outlive its answer.
+    /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that
+    /// busy for long, and starts nothing that is to outlive its answer.
     fn check(&self, orders: CheckOrders) -> Result<Value> {
         let services = self.services.clone();
         let checked = rt::block_on(async move { services.check(&orders).await });
@@ -286,7 +286,8 @@ impl Service for NodeView {
     }
 
     fn stop(&self, connection: UnixStream) {
-        // Nobody listens once the end has begun; then the process ends anyhow, and the connection with it.
+        // Nobody listens once the end has begun; then the process ends anyhow, and the connection
+        // with it.
         let _ = self.stops.send(Stop::Command(connection));
     }
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use types::{ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId, crc32c};
 use wire::{InGroup, Part, Path, Regions, StorageOp, StorageReply, StorageRequest};
 
-/// Rest before a file that looks wrong is looked at again: longer than most writes take to be reported.
+/// Rest before a file that looks wrong is looked at again: longer than most writes take to be
+/// reported.
 const REST: Duration = Duration::from_secs(2);
 
 /// What the check needs.
@@ -26,7 +27,8 @@ pub struct OnlineCheck {
 /// Bytes that are mended by one request: about a second of a slow disk.
 const PART_BYTES: u64 = 64 << 20;
 
-/// How often a member of a group is asked whose version has changed: the map comes behind the members.
+/// How often a member of a group is asked whose version has changed: the map comes behind the
+/// members.
 const TRIES: usize = 5;
 
 /// Rest before it is asked again.
@@ -136,7 +138,8 @@ impl OnlineCheck {
             request.group = seat.group.map(|group| InGroup {
                 group,
                 since: map.group(group).map_or(types::Epoch(0), |group| group.since),
-                // As itself: a primary that finds a copy of its own damaged answers from another one.
+                // As itself: a primary that finds a copy of its own damaged answers from another
+                // one.
                 part: Part::Member { sequence: 0, settled: 0 },
             });
             match self.storage.call(request, payload.clone()).await {

@@ -2,8 +2,9 @@
 
 use std::panic;
 
-/// From now on a panic of any thread ends the process, with its message on standard error and in the log. Without one of its threads a process would
-/// answer some requests and never the others; without the process everybody goes on when it was started anew (`Restart=` in its unit).
+/// From now on a panic of any thread ends the process, with its message on standard error and in
+/// the log. Without one of its threads a process would answer some requests and never the others;
+/// without the process everybody goes on when it was started anew (`Restart=` in its unit).
 pub fn end_the_process() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

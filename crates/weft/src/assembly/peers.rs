@@ -23,11 +23,12 @@ use wire::{MgmtReply, MgmtRequest};
 /// The way to management.
 pub type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
 
-/// How long a question to management is repeated. A heartbeat that isn't answered in this time is followed by another; the serving lease
-/// ([`mgmt::limits::SERVING_LEASE`]) outlasts it.
+/// How long a question to management is repeated. A heartbeat that isn't answered in this time is
+/// followed by another; the serving lease ([`mgmt::limits::SERVING_LEASE`]) outlasts it.
 const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a node must have been out of reach before that is reported: a connection that was lost is made again sooner.
+/// How long a node must have been out of reach before that is reported: a connection that was lost
+/// is made again sooner.
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);
 
 /// Who this process is.
@@ -48,7 +49,8 @@ pub struct Oneself {
 /// All other processes that this one talks to.
 pub struct Peers {
     identity: ClientIdentity,
-    /// Who it is when it only tries an address: another client to servers, so that its connections there go on.
+    /// Who it is when it only tries an address: another client to servers, so that its connections
+    /// there go on.
     probing: ClientIdentity,
     /// Where management is.
     places: Arc<Places>,
@@ -66,7 +68,8 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Nothing is connected yet. `timeout`: how long requests to metadata and storage services are repeated.
+    /// Nothing is connected yet. `timeout`: how long requests to metadata and storage services are
+    /// repeated.
     pub fn new(oneself: Oneself, places: Arc<Places>, timeout: Duration) -> Result<Arc<Peers>> {
         let client = rt::secret_u64();
         let identity = ClientIdentity { cluster: oneself.cluster, name: oneself.name, client };

@@ -1,7 +1,8 @@
 //! Where management is: what an administrator says in a file, and what the cluster map says.
 //!
-//! The file is read again, and names are resolved again, before each try to connect: a change of either is enough to find management
-//! at another address. What the map says goes into the file, so that a restart finds management without the old address.
+//! The file is read again, and names are resolved again, before each try to connect: a change of
+//! either is enough to find management at another address. What the map says goes into the file, so
+//! that a restart finds management without the old address.
 
 use crate::node_config::{management_in, resolve, set_management};
 use mgmt::limits::MAX_ADDRESSES;
@@ -81,8 +82,8 @@ impl Places {
         for (name, addresses) in names.iter().zip(looked_up) {
             match addresses {
                 Ok(addresses) => _ = known.resolved.insert(name.clone(), addresses),
-                // Nor does a name server that doesn't answer: a connection to an address of before works
-                // as it did.
+                // Nor does a name server that doesn't answer: a connection to an address of before
+                // works as it did.
                 Err(error) => failure = Some(error),
             }
             let addresses = known.resolved.get(name).map_or(&[][..], Vec::as_slice);
@@ -99,8 +100,8 @@ impl Places {
         }
     }
 
-    /// Takes over what a map says. What is news goes into the file, on a thread of its own: a slow disk must not hold up what the map
-    /// is for.
+    /// Takes over what a map says. What is news goes into the file, on a thread of its own: a slow
+    /// disk must not hold up what the map is for.
     pub fn follow(self: &Arc<Self>, map: &ClusterMap) {
         let Some(management) = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt)) else { return };
         {
@@ -143,8 +144,9 @@ impl Places {
     }
 }
 
-/// Both lists in one, best first: what was configured and is a name or in the map, the rest of the map, and then what was configured
-/// and isn't in the map, which may be an address of before, or one that only this machine uses.
+/// Both lists in one, best first: what was configured and is a name or in the map, the rest of the
+/// map, and then what was configured and isn't in the map, which may be an address of before, or
+/// one that only this machine uses.
 fn merged(configured: &[String], mapped: &[String]) -> Vec<String> {
     if mapped.is_empty() {
         return configured.to_vec();

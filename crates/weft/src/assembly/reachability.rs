@@ -1,4 +1,5 @@
-//! Who can be reached: management tries the addresses that nodes announce, other processes report the nodes that they can't reach.
+//! Who can be reached: management tries the addresses that nodes announce, other processes report
+//! the nodes that they can't reach.
 
 use super::peers::{MgmtChannel, Peers};
 use mgmt::limits::REPORT_INTERVAL;
@@ -15,7 +16,8 @@ const PROBE_LOOK: Duration = Duration::from_millis(500);
 /// How often a process looks which nodes it can't reach.
 const REPORT_LOOK: Duration = Duration::from_secs(2);
 
-/// Tries addresses of nodes for ever. Each try is a task of its own: one that hangs holds up nothing.
+/// Tries addresses of nodes for ever. Each try is a task of its own: one that hangs holds up
+/// nothing.
 pub async fn keep_probing(management: Arc<Management>, peers: Arc<Peers>) {
     loop {
         for probe in management.due_probes() {
@@ -30,7 +32,8 @@ async fn try_one(management: Arc<Management>, peers: Arc<Peers>, probe: DueProbe
     management.note_probe(&probe, outcome);
 }
 
-/// Reports to management for ever which nodes this process can't reach: when that changes, and from time to time as long as there are some.
+/// Reports to management for ever which nodes this process can't reach: when that changes, and from
+/// time to time as long as there are some.
 pub async fn keep_reporting(peers: Arc<Peers>, management: MgmtChannel) {
     let (mut reported, mut reported_ns): (Vec<NodeId>, u64) = (Vec::new(), 0);
     loop {

@@ -244,7 +244,8 @@ impl Served for Services {
     /// Ends the session and closes the services; the first failure is told after all were tried.
     async fn close(&self) -> Result<()> {
         let mut outcome = self.client.shutdown().await;
-        // Before the stores call themselves clean: what they hold must not outlive the metadata that owns it.
+        // Before the stores call themselves clean: what they hold must not outlive the metadata
+        // that owns it.
         outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
         outcome = outcome.and(self.storage.close_groups().await);
         for store in self.stores.values() {

@@ -149,8 +149,8 @@ impl View {
 }
 
 impl View {
-    /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that busy for long, and starts nothing that is to
-    /// outlive its answer.
+    /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that
+    /// busy for long, and starts nothing that is to outlive its answer.
     fn check(&self, orders: CheckOrders) -> Result<fsck::Report> {
         let (services, superblock) = (self.services.clone(), self.superblock.clone());
         let check = async move {
@@ -216,7 +216,8 @@ impl Service for View {
     }
 
     fn stop(&self, connection: UnixStream) {
-        // Nobody listens once the end has begun; then the process ends anyhow, and the connection with it.
+        // Nobody listens once the end has begun; then the process ends anyhow, and the connection
+        // with it.
         let _ = self.stops.send(Stop::Command(connection));
     }
 }

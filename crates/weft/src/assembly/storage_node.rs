@@ -27,7 +27,8 @@ use wire::{MgmtReply, MgmtRequest};
 /// Rest before something is asked of management again that it refused for now.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether management waits for word of this node: what takes several such words goes on in a second or two.
+/// How often it is looked whether management waits for word of this node: what takes several such
+/// words goes on in a second or two.
 const NEWS_LOOK: Duration = Duration::from_millis(100);
 
 /// What a storage node is told of itself.
@@ -61,7 +62,8 @@ pub struct StorageNode {
     pub lease: Arc<ServingLease>,
     /// The keys of capabilities, as management tells them.
     pub ring: Arc<CapabilityRing>,
-    /// The map that this node acts by. Where management is in the same process, others read management's own, which is never older.
+    /// The map that this node acts by. Where management is in the same process, others read
+    /// management's own, which is never older.
     pub map: Arc<MapInForce>,
     /// Management has been told of this process.
     has_registered: AtomicBool,
@@ -106,8 +108,8 @@ impl StorageNode {
         })
     }
 
-    /// Opens all targets, and tells management. Returns when clients may come, but for what the metadata service has to put right
-    /// first.
+    /// Opens all targets, and tells management. Returns when clients may come, but for what the
+    /// metadata service has to put right first.
     pub async fn open(&self) -> Result<()> {
         if !self.options.roles.contains(&Role::Storage) {
             self.service.all_added();
@@ -146,8 +148,8 @@ impl StorageNode {
         self.lock_unserved().iter().map(told).collect()
     }
 
-    /// Opens a target; makes it if an administrator has just added it. Else an empty directory is where a disk isn't mounted, or one of
-    /// another machine whose node was restored here.
+    /// Opens a target; makes it if an administrator has just added it. Else an empty directory is
+    /// where a disk isn't mounted, or one of another machine whose node was restored here.
     async fn open_one(&self, target: &TargetConfig) -> Result<TargetId> {
         numa::require_same(self.options.numa, target)?;
         let path = target.path.to_string_lossy().into_owned();
@@ -198,8 +200,9 @@ impl StorageNode {
         Err(Error::new(Errno::EINVAL, message).hint("name an empty directory, or take it out of node.toml"))
     }
 
-    /// Refuses a target that isn't this node's by the map. It becomes that when a process registers with it: then management takes what that process has of
-    /// mirrored groups for what a crash may have left.
+    /// Refuses a target that isn't this node's by the map. It becomes that when a process registers
+    /// with it: then management takes what that process has of mirrored groups for what a crash may
+    /// have left.
     fn require_here(&self, map: &ClusterMap, target: TargetId, path: &Path) -> Result<()> {
         let shown = path.display();
         mgmt::require_claimable(map, self.options.node, target, &shown.to_string())?;
@@ -216,7 +219,8 @@ impl StorageNode {
 
     /// Tells management what is served here.
     async fn register(&self) -> Result<()> {
-        // What a crash has left here is judged by management until it is seen to; one that was started anew meanwhile has to begin with that anew.
+        // What a crash has left here is judged by management until it is seen to; one that was
+        // started anew meanwhile has to begin with that anew.
         let again =
             self.has_registered.load(Ordering::Relaxed) && self.service.is_settled(&self.map.current());
         if !again {
@@ -246,7 +250,8 @@ impl StorageNode {
         }
     }
 
-    /// Takes what management has answered. The map comes first: under a lease that was given together with a map nothing is done by an older one.
+    /// Takes what management has answered. The map comes first: under a lease that was given
+    /// together with a map nothing is done by an older one.
     fn go_on(&self, sent_ns: u64, lease_ms: u64, map: Option<Arc<ClusterMap>>, keys: &Secret) -> Result<()> {
         if let Some(map) = map {
             self.map.take_over(map);
@@ -316,11 +321,13 @@ impl StorageNode {
         store.crash_is_seen_to();
         self.service.open_to_clients(target);
         tracing::info!(target_id = target.0, tidied = left.files.len(), "target {target} is served");
-        // Only now: notes of what was changing at the crash must not retire before they have been acted upon.
+        // Only now: notes of what was changing at the crash must not retire before they have been
+        // acted upon.
         store.background().await;
     }
 
-    /// Heartbeats for ever. Without answers the lease runs out, and the service takes no changes until there is one again.
+    /// Heartbeats for ever. Without answers the lease runs out, and the service takes no changes
+    /// until there is one again.
     async fn keep_in_touch(self: Arc<Self>) {
         let (mut silent, mut epoch) = (false, self.map.epoch());
         let mut known = self.own_targets(&self.map.current());
@@ -352,8 +359,8 @@ impl StorageNode {
         (map.epoch, targets.filter(|id| map.target(*id).is_some()).collect())
     }
 
-    /// Takes targets out of the node's file that an earlier map had and this one hasn't. Those that a restored map lacks stay: their data may
-    /// be wanted. Returns what the map has now.
+    /// Takes targets out of the node's file that an earlier map had and this one hasn't. Those that
+    /// a restored map lacks stay: their data may be wanted. Returns what the map has now.
     fn forget_removed(&self, (epoch, known): (Epoch, BTreeSet<TargetId>)) -> (Epoch, BTreeSet<TargetId>) {
         let now = self.own_targets(&self.map.current());
         if now.1.is_superset(&known) || mgmt::is_rewound(epoch, now.0) {
@@ -377,8 +384,9 @@ impl StorageNode {
         now
     }
 
-    /// Waits for the next heartbeat. It is sooner where management waits for this node's word that it knows that a target of its doesn't count in a group:
-    /// each step of a move of members takes one such word.
+    /// Waits for the next heartbeat. It is sooner where management waits for this node's word that
+    /// it knows that a target of its doesn't count in a group: each step of a move of members takes
+    /// one such word.
     async fn until_next_heartbeat(&self, told: Epoch) {
         let began_ns = rt::monotonic_ns();
         while rt::monotonic_ns() - began_ns < HEARTBEAT_INTERVAL.as_nanos() as u64 {
@@ -421,7 +429,8 @@ impl StorageNode {
         }
     }
 
-    /// Makes a directory a target while the node serves. Blocks the calling thread, which must not be a core of this process.
+    /// Makes a directory a target while the node serves. Blocks the calling thread, which must not
+    /// be a core of this process.
     pub fn add_target(&self, target: TargetConfig) -> Result<TargetId> {
         let (told, telling) = std::sync::mpsc::sync_channel(1);
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push((target, told));

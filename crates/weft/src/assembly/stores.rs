@@ -19,7 +19,8 @@ const SUM_CACHE_BYTES: usize = 256 << 20;
 /// Descriptors that a chunk file may take: cached, direct and checksums.
 const FILES_PER_CHUNK_FILE: u64 = 3;
 
-/// Descriptors kept for everything but chunk files: the metadata store's tables, rings, FUSE devices, sockets.
+/// Descriptors kept for everything but chunk files: the metadata store's tables, rings, FUSE
+/// devices, sockets.
 const RESERVED_FILES: u64 = 1024;
 
 /// Chunk files that a target keeps open however few descriptors there are.

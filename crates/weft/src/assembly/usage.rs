@@ -1,8 +1,9 @@
 //! What targets take of their disks themselves.
 //!
-//! Beside other users of a disk, what is used of it says little of a target: the root disk of a laptop is half full before weft has a byte there. So the files
-//! of each target are added up now and then. That reads every inode of the target, so there is a long rest after it; in between what is used of the whole disk tells how much it
-//! can have become at most.
+//! Beside other users of a disk, what is used of it says little of a target: the root disk of a
+//! laptop is half full before weft has a byte there. So the files of each target are added up now
+//! and then. That reads every inode of the target, so there is a long rest after it; in between
+//! what is used of the whole disk tells how much it can have become at most.
 
 use mgmt::Space;
 use std::collections::BTreeMap;
@@ -18,7 +19,8 @@ use types::TargetId;
 
 /// Files looked at in one go.
 const AT_ONCE: u64 = 128;
-/// Rest after each of these: a disk whose inodes aren't cached is for others most of the time, and a million files take some minutes.
+/// Rest after each of these: a disk whose inodes aren't cached is for others most of the time, and
+/// a million files take some minutes.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often it is looked whether targets are to be added up.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -44,15 +46,16 @@ struct Usage {
 }
 
 impl Usages {
-    /// What the files of a target take now, at most, where its disk has this room; `None` until they have been added up.
+    /// What the files of a target take now, at most, where its disk has this room; `None` until
+    /// they have been added up.
     pub fn own(&self, target: TargetId, space: Space) -> Option<u64> {
         let known = self.all().get(&target).copied()?;
         let used = space.capacity.saturating_sub(space.free);
         Some(known.bytes.saturating_add(used.saturating_sub(known.of_disk)).min(used))
     }
 
-    /// Adds up the files of all targets, time and again, as long as `targets` gives some: on a thread of its own, since the kernel keeps who asks for an inode
-    /// waiting for the disk.
+    /// Adds up the files of all targets, time and again, as long as `targets` gives some: on a
+    /// thread of its own, since the kernel keeps who asks for an inode waiting for the disk.
     pub fn keep_adding_up(
         self: Arc<Self>,
         targets: impl Fn() -> Option<Vec<(TargetId, PathBuf)>> + Send + 'static,

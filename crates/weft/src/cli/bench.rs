@@ -17,7 +17,8 @@ pub enum BenchCommand {
     Io(BenchIoArgs),
     /// Make, look at, read and remove many files
     Meta(BenchMetaArgs),
-    /// Make load as another weft bench orders it on standard input, which starts this on its clients
+    /// Make load as another weft bench orders it on standard input, which starts this on its
+    /// clients
     Agent,
     /// Measure what targets give on their own nodes, without clients
     Storage(BenchStorageArgs),

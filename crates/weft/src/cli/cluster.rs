@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Seconds until an operation of a client fails whose servers don't answer, unless it is mounted with another time.
+/// Seconds until an operation of a client fails whose servers don't answer, unless it is mounted
+/// with another time.
 pub const DEFAULT_TIMEOUT_S: u64 = 60;
 
 /// What a node does.
@@ -45,8 +46,9 @@ pub enum ClusterCommand {
 /// `weft cluster set`.
 #[derive(Args, Debug)]
 pub struct ClusterSetArgs {
-    /// Whether data is summed and checked, from client to disk and back. Off is only for measuring what that costs: damage is neither found nor mended
-    /// then, and what is written meanwhile stays without checksums afterwards
+    /// Whether data is summed and checked, from client to disk and back. Off is only for measuring
+    /// what that costs: damage is neither found nor mended then, and what is written meanwhile
+    /// stays without checksums afterwards
     #[arg(long, value_enum, required = true)]
     pub checksums: Switch,
     #[command(flatten)]
@@ -65,7 +67,8 @@ pub struct InitArgs {
     /// Where the node listens
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: Vec<SocketAddr>,
-    /// Where others reach it [default: --listen, or this machine's addresses in --network, or its main one]
+    /// Where others reach it [default: --listen, or this machine's addresses in --network, or its
+    /// main one]
     #[arg(long, value_name = "ADDR:PORT")]
     pub address: Vec<String>,
     /// Network that its connections use, best first; A/16,B/16: equally good [default: all]
@@ -167,7 +170,8 @@ pub struct JoinArgs {
     /// Where the node listens
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: Vec<SocketAddr>,
-    /// Where others reach it [default: --listen, or this machine's addresses in --network, or its main one]
+    /// Where others reach it [default: --listen, or this machine's addresses in --network, or its
+    /// main one]
     #[arg(long, value_name = "ADDR:PORT")]
     pub address: Vec<String>,
     /// Network that its connections use, best first; A/16,B/16: equally good [default: all]
@@ -223,7 +227,8 @@ pub struct ServeArgs {
     /// Directory of the node
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// NUMA zone to take CPUs and memory from; targets of other zones are left alone [default: numa in node.toml, or none]
+    /// NUMA zone to take CPUs and memory from; targets of other zones are left alone [default: numa
+    /// in node.toml, or none]
     #[arg(long, value_name = "ZONE")]
     pub numa: Option<u32>,
     /// Return when it serves, and go on in the background
@@ -359,7 +364,8 @@ pub enum MetaCommand {
 /// `weft meta backup`.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
-    /// Folder, or a file that isn't there yet, on the machine that has the metadata [default: backups/ in its state directory]
+    /// Folder, or a file that isn't there yet, on the machine that has the metadata [default:
+    /// backups/ in its state directory]
     pub place: Option<PathBuf>,
     /// Only what changed since the newest copy in that folder; everything if there is none
     #[arg(long)]
@@ -444,7 +450,8 @@ pub struct PoolChange {
     /// Another name
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Share of each target that new files leave free, percent: room for members of mirrored groups whose targets are lost
+    /// Share of each target that new files leave free, percent: room for members of mirrored groups
+    /// whose targets are lost
     #[arg(long, value_name = "PERCENT")]
     pub spare: Option<u8>,
 }
@@ -577,11 +584,12 @@ pub struct MountArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
-    /// Network that connections use, best first; A/16,B/16: equally good [default: what the cluster file says, or all]
+    /// Network that connections use, best first; A/16,B/16: equally good [default: what the cluster
+    /// file says, or all]
     #[arg(long, value_name = "ADDR/BITS")]
     pub network: Vec<String>,
-    /// Rack that this machine is in: copies there are read first [default: what the cluster file says, or that of a node on
-    /// this machine]
+    /// Rack that this machine is in: copies there are read first [default: what the cluster file
+    /// says, or that of a node on this machine]
     #[arg(long)]
     pub rack: Option<String>,
     /// Mount read-only
@@ -589,7 +597,8 @@ pub struct MountArgs {
     pub read_only: bool,
     /// Allow views with mapped ids, for containers (Linux 6.12)
     ///
-    /// Permissions are checked by the kernel of this machine alone then, and not by the metadata service too.
+    /// Permissions are checked by the kernel of this machine alone then, and not by the metadata
+    /// service too.
     #[arg(long)]
     pub idmap: bool,
     /// How requests come from the kernel
@@ -600,7 +609,8 @@ pub struct MountArgs {
     pub no_server_cache: bool,
     /// Send small writes in a row together, within a second
     ///
-    /// They are answered at once, and lost with this process until they are sent. Closing or syncing a file waits for that.
+    /// They are answered at once, and lost with this process until they are sent. Closing or
+    /// syncing a file waits for that.
     #[arg(long)]
     pub write_behind: bool,
     /// Reach servers on this machine over TCP, not by shared memory

@@ -90,7 +90,8 @@ pub struct ResyncChange {
     /// It goes faster than that where it would take longer than this, for example 1h; or: off
     #[arg(long, value_name = "TIME", value_parser = parse_within)]
     pub within: Option<Wanted>,
-    /// A member that is gone for so long is replaced by another target, for example 30m; or: never, default
+    /// A member that is gone for so long is replaced by another target, for example 30m; or: never,
+    /// default
     #[arg(long, value_name = "TIME", value_parser = parse_after)]
     pub replace_after: Option<Wanted>,
 }

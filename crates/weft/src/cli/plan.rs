@@ -10,7 +10,8 @@ use std::path::PathBuf;
 pub struct PlanArgs {
     /// Description (TOML): servers, drives, links, clients, pool
     pub file: Option<PathBuf>,
-    /// Search the fewest servers that reach it: '100 GB/s read', '3M IOPS write', '500 TiB usable', '1e-6 loss'
+    /// Search the fewest servers that reach it: '100 GB/s read', '3M IOPS write', '500 TiB usable',
+    /// '1e-6 loss'
     #[arg(long, value_name = "TARGET")]
     pub target: Vec<Target>,
     /// Servers, of the last kind described; without a description of the only kind, as what follows
@@ -40,7 +41,8 @@ pub struct PlanArgs {
     /// What is kept free for lost targets
     #[arg(long, value_name = "PERCENT")]
     pub spare: Option<f64>,
-    /// Run the placement of files on drives and links that are numbers, too, from 3 servers to 10,000
+    /// Run the placement of files on drives and links that are numbers, too, from 3 servers to
+    /// 10,000
     #[arg(long)]
     pub simulate: bool,
     /// Print JSON

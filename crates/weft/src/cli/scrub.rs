@@ -35,10 +35,12 @@ pub struct ScrubStartArgs {
 /// `weft scrub set`.
 #[derive(Args, Debug)]
 pub struct ScrubSetArgs {
-    /// Search each target so long after the last time began, like 30d or 12h; 0: only when it is asked for [default: 30d]
+    /// Search each target so long after the last time began, like 30d or 12h; 0: only when it is
+    /// asked for [default: 30d]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub every: Option<u64>,
-    /// Read at most this much of each target a second; a quarter of it while the target is used [default: 64MiB]
+    /// Read at most this much of each target a second; a quarter of it while the target is used
+    /// [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub rate: Option<u64>,
     #[command(flatten)]

@@ -20,8 +20,8 @@ use types::{Errno, Error, Result, Role, Timestamp};
 use wire::mgmt::{Join, Joined, NewToken, TokenInfo};
 use wire::{MgmtReply, MgmtRequest};
 
-/// Where a machine looks for its own address when nobody in particular is to reach it: any address beyond its own networks will do, nothing
-/// is sent there.
+/// Where a machine looks for its own address when nobody in particular is to reach it: any address
+/// beyond its own networks will do, nothing is sent there.
 const ELSEWHERE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 7500);
 

@@ -36,8 +36,8 @@ pub fn describe(path: &Path) -> Result<Value> {
     Ok(value)
 }
 
-/// Puts the path of every chunk file where the mount, which doesn't know how targets name their files, says
-/// only whose it is: the digits of the inode and of the slot.
+/// Puts the path of every chunk file where the mount, which doesn't know how targets name their
+/// files, says only whose it is: the digits of the inode and of the slot.
 fn locate_chunk_files(value: &mut Value) {
     let (mut directories, mut mirrored) = (HashMap::default(), HashSet::default());
     for group in value["layout"]["groups"].as_array().into_iter().flatten() {

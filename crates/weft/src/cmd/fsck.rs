@@ -38,7 +38,8 @@ struct Answer<'a> {
     report: &'a Report,
 }
 
-/// Checks, and says by its exit status what was found: this returns only when everything is in order.
+/// Checks, and says by its exit status what was found: this returns only when everything is in
+/// order.
 pub fn run(args: &FsckArgs) -> Result<()> {
     if let Some(what) = args.orphans {
         require_cluster(&args.dir)?;
@@ -91,7 +92,8 @@ fn open_and_check(args: &FsckArgs) -> Result<Report> {
     report
 }
 
-/// Makes the list of what will be given up: who can't write it learns that before anything is looked at.
+/// Makes the list of what will be given up: who can't write it learns that before anything is
+/// looked at.
 pub fn make_list(file: &Path) -> Result<PathBuf> {
     let failed = |e| os_error(format_args!("can't make {}", file.display()), &e);
     let file = std::path::absolute(file).map_err(failed)?;

@@ -350,7 +350,8 @@ fn health_screen(health: &Health) -> String {
     format!("{}\n{findings}{copies}{ceilings}{shares}", word(health.verdict))
 }
 
-/// The busiest drives, by the targets on them, by their share of the ceiling that binds; `--json` has all.
+/// The busiest drives, by the targets on them, by their share of the ceiling that binds; `--json`
+/// has all.
 fn share_lines(rates: &[TargetRate]) -> String {
     let line = |what: &str, share: fn(&TargetRate) -> Option<&CeilingShare>| {
         let is_first = |rate: &&TargetRate| rate.one_drive_with.iter().all(|other| *other > rate.target);

@@ -1,4 +1,5 @@
-//! `weft meta backup`: a copy of the metadata, made by the process that has it, or by this one when nobody does.
+//! `weft meta backup`: a copy of the metadata, made by the process that has it, or by this one when
+//! nobody does.
 
 use crate::assembly::{Copies, DEFAULT_KEPT, open_engine};
 use crate::cli::BackupArgs;

@@ -69,7 +69,8 @@ pub fn run(args: &RestoreArgs) -> Result<()> {
     show(args.json, &outcome, || screen(&outcome, &dir))
 }
 
-/// The cluster's state directory, under its lock. One that is empty is made of what belongs to the copy.
+/// The cluster's state directory, under its lock. One that is empty is made of what belongs to the
+/// copy.
 fn open_or_furnish(dir: &Path, chain: &Chain) -> Result<StateDir> {
     let paths = StatePaths::new(dir);
     if Superblock::read(&paths.superblock())?.is_none() {
@@ -91,7 +92,8 @@ fn open_or_furnish(dir: &Path, chain: &Chain) -> Result<StateDir> {
     Ok(state)
 }
 
-/// Writes the files that belong to a copy; the superblock last, which makes the directory a cluster's.
+/// Writes the files that belong to a copy; the superblock last, which makes the directory a
+/// cluster's.
 fn furnish(dir: &Path, copy: &Path) -> Result<()> {
     let reader = Reader::open(copy)?;
     let superblock = StatePaths::new("").superblock();
@@ -132,7 +134,8 @@ fn warn_if_exposed(copy: &Path) {
     }
 }
 
-/// The map as it was last, if the store of before can still be read: nodes, targets and what is known of them don't go back in time.
+/// The map as it was last, if the store of before can still be read: nodes, targets and what is
+/// known of them don't go back in time.
 fn current(paths: &StatePaths) -> Vec<(Vec<u8>, Bytes)> {
     if !at_rest::is_there(&paths.meta()) {
         return Vec::new();

@@ -42,9 +42,8 @@ use rustix::process::umask;
 use types::Result;
 
 /// Takes rights on new files from other users, whatever umask the caller has: nobody but their
-/// owner
-/// changes them. What is in state directories and targets is everybody's data, and only mounts
-/// decide who may see it; pages and results of measurements are for their reader.
+/// owner changes them. What is in state directories and targets is everybody's data, and only
+/// mounts decide who may see it; pages and results of measurements are for their reader.
 pub fn restrict_new_files(command: &Command) {
     let taken = match command {
         Command::Bench(_) | Command::Plan(_) | Command::InstallHelper(_) => 0o022,

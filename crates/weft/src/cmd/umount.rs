@@ -1,8 +1,9 @@
 //! `weft umount`: it always ends.
 //!
-//! An ordinary unmount waits in the kernel until everything is written, and can't be interrupted there. The client makes that end, whatever
-//! has become of its servers; but nobody does when the client itself stands still. So another process is sent into the kernel, and left
-//! there when the client doesn't answer any more.
+//! An ordinary unmount waits in the kernel until everything is written, and can't be interrupted
+//! there. The client makes that end, whatever has become of its servers; but nobody does when the
+//! client itself stands still. So another process is sent into the kernel, and left there when the
+//! client doesn't answer any more.
 
 use crate::cli::UmountArgs;
 use crate::control::{Control, PeerInfo, Request};
@@ -18,8 +19,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
-/// How long a client may take to say that it is there. It does so on a thread that has nothing else to do: only a machine that is very busy
-/// lets it wait.
+/// How long a client may take to say that it is there. It does so on a thread that has nothing else
+/// to do: only a machine that is very busy lets it wait.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
 
 /// How often the client is asked while the unmount is under way.
@@ -28,14 +29,15 @@ const ASK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it is looked whether the unmount has ended: a small part of what one takes.
 const POLL: Duration = Duration::from_millis(2);
 
-/// How long the process of the mount is waited for after the unmount, until its session has ended at the
-/// servers: longer than servers take that answer.
+/// How long the process of the mount is waited for after the unmount, until its session has ended
+/// at the servers: longer than servers take that answer.
 const SESSION_PATIENCE: Duration = Duration::from_secs(20);
 
 /// When the user is told that this takes time.
 const SESSION_NOTICE: Duration = Duration::from_secs(3);
 
-/// Unmounts, and waits until the session has ended: servers may be stopped after that. Without force it is an ordinary umount; with force nothing can hold it up.
+/// Unmounts, and waits until the session has ended: servers may be stopped after that. Without
+/// force it is an ordinary umount; with force nothing can hold it up.
 pub fn run(args: &UmountArgs) -> Result<()> {
     if args.bare {
         let ended = unmount(&args.mountpoint, UnmountFlags::empty());
@@ -100,8 +102,8 @@ fn in_order(path: &Path) -> Result<()> {
     Err(os_error(format_args!("can't unmount {}", path.display()), &cause).hint(hint))
 }
 
-/// Waits until the process that served the mount has ended. If servers don't answer it takes longer than
-/// anybody waits here; then the user is told.
+/// Waits until the process that served the mount has ended. If servers don't answer it takes longer
+/// than anybody waits here; then the user is told.
 fn wait_for_end(process: &OwnedFd, path: &Path) -> Result<()> {
     let shown = path.display();
     if has_ended(process, SESSION_NOTICE)? {
@@ -132,7 +134,8 @@ fn has_ended(process: &OwnedFd, patience: Duration) -> Result<bool> {
     }
 }
 
-/// Waits for the end of the process that unmounts, or until the client, which is asked now and then, doesn't answer.
+/// Waits for the end of the process that unmounts, or until the client, which is asked now and
+/// then, doesn't answer.
 fn wait(mut half: Child, interval: Duration, ask: impl Fn() -> Result<()>) -> Result<ExitStatus> {
     let mut look = || half.try_wait().map_err(|e| os_error("the process that unmounts", &e));
     let mut asked = Instant::now();

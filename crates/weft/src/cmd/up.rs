@@ -68,7 +68,8 @@ fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir)) -> Result<Cluster> {
     Cluster::assemble(state, args)
 }
 
-/// umount(8) returns before the process that served the mount has ended. That one is waited for: what is mounted nowhere any more is about to be closed.
+/// umount(8) returns before the process that served the mount has ended. That one is waited for:
+/// what is mounted nowhere any more is about to be closed.
 fn open(dir: &Path) -> Result<StateDir> {
     let began = Instant::now();
     loop {
@@ -83,8 +84,8 @@ fn open(dir: &Path) -> Result<StateDir> {
     }
 }
 
-/// The same with paths from the root directory, links resolved as far as they exist: the process leaves its
-/// working directory.
+/// The same with paths from the root directory, links resolved as far as they exist: the process
+/// leaves its working directory.
 fn absolute(args: &UpArgs) -> Result<UpArgs> {
     Ok(UpArgs {
         dir: resolve(&args.dir)?,

@@ -1,9 +1,9 @@
-//! How commands talk to the process that serves a cluster: a socket in the state directory, one JSON line
-//! each way. The process of a mount has one, too, in `/run/weft`.
+//! How commands talk to the process that serves a cluster: a socket in the state directory, one
+//! JSON line each way. The process of a mount has one, too, in `/run/weft`.
 //!
-//! A request is `{"cmd":"status"}`; the answer is `{"ok":…}` or `{"error":…,"hint":…}`. A connection that
-//! asked for a stop is held open until the process ends, so that its end is the signal that everything is
-//! over.
+//! A request is `{"cmd":"status"}`; the answer is `{"ok":…}` or `{"error":…,"hint":…}`. A
+//! connection that asked for a stop is held open until the process ends, so that its end is the
+//! signal that everything is over.
 
 mod client;
 mod protocol;
@@ -31,22 +31,23 @@ const MAX_ANSWER_BYTES: u64 = 2 * wire::frame::MAX_ANSWER_BYTES as u64;
 /// Where the control sockets of root's mounts are.
 const RUN_DIR: &str = "/run/weft";
 
-/// The longest part of a mount point in the name of its socket, bytes: with a sum before it and what [`short_path`] puts before that, it
-/// has to fit the address of a socket.
+/// The longest part of a mount point in the name of its socket, bytes: with a sum before it and
+/// what [`short_path`] puts before that, it has to fit the address of a socket.
 const MAX_MOUNT_NAME: usize = 64;
 
 /// How long either side waits for the other's line.
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the control socket of a mount may be, best first: processes of root have theirs in the first place.
+/// Where the control socket of a mount may be, best first: processes of root have theirs in the
+/// first place.
 pub fn mount_sockets(mountpoint: &Path) -> Vec<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("weft"));
     let folders = [Some(PathBuf::from(RUN_DIR)), session];
     folders.into_iter().flatten().map(|folder| folder.join(mount_name(mountpoint))).collect()
 }
 
-/// A file name of its own for each mount point: `/mnt/a` is `mnt-a.sock`, other characters than the plain ones are written as numbers, and of
-/// a long path there is the end and a sum of the whole.
+/// A file name of its own for each mount point: `/mnt/a` is `mnt-a.sock`, other characters than the
+/// plain ones are written as numbers, and of a long path there is the end and a sum of the whole.
 fn mount_name(mountpoint: &Path) -> String {
     let path = mountpoint.as_os_str().as_bytes();
     let mut name = String::new();
@@ -63,8 +64,8 @@ fn mount_name(mountpoint: &Path) -> String {
     name + ".sock"
 }
 
-/// A short path of a socket in a folder with a path of any length: socket addresses end at 108 bytes, of which this takes up to 22. Valid while the
-/// directory is held open.
+/// A short path of a socket in a folder with a path of any length: socket addresses end at 108
+/// bytes, of which this takes up to 22. Valid while the directory is held open.
 fn short_path(dir: &std::fs::File, socket: &Path) -> PathBuf {
     let name = socket.file_name().expect("a socket's path ends with its name");
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)

@@ -44,7 +44,8 @@ pub enum Request {
     Backup { place: Option<PathBuf>, changes_only: bool },
     /// [`CopyProgress`].
     BackupProgress,
-    /// A list of [`wire::mgmt::CeilingInfo`]: what the hardware gives. Ends early when the connection is closed.
+    /// A list of [`wire::mgmt::CeilingInfo`]: what the hardware gives. Ends early when the
+    /// connection is closed.
     Measure { order: MeasureOrder },
     /// [`Stopping`], and then the end of the connection when the process has ended.
     Stop,

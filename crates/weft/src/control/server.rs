@@ -26,13 +26,15 @@ pub trait Service: Send + Sync + 'static {
     fn stop(&self, connection: UnixStream);
 }
 
-/// Connections that are answered at a time; more wait for one of them to end. Each has a thread, since an answer may take as long as management
-/// does.
+/// Connections that are answered at a time; more wait for one of them to end. Each has a thread,
+/// since an answer may take as long as management does.
 const MAX_CONVERSATIONS: usize = 16;
 
-/// Opens the control socket and answers, until the process ends. Connections don't wait for each other.
+/// Opens the control socket and answers, until the process ends. Connections don't wait for each
+/// other.
 ///
-/// A socket that is there already was left behind by a killed process: the caller holds the lock of the directory, so nobody listens there.
+/// A socket that is there already was left behind by a killed process: the caller holds the lock of
+/// the directory, so nobody listens there.
 pub fn start(socket: &Path, service: Arc<dyn Service>) -> Result<()> {
     let listener =
         listen(socket).map_err(|e| os_error(format_args!("can't open {}", socket.display()), &e))?;

@@ -1,5 +1,5 @@
-//! What clients that do nothing cost the servers: 200 sessions with two connections each, and 10,000 open files; of a node that does everything,
-//! and of four processes together that share it.
+//! What clients that do nothing cost the servers: 200 sessions with two connections each, and
+//! 10,000 open files; of a node that does everything, and of four processes together that share it.
 
 use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
 use identity::Credentials;
@@ -22,15 +22,16 @@ use wire::{MgmtReply, MgmtRequest};
 const SESSIONS: u64 = 200;
 const FILES_OF_SESSION: usize = 50;
 
-/// Of so many files one has content on targets, of this many bytes: more than what lies beside an inode.
+/// Of so many files one has content on targets, of this many bytes: more than what lies beside an
+/// inode.
 const WRITTEN: usize = 5;
 const CONTENT_BYTES: usize = 16 << 10;
 
 /// What all of it may cost the servers, bytes.
 const MAX_COST: u64 = 200 << 20;
 
-/// What an idle connection may cost, bytes: the protection's state, three tasks, and two pages to receive into. With staging buffers that are
-/// never given back it is about 150 KiB.
+/// What an idle connection may cost, bytes: the protection's state, three tasks, and two pages to
+/// receive into. With staging buffers that are never given back it is about 150 KiB.
 const MAX_COST_OF_CONNECTION: u64 = 56 << 10;
 
 /// Generous: machines that test are busy.
@@ -178,7 +179,8 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
 
 const ROOT: types::Credentials = types::Credentials { uid: 0, gid: 0, pid: 1 };
 
-/// Opens files in a folder of its own, which may be on any metadata service, and writes some that lie on targets.
+/// Opens files in a folder of its own, which may be on any metadata service, and writes some that
+/// lie on targets.
 async fn open_files(client: &Client, number: u64, handles: &mut Vec<Arc<Handle>>) {
     let folder = format!("folder-{number}");
     let folder = client.mkdir(ROOT, InodeId::ROOT, folder.as_bytes(), 0o755, 0).await.unwrap().ino;

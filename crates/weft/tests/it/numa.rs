@@ -1,4 +1,5 @@
-//! A node that is bound to a NUMA zone of this machine: its threads, its targets, and what it refuses.
+//! A node that is bound to a NUMA zone of this machine: its threads, its targets, and what it
+//! refuses.
 
 use std::collections::BTreeSet;
 use std::fs;

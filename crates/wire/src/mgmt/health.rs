@@ -30,7 +30,8 @@ pub struct Health {
     /// When the ceilings of each target and node were measured last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ceilings: Vec<MeasuredPlace>,
-    /// How fast targets are, and how much of their ceilings that is; of those whose nodes have told it lately.
+    /// How fast targets are, and how much of their ceilings that is; of those whose nodes have told
+    /// it lately.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates: Vec<TargetRate>,
 }

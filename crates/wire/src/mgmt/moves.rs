@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use types::{GroupId, MemberState, TargetId};
 
-/// How far a member of a mirrored group is brought in step, as the primary sees it. Sizes are bytes.
+/// How far a member of a mirrored group is brought in step, as the primary sees it. Sizes are
+/// bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ResyncProgress {
     /// The group.

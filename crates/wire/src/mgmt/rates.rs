@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use types::TargetId;
 
-/// What a target has done since its node's process has opened it, for programs and for copies alike.
+/// What a target has done since its node's process has opened it, for programs and for copies
+/// alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TargetWork {
     /// Transfers from it.
@@ -16,7 +17,8 @@ pub struct TargetWork {
     pub written_bytes: u64,
 }
 
-/// How fast a target was in the last ten seconds, and how busy its drive, then and at most since management was started.
+/// How fast a target was in the last ten seconds, and how busy its drive, then and at most since
+/// management was started.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct TargetRate {
@@ -30,7 +32,8 @@ pub struct TargetRate {
     /// The other targets with rates that are known to be on its drive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub one_drive_with: Vec<TargetId>,
-    /// The share of the ceiling that binds, of all targets on its drive together; absent where ceilings are not measured.
+    /// The share of the ceiling that binds, of all targets on its drive together; absent where
+    /// ceilings are not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<CeilingShare>,
     /// The largest share of any ten seconds.

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use types::NodeId;
 
-/// Nodes that one report may name. A member that can reach none of many has a network of its own to look at.
+/// Nodes that one report may name. A member that can reach none of many has a network of its own to
+/// look at.
 pub const MAX_UNREACHABLE: usize = 8;
 
 /// A node that a member can't reach.

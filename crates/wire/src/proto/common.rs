@@ -11,13 +11,15 @@ use types::{
     PoolId, ProjectId, Scheme, StripePattern, Timestamp,
 };
 
-/// The longest name, bytes. Services refuse names above 255 with `ENAMETOOLONG`; this only bounds what they look at.
+/// The longest name, bytes. Services refuse names above 255 with `ENAMETOOLONG`; this only bounds
+/// what they look at.
 pub const MAX_NAME_BYTES: usize = 4096;
 
 /// The most entries of one directory listing; several times what a service hands out.
 pub const MAX_ENTRIES: usize = 16 * 1024;
 
-/// The most items of any other list in a message (leases, recalls, inodes, names of attributes, groups of a layout).
+/// The most items of any other list in a message (leases, recalls, inodes, names of attributes,
+/// groups of a layout).
 pub const MAX_LIST_ITEMS: usize = 64 * 1024;
 
 /// A part that a message can't do without.
@@ -121,8 +123,8 @@ impl Numbered for Scheme {
     }
 }
 
-/// Items in field 1, at most `MAX` of them. More are counted and not kept, so that a few bytes each can't claim the memory of a
-/// large item each.
+/// Items in field 1, at most `MAX` of them. More are counted and not kept, so that a few bytes each
+/// can't claim the memory of a large item each.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct List<M, const MAX: usize> {
     items: Vec<M>,
@@ -268,7 +270,8 @@ impl From<CredentialsFields> for Credentials {
     }
 }
 
-/// The most frequent message within messages: times are not messages of their own, and what is rarely there has the longest key.
+/// The most frequent message within messages: times are not messages of their own, and what is
+/// rarely there has the longest key.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct AttrFields {
     #[prost(uint64, tag = "1")]

@@ -1,5 +1,5 @@
-//! Requests to the store of metadata and their answers. Guards and writes of all batches are one list each, so that they can't claim more
-//! memory than lists may.
+//! Requests to the store of metadata and their answers. Guards and writes of all batches are one
+//! list each, so that they can't claim more memory than lists may.
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, need, numbered};
 use super::fields;

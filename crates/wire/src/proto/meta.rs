@@ -12,8 +12,9 @@ use bytes::Bytes;
 use prost::Message as _;
 use types::{InodeId, SessionId};
 
-/// Of an answer longer than this, names and contents are slices of one copy of it, and of a shorter one copies of their own: a listing then
-/// costs one allocation and not one a name, and a lone name doesn't keep a long answer's memory. Bytes.
+/// Of an answer longer than this, names and contents are slices of one copy of it, and of a shorter
+/// one copies of their own: a listing then costs one allocation and not one a name, and a lone name
+/// doesn't keep a long answer's memory. Bytes.
 const SHARED_FROM_BYTES: usize = 2048;
 
 #[derive(Clone, PartialEq, prost::Message)]

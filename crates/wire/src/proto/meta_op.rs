@@ -1,6 +1,7 @@
 //! What is asked of a metadata service: the kinds of requests by their field numbers, and back.
 //!
-//! Kinds that ask with the same fields share them; one that comes to need more gets its own, with the same numbers for the old ones.
+//! Kinds that ask with the same fields share them; one that comes to need more gets its own, with
+//! the same numbers for the old ones.
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, partitions, time};
 use super::meta_args::*;
@@ -115,7 +116,8 @@ pub(crate) enum OpFields {
     NoteAccess(List<AccessFields, MAX_LIST_ITEMS>),
 }
 
-// One line or three for each kind, in the order of their numbers: tables, which is why they are long.
+// One line or three for each kind, in the order of their numbers: tables, which is why they are
+// long.
 
 impl From<&MetaOp> for OpFields {
     fn from(op: &MetaOp) -> OpFields {

@@ -251,7 +251,8 @@ fn the_page_says_what_the_table_says() {
     assert_eq!(file, document(), "WEFT_NEW_AUTHORIZATION=1 cargo test -p wire writes it anew");
 }
 
-/// The kinds of requests to management that its decoder knows, by asking it for one that there isn't.
+/// The kinds of requests to management that its decoder knows, by asking it for one that there
+/// isn't.
 fn known_to_management() -> BTreeSet<String> {
     let refusal = MgmtRequest::decode(br#"{"ask":"nothing"}"#).expect_err("there is no such request").cause;
     let (_, names) = refusal.split_once("expected one of ").expect("the refusal lists the kinds");
@@ -266,8 +267,8 @@ fn every_operation_has_a_row() {
         assert_eq!(names.len(), found.1.len(), "two rows of {service} have one name");
         names
     };
-    // Those of the other services are decoded by number: `every_kind_is_tested` finds a new one, and
-    // the samples of these tests name each kind of the enum once.
+    // Those of the other services are decoded by number: `every_kind_is_tested` finds a new one,
+    // and the samples of these tests name each kind of the enum once.
     assert_eq!(rows("management"), known_to_management());
     assert_eq!(rows("metadata, in a client's session").len(), 50);
     assert_eq!(rows("storage, in session 0").len(), 30);

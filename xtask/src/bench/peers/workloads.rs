@@ -60,7 +60,8 @@ pub(super) struct Workload {
     files: Files,
     /// Words for fio that make what has to be there.
     before: Option<&'static str>,
-    /// Words for fio. `{all}` is what there is in all, `{part}` a quarter of it, `{time}` what ends it after a while.
+    /// Words for fio. `{all}` is what there is in all, `{part}` a quarter of it, `{time}` what ends
+    /// it after a while.
     words: &'static str,
 }
 
@@ -70,7 +71,8 @@ const CREATE: &str = "--ioengine=psync --rw=write --bs=4k --create_on_open=1";
 /// The random files are written in large transfers.
 const FILL: &str = "--rw=write --bs=1M --ioengine=psync --numjobs=4 --end_fsync=1";
 
-/// All, in the order of the table. fio gives files that it writes their size first, but for those of many jobs.
+/// All, in the order of the table. fio gives files that it writes their size first, but for those
+/// of many jobs.
 pub(super) const WORKLOADS: &[Workload] = &[
     bytes("sequential write, 1 job", Files::Own, None, WRITE_1),
     bytes("sequential read, 1 job", Files::Own, Some(WRITE_1), "--rw=read --numjobs=1 --size={all} {time}"),
@@ -199,7 +201,8 @@ fn busy_s() -> Result<f64, String> {
     busy_of(&stat).ok_or_else(|| "/proc/stat has no line for all cores".into())
 }
 
-/// User, nice, system, interrupts and stolen time of all cores: the fields of the first line but idle and waiting (proc(5)).
+/// User, nice, system, interrupts and stolen time of all cores: the fields of the first line but
+/// idle and waiting (proc(5)).
 fn busy_of(stat: &str) -> Option<f64> {
     let fields: Vec<f64> = stat
         .lines()

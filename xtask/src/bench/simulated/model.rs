@@ -69,7 +69,8 @@ fn refused(why: scale::Refusal) -> Failure {
 pub(super) fn simulate(case: Case, wires: Wires) -> TestResult<Simulated> {
     let whole = farm(case.servers, case.scheme, wires)?;
     let farm = if case.degraded { whole.without(0) } else { whole };
-    // A client and a server have one to another for each of the cores, which all have together here.
+    // A client and a server have one to another for each of the cores, which all have together
+    // here.
     let connections = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let mut rate = 0.0;
     let mut busy = [Resource::ServerLinks, Resource::ClientLinks].map(|resource| (resource, 0.0));

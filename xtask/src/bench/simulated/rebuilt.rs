@@ -11,14 +11,17 @@ use types::Scheme;
 
 /// Bytes of each group. One file is striped over all of them, so that all have the same.
 pub(super) const GROUP_BYTES: u64 = 8 << 20;
-/// Wires are as much slower than for programs: what happens between copies takes its time at any rate, and shall be little beside them.
+/// Wires are as much slower than for programs: what happens between copies takes its time at any
+/// rate, and shall be little beside them.
 pub(super) const SLOWER: u64 = 4;
 /// More stripes than there are groups.
 const ALL_GROUPS: &str = "64";
-/// How often it is looked what wires have carried, and what goes over one meanwhile at most where nothing is copied.
+/// How often it is looked what wires have carried, and what goes over one meanwhile at most where
+/// nothing is copied.
 const LOOK: Duration = Duration::from_millis(100);
 const IDLE_BYTES: u64 = 32 << 10;
-/// How long copying may not have begun, and how long nothing may be copied, until it is over: nodes look for work each 250 ms.
+/// How long copying may not have begun, and how long nothing may be copied, until it is over: nodes
+/// look for work each 250 ms.
 const BEGINS_WITHIN: Duration = Duration::from_secs(90);
 const OVER_AFTER: Duration = Duration::from_secs(5);
 
@@ -74,7 +77,8 @@ pub(super) fn measure(stage: &Stage, servers: u8, options: &Options, wires: Wire
     Ok(Row { servers, real, simulated: model::rebuild(servers, scheme, wires)? })
 }
 
-/// Seconds from when the wires of the servers that are left begin to be used until they aren't any more.
+/// Seconds from when the wires of the servers that are left begin to be used until they aren't any
+/// more.
 fn copying(site: &Site) -> TestResult<f64> {
     let looking = Instant::now();
     let mut before = site.carried_by_rest()?;

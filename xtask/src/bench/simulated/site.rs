@@ -82,7 +82,8 @@ impl Site {
             .try_for_each(|(part, _)| self.cluster.network.unlimit(self.cluster.node(part)))
     }
 
-    /// Makes the files that programs of a scheme use, while wires carry anything, and makes these narrow then. Gives the name of their folder.
+    /// Makes the files that programs of a scheme use, while wires carry anything, and makes these
+    /// narrow then. Gives the name of their folder.
     pub(super) fn fill(&self, scheme: Scheme, options: &Options) -> TestResult<String> {
         self.unlimit()?;
         let name = scheme.to_string().replace(':', "-");
@@ -98,7 +99,8 @@ impl Site {
         Ok(name)
     }
 
-    /// Makes one file that all groups have the same of, so many records each. Gives the members of the groups.
+    /// Makes one file that all groups have the same of, so many records each. Gives the members of
+    /// the groups.
     pub(super) fn fill_groups(
         &self,
         scheme: Scheme,
@@ -114,7 +116,8 @@ impl Site {
         Ok(groups)
     }
 
-    /// What a connection from the first client to the first server gets of its narrow wire, bytes a second: content, without what protection adds.
+    /// What a connection from the first client to the first server gets of its narrow wire, bytes a
+    /// second: content, without what protection adds.
     pub(super) fn stream(&self) -> TestResult<f64> {
         self.limit(1)?;
         let (server, client) = (self.cluster.node(Part::Storage(0)), self.cluster.node(Part::Client(0)));
@@ -147,7 +150,8 @@ impl Site {
         self.cluster.kill_storage(0);
     }
 
-    /// The first server dies, and the others go on without it: also with the files of a folder, to which the first write may have to wait for that.
+    /// The first server dies, and the others go on without it: also with the files of a folder, to
+    /// which the first write may have to wait for that.
     pub(super) fn lose_one(&mut self, folder: &str) -> TestResult {
         self.kill_one();
         self.cluster.wait_until_missed(0)?;
@@ -183,7 +187,8 @@ impl Site {
         self.wires().into_iter().map(|(part, _)| self.cluster.node(part).carried()).collect()
     }
 
-    /// Runs the programs of a case, all at the same time; again while others keep the machine's cores busy.
+    /// Runs the programs of a case, all at the same time; again while others keep the machine's
+    /// cores busy.
     pub(super) fn measure(&self, folder: &str, case: Case, options: &Options) -> TestResult<Real> {
         let mut real = self.measure_once(folder, case, options.seconds)?;
         for _ in 0..options.tries {
@@ -204,7 +209,8 @@ impl Site {
         let one = |(client, program): (u8, u8)| {
             let path = self.cluster.mount(client.into()).join(folder).join(file_name(client, program));
             move || {
-                // All at once they would go round the servers in step, as long as nothing puts them out of it.
+                // All at once they would go round the servers in step, as long as nothing puts them
+                // out of it.
                 let mut chance = Rng::new(u64::from(client) << 8 | u64::from(program));
                 thread::sleep(START_WITHIN.mul_f64(chance.below(1000) as f64 / 1000.0));
                 let first = chance.below(FILE_BYTES / RECORD_BYTES);
@@ -291,8 +297,9 @@ fn received_rate(mut from: TcpStream) -> std::io::Result<f64> {
     Ok(bytes as f64 / seconds.max(f64::MIN_POSITIVE))
 }
 
-/// Writes or reads a file in order, record by record past the cache, from one of its records on and round and round. Gives bytes a second in the time that is measured: of a record
-/// that begins before it or ends after it the part of its own time that is inside.
+/// Writes or reads a file in order, record by record past the cache, from one of its records on and
+/// round and round. Gives bytes a second in the time that is measured: of a record that begins
+/// before it or ends after it the part of its own time that is inside.
 fn program_rate(
     path: &Path,
     writes: bool,
@@ -300,7 +307,8 @@ fn program_rate(
     (from, to): (Instant, Instant),
 ) -> std::io::Result<f64> {
     let file = File::options().read(true).write(writes).custom_flags(libc::O_DIRECT).open(path)?;
-    // On whole pages: the kernel sends what isn't in two requests, one after the other, and the second, of a few bytes, waits behind the records of others.
+    // On whole pages: the kernel sends what isn't in two requests, one after the other, and the
+    // second, of a few bytes, waits behind the records of others.
     let mut memory = Rng::new(2).bytes(RECORD_BYTES as usize + PAGE_BYTES);
     let start = memory.as_ptr().align_offset(PAGE_BYTES);
     let record = &mut memory[start..start + RECORD_BYTES as usize];

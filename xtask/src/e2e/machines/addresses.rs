@@ -1,4 +1,5 @@
-//! Nodes that can't be reached where they say, nodes that move to other addresses, and management that does.
+//! Nodes that can't be reached where they say, nodes that move to other addresses, and management
+//! that does.
 
 use super::super::netns::Node;
 use super::super::outcome::{At, Failure, TestResult, ensure};
@@ -25,7 +26,8 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     },
 ];
 
-/// How long health may take to say what isn't so yet, or not any more: some tries, reports and heartbeats.
+/// How long health may take to say what isn't so yet, or not any more: some tries, reports and
+/// heartbeats.
 const NOTICE_DEADLINE: Duration = Duration::from_secs(90);
 
 /// How long a client may take to go on after an address has changed.
@@ -144,7 +146,8 @@ fn first_file(cluster: &Cluster) -> TestResult<(PathBuf, Vec<u8>)> {
     Ok((path, content))
 }
 
-/// A firewall blocks the port of a storage node, which goes on to send heartbeats: health says so, and what clients report.
+/// A firewall blocks the port of a storage node, which goes on to send heartbeats: health says so,
+/// and what clients report.
 fn blocked_port(stage: &Stage) -> TestResult {
     let cluster = build(stage, "blocked-port")?;
     let (file, content) = first_file(&cluster)?;
@@ -184,7 +187,8 @@ fn blocked_port(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A storage node's machine gets another address. Until its file says so, health does; then clients go on by themselves.
+/// A storage node's machine gets another address. Until its file says so, health does; then clients
+/// go on by themselves.
 fn storage_moves(stage: &Stage) -> TestResult {
     let mut cluster = build(stage, "storage-moves")?;
     let (file, content) = first_file(&cluster)?;
@@ -245,7 +249,8 @@ fn management_moves(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Management's machine is lost; from a copy of the metadata it is made again on one with another address. Files of nodes and clients that run are edited.
+/// Management's machine is lost; from a copy of the metadata it is made again on one with another
+/// address. Files of nodes and clients that run are edited.
 fn management_restored(stage: &Stage) -> TestResult {
     let mut cluster = build(stage, "management-restored")?;
     let (file, content) = first_file(&cluster)?;

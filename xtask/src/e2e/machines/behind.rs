@@ -1,4 +1,5 @@
-//! Mounts that keep small writes for a moment: others see them all the same, and what was closed or synced outlives the mount.
+//! Mounts that keep small writes for a moment: others see them all the same, and what was closed or
+//! synced outlives the mount.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;

@@ -12,7 +12,8 @@ use std::time::Duration;
 pub(in super::super) const TESTS: &[TestCase] =
     &[TestCase { name: "bench_ceilings", scope: Scope::Own, minutes: 2, run: bench_ceilings }];
 
-/// How long a measurement is left alone before its storage node is killed, and before the one who waits for it is.
+/// How long a measurement is left alone before its storage node is killed, and before the one who
+/// waits for it is.
 const BEGUN: Duration = Duration::from_secs(1);
 
 /// How long a service may take to notice that nobody waits.
@@ -22,7 +23,8 @@ const NOTICED: Duration = Duration::from_secs(10);
 const TOLD: Duration = Duration::from_secs(60);
 
 impl Cluster {
-    /// The largest share of a ceiling that the drive of both targets has reached, by `weft health`: it tells the same of either, though only one was measured.
+    /// The largest share of a ceiling that the drive of both targets has reached, by `weft health`:
+    /// it tells the same of either, though only one was measured.
     fn most_share(&self) -> Option<f64> {
         let health: Value = serde_json::from_str(&self.health_text().ok()?).ok()?;
         let rates = health["rates"].as_array()?;
@@ -89,7 +91,8 @@ fn bench_ceilings(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// The process of a client's mount asks management for the ceilings, and a load there tells its shares of them.
+/// The process of a client's mount asks management for the ceilings, and a load there tells its
+/// shares of them.
 fn load_on_a_mount(cluster: &Cluster) -> TestResult {
     let mut line: Vec<OsString> = vec!["bench".into(), "io".into(), cluster.mount(0).into()];
     line.extend(["--threads", "1", "--size", "4MiB", "--json"].map(OsString::from));

@@ -27,7 +27,8 @@ fn with(mut line: Vec<OsString>, option: &str, value: impl Into<OsString>) -> Ve
 }
 
 impl Commands {
-    /// For this binary. One without commands for a cluster of several processes fails the test: they are what is under test.
+    /// For this binary. One without commands for a cluster of several processes fails the test:
+    /// they are what is under test.
     pub fn new(weft: &Path) -> TestResult<Commands> {
         process::run_ok(Command::new(weft).args(["cluster", "init", "--help"]), COMMAND_DEADLINE)?;
         Ok(Commands { weft: weft.to_path_buf() })

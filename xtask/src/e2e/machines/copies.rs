@@ -1,4 +1,5 @@
-//! The copies of mirrored groups, as they are on disk: read from the targets' folders, past everything that the services say of them.
+//! The copies of mirrored groups, as they are on disk: read from the targets' folders, past
+//! everything that the services say of them.
 
 use super::super::outcome::{At, TestResult, ensure};
 use super::{Cluster, Part};
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long copies may take to be good again after everything is back: notes are compared, and little is sent.
+/// How long copies may take to be good again after everything is back: notes are compared, and
+/// little is sent.
 const GOOD_DEADLINE: Duration = Duration::from_secs(180);
 /// How long files that were deleted may take to go from all copies.
 const QUIET_DEADLINE: Duration = Duration::from_secs(60);
@@ -100,7 +102,8 @@ impl Cluster {
         last.unwrap_or(Ok(()))
     }
 
-    /// Compares all copies on disk, byte by byte. Nobody changes anything meanwhile, but for deletions that are on their way.
+    /// Compares all copies on disk, byte by byte. Nobody changes anything meanwhile, but for
+    /// deletions that are on their way.
     pub fn ensure_copies_are_equal(&self) -> TestResult<Compared> {
         for client in 0..self.clients.len() {
             process::run_ok(
@@ -144,7 +147,8 @@ impl Cluster {
         Ok(found.ok_or_else(|| format!("storage node {storage} has no target"))?)
     }
 
-    /// Waits until no group has a target and all groups are good, whatever else management complains of.
+    /// Waits until no group has a target and all groups are good, whatever else management
+    /// complains of.
     pub fn wait_until_out_of_groups(&self, target: u64) -> TestResult {
         let mut last = None;
         let is_over = |groups: &Vec<Group>| {
@@ -171,7 +175,8 @@ impl Cluster {
         if moved { Ok(()) } else { Err(format!("members move still: {last:?}\n    {}", self.log()).into()) }
     }
 
-    /// Where each target's files are, as far as its disk is there. A node has one target, and may have been given a spare one.
+    /// Where each target's files are, as far as its disk is there. A node has one target, and may
+    /// have been given a spare one.
     fn target_folders(&self) -> TestResult<BTreeMap<u64, PathBuf>> {
         let mut found = BTreeMap::new();
         for index in 0..self.storage.len() {
@@ -245,7 +250,8 @@ fn chunk_files(root: &Path) -> TestResult<BTreeSet<PathBuf>> {
     Ok(found)
 }
 
-/// The first byte in which two files differ, their ends included; `None` when they are equal, or both are gone.
+/// The first byte in which two files differ, their ends included; `None` when they are equal, or
+/// both are gone.
 fn first_difference(here: &Path, there: &Path) -> TestResult<Option<u64>> {
     let open = |path: &Path| match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

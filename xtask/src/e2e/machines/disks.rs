@@ -1,5 +1,6 @@
-//! Mirrored files while disks of storage nodes are full, give nothing but errors, or lose their power: programs go on, nothing that was written is lost,
-//! and the copies come back in step by themselves.
+//! Mirrored files while disks of storage nodes are full, give nothing but errors, or lose their
+//! power: programs go on, nothing that was written is lost, and the copies come back in step by
+//! themselves.
 
 use super::super::disk::{Disk, DiskKind};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq, skip};
@@ -28,7 +29,8 @@ pub(in super::super) const TESTS: &[TestCase] = &[
 pub(super) const STORAGE: u8 = 4;
 /// Room of each disk: several times what the tests write.
 const DISK_BYTES: u64 = 1 << 30;
-/// How long a disk is out of order. Its node is heard of meanwhile, so its copies are taken out at once.
+/// How long a disk is out of order. Its node is heard of meanwhile, so its copies are taken out at
+/// once.
 const FAULT: Duration = Duration::from_secs(5);
 /// Load before a fault and after it.
 const AROUND: Duration = Duration::from_secs(3);
@@ -51,7 +53,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) enum DiskFault {
     /// It has no room.
     Full,
-    /// It answers everything with EIO from one moment to the next, while its service goes on. Mended by a start on a disk that works.
+    /// It answers everything with EIO from one moment to the next, while its service goes on.
+    /// Mended by a start on a disk that works.
     Broken,
     /// The power of the node goes: what isn't on disk is lost.
     WithoutPower,
@@ -81,7 +84,8 @@ impl Cluster {
             DiskFault::Full => self.disks[node].fill(),
             DiskFault::Broken => self.disks[node].shut_down(),
             DiskFault::WithoutPower => {
-                // The process neither writes anything more nor tells anybody of a disk that has failed: a machine without power doesn't.
+                // The process neither writes anything more nor tells anybody of a disk that has
+                // failed: a machine without power doesn't.
                 self.freeze_storage(node)?;
                 self.disks[node].shut_down()?;
                 self.kill_storage(node);
@@ -128,7 +132,8 @@ fn history(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Lets each kind of fault befall the disk of another node, one after the other, while something else goes on.
+/// Lets each kind of fault befall the disk of another node, one after the other, while something
+/// else goes on.
 fn beside_faults(
     cluster: &mut Cluster,
     first: usize,
@@ -198,8 +203,9 @@ struct Load {
     promised: AtomicUsize,
 }
 
-/// Writes files until it is told to stop, on one mount: durably, each write of them, and so that they are promised when they are whole; or without asking for
-/// anything, so that some of it is on disk when the power goes, and some isn't.
+/// Writes files until it is told to stop, on one mount: durably, each write of them, and so that
+/// they are promised when they are whole; or without asking for anything, so that some of it is on
+/// disk when the power goes, and some isn't.
 fn write_files(folder: &Path, writer: u64, durably: bool, load: &Load) -> TestResult<Vec<Promised>> {
     let flags = if durably { libc::O_DSYNC } else { 0 };
     let mut written = Vec::new();
@@ -224,8 +230,8 @@ fn write_files(folder: &Path, writer: u64, durably: bool, load: &Load) -> TestRe
     Ok(written)
 }
 
-/// All storage nodes lose their power at once under load: programs go on, copies come to agree, what was synced is there, and nobody takes for damage what
-/// had never been promised.
+/// All storage nodes lose their power at once under load: programs go on, copies come to agree,
+/// what was synced is there, and nobody takes for damage what had never been promised.
 fn all_lose_power(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "disk-power")?;
     for round in stage.rounds(ALL_POWER_ROUNDS) {
@@ -281,7 +287,8 @@ fn ensure_readable(folders: &[PathBuf]) -> TestResult {
     Ok(())
 }
 
-/// The power of all storage nodes goes, after some load, and comes back. The load ends then: as long as copies come back in step it would fill the disks.
+/// The power of all storage nodes goes, after some load, and comes back. The load ends then: as
+/// long as copies come back in step it would fill the disks.
 fn power_goes(cluster: &mut Cluster, round: u64, load: &Load) -> TestResult {
     // Not at the same time in each round: syncs in the background come every half second.
     thread::sleep(Duration::from_millis(1500 + round * 370 % 1000));

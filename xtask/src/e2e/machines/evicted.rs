@@ -96,7 +96,8 @@ impl Cluster {
     }
 }
 
-/// The control socket of the management node. A command would be a child, and the end of what it inherits has the kernel write mapped pages back.
+/// The control socket of the management node. A command would be a child, and the end of what it
+/// inherits has the kernel write mapped pages back.
 struct Socket(UnixStream);
 
 impl Socket {
@@ -175,7 +176,8 @@ fn evicted_client(stage: &Stage) -> TestResult {
     let mut socket = Socket::of_management(&cluster)?;
     mapping.write(0, b"dirty");
     socket.evict(&session)?;
-    // The read of a file of before fails as soon as the client knows, and what the kernel still has of it is forgotten then.
+    // The read of a file of before fails as soon as the client knows, and what the kernel still has
+    // of it is forgotten then.
     let mut byte = [0];
     let knows = || mapped.read_at(&mut byte, PAGE as u64).is_err();
     ensure!(process::eventually(RECOVERY, knows), "a file of before can be read");
@@ -250,7 +252,8 @@ fn client_cut_off(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Sessions are ended one after the other while programs work on both mounts, and open again what fails.
+/// Sessions are ended one after the other while programs work on both mounts, and open again what
+/// fails.
 fn evictions_under_load(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "evictions", 2, 2)?;
     let seconds = if stage.full { EVICTION_SECONDS.1 } else { EVICTION_SECONDS.0 };

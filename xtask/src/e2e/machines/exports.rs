@@ -1,4 +1,5 @@
-//! Rules for networks: what a client may do goes by the address that it comes from, whatever it says of itself.
+//! Rules for networks: what a client may do goes by the address that it comes from, whatever it
+//! says of itself.
 
 use super::super::netns::Role;
 use super::super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno};
@@ -54,7 +55,8 @@ impl Cluster {
     }
 }
 
-/// Three clients of one cluster: one with squashed root, one that may only read, one that may do nothing.
+/// Three clients of one cluster: one with squashed root, one that may only read, one that may do
+/// nothing.
 fn rules_for_networks(stage: &Stage) -> TestResult {
     let mut cluster = Cluster::start(stage, "exports", 1, 3)?;
     let dirs = cluster.shared_folder("d")?;
@@ -68,7 +70,8 @@ fn rules_for_networks(stage: &Stage) -> TestResult {
     fs::set_permissions(dirs[0].join("closed"), Permissions::from_mode(0o700)).at("chmod")?;
     chown(dirs[0].join("closed"), Some(OWNER), Some(OWNER)).at("chown")?;
     fs::write(dirs[0].join("log"), "begun").at("log")?;
-    // What a client's kernel has under a lease is its own: nothing of this has been looked at on the client that gets squashed.
+    // What a client's kernel has under a lease is its own: nothing of this has been looked at on
+    // the client that gets squashed.
     let (squashed, reader, refused) = (1, 2, 0);
     let anonymous = ANONYMOUS.to_string();
     let squash = [
@@ -168,7 +171,8 @@ fn read_only(dir: &std::path::Path) -> TestResult {
     Ok(())
 }
 
-/// Somebody who mounts where a client stands still is told so at once, instead of standing still as well.
+/// Somebody who mounts where a client stands still is told so at once, instead of standing still as
+/// well.
 fn mount_over_a_stopped_client(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "stopped", 1, 1)?;
     cluster.client(0).freeze()?;

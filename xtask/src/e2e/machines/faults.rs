@@ -32,7 +32,8 @@ pub enum Lasting {
     Moment,
     /// Until a group goes on without the node, and a while longer.
     Missed,
-    /// Until the node counts as offline, and longer: its lease, of some seconds, has run out as well.
+    /// Until the node counts as offline, and longer: its lease, of some seconds, has run out as
+    /// well.
     Long,
 }
 

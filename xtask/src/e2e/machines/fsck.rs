@@ -1,4 +1,5 @@
-//! The check of a cluster that is being used: what programs are doing is no damage, and damage is found.
+//! The check of a cluster that is being used: what programs are doing is no damage, and damage is
+//! found.
 
 use super::super::coherence::{Load, LoadPlan};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
@@ -87,7 +88,8 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
     }
     cluster.ensure_clean()?;
     let (lost, spoilt) = (chunk_files(cluster, &lost)?, chunk_files(cluster, &spoilt)?);
-    // A node that runs has its files open. One that is killed takes what it was just writing as it finds it, so they stop in good order.
+    // A node that runs has its files open. One that is killed takes what it was just writing as it
+    // finds it, so they stop in good order.
     let storage = [Part::Storage(0), Part::Storage(1)];
     storage.iter().try_for_each(|part| cluster.service(*part).terminate().map(drop))?;
     fs::remove_file(&lost[0]).at(lost[0].display())?;
@@ -148,7 +150,8 @@ enum Members {
 /// What is wrong with a copy.
 const SPOILT: [&str; 5] = ["flipped", "cut", "deleted", "swapped-a", "swapped-b"];
 
-/// Copies that were spoilt behind the services' backs are found while the cluster runs, mended from the other copy, and right then.
+/// Copies that were spoilt behind the services' backs are found while the cluster runs, mended from
+/// the other copy, and right then.
 fn mended_cluster(stage: &Stage) -> TestResult {
     let (mut cluster, folder) = mirrored_cluster(stage, "mend")?;
     exposed(&cluster)?;
@@ -159,7 +162,8 @@ fn mended_cluster(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// The same when all that is spoilt is on the member that was shut down last: the only one that counts, since the other one has missed something.
+/// The same when all that is spoilt is on the member that was shut down last: the only one that
+/// counts, since the other one has missed something.
 fn damaged_while_shut_down(stage: &Stage) -> TestResult {
     let (mut cluster, folder) = mirrored_cluster(stage, "shut")?;
     spoilt_and_mended(&mut cluster, &folder, Members::Last, |cluster| {
@@ -222,7 +226,8 @@ fn spoilt_and_mended(
     }
     let mended = cluster.fsck_with(&["--repair"])?;
     for left in mended["findings"].as_array().into_iter().flatten().filter(|left| left["repaired"] != true) {
-        // No copy tells where the file ends when all are too long. The remedy is what the finding says.
+        // No copy tells where the file ends when all are too long. The remedy is what the finding
+        // says.
         ensure_eq!(&left["kind"], "long-chunk-file", "the repair: {mended}\n    {}", cluster.log());
         let name = left["object"].as_str().and_then(|path| path.rsplit('/').next()).unwrap_or("");
         let (path, copy) = (folder.join(name), folder.join("copy"));
@@ -242,7 +247,8 @@ fn read_all(paths: &[PathBuf]) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).unwrap_or_default()).collect()
 }
 
-/// Spoils one copy of each file: of different files those of different members, or all of them on the last one.
+/// Spoils one copy of each file: of different files those of different members, or all of them on
+/// the last one.
 fn spoil(files: &[Vec<PathBuf>], members: Members) -> TestResult {
     let copy = |file: usize| match members {
         Members::Different if file != 1 => &files[file][0],
@@ -262,7 +268,8 @@ fn spoil(files: &[Vec<PathBuf>], members: Members) -> TestResult {
     fs::rename(&beside, second).at("swap")
 }
 
-/// Of files with two copies nothing would be lost with one target, and all of it be left with one copy.
+/// Of files with two copies nothing would be lost with one target, and all of it be left with one
+/// copy.
 fn exposed(cluster: &Cluster) -> TestResult {
     let told = cluster.ask_management(|management| cluster.commands.exposure(management))?;
     let told: Value = serde_json::from_str(&told).map_err(|e| format!("weft health --exposure: {e}"))?;

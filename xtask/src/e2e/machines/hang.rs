@@ -1,5 +1,5 @@
-//! Nothing hangs: whatever has become of the servers, every call of a program ends, every unmount ends, and a client that was killed leaves
-//! nobody behind who can't be ended.
+//! Nothing hangs: whatever has become of the servers, every call of a program ends, every unmount
+//! ends, and a client that was killed leaves nobody behind who can't be ended.
 
 use super::super::outcome::{At, Failure, TestResult, ensure};
 use super::super::stage::Stage;
@@ -26,8 +26,9 @@ pub(in super::super) const TESTS: &[TestCase] = &[
 /// `--timeout` of the mounts, seconds.
 const TIMEOUT_SECS: u64 = 3;
 
-/// How long one thing that a program does may take then: the time-out for each of its few calls and a busy machine's slowness, but less than the
-/// default time-out, so that a wait that doesn't follow the option shows.
+/// How long one thing that a program does may take then: the time-out for each of its few calls and
+/// a busy machine's slowness, but less than the default time-out, so that a wait that doesn't
+/// follow the option shows.
 const PATIENCE: Duration = Duration::from_secs(50);
 
 /// How long the cluster may take to work again for a client when its servers are back.
@@ -68,7 +69,8 @@ impl Ground {
             symlink("small", dir.join("symlink"))?;
         }
         sys::set_xattr(&dir.join("small"), "user.a", b"b", 0)?;
-        // Each in a folder of its own: the kernel changes one folder after the other, and each change would wait for the one before.
+        // Each in a folder of its own: the kernel changes one folder after the other, and each
+        // change would wait for the one before.
         for (folder, file) in
             [("a", "created"), ("b", "made"), ("c", "link"), ("d", "symlink"), ("e", "fifo")]
         {
@@ -171,7 +173,8 @@ const DEEDS: &[Deed] = &[
 /// How a deed ended.
 type Ending = (&'static str, Duration, io::Result<()>);
 
-/// Does everything at once, and waits until all of it has ended; those that don't end fail the test, after their mount was aborted.
+/// Does everything at once, and waits until all of it has ended; those that don't end fail the
+/// test, after their mount was aborted.
 fn do_all(ground: &Arc<Ground>, mount: &Path) -> TestResult<Vec<Ending>> {
     let running: Vec<_> = DEEDS
         .iter()
@@ -201,7 +204,8 @@ fn is_honest(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT))
 }
 
-/// All calls end while servers are out of order, with an error that says so or with success, and succeed when the servers are back.
+/// All calls end while servers are out of order, with an error that says so or with success, and
+/// succeed when the servers are back.
 fn calls_end(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: 2, clients: 1, timeout: Some(TIMEOUT_SECS) };
     let mut cluster = Cluster::build(stage, "hang", shape)?;
@@ -259,7 +263,8 @@ impl Cluster {
         self.run(node, &self.commands.umount(&self.mount(client), force)).map(drop)
     }
 
-    /// An ordinary unmount ends although the client does nothing, says so, and leaves the mount as it is.
+    /// An ordinary unmount ends although the client does nothing, says so, and leaves the mount as
+    /// it is.
     fn ensure_umount_gives_up(&self, client: usize) -> TestResult {
         let mount = self.mount(client);
         // A slash at the end of the name mustn't make anybody look into the mount.
@@ -303,7 +308,8 @@ fn end_reader(mut reader: Child) -> TestResult {
     Ok(())
 }
 
-/// Ordinary unmounts of idle mounts and forced ones of busy mounts, with data that was not written yet.
+/// Ordinary unmounts of idle mounts and forced ones of busy mounts, with data that was not written
+/// yet.
 fn unmounts_end(stage: &Stage) -> TestResult {
     let faults: &[Fault] = if stage.full { &Fault::ALL } else { &[Fault::Stopped] };
     for &fault in faults {
@@ -343,7 +349,8 @@ fn unmounts_end(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Programs wait for servers that stand still when their client is killed: they can go, and so can the mount.
+/// Programs wait for servers that stand still when their client is killed: they can go, and so can
+/// the mount.
 fn killed_client(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "killed-client", shape)?;
@@ -389,7 +396,8 @@ fn kill_waiting_client(cluster: &mut Cluster, dir: &Path) -> TestResult {
     recovered(cluster, dir)
 }
 
-/// The client waits for the kernel to forget pages, and the kernel for the pages, which storage nodes don't bring.
+/// The client waits for the kernel to forget pages, and the kernel for the pages, which storage
+/// nodes don't bring.
 fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult {
     let mount = cluster.mount(0);
     drop(Ground::prepare(&dirs[1]).at("the files to begin with")?);

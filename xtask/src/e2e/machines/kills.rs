@@ -1,4 +1,5 @@
-//! Every kind of process is killed, stopped and cut off under load, and what the programs on several mounts see stays that of one file system.
+//! Every kind of process is killed, stopped and cut off under load, and what the programs on
+//! several mounts see stays that of one file system.
 
 use super::super::outcome::{At, TestResult, ensure_eq, skip};
 use super::super::stage::Stage;
@@ -31,16 +32,19 @@ pub(in super::super) const TESTS: &[TestCase] = &[
 /// How often each kind of process is killed in the short and in the long form.
 const ROUNDS: (u64, u64) = (1, 20);
 
-/// Rounds of faults of metadata nodes in the short and in the long form: there are four faults, for a short and for a long time, and two nodes.
+/// Rounds of faults of metadata nodes in the short and in the long form: there are four faults, for
+/// a short and for a long time, and two nodes.
 const METADATA_ROUNDS: (u64, u64) = (2, 16);
 
 /// Seeds of the histories in the short and in the long form.
 const SEEDS: (u64, u64) = (1, 10);
 
-/// How long a fault lasts: less than the 5 s after which a session that is in somebody's way is ended.
+/// How long a fault lasts: less than the 5 s after which a session that is in somebody's way is
+/// ended.
 const FAULT: Duration = Duration::from_secs(2);
 
-/// One that lasts longer than management waits before it gives a metadata node's partitions to others (15 s).
+/// One that lasts longer than management waits before it gives a metadata node's partitions to
+/// others (15 s).
 const LONG_FAULT: Duration = Duration::from_secs(20);
 
 /// Time between two faults.
@@ -75,7 +79,8 @@ fn services_killed(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A process dies under load and is started anew: no program learns of it, and the check finds nothing.
+/// A process dies under load and is started anew: no program learns of it, and the check finds
+/// nothing.
 pub(super) fn killed_once(stage: &Stage, cluster: &mut Cluster, part: Part, round: u64) -> TestResult {
     let name = format!("round-{round}-{}", cluster.node(part));
     let plan = plan(THREADS, FAULT.as_secs() * 2 + AFTER_SECS, round);
@@ -90,8 +95,8 @@ pub(super) fn killed_once(stage: &Stage, cluster: &mut Cluster, part: Part, roun
     cluster.ensure_clean()
 }
 
-/// A metadata node stands still, or its network lets nothing through one way or both ways, for a moment or until its partitions are others'.
-/// No program learns of it.
+/// A metadata node stands still, or its network lets nothing through one way or both ways, for a
+/// moment or until its partitions are others'. No program learns of it.
 fn metadata_out_of_order(stage: &Stage) -> TestResult {
     if !stage.full {
         return skip("--full only: it has passed too few times to be relied on in every build");
@@ -122,7 +127,8 @@ fn metadata_out_of_order(stage: &Stage) -> TestResult {
 
 /// A client dies; those on other mounts go on, and so does a new one in its place.
 fn clients_killed(stage: &Stage) -> TestResult {
-    /// Calls of the other mount after the death: more than it makes before it needs what the dead one holds.
+    /// Calls of the other mount after the death: more than it makes before it needs what the dead
+    /// one holds.
     const CALLS: usize = 500;
     let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "client-kills", shape)?;
@@ -146,7 +152,8 @@ fn clients_killed(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// What happens to whom in one run; everybody once in the short form, everything to everybody in the long one.
+/// What happens to whom in one run; everybody once in the short form, everything to everybody in
+/// the long one.
 fn misfortunes(parts: &[Part], full: bool, seed: u64) -> Vec<(Part, Fault)> {
     let fault = |number: usize| Fault::ALL[number % Fault::ALL.len()];
     let rounds = if full { Fault::ALL.len() } else { 1 };
@@ -179,7 +186,8 @@ fn history_of_four_mounts(stage: &Stage) -> TestResult {
     history_under_faults(stage, "four", shape, &parts)
 }
 
-/// One fault after the other befalls the parts of a cluster, each put right before anybody may be told of it.
+/// One fault after the other befalls the parts of a cluster, each put right before anybody may be
+/// told of it.
 fn history_under_faults(stage: &Stage, name: &str, shape: Shape, parts: &[Part]) -> TestResult {
     let mut cluster = Cluster::build(stage, name, shape)?;
     for seed in stage.rounds(SEEDS) {

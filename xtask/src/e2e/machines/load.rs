@@ -21,8 +21,9 @@ pub fn plan(threads: u32, seconds: u64, seed: u64) -> LoadPlan {
     LoadPlan { threads, seconds, seed, mix: Mix::All }
 }
 
-/// Runs a load on all mounts, in a new folder of this name, and `beside` with it; it goes on until both have ended. What was seen must have one
-/// order that explains it, and every call must have ended.
+/// Runs a load on all mounts, in a new folder of this name, and `beside` with it; it goes on until
+/// both have ended. What was seen must have one order that explains it, and every call must have
+/// ended.
 pub fn under_load(
     stage: &Stage,
     cluster: &mut Cluster,
@@ -56,7 +57,8 @@ pub fn under_watched_load(
     })
 }
 
-/// Does a piece of work again and again, as long as something befalls the cluster beside it; how often it was done. The pieces are numbered.
+/// Does a piece of work again and again, as long as something befalls the cluster beside it; how
+/// often it was done. The pieces are numbered.
 pub fn work_beside(
     cluster: &mut Cluster,
     mut work: impl FnMut(u64) -> TestResult + Send,

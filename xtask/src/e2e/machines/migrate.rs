@@ -61,7 +61,8 @@ impl Cluster {
     }
 }
 
-/// To and fro, while fsx and fio work on some of the files; then while a metadata service dies, and a storage node.
+/// To and fro, while fsx and fio work on some of the files; then while a metadata service dies, and
+/// a storage node.
 fn files_in_use(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 1, storage: 4, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "migrate", shape)?;

@@ -1,5 +1,5 @@
-//! Mirrored files while storage nodes die, stand still and are cut off: programs go on, nothing that was written is lost, the copies come back
-//! in step by themselves, and are the same on disk.
+//! Mirrored files while storage nodes die, stand still and are cut off: programs go on, nothing
+//! that was written is lost, the copies come back in step by themselves, and are the same on disk.
 
 use super::super::disk::{Disk, DiskKind};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
@@ -49,11 +49,13 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "mirrored_both_members_killed", scope: Scope::Own, minutes: 6, run: all_killed },
 ];
 
-/// Storage nodes: more than a group has members, so that each node is primary of some and second of others.
+/// Storage nodes: more than a group has members, so that each node is primary of some and second of
+/// others.
 const STORAGE: u8 = 4;
 /// What befalls nodes.
 const FAULTS: [Fault; 5] = Fault::ALL;
-/// Disks that others have a part of: its share, and how large they are. Nothing is written to the files that take the room.
+/// Disks that others have a part of: its share, and how large they are. Nothing is written to the
+/// files that take the room.
 const TAKEN_PERCENT: u64 = 94;
 const LARGE_DISK_BYTES: u64 = 40 << 30;
 /// How long all nodes are down at once.
@@ -68,7 +70,8 @@ const ROUNDS: (u64, u64) = (1, 30);
 pub(super) const FSX_OPERATIONS: u32 = 3000;
 /// Bytes of files that tests write themselves: several chunks.
 const FILE_BYTES: usize = 6 << 20;
-/// Files that have data in one stripe only, and so many bytes there. Enough of them that each node is the other member of groups whose primary has nothing.
+/// Files that have data in one stripe only, and so many bytes there. Enough of them that each node
+/// is the other member of groups whose primary has nothing.
 const HOLLOW_FILES: usize = 24;
 const SHORT_BYTES: usize = 64 << 10;
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -150,8 +153,9 @@ fn history_under_faults(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Two nodes, one after the other: what only others have got while the first is missing it has before the second one goes. In every other round the
-/// second one goes when the first is just back: whoever needs what only that one has waits for it.
+/// Two nodes, one after the other: what only others have got while the first is missing it has
+/// before the second one goes. In every other round the second one goes when the first is just
+/// back: whoever needs what only that one has waits for it.
 fn two_in_turn(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-turn")?;
     for round in stage.rounds(ROUNDS) {
@@ -217,7 +221,8 @@ fn fsx_under_faults(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// While a node stays away, files are read and changed as if it were there; what it has missed it gets when it is back.
+/// While a node stays away, files are read and changed as if it were there; what it has missed it
+/// gets when it is back.
 fn node_gone(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-gone")?;
     let folders = cluster.shared_folder("files")?;
@@ -265,8 +270,9 @@ fn node_gone(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Of files with holes some members have nothing, and whether another one has something has to be asked. When that one has just gone, programs wait for a moment
-/// until others know so, as with changes, although nobody changes anything.
+/// Of files with holes some members have nothing, and whether another one has something has to be
+/// asked. When that one has just gone, programs wait for a moment until others know so, as with
+/// changes, although nobody changes anything.
 fn holes(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-holes")?;
     // One that the transport knows to be gone, and one that it takes for slow.
@@ -304,8 +310,8 @@ pub(super) fn read_directly(path: &std::path::Path) -> TestResult<Vec<u8>> {
     fs::read(path).at(path.display())
 }
 
-/// All storage nodes die at once under load and come back: each group has nobody who could have missed less, and nothing that was synced
-/// is lost.
+/// All storage nodes die at once under load and come back: each group has nobody who could have
+/// missed less, and nothing that was synced is lost.
 fn all_killed(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-all")?;
     for round in stage.rounds(ROUNDS) {
@@ -326,13 +332,15 @@ fn all_killed(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A node dies and doesn't come back: others take its place while programs go on, and nothing is missing. When it comes back after all, what it had
-/// is removed. Then the target of another one is emptied, and forgotten.
+/// A node dies and doesn't come back: others take its place while programs go on, and nothing is
+/// missing. When it comes back after all, what it had is removed. Then the target of another one is
+/// emptied, and forgotten.
 fn node_lost(stage: &Stage) -> TestResult {
     lose_for_good(stage, start(stage, "mirror-lost")?)
 }
 
-/// The same where others have nearly all of the disks: what is lost is small, and there is room for it.
+/// The same where others have nearly all of the disks: what is lost is small, and there is room for
+/// it.
 fn lost_on_full_disks(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
     let disk = |folder: &Path| {

@@ -1,4 +1,5 @@
-//! A cluster on machines of its own, as far as the network goes: management with metadata, storage nodes, mounts, each in a namespace.
+//! A cluster on machines of its own, as far as the network goes: management with metadata, storage
+//! nodes, mounts, each in a namespace.
 
 mod addresses;
 mod behind;
@@ -125,7 +126,8 @@ pub struct Cluster {
     storage: Vec<Service>,
     metadata: Vec<Service>,
     management: Option<Service>,
-    /// Those of the storage nodes, where they have some of their own; after the processes that use them.
+    /// Those of the storage nodes, where they have some of their own; after the processes that use
+    /// them.
     disks: Vec<Disk>,
     /// The nodes, and what can be cut.
     pub network: Network,
@@ -152,7 +154,8 @@ impl Cluster {
         Cluster::build_with(stage, name, shape, None, options)
     }
 
-    /// The same; `disk` makes the disk of a storage node, mounted at `target` in the folder that it is given.
+    /// The same; `disk` makes the disk of a storage node, mounted at `target` in the folder that it
+    /// is given.
     fn build_with(
         stage: &Stage,
         name: &str,
@@ -271,9 +274,10 @@ impl Cluster {
     fn wait_until_mounted(&mut self, index: usize) -> TestResult {
         let mount = self.mount(index);
         let service = &mut self.clients[index];
-        // Answered only when the client serves, not just when the kernel knows the mount, which may be a killed client's, too. Attributes
-        // of the root may be in the kernel's cache, the state of the file system isn't. Between a killed client's mount and its successor's
-        // the bare folder answers, whose file system is another one.
+        // Answered only when the client serves, not just when the kernel knows the mount, which may
+        // be a killed client's, too. Attributes of the root may be in the kernel's cache, the state
+        // of the file system isn't. Between a killed client's mount and its successor's the bare
+        // folder answers, whose file system is another one.
         let answers = || {
             let mut asked = Command::new("stat");
             asked.args(["--file-system", "--format=%t"]).arg(&mount);
@@ -374,7 +378,8 @@ impl Cluster {
         }
     }
 
-    /// Starts a process that has ended, and waits until it serves. What a killed client left mounted is its successor's to clear away.
+    /// Starts a process that has ended, and waits until it serves. What a killed client left
+    /// mounted is its successor's to clear away.
     pub fn restart(&mut self, part: Part) -> TestResult {
         let role = match part {
             Part::Management => (Role::Management, 0),
@@ -426,7 +431,8 @@ impl Cluster {
     }
 }
 
-/// Whether a cluster has nothing to complain of (`weft health --json`) but the little room on the disk of whoever tests.
+/// Whether a cluster has nothing to complain of (`weft health --json`) but the little room on the
+/// disk of whoever tests.
 pub fn is_healthy(health: &str) -> bool {
     let findings = serde_json::from_str::<Value>(health).map(|health| health["findings"].clone());
     let about_room =
@@ -436,7 +442,8 @@ pub fn is_healthy(health: &str) -> bool {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // A dead client leaves its mount, and whoever waits for it goes on only when the connection is aborted.
+        // A dead client leaves its mount, and whoever waits for it goes on only when the connection
+        // is aborted.
         for index in 0..self.clients.len() {
             let mount = self.mount(index);
             mounts::abort(&mount);

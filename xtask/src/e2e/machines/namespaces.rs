@@ -1,4 +1,5 @@
-//! Users who are root in a user namespace of their own: on a mount they have the rights of their ids.
+//! Users who are root in a user namespace of their own: on a mount they have the rights of their
+//! ids.
 
 use super::super::cleanup::{self, Resource};
 use super::super::outcome::{At, TestResult, ensure, ensure_eq, skip};

@@ -1,4 +1,5 @@
-//! What a program is told that syncs after the power has taken what it had written: never that it is on disk.
+//! What a program is told that syncs after the power has taken what it had written: never that it
+//! is on disk.
 
 use super::super::outcome::{At, TestResult, ensure};
 use super::super::stage::Stage;
@@ -59,7 +60,8 @@ impl Written {
     }
 }
 
-/// Files of one copy and of two, written and not synced, when all storage nodes die, and when they lose their power.
+/// Files of one copy and of two, written and not synced, when all storage nodes die, and when they
+/// lose their power.
 fn fsync_tells(stage: &Stage) -> TestResult {
     let mut cluster = disks::start_plain(stage, "power")?;
     let single = cluster.shared_folder("single")?;

@@ -1,4 +1,5 @@
-//! Files that programs of one mount get before the services have them: the other mount finds each as soon as it is there, and none is lost that was closed.
+//! Files that programs of one mount get before the services have them: the other mount finds each
+//! as soon as it is there, and none is lost that was closed.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -18,7 +19,8 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "promised_files_while_services_die", scope: Scope::Own, minutes: 4, run: services_die },
 ];
 
-/// Directories, and files that are made in each before somebody looks: enough for the client to have had it to itself.
+/// Directories, and files that are made in each before somebody looks: enough for the client to
+/// have had it to itself.
 const DIRS: usize = 20;
 const FILES: usize = 12;
 /// How often services die in the short and in the long form.
@@ -70,8 +72,9 @@ fn seen_by_all(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Makes files in the folder `$1` until the file `$2` is there, and says how many. A process of its own: one that is started from this one would close a file with it
-/// that waits for the service, and so wait for what it is to start.
+/// Makes files in the folder `$1` until the file `$2` is there, and says how many. A process of its
+/// own: one that is started from this one would close a file with it that waits for the service,
+/// and so wait for what it is to start.
 const MAKE_MANY: &str = r#"set -e
 i=0
 while [ ! -e "$2" ]; do

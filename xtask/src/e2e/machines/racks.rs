@@ -1,4 +1,5 @@
-//! Mirrored files on nodes in racks: groups that were made before anything was known of racks are moved apart, and then a rack may die as a whole.
+//! Mirrored files on nodes in racks: groups that were made before anything was known of racks are
+//! moved apart, and then a rack may die as a whole.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -76,8 +77,9 @@ fn move_apart(cluster: &Cluster) -> TestResult {
     Ok(())
 }
 
-/// Moves members until all groups are in two racks. That takes several calls where targets are as full as the disk of whoever tests: each plans with the
-/// room that is there, and until a target's own files have been added up all that is used of its disk counts as its.
+/// Moves members until all groups are in two racks. That takes several calls where targets are as
+/// full as the disk of whoever tests: each plans with the room that is there, and until a target's
+/// own files have been added up all that is used of its disk counts as its.
 fn rebalance(cluster: &Cluster) -> TestResult {
     let mut told = Vec::new();
     let apart = process::eventually(REBALANCE_DEADLINE, || {

@@ -1,4 +1,5 @@
-//! Two mounts fill one directory, each with names of its own, which it has to itself: whoever looks finds what is there, and none is lost that was closed.
+//! Two mounts fill one directory, each with names of its own, which it has to itself: whoever looks
+//! finds what is there, and none is lost that was closed.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -23,13 +24,14 @@ pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
 const ROUNDS: (u64, u64) = (1, 10);
 /// How long services are there before they die.
 const BEFORE: Duration = Duration::from_secs(3);
-/// How long they are away, and between two looks at the directory: longer than a client that is disturbed rests, now and then.
+/// How long they are away, and between two looks at the directory: longer than a client that is
+/// disturbed rests, now and then.
 const PAUSE: Duration = Duration::from_millis(1300);
 /// Looks at the directory afterwards.
 const LOOKS: usize = 4;
 
-/// Makes files `$3.N` in the folder `$1` until the file `$2` is there, every third one as one that must not exist, and says how many. A process of its own: see
-/// `promised`.
+/// Makes files `$3.N` in the folder `$1` until the file `$2` is there, every third one as one that
+/// must not exist, and says how many. A process of its own: see `promised`.
 const MAKE_ALIKE: &str = r#"set -e
 i=0
 while [ ! -e "$2" ]; do

@@ -1,4 +1,5 @@
-//! The search for damage: what is done to chunk files on one node's disk behind the back of its service is found by it, and made right from other nodes.
+//! The search for damage: what is done to chunk files on one node's disk behind the back of its
+//! service is found by it, and made right from other nodes.
 
 use super::super::netns::Role;
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
@@ -19,16 +20,19 @@ pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
     run: damage_is_searched,
 }];
 
-/// Nodes: more than a group has members, so that the damaged one is primary of some and second of others.
+/// Nodes: more than a group has members, so that the damaged one is primary of some and second of
+/// others.
 const STORAGE: u8 = 3;
 /// Files in the short and in the long form.
 const FILES: (u64, u64) = (150, 1000);
-/// One file in so many isn't read before the search. A read meets few of the damages: the client asks the other node for about half of the files,
-/// and the service holds some chunk files open, so that it doesn't notice that they have another name now.
+/// One file in so many isn't read before the search. A read meets few of the damages: the client
+/// asks the other node for about half of the files, and the service holds some chunk files open, so
+/// that it doesn't notice that they have another name now.
 const UNREAD: u64 = 5;
 const FILE_BYTES: usize = 150_000;
 const DEADLINE: Duration = Duration::from_secs(300);
-/// How long nothing is changed before: notes of what was written go in that time, and a file that is moved then was moved long after it was written.
+/// How long nothing is changed before: notes of what was written go in that time, and a file that
+/// is moved then was moved long after it was written.
 const QUIET: Duration = Duration::from_secs(12);
 
 /// How long what reads have met may take until the first of it is mended and known to management.

@@ -30,7 +30,8 @@ const SEEDS: (u64, u64) = (1, 10);
 /// Threads on each mount.
 const THREADS: u32 = 3;
 
-/// How long a fault lasts: less than the 5 s after which a connection is asked whether it lives, and the 60 s after which a call fails.
+/// How long a fault lasts: less than the 5 s after which a connection is asked whether it lives,
+/// and the 60 s after which a call fails.
 const FAULT: Duration = Duration::from_secs(2);
 
 fn history_of_two_mounts(stage: &Stage) -> TestResult {
@@ -85,9 +86,11 @@ fn client_cut(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A client that stands still longer than its leases last is put out; when it goes on, it must not write what it held back.
+/// A client that stands still longer than its leases last is put out; when it goes on, it must not
+/// write what it held back.
 fn frozen_client(stage: &Stage) -> TestResult {
-    /// Calls of the other client while this one stands still: more than it makes before it needs what this one holds.
+    /// Calls of the other client while this one stands still: more than it makes before it needs
+    /// what this one holds.
     const CALLS: usize = 500;
     for seed in stage.rounds(SEEDS) {
         let mut cluster = Cluster::start(stage, "frozen", 2, 2)?;

@@ -51,7 +51,8 @@ impl Place<'_> {
     }
 }
 
-/// The ways of the figures that a load has told as JSON; none may have met an error or a wrong byte.
+/// The ways of the figures that a load has told as JSON; none may have met an error or a wrong
+/// byte.
 fn ways(told: &str, load: &str) -> TestResult<Vec<String>> {
     let told: Value = serde_json::from_str(told).map_err(|e| format!("weft bench {load}: {e}"))?;
     let mut ways = Vec::new();
@@ -127,7 +128,8 @@ fn interrupted(place: &Place<'_>) -> TestResult {
     Ok(())
 }
 
-/// Services that die and come back during a load: it waits for them, and every byte is right in the end.
+/// Services that die and come back during a load: it waits for them, and every byte is right in the
+/// end.
 fn services_die(stage: &Stage, cluster: &mut Cluster, folder: &str) -> TestResult {
     let out = stage.scratch("told")?.join(format!("{folder}.json"));
     let place = Place { cluster, weft: stage.binary()?.to_path_buf(), dir: cluster.mount(0).join(folder) };

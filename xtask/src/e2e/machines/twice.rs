@@ -1,4 +1,5 @@
-//! The POSIX suites on two mounts of one cluster: what is done on one is looked at through the other.
+//! The POSIX suites on two mounts of one cluster: what is done on one is looked at through the
+//! other.
 
 use super::super::content::Rng;
 use super::super::outcome::{At, Failure, TestResult, ensure};
@@ -30,8 +31,8 @@ const DEADLINE: Duration = Duration::from_secs(3600);
 /// Content of a file that is compared; a few tests of pjdfstest make files of exabytes.
 const COMPARED_BYTES: u64 = 64 << 10;
 
-/// What the short form runs of pjdfstest: everything about names and links, where what one mount keeps is most easily out of date, and some
-/// of each other kind.
+/// What the short form runs of pjdfstest: everything about names and links, where what one mount
+/// keeps is most easily out of date, and some of each other kind.
 const SHORT_PATTERNS: &[&str] = &["unlink::", "symlink::", "ftruncate", "utimensat"];
 
 /// How many of the system calls before a difference are told.
@@ -94,7 +95,8 @@ struct Seen {
     owner: (u32, u32),
     device: u64,
     size: u64,
-    /// How many they are is not for long: what a local file system keeps ready behind an end comes and goes.
+    /// How many they are is not for long: what a local file system keeps ready behind an end comes
+    /// and goes.
     has_blocks: bool,
     changed: (i64, i64),
     modified: (i64, i64),
@@ -168,8 +170,9 @@ pub(super) fn differences(here: &Path, there: &Path) -> io::Result<Vec<String>> 
         .collect())
 }
 
-/// pjdfstest runs on one mount, unchanged. After each system call that may change something it stands still while everything that the
-/// two mounts show of its folder is compared: names, attributes, link counts, extended attributes, targets, content.
+/// pjdfstest runs on one mount, unchanged. After each system call that may change something it
+/// stands still while everything that the two mounts show of its folder is compared: names,
+/// attributes, link counts, extended attributes, targets, content.
 fn pjdfstest(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "pjd", 2, 2)?;
     let folders = cluster.shared_folder("pjd")?;
@@ -263,8 +266,8 @@ fn fsx(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Programs on both mounts work on one file in turns, under one lock, and each finds it as the other has left it: by reading, by
-/// mapping, and by its length.
+/// Programs on both mounts work on one file in turns, under one lock, and each finds it as the
+/// other has left it: by reading, by mapping, and by its length.
 fn turns(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "turns", 2, 2)?;
     let folders = cluster.shared_folder("turns")?;

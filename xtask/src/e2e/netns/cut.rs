@@ -1,6 +1,7 @@
 //! Cutting nodes off from each other, and healing.
 //!
-//! Packets are dropped without a word where they arrive, as a broken switch does: connections hang until their own time-outs.
+//! Packets are dropped without a word where they arrive, as a broken switch does: connections hang
+//! until their own time-outs.
 
 use super::super::outcome::TestResult;
 use super::network::{Network, Node};

@@ -1,7 +1,8 @@
 //! What a run that was killed has left: its namespaces with their processes, and its mounts.
 //!
-//! A run that lives holds the lock of a file with its number. Its end lets go of it, however it comes, and the number may go to any other
-//! program without misleading anybody. No program that a run starts inherits the lock.
+//! A run that lives holds the lock of a file with its number. Its end lets go of it, however it
+//! comes, and the number may go to any other program without misleading anybody. No program that a
+//! run starts inherits the lock.
 
 use super::super::mounts;
 use super::super::outcome::{At, TestResult};
@@ -47,7 +48,8 @@ impl Locks {
         loop {
             let file = File::options().create(true).truncate(false).write(true).open(&path)?;
             sys::flock(&file, libc::LOCK_EX)?;
-            // Somebody may have cleared away the file in between, and the lock of one without a name tells nobody anything.
+            // Somebody may have cleared away the file in between, and the lock of one without a
+            // name tells nobody anything.
             if fs::metadata(&path)
                 .is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.ino()))
             {
@@ -93,7 +95,8 @@ pub fn remove() -> TestResult {
     if is_first {
         *own = Some(locks.hold(std::process::id()).at(LOCKS)?);
     }
-    // Before a run has made anything, what bears its number is that of a dead one that had the same.
+    // Before a run has made anything, what bears its number is that of a dead one that had the
+    // same.
     let lives = |run: u32| if run == std::process::id() { !is_first } else { locks.is_run(run) };
     remove_unless(&lives);
     locks.clear();

@@ -104,8 +104,8 @@ impl Node {
 
 /// A running network; it goes with everything in it when dropped.
 pub struct Network {
-    /// Unique on this machine; folders of the network's nodes belong below a folder of this name, so that mounts that outlive a killed
-    /// run are recognised.
+    /// Unique on this machine; folders of the network's nodes belong below a folder of this name,
+    /// so that mounts that outlive a killed run are recognised.
     pub name: String,
     nodes: Vec<Node>,
     pub(super) switch: Namespace,
@@ -115,7 +115,8 @@ pub struct Network {
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 impl Network {
-    /// Makes the nodes and connects them, after removing what dead runs have left. Skips the test where that can't be done.
+    /// Makes the nodes and connects them, after removing what dead runs have left. Skips the test
+    /// where that can't be done.
     pub fn new(plan: Plan) -> TestResult<Network> {
         if !sys::is_root() {
             return skip("network namespaces need root");

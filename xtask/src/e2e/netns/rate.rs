@@ -29,9 +29,11 @@ fn carried(table: &str) -> Option<Carried> {
 
 /// What leaves at once after a rest: some packets, so that rests aren't made up for.
 const BURST: &str = "32kb";
-/// How long what waits at a wire may be on its way: so long that nothing is dropped which a connection has under way.
+/// How long what waits at a wire may be on its way: so long that nothing is dropped which a
+/// connection has under way.
 const QUEUE: &str = "1s";
-/// Largest bundle of packets that the kernel hands over: bundles are sent as they are, and have to be below the burst.
+/// Largest bundle of packets that the kernel hands over: bundles are sent as they are, and have to
+/// be below the burst.
 const BUNDLE_BYTES: &str = "16000";
 
 impl Network {

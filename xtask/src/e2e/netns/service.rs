@@ -85,7 +85,8 @@ impl Service {
         })
     }
 
-    /// Makes it stand still, as a machine without time does: it does nothing any more when this returns.
+    /// Makes it stand still, as a machine without time does: it does nothing any more when this
+    /// returns.
     pub fn freeze(&self) -> TestResult {
         self.signal(libc::SIGSTOP)?;
         let stands_still = || self.pid().is_some_and(|pid| threads(pid).all(|state| "TDZ".contains(state)));
@@ -116,7 +117,8 @@ impl Service {
     }
 }
 
-/// The states of a process's threads, as `/proc` has them. One that is in the kernel (D) does nothing more of its own after that.
+/// The states of a process's threads, as `/proc` has them. One that is in the kernel (D) does
+/// nothing more of its own after that.
 fn threads(pid: i32) -> impl Iterator<Item = char> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     // The name before the state is in parentheses, and may contain some.

@@ -27,7 +27,8 @@ pub(in super::super) const TESTS: &[TestCase] = &[
 /// Where the tests listen.
 const PORT: u16 = 7000;
 
-/// How long a packet that doesn't come is waited for: on this machine one that comes takes microseconds.
+/// How long a packet that doesn't come is waited for: on this machine one that comes takes
+/// microseconds.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// How long anything that does come may take.

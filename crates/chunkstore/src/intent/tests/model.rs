@@ -1,5 +1,5 @@
-//! Random use of the log against a model that only knows which regions a change may still rely on: the log on disk has to cover them,
-//! whenever the process dies.
+//! Random use of the log against a model that only knows which regions a change may still rely on:
+//! the log on disk has to cover them, whenever the process dies.
 
 use super::*;
 use proptest::prelude::*;

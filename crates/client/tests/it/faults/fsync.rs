@@ -52,7 +52,8 @@ fn an_fsync_that_failed_on_one_target_syncs_all_again_the_next_time() {
     });
 }
 
-/// A target loses its power with what a program has written, and is emptied before the program syncs: the file isn't there any more, and what was lost is.
+/// A target loses its power with what a program has written, and is emptied before the program
+/// syncs: the file isn't there any more, and what was lost is.
 #[test]
 fn an_fsync_tells_of_what_was_lost_where_the_file_was_before_it_moved() {
     with_cluster(|cluster| async move {
@@ -76,7 +77,8 @@ fn an_fsync_tells_of_what_was_lost_where_the_file_was_before_it_moved() {
     });
 }
 
-/// The metadata store loses its power with what it had been told of a file, and its service tells so when it is asked to sync.
+/// The metadata store loses its power with what it had been told of a file, and its service tells
+/// so when it is asked to sync.
 #[test]
 fn an_fsync_tells_of_what_went_with_the_metadata_store() {
     with_cluster(|cluster| async move {

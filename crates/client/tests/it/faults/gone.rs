@@ -1,5 +1,5 @@
-//! Chunk files that are removed or cut behind the stores' back, with their checksums: what is missing is damage, and
-//! holes stay holes.
+//! Chunk files that are removed or cut behind the stores' back, with their checksums: what is
+//! missing is damage, and holes stay holes.
 
 use super::cluster::{CHUNK, Cluster, TARGETS, with_cluster};
 use client::{Handle, ReadHow};

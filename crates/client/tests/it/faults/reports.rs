@@ -1,4 +1,5 @@
-//! Requests to the metadata service whose answers don't come, so that nobody knows whether they were carried out.
+//! Requests to the metadata service whose answers don't come, so that nobody knows whether they
+//! were carried out.
 
 use super::cluster::{CHUNK, Cluster, with_cluster};
 use std::time::Duration;
@@ -34,7 +35,8 @@ fn a_close_that_could_not_be_reported_is_reported_later() {
     });
 }
 
-/// Where the service had ended it, what is written next would be nobody's business: its report would make the file no longer.
+/// Where the service had ended it, what is written next would be nobody's business: its report
+/// would make the file no longer.
 #[test]
 fn what_is_written_after_a_close_whose_report_was_done_and_not_answered_is_kept() {
     with_cluster(|cluster| async move {
@@ -55,7 +57,8 @@ fn what_is_written_after_a_close_whose_report_was_done_and_not_answered_is_kept(
     });
 }
 
-/// The session is on record as changing the file before it changes anything again: should it die now, the service finds out what it wrote.
+/// The session is on record as changing the file before it changes anything again: should it die
+/// now, the service finds out what it wrote.
 #[test]
 fn who_can_not_know_whether_its_writing_has_been_ended_begins_it_again() {
     with_cluster(|cluster| async move {
@@ -105,7 +108,8 @@ fn a_report_that_comes_after_its_writing_was_ended_is_made_again() {
     });
 }
 
-/// Whether the file was cut is found out before anything else is done to it. The service would cut off what is written later.
+/// Whether the file was cut is found out before anything else is done to it. The service would cut
+/// off what is written later.
 #[test]
 fn what_is_written_after_a_cut_that_was_not_answered_is_kept() {
     for is_made in [false, true] {

@@ -34,7 +34,8 @@ fn changes_are_for_the_primary_of_a_version_and_reads_for_any_member() {
     });
 }
 
-/// A member that is read from hears nothing of a write that never got further than the primary, and couldn't keep it from coming late.
+/// A member that is read from hears nothing of a write that never got further than the primary, and
+/// couldn't keep it from coming late.
 #[test]
 fn a_write_that_failed_does_not_come_after_what_was_read_since() {
     with_cluster(async |cluster| {

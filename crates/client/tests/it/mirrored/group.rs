@@ -1,5 +1,7 @@
-//! Groups as clients know them: the primary does what is asked on all good members and answers then, each of them answers readers; who isn't primary, or good, in the version of the
-//! group that the request names refuses. Each copy is a real store behind a real storage service, so that numbers, epochs and fences are theirs.
+//! Groups as clients know them: the primary does what is asked on all good members and answers
+//! then, each of them answers readers; who isn't primary, or good, in the version of the group that
+//! the request names refuses. Each copy is a real store behind a real storage service, so that
+//! numbers, epochs and fences are theirs.
 
 use net::{Handler, LocalFuture};
 use parking_lot::Mutex;

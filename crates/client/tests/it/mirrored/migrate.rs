@@ -143,7 +143,8 @@ fn a_file_goes_to_and_fro_and_keeps_every_byte() {
     });
 }
 
-/// The times of chunk files are told to programs where nobody has a lease, and taken for the file's when a writer has died.
+/// The times of chunk files are told to programs where nobody has a lease, and taken for the file's
+/// when a writer has died.
 #[test]
 fn a_file_that_was_moved_is_no_newer() {
     with_cluster(async |cluster| {
@@ -240,8 +241,8 @@ fn is_of(ino: InodeId, request: &StorageRequest) -> bool {
     request.ino.0 << 8 == ino.0 << 8
 }
 
-/// Who deletes what is doomed looks which chunk files those are, and is then kept waiting. A move that begins meanwhile dooms what it fills until
-/// all of it is there.
+/// Who deletes what is doomed looks which chunk files those are, and is then kept waiting. A move
+/// that begins meanwhile dooms what it fills until all of it is there.
 #[test]
 fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
     with_cluster(async |cluster| {
@@ -290,7 +291,8 @@ fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
     });
 }
 
-/// The move has copied all that there was, and what is cut off is noted; what is written far behind the new end makes a hole of what was there.
+/// The move has copied all that there was, and what is cut off is noted; what is written far behind
+/// the new end makes a hole of what was there.
 #[test]
 fn what_is_cut_off_during_a_move_does_not_come_back() {
     with_cluster(async |cluster| {
@@ -326,7 +328,8 @@ fn what_is_cut_off_during_a_move_does_not_come_back() {
     });
 }
 
-/// The groups of a scheme are made when they are first wanted, and not all clients hear of them at once.
+/// The groups of a scheme are made when they are first wanted, and not all clients hear of them at
+/// once.
 #[test]
 fn a_client_waits_for_the_map_that_has_the_groups_of_a_file() {
     with_cluster(async |cluster| {
@@ -454,7 +457,8 @@ fn what_can_not_be_is_refused_with_its_cause_and_changes_nothing() {
         assert_eq!(errno, Some(Errno::EINVAL));
         assert!(message.contains("no pool tape"), "{message}");
         assert_eq!(refused("{\"scheme\":\"raid\"}").await.0, Some(Errno::EINVAL));
-        // Targets that have too little left: said with how much is lacking, before anything is begun.
+        // Targets that have too little left: said with how much is lacking, before anything is
+        // begun.
         cluster.change(|map| {
             map.targets.iter_mut().for_each(|target| target.free = (target.capacity / 100) + 4096)
         });
@@ -505,7 +509,8 @@ fn another_pool_takes_what_the_first_one_had() {
     });
 }
 
-/// What somebody has punched in a chunk file is damage, which its checksums tell of. A copy would have zeros there, and be good for all who come.
+/// What somebody has punched in a chunk file is damage, which its checksums tell of. A copy would
+/// have zeros there, and be good for all who come.
 #[test]
 fn what_was_punched_on_a_disk_is_no_hole_after_a_move() {
     with_cluster(async |cluster| {

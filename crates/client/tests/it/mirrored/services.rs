@@ -27,7 +27,8 @@ fn a_deleted_file_leaves_no_copy() {
         let file = client.make("a").await;
         client.put(&file, 0, 3 * CHUNK, 1).await;
         assert_eq!(copies(&cluster, file.ino()).await.len(), 6);
-        // Deleted while one member of each of two groups is gone: theirs go when they are brought in step.
+        // Deleted while one member of each of two groups is gone: theirs go when they are brought
+        // in step.
         cluster.groups.be(1, Way::Hangs);
         cluster.take_out(1);
         let ino = file.ino();
@@ -97,7 +98,8 @@ fn a_target_that_is_drained_keeps_its_copies_and_says_so() {
     });
 }
 
-/// What a crash has left on a target is judged apart from what it left in its groups, where the same names may be in use.
+/// What a crash has left on a target is judged apart from what it left in its groups, where the
+/// same names may be in use.
 #[test]
 fn targets_and_groups_are_put_right_apart() {
     with_cluster(async |cluster| {

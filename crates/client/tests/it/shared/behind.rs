@@ -157,7 +157,8 @@ fn what_is_kept_outlives_the_metadata_service() {
     });
 }
 
-/// Storage doesn't answer until the service has let others in: it must not come over what they have written, and the program has to know.
+/// Storage doesn't answer until the service has let others in: it must not come over what they have
+/// written, and the program has to know.
 #[test]
 fn what_could_not_be_written_back_in_time_never_is() {
     with_cluster(|cluster| async move {

@@ -94,7 +94,8 @@ impl Cluster {
         self.metadata.restart().await;
     }
 
-    /// The machine of the metadata store loses its power, and with it what wasn't synced; then the service is there again.
+    /// The machine of the metadata store loses its power, and with it what wasn't synced; then the
+    /// service is there again.
     pub(crate) async fn lose_power_of_names(&self) {
         self.metadata.lose_power().await;
     }
@@ -185,7 +186,8 @@ impl Cluster {
         (clients::start(self.options_over(self.metadata.handler(), way.clone())).await, way)
     }
 
-    /// A mount that gets another session when the cluster has ended one. Its way to the metadata service can be cut.
+    /// A mount that gets another session when the cluster has ended one. Its way to the metadata
+    /// service can be cut.
     pub(crate) async fn mount(&self) -> (Arc<Succession>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
         self.mount_let_in_by(Arc::default()).await
     }
@@ -224,7 +226,8 @@ impl Cluster {
         }
     }
 
-    /// The metadata service ends without warning, its store loses the record of a mount's session, and another service starts.
+    /// The metadata service ends without warning, its store loses the record of a mount's session,
+    /// and another service starts.
     pub(crate) async fn restart_names_without(&self, mount: &Succession) {
         let (engine, session) = (self.metadata.engine(), mount.lineage().session);
         let pairs = engine.scan(&[], &[0xff; 16], usize::MAX).unwrap();

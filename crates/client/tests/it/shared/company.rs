@@ -39,7 +39,8 @@ pub(crate) struct Company {
     map: MapHandle,
     /// What the services know of the map.
     known: RefCell<BTreeMap<NodeId, MapHandle>>,
-    /// A service that management can't be reached from: it doesn't learn of maps, and nobody counts on it.
+    /// A service that management can't be reached from: it doesn't learn of maps, and nobody counts
+    /// on it.
     cut_off: Arc<Mutex<Option<NodeId>>>,
     /// How often a node was counted on again.
     seen_again: Arc<AtomicU64>,
@@ -140,13 +141,15 @@ impl Company {
         }
     }
 
-    /// Management loses sight of a node, whose service and clients notice nothing, and gives its partitions to the other one.
+    /// Management loses sight of a node, whose service and clients notice nothing, and gives its
+    /// partitions to the other one.
     pub(crate) fn lose_sight_of(&self, node: NodeId) {
         *self.cut_off.lock() = Some(node);
         self.take_for_dead(node);
     }
 
-    /// Management has word of the node again that it had lost sight of, and gives it all partitions in the same moment.
+    /// Management has word of the node again that it had lost sight of, and gives it all partitions
+    /// in the same moment.
     pub(crate) fn sees_again(&self, node: NodeId) {
         *self.cut_off.lock() = None;
         self.seen_again.fetch_add(1, Ordering::Relaxed);

@@ -95,7 +95,8 @@ impl Grown {
     }
 }
 
-/// Several tasks of two clients add directories to one, and one task changes its mode; what each then sees is no older than what had ended before.
+/// Several tasks of two clients add directories to one, and one task changes its mode; what each
+/// then sees is no older than what had ended before.
 #[test]
 fn what_is_told_is_never_older_than_what_has_been_answered() {
     let told_at_once = Arc::new(AtomicU64::new(0));
@@ -177,7 +178,8 @@ fn names_that_a_directory_made_here_lacks_are_not_asked_for() {
     });
 }
 
-/// Two clients make names that only grow in number, in directories that one of them made, and look for all of them: what had been made before is found.
+/// Two clients make names that only grow in number, in directories that one of them made, and look
+/// for all of them: what had been made before is found.
 #[test]
 fn names_that_were_made_are_found_whoever_made_them() {
     let answered_here = Arc::new(AtomicU64::new(0));
@@ -215,7 +217,8 @@ fn names_that_were_made_are_found_whoever_made_them() {
 }
 
 /// Two clients fill a directory in turns until each knows who may do what there without asking.
-/// What each client makes in [`fill_in_turns`]: more than it takes until recalls have found out that both fill it, in whichever order they come.
+/// What each client makes in [`fill_in_turns`]: more than it takes until recalls have found out
+/// that both fill it, in whichever order they come.
 const FILLERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 async fn fill_in_turns(clients: &[Arc<Client>; 2], dir: InodeId) {

@@ -326,7 +326,8 @@ fn evictions_in_a_row_lose_nothing_that_was_synced_and_invent_nothing() {
     }
 }
 
-/// Two threads of a mount write blocks of files of their own and read them back, and make names, while their session is ended again and again.
+/// Two threads of a mount write blocks of files of their own and read them back, and make names,
+/// while their session is ended again and again.
 async fn evict_under_load(cluster: &Rc<Cluster>) {
     const ROUNDS: u32 = 12;
     let (mount, _) = cluster.mount().await;
@@ -364,7 +365,8 @@ async fn evict_under_load(cluster: &Rc<Cluster>) {
     mount.shutdown().await.unwrap();
 }
 
-/// Writes a file anew under a byte of its own, and looks whether it is there as soon as it was synced.
+/// Writes a file anew under a byte of its own, and looks whether it is there as soon as it was
+/// synced.
 async fn write_and_look(mount: &Succession, number: u32, turn: u32) {
     let (name, byte) = (format!("f{number}"), b'a' + (turn % 26) as u8);
     let written: Result<()> = async {

@@ -85,7 +85,8 @@ fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
         let kept = ReadHow { kept: true, ..ReadHow::default() };
         one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
 
-        // The kernel has locked a page and waits for it while it should forget; the read comes a bit later.
+        // The kernel has locked a page and waits for it while it should forget; the read comes a
+        // bit later.
         let filled = Arc::new(rt::sync::Event::new());
         *kernel.filling.lock() = Some((file.ino(), filled.clone()));
         let (reader, page) = (one.clone(), open.clone());
@@ -107,7 +108,8 @@ fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
     });
 }
 
-/// A page comes in while the kernel should forget, a program changes it at once, and the kernel has to write it before it can forget it.
+/// A page comes in while the kernel should forget, a program changes it at once, and the kernel has
+/// to write it before it can forget it.
 #[test]
 fn a_page_that_was_let_through_and_changed_is_written_back_while_the_kernel_waits_for_it() {
     with_cluster(|cluster| async move {
@@ -167,7 +169,8 @@ fn a_read_that_waits_for_the_registration_does_not_keep_the_session_from_it() {
         let kept = ReadHow { kept: true, ..ReadHow::default() };
         one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
 
-        // The kernel has locked a page, and the read for it comes when the service has been started anew and nothing is loaded any more.
+        // The kernel has locked a page, and the read for it comes when the service has been started
+        // anew and nothing is loaded any more.
         let filled = Arc::new(rt::sync::Event::new());
         *kernel.filling.lock() = Some((file.ino(), filled.clone()));
         cluster.restart_names().await;
@@ -196,7 +199,8 @@ fn a_read_that_waits_for_the_registration_does_not_keep_the_session_from_it() {
     });
 }
 
-/// The session has other inodes than the one that is read, and the kernel forgets none of them before the read has its answer.
+/// The session has other inodes than the one that is read, and the kernel forgets none of them
+/// before the read has its answer.
 #[test]
 fn a_kernel_that_forgets_nothing_for_a_while_does_not_keep_the_session_from_its_registration() {
     with_cluster(|cluster| async move {
@@ -240,7 +244,8 @@ fn a_kernel_that_forgets_nothing_for_a_while_does_not_keep_the_session_from_its_
     });
 }
 
-/// The page of a file stays when the file is closed, and a later append that ends in it must not show zeros.
+/// The page of a file stays when the file is closed, and a later append that ends in it must not
+/// show zeros.
 #[test]
 fn pages_that_outlive_their_file_go_before_a_write_on_the_same_client() {
     with_cluster(|cluster| async move {
@@ -274,8 +279,8 @@ fn pages_that_outlive_their_file_go_before_a_write_on_the_same_client() {
     });
 }
 
-/// The file is opened and read between the beginning of an append and its turn: what is read must not lie in the page cache as if it were all
-/// when the append has made the file longer.
+/// The file is opened and read between the beginning of an append and its turn: what is read must
+/// not lie in the page cache as if it were all when the append has made the file longer.
 #[test]
 fn a_read_for_the_page_cache_waits_for_an_append_that_waits_for_its_lease() {
     with_cluster(|cluster| async move {
@@ -315,7 +320,8 @@ fn a_read_for_the_page_cache_waits_for_an_append_that_waits_for_its_lease() {
     });
 }
 
-/// A kernel that has just looked up a page reads the file's size afterwards, and takes the rest of an old page for zeros when that has grown.
+/// A kernel that has just looked up a page reads the file's size afterwards, and takes the rest of
+/// an old page for zeros when that has grown.
 #[test]
 fn a_file_that_is_being_changed_is_read_past_the_page_cache() {
     with_cluster(|cluster| async move {

@@ -1,4 +1,5 @@
-//! Requests to storage of which a copy is held up on the way, and arrives when the right to do it is somebody else's.
+//! Requests to storage of which a copy is held up on the way, and arrives when the right to do it
+//! is somebody else's.
 
 use super::cluster::{CHUNK, Cluster, Program, RDWR, ROOT, runs, with_cluster};
 use super::company::{FIRST, SECOND, with_company};
@@ -12,7 +13,8 @@ use std::time::Duration;
 use types::{Errno, InodeId, Result, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
-/// More than a client goes on with what was sent under a lease that has ended, and than it waits for the end of that.
+/// More than a client goes on with what was sent under a lease that has ended, and than it waits
+/// for the end of that.
 const LONG: Duration = Duration::from_secs(9);
 
 /// What becomes of changes that are sent.
@@ -95,7 +97,8 @@ async fn two_clients(cluster: &Cluster) -> (Arc<Client>, Arc<Client>, Arc<Holdin
     (one, two, way)
 }
 
-/// The client tries again by itself when the metadata service is back; what it sent before must not undo what was written after that.
+/// The client tries again by itself when the metadata service is back; what it sent before must not
+/// undo what was written after that.
 #[test]
 fn a_write_of_before_a_restart_does_not_come_over_what_others_have_written_since() {
     with_cluster(|cluster| async move {
@@ -116,7 +119,8 @@ fn a_write_of_before_a_restart_does_not_come_over_what_others_have_written_since
         assert!(!written.is_set());
         way.be(Changes::Pass);
         written.wait().await;
-        // What was sent again since then went over newer connections at last, which end the older ones with what is in them.
+        // What was sent again since then went over newer connections at last, which end the older
+        // ones with what is in them.
         way.held.lock().truncate(of_before);
         let theirs = one.open_named("f", RDWR).await;
         assert_eq!(runs(&one.bytes(&theirs).await), [(b'y', 4 * CHUNK)]);
@@ -168,7 +172,8 @@ fn a_write_that_failed_does_not_come_over_a_later_one_of_the_same_program() {
     });
 }
 
-/// What a failed write may have left beyond the end is cut off before the file is anybody else's, and stays so.
+/// What a failed write may have left beyond the end is cut off before the file is anybody else's,
+/// and stays so.
 #[test]
 fn a_failed_write_beyond_the_end_does_not_come_back_when_it_has_been_cut_off() {
     with_cluster(|cluster| async move {
@@ -218,7 +223,8 @@ fn writers_that_share_a_file_go_on_in_the_epoch_that_one_of_them_has_begun() {
     });
 }
 
-/// A service was moving a file off a target when its partition became another one's, which moves it now.
+/// A service was moving a file off a target when its partition became another one's, which moves it
+/// now.
 #[test]
 fn what_a_deposed_mover_has_sent_does_not_come_over_the_file() {
     with_company(|company| async move {

@@ -93,7 +93,8 @@ fn waits_go_on_over_a_start_of_the_metadata_service() {
     });
 }
 
-/// Restarts at every moment of a lock's life: what the client was told is what the next service knows.
+/// Restarts at every moment of a lock's life: what the client was told is what the next service
+/// knows.
 #[test]
 fn locks_that_are_taken_while_the_service_ends_are_held_or_refused() {
     for seed in 1..=MOMENTS {
@@ -123,7 +124,8 @@ fn locks_that_are_taken_while_the_service_ends_are_held_or_refused() {
     }
 }
 
-/// Interrupts at every moment of a wait that is about to be granted: who was not told of a lock doesn't hold it, and keeps what it had.
+/// Interrupts at every moment of a wait that is about to be granted: who was not told of a lock
+/// doesn't hold it, and keeps what it had.
 #[test]
 fn an_interrupted_wait_leaves_no_lock_behind() {
     for seed in 1..=MOMENTS {

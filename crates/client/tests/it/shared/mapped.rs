@@ -1,7 +1,8 @@
-//! A program changes a file through a mapping while others want its lease: the kernel fills pages, writes them back, and forgets them when it is told to.
+//! A program changes a file through a mapping while others want its lease: the kernel fills pages,
+//! writes them back, and forgets them when it is told to.
 //!
-//! The kernel's part is a model of what Linux does: a page that is being filled or written is waited for by whoever forgets it, and one that is
-//! dirty is written by who forgets it.
+//! The kernel's part is a model of what Linux does: a page that is being filled or written is
+//! waited for by whoever forgets it, and one that is dirty is written by who forgets it.
 
 use super::cluster::{CHUNK, Cluster, Program, RDWR, TARGETS, with_cluster_of_seed};
 use client::{Client, Handle, Invalidate, ReadHow, WriteHow};
@@ -24,7 +25,8 @@ const PAGE: usize = 4096;
 const PAGES: usize = 6;
 /// Where others write.
 const ELSEWHERE: usize = 2 * CHUNK;
-/// What any access may take where nothing is wrong with the services. Each waits for some recalls at most, which take milliseconds.
+/// What any access may take where nothing is wrong with the services. Each waits for some recalls
+/// at most, which take milliseconds.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
 #[derive(Clone, Default)]
@@ -209,7 +211,8 @@ async fn use_mapping(map: &Arc<Mapping>) -> Vec<u8> {
     expected
 }
 
-/// The kernel writes back when it likes, and another program of the same machine writes elsewhere in the file.
+/// The kernel writes back when it likes, and another program of the same machine writes elsewhere
+/// in the file.
 async fn work_beside(map: Arc<Mapping>, is_over: Rc<Cell<bool>>) {
     while !is_over.get() {
         match dice(3) {

@@ -1,4 +1,5 @@
-//! Several metadata services, and partitions that move from one to another while clients rely on what they were told.
+//! Several metadata services, and partitions that move from one to another while clients rely on
+//! what they were told.
 
 use super::cluster::{Program, RDONLY, RDWR, ROOT};
 use super::company::{Company, FIRST, Member, SECOND, with_company};
@@ -24,7 +25,8 @@ async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
     client.create(ROOT, dir, name.as_bytes(), 0o100_644, 0, RDWR).await.unwrap().1
 }
 
-/// A client that is told of maps by hand and has read what another one has written, which both have open.
+/// A client that is told of maps by hand and has read what another one has written, which both have
+/// open.
 struct Beside {
     one: Member,
     two: Arc<Client>,
@@ -147,7 +149,8 @@ fn requests_go_on_at_the_service_that_takes_over_from_a_dead_one() {
     });
 }
 
-/// The old service is there, and says that it lives; the new one can't be reached, and nobody tells of the map.
+/// The old service is there, and says that it lives; the new one can't be reached, and nobody tells
+/// of the map.
 #[test]
 fn a_client_that_does_not_follow_is_ended_before_others_are_let_in() {
     with_company(|company| async move {
@@ -174,7 +177,8 @@ fn a_client_that_does_not_follow_is_ended_before_others_are_let_in() {
     });
 }
 
-/// The old service lives and can be reached, but management doesn't count on it any more: so it doesn't say that it lives.
+/// The old service lives and can be reached, but management doesn't count on it any more: so it
+/// doesn't say that it lives.
 #[test]
 fn a_service_that_is_cut_off_keeps_no_client_in_the_belief_that_it_holds_leases() {
     with_company(|company| async move {
@@ -194,7 +198,8 @@ fn a_service_that_is_cut_off_keeps_no_client_in_the_belief_that_it_holds_leases(
     });
 }
 
-/// The service stood still, or was cut off, for so long that another one had its partitions. It has them back before it can have noticed.
+/// The service stood still, or was cut off, for so long that another one had its partitions. It has
+/// them back before it can have noticed.
 #[test]
 fn a_service_that_is_counted_on_again_says_nothing_of_what_it_remembers() {
     with_company(|company| async move {
@@ -247,7 +252,8 @@ impl Seen for Result<&Vec<u8>, &types::Error> {
     }
 }
 
-/// The service that takes over may hear that a lock is given back before it hears that there was one: it is told of many locks in several requests.
+/// The service that takes over may hear that a lock is given back before it hears that there was
+/// one: it is told of many locks in several requests.
 #[test]
 fn a_lock_that_is_given_back_while_its_partition_moves_stays_given_back() {
     const LOCKS: u64 = 10_000;

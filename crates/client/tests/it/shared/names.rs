@@ -45,7 +45,8 @@ fn who_loses_the_race_to_make_a_file_may_open_it_only_as_its_mode_says() {
         assert_eq!(own(&two, b"g", 0o644, RDWR).await.unwrap_err(), Errno::EACCES);
         own(&two, b"g", 0o644, RDONLY).await.unwrap();
         own(&two, b"h", 0o644, RDWR).await.unwrap();
-        // What it has made itself, on another machine or once before without hearing the answer, is its own.
+        // What it has made itself, on another machine or once before without hearing the answer, is
+        // its own.
         own(&one, b"i", 0o400, RDWR).await.unwrap();
         own(&two, b"i", 0o400, RDWR).await.unwrap();
     });

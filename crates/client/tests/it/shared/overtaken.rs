@@ -14,7 +14,8 @@ const LONG: Duration = Duration::from_secs(9);
 
 type Way = Arc<Cuttable<StorageRequest, StorageReply>>;
 
-/// Does something whose requests to storage are held up until the metadata service has been replaced and some time has passed.
+/// Does something whose requests to storage are held up until the metadata service has been
+/// replaced and some time has passed.
 async fn over_a_restart<T: 'static>(
     cluster: &Cluster,
     way: &Way,

@@ -407,7 +407,8 @@ fn who_closes_a_file_is_told_that_its_session_was_ended() {
     });
 }
 
-/// Two clients do one thing after the other in one directory, and in turns have it alone. Whatever one does, both then see what a plain map says.
+/// Two clients do one thing after the other in one directory, and in turns have it alone. Whatever
+/// one does, both then see what a plain map says.
 #[test]
 fn two_clients_in_turn_agree_with_a_map() {
     for seed in 1..=30 {

@@ -21,7 +21,8 @@ async fn shared_directory(client: &Arc<Client>) -> InodeId {
     client.mkdir(ROOT, InodeId::ROOT, b"shared", 0o755, 0).await.unwrap().ino
 }
 
-/// Makes files whose names begin so until a client has such names to itself; the number of the next one.
+/// Makes files whose names begin so until a client has such names to itself; the number of the next
+/// one.
 async fn has_range(client: &Arc<Client>, dir: InodeId, prefix: &str, from: u32) -> u32 {
     for number in from..from + 10_000 {
         let name = format!("{prefix}{number}");
@@ -160,7 +161,8 @@ fn a_range_in_which_nothing_is_made_any_more_keeps_nobody_from_caching() {
         let dir = shared_directory(&one).await;
         make(&two, dir, "b").await;
         has_range(&one, dir, "a.", 0).await;
-        // Who adds a name of another kind disturbs nobody, and may keep what he is told if nobody has names to himself.
+        // Who adds a name of another kind disturbs nobody, and may keep what he is told if nobody
+        // has names to himself.
         let trusted = async |name: &str| {
             let file = make(&two, dir, name).await;
             close(&two, file).await.unwrap();
@@ -245,7 +247,8 @@ fn ranges_end_when_their_directory_moves_to_another_service() {
     });
 }
 
-/// Three clients do one thing after the other in one directory, each mostly with names of its own. Whatever one does, all then see what a plain map says.
+/// Three clients do one thing after the other in one directory, each mostly with names of its own.
+/// Whatever one does, all then see what a plain map says.
 #[test]
 fn clients_with_names_of_their_own_agree_with_a_map() {
     let total = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,5 @@
-//! A client that is cut off from the metadata service, and doesn't know whether its session has been ended.
+//! A client that is cut off from the metadata service, and doesn't know whether its session has
+//! been ended.
 
 use super::cluster::{Program, RDONLY, RDWR, ROOT, with_cluster};
 use super::kernel::Kernel;
@@ -63,7 +64,8 @@ fn nothing_is_served_from_memory_when_others_may_have_changed_it() {
     });
 }
 
-/// Pages that wait for the service are many while a program reads a set of files; what is known of all the others goes in time.
+/// Pages that wait for the service are many while a program reads a set of files; what is known of
+/// all the others goes in time.
 #[test]
 fn files_that_can_not_be_forgotten_keep_no_other_from_it() {
     const FILES: usize = 1280;

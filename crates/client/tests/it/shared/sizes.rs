@@ -76,7 +76,8 @@ fn the_times_of_a_change_of_shape_are_the_same_for_all_who_look() {
                 _ => one.set_size(file.ino(), 0).await,
             }
             let before = one.getattr(file.ino()).await.unwrap();
-            // The file is open for writing over there: who looks from here asks the targets, too, which have times of their own.
+            // The file is open for writing over there: who looks from here asks the targets, too,
+            // which have times of their own.
             let seen = two.getattr(file.ino()).await.unwrap();
             assert_eq!((seen.mtime, seen.ctime), (before.mtime, before.ctime), "{step}, by the other");
             let after = one.getattr(file.ino()).await.unwrap();
@@ -85,7 +86,8 @@ fn the_times_of_a_change_of_shape_are_the_same_for_all_who_look() {
     });
 }
 
-/// The kernel takes the size that comes with a name for the right one, and cuts the pages that it has to it.
+/// The kernel takes the size that comes with a name for the right one, and cuts the pages that it
+/// has to it.
 #[test]
 fn a_name_of_a_file_that_is_written_elsewhere_tells_its_size_as_it_is() {
     with_cluster(|cluster| async move {

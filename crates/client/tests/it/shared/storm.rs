@@ -1,7 +1,8 @@
-//! Clients do at random what comes to their minds, and everything that has ended is seen by everything that begins later.
+//! Clients do at random what comes to their minds, and everything that has ended is seen by
+//! everything that begins later.
 //!
-//! A file is a few registers: blocks that are written whole, each time with another value. A read that begins after a write has
-//! ended sees that write or a later one.
+//! A file is a few registers: blocks that are written whole, each time with another value. A read
+//! that begins after a write has ended sees that write or a later one.
 
 use super::cluster::{CHUNK, Cluster, Program, RDWR, ROOT, TARGETS, with_cluster_of_seed};
 use client::{Client, Handle, ReadHow, WriteHow};
@@ -47,8 +48,8 @@ impl Model {
         self.clock
     }
 
-    /// Values that a read may return that ran from `begun` to now: of writes that began before its end, unless another write lay
-    /// wholly between their end and its beginning.
+    /// Values that a read may return that ran from `begun` to now: of writes that began before its
+    /// end, unless another write lay wholly between their end and its beginning.
     fn allows(&self, register: usize, value: u64, begun: u64) -> bool {
         let writes = &self.registers[register].writes;
         let overwritten = |ended: u64| {

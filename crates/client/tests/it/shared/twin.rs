@@ -1,4 +1,5 @@
-//! A directory beside a plain map: whatever clients do there one after the other, each then sees what the map says.
+//! A directory beside a plain map: whatever clients do there one after the other, each then sees
+//! what the map says.
 
 use super::cluster::{Program, RDONLY, ROOT};
 use super::promised::{close, create_unasked, look, names, open};

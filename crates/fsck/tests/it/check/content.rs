@@ -326,7 +326,8 @@ fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
     });
 }
 
-/// A process died, and the power took what it had just written: the next start of the cluster makes up for that.
+/// A process died, and the power took what it had just written: the next start of the cluster makes
+/// up for that.
 #[test]
 fn what_a_crash_took_of_a_known_length_is_no_damage_until_it_is_seen_to() {
     on_a_core(async |mut fs| {

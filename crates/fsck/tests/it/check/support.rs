@@ -76,7 +76,8 @@ impl Fs {
         let (copies, unopened) = fsck::open_copies(&stores).await.unwrap();
         let fs = Fs { engine, stores, copies, unopened, map, dir };
         fs.put_all(namespace::format(&fs.env()));
-        // Files were there before, and are gone: their numbers may be those of chunk files that nobody has any more.
+        // Files were there before, and are gone: their numbers may be those of chunk files that
+        // nobody has any more.
         fs.put(&keys::next(PartitionId(0)), &Next { sequence: GIVEN_OUT, inodes: Some(0) });
         fs
     }
@@ -214,7 +215,8 @@ impl Fs {
         group.members.iter().map(store).collect()
     }
 
-    /// What was changed in groups is the same on all copies, as far as those know who did it: they end in good order, and nothing stays noted.
+    /// What was changed in groups is the same on all copies, as far as those know who did it: they
+    /// end in good order, and nothing stays noted.
     pub async fn settle(&mut self) {
         self.reopen_copies(|_| ()).await;
         for store in self.copies.values() {
@@ -268,7 +270,8 @@ impl Fs {
         contents
     }
 
-    /// Finds exactly this kind of fault, in a check that changes nothing, and nothing after a repair.
+    /// Finds exactly this kind of fault, in a check that changes nothing, and nothing after a
+    /// repair.
     pub async fn finds_and_repairs(&self, kind: Kind) -> Vec<Finding> {
         let found = self.check(false).await;
         assert_eq!(found.verdict(), Verdict::Damaged);

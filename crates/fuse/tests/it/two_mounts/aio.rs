@@ -59,7 +59,8 @@ pub fn write_at(file: &File, data: &[u8], offset: u64) -> io::Result<usize> {
     };
     let (controls, mut event) = ([&raw const control], Event::default());
     let checked = |done: libc::c_long| if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) };
-    // SAFETY: all that the calls point to lives until the request has ended, which `io_getevents` waits for.
+    // SAFETY: all that the calls point to lives until the request has ended, which `io_getevents`
+    // waits for.
     unsafe {
         checked(libc::syscall(libc::SYS_io_setup, 1, &mut context))?;
         checked(libc::syscall(libc::SYS_io_submit, context, 1, controls.as_ptr()))?;

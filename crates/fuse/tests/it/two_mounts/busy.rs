@@ -1,4 +1,5 @@
-//! A program that reads one page after another: whoever wants to write gets his turn, on its own mount and on another one.
+//! A program that reads one page after another: whoever wants to write gets his turn, on its own
+//! mount and on another one.
 
 use super::Cluster;
 use std::fs::{File, OpenOptions};
@@ -12,7 +13,8 @@ const PAGE: usize = 4096;
 /// More pages than are read meanwhile.
 const BYTES: u64 = 64 << 30;
 const WRITES: u8 = 5;
-/// The writers have to wait for no more than some reads. One at a time would be let through in this time by the thousand.
+/// The writers have to wait for no more than some reads. One at a time would be let through in this
+/// time by the thousand.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn who_reads_page_after_page_keeps_nobody_from_writing(cluster: &Cluster) {

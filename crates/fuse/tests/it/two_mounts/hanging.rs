@@ -11,7 +11,8 @@ use std::time::Duration;
 const READERS: usize = 24;
 const PIECE: usize = 4096;
 
-/// Programs of one processor wait for more reads than it has lanes; another one on it asks for something else.
+/// Programs of one processor wait for more reads than it has lanes; another one on it asks for
+/// something else.
 pub(crate) fn who_waits_for_a_disk_keeps_nobody_waiting(cluster: &Cluster) {
     let [path, _] = cluster.paths("hanging");
     fs::write(&path, vec![7; READERS * PIECE]).unwrap();

@@ -1,4 +1,5 @@
-//! Listings as programs read them that do without `opendir(3)`, which asks for the directory's attributes before: `getdents64(2)`.
+//! Listings as programs read them that do without `opendir(3)`, which asks for the directory's
+//! attributes before: `getdents64(2)`.
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
@@ -35,7 +36,8 @@ pub(crate) fn names(dir: &File) -> io::Result<BTreeSet<String>> {
     }
 }
 
-/// A directory in which both make files is leased to nobody, and one that has not been changed for a while is to whoever lists it.
+/// A directory in which both make files is leased to nobody, and one that has not been changed for
+/// a while is to whoever lists it.
 pub fn listings_show_what_others_have_made(cluster: &Cluster) {
     let [here, there] = cluster.paths("listed");
     fs::create_dir(&here).unwrap();

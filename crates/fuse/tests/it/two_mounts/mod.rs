@@ -1,4 +1,5 @@
-//! Two mounts of one cluster, each with its own client, on the real kernel: what is done in one is seen in the other at once.
+//! Two mounts of one cluster, each with its own client, on the real kernel: what is done in one is
+//! seen in the other at once.
 //!
 //! It needs the right to mount, as the program itself does.
 
@@ -51,7 +52,8 @@ struct Cluster {
     services: Option<JoinHandle<()>>,
 }
 
-/// The storage service, whose disks take no writes, or whose reads don't end, while a test wants that.
+/// The storage service, whose disks take no writes, or whose reads don't end, while a test wants
+/// that.
 struct Disks {
     service: Arc<StorageService>,
     are_broken: AtomicBool,
@@ -191,7 +193,8 @@ fn two_mounts_over_io_uring_agree() {
     check_all("auto", Transport::Auto);
 }
 
-/// A client may take a while to say goodbye to its servers after its mount has gone, and go when the next one is there.
+/// A client may take a while to say goodbye to its servers after its mount has gone, and go when
+/// the next one is there.
 #[test]
 fn the_end_of_a_mount_leaves_alone_what_came_in_its_place() {
     let mut cluster = Cluster::start("place", Transport::Dev);
@@ -256,7 +259,8 @@ fn assert_same(found: &[u8], expected: &[u8]) {
     assert_eq!(runs(found), runs(expected));
 }
 
-/// More writes at once than a processor has lanes wait for the kernel to forget pages, and the kernel for one that it has still to ask for, on the same processor.
+/// More writes at once than a processor has lanes wait for the kernel to forget pages, and the
+/// kernel for one that it has still to ask for, on the same processor.
 fn writes_that_wait_for_the_kernel_let_its_reads_pass(cluster: &Cluster) {
     const PIECES: u64 = 8;
     const PIECE: usize = 4096;
@@ -401,7 +405,8 @@ fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
     };
     let asked =
         || -> u64 { cluster.mounts.iter().map(|mount| mount.stats().requests(Opcode::Getattr)).sum() };
-    // Both have just changed the directory above: its names are to be found without questions again.
+    // Both have just changed the directory above: its names are to be found without questions
+    // again.
     std::thread::sleep(SETTLING);
     make("before", 2);
     let (commands, questions) = (cluster.meta.stats().commands, asked());
@@ -409,7 +414,8 @@ fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
     let (commands, questions) = (cluster.meta.stats().commands - commands, asked() - questions);
     eprintln!("{} files: {commands} commands, {questions} questions of the kernel", 2 * FILES);
     assert!(questions >= 3 * FILES, "the kernel hardly asks: {questions}");
-    // Looking for the name and making the file are two each; asking twice for permissions would make it four.
+    // Looking for the name and making the file are two each; asking twice for permissions would
+    // make it four.
     assert!(commands < 6 * FILES, "{commands} commands for {} files", 2 * FILES);
     fs::remove_dir_all(&paths[1]).unwrap();
 }
@@ -473,7 +479,8 @@ fn a_deleted_file_stays_while_it_is_open(cluster: &Cluster) {
     assert_same(&bytes, &[7; 100_000]);
 }
 
-/// The kernel cuts a file to the end that it knows when an asynchronous write beyond it fails. It doesn't know what others have written meanwhile.
+/// The kernel cuts a file to the end that it knows when an asynchronous write beyond it fails. It
+/// doesn't know what others have written meanwhile.
 fn a_failed_write_takes_nothing_away_from_others(cluster: &Cluster) {
     const MIB: usize = 1 << 20;
     let [one, two] = cluster.paths("aio");

@@ -129,8 +129,8 @@ pub(crate) fn what_was_just_written_in_records_is_read_ahead(cluster: &Cluster) 
     assert!(cold < RECORDS as u64 / 4 && warm < cold / 4, "{warm} reads again, {cold} cold");
 
     // Who opens it for writing, and writes nothing, takes no pages from those who read it. A kernel
-    // that reclaims pages may take some at any time, which a fault does every time: the best of some
-    // attempts counts.
+    // that reclaims pages may take some at any time, which a fault does every time: the best of
+    // some attempts counts.
     let asked = fewest(|| {
         let before = reads(cluster);
         for flags in [0, libc::O_DIRECT] {

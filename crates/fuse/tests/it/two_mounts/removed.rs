@@ -1,5 +1,5 @@
-//! Directories that another mount removes while they are in use here: what is looked for in them isn't there (`ENOENT`), as on a
-//! local file system.
+//! Directories that another mount removes while they are in use here: what is looked for in them
+//! isn't there (`ENOENT`), as on a local file system.
 
 use super::{Cluster, listing};
 use client::Client;
@@ -27,7 +27,8 @@ pub(crate) fn nothing_is_found_in_a_directory_that_another_mount_has_removed(clu
         assert!(open.metadata().unwrap().is_dir());
         fs::remove_dir_all(&there).unwrap();
         let inside = |name: &str| PathBuf::from(format!("/proc/self/fd/{}/{name}", open.as_raw_fd()));
-        // As long as the other mount refers to it, it is listed as empty, which programs read in the same way.
+        // As long as the other mount refers to it, it is listed as empty, which programs read in
+        // the same way.
         match listing::names(&open) {
             Ok(names) => {
                 let is_dot = |name: &String| matches!(&**name, "." | "..");
@@ -94,7 +95,8 @@ fn wait_until_deleted(client: &Arc<Client>, ino: InodeId) {
     waiting.unwrap().join().unwrap();
 }
 
-/// Two programs empty one tree, each through a mount of its own: neither fails for what the other was faster to remove.
+/// Two programs empty one tree, each through a mount of its own: neither fails for what the other
+/// was faster to remove.
 pub(crate) fn two_mounts_remove_a_tree_together(cluster: &Cluster) {
     let paths = cluster.paths("tree");
     for round in 0..10 {

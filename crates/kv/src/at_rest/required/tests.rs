@@ -54,8 +54,7 @@ fn is_refused(dir: &Path, file: &Path) {
     }
 }
 
-/// Each does something to a journal.
-/// What is done to a store, and its name.
+/// Each does something to a journal. What is done to a store, and its name.
 type Damage = (&'static str, fn(&Path));
 
 fn damages() -> [Damage; 6] {

@@ -1,4 +1,5 @@
-//! What every engine does. The module that has this one says which engines these are: `every_engine`.
+//! What every engine does. The module that has this one says which engines these are:
+//! `every_engine`.
 
 use super::every_engine;
 use crate::support::{delete, guarded, put};

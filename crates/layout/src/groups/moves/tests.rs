@@ -160,7 +160,8 @@ fn set_later(racks: &[(&str, &[usize])], scheme: Scheme) -> ClusterMap {
     map
 }
 
-/// Balances, lets everything be copied, and so on until nothing is left to do; the number of rounds.
+/// Balances, lets everything be copied, and so on until nothing is left to do; the number of
+/// rounds.
 fn settle(map: &mut ClusterMap) -> usize {
     for round in 0.. {
         assert!(round < 10, "it doesn't come to rest");
@@ -309,7 +310,8 @@ proptest! {
             let best = others.map(|t| with(t.id)).max();
             match successor(&map, group, lost) {
                 Some(to) => prop_assert_eq!(Some(with(to)), best),
-                // There is nobody, or only such with whom the group would be worse than it was and than it could be.
+                // There is nobody, or only such with whom the group would be worse than it was and
+                // than it could be.
                 None => {
                     let was = places(&map, &group.members);
                     prop_assert!(best.is_none_or(|best| best < was && was == (scheme.members(), scheme.members())

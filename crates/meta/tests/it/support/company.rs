@@ -232,8 +232,8 @@ impl Roaming {
         self.send(node, 0, MetaOp::Register { in_use, promised: vec![], told: 0 }).await.map(|_| ())
     }
 
-    /// Tells a service a half of what is open, as a session with many open files does before it registers or
-    /// follows; gives the rest.
+    /// Tells a service a half of what is open, as a session with many open files does before it
+    /// registers or follows; gives the rest.
     async fn tell_opens(&self, node: NodeId) -> Result<Vec<InodeId>> {
         let mut in_use = self.in_use.lock().clone();
         let inodes = in_use.split_off(in_use.len().div_ceil(2));

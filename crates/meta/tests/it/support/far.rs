@@ -12,7 +12,8 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Far {
     pub memory: Arc<Memory>,
-    /// Answers to reads of keys or ranges that begin with these bytes wait, after they were read, until the event is set.
+    /// Answers to reads of keys or ranges that begin with these bytes wait, after they were read,
+    /// until the event is set.
     pub held: Mutex<BTreeMap<Vec<u8>, Arc<Event>>>,
     /// Reads of keys and of ranges.
     pub reads: Mutex<Vec<Vec<u8>>>,

@@ -1,5 +1,5 @@
-//! A client that caches what its leases allow, and answers recalls as it should. It has several requests under way at once, and its
-//! network is slow.
+//! A client that caches what its leases allow, and answers recalls as it should. It has several
+//! requests under way at once, and its network is slow.
 
 use super::world::SECOND;
 use super::{Client, bytes};
@@ -148,7 +148,8 @@ impl Honest {
                 Ok(response.reply)
             }
             Err(error) => {
-                // The absence of a name may be relied on under a lease that has been there all the time.
+                // The absence of a name may be relied on under a lease that has been there all the
+                // time.
                 if let (Some((dir_ino, name)), Errno::ENOENT, Some(then)) = (lookup_of(&op), error.errno, dir)
                     && state.moment(dir_ino) == Some(then)
                 {

@@ -40,7 +40,8 @@ impl World {
         World::start(self.memory.clone(), self.chunks.clone(), self.map.clone()).await
     }
 
-    /// The service over a store that was taken back to what it holds now, as after a restore from a copy that was made just now.
+    /// The service over a store that was taken back to what it holds now, as after a restore from a
+    /// copy that was made just now.
     pub async fn rewound(&self) -> World {
         self.meta.stop();
         let mut rewind = meta::Rewind::new(super::PARTITIONS, 0, 0);

@@ -136,8 +136,9 @@ fn a_new_target_gets_its_part_when_memberships_are_spread() {
     });
 }
 
-/// Four nodes in groups that nothing of racks was known for, then two racks: health tells of it, a rebalance moves members apart, and whoever takes the
-/// place of a lost one is in his rack. It is the same after a restart.
+/// Four nodes in groups that nothing of racks was known for, then two racks: health tells of it, a
+/// rebalance moves members apart, and whoever takes the place of a lost one is in his rack. It is
+/// the same after a restart.
 #[test]
 fn racks_that_are_set_later_are_respected() {
     simulated(4, TWO, async |site, nodes| {

@@ -194,7 +194,8 @@ impl Site {
         self.ask(MgmtRequest::SetResync { settings }).await.unwrap();
     }
 
-    /// What the primaries do once: they copy, and let members go that others have taken the place of.
+    /// What the primaries do once: they copy, and let members go that others have taken the place
+    /// of.
     async fn serve(&self) {
         self.serve_but(TargetId(0)).await;
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use types::MemberState::{Good, NeedsResync};
 use wire::MgmtRequest;
 
-/// The machine of the primary and of management loses its power; what the other one has acknowledged is more than the disks have kept here.
+/// The machine of the primary and of management loses its power; what the other one has
+/// acknowledged is more than the disks have kept here.
 async fn lose_power_of_management(site: &Rc<Site>, nodes: &[Rc<Process>]) -> Rc<Process> {
     nodes[1].connected.set(false);
     nodes[0].kill();

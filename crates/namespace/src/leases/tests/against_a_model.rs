@@ -1,4 +1,5 @@
-//! Random histories of sessions that answer their recalls some time, compared step by step with a table that is as simple as can be.
+//! Random histories of sessions that answer their recalls some time, compared step by step with a
+//! table that is as simple as can be.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -18,7 +19,8 @@ struct Model {
     held: BTreeMap<Key, LeaseMode>,
     /// Marks, and files that a yield said are open.
     in_use: BTreeSet<Key>,
-    /// The last unanswered recall: its number, what it leaves, and whether somebody has had to wait for it.
+    /// The last unanswered recall: its number, what it leaves, and whether somebody has had to wait
+    /// for it.
     recalls: BTreeMap<Key, (u64, Option<LeaseMode>, bool)>,
     granted_at: BTreeMap<Key, u64>,
     numbers: BTreeMap<SessionId, u64>,
@@ -111,7 +113,8 @@ impl History {
         Asker { session, recalls, now_ns: self.now_ns, answers: session != SILENT }
     }
 
-    /// Runs a call that may send recalls; they are checked to be for others and to ask for less each time.
+    /// Runs a call that may send recalls; they are checked to be for others and to ask for less
+    /// each time.
     fn with_send(
         &mut self,
         (ino, session): Key,
@@ -261,7 +264,8 @@ impl History {
         }
     }
 
-    /// Old leases make way for new ones: any that is kept, of anybody, and no more than asked for already.
+    /// Old leases make way for new ones: any that is kept, of anybody, and no more than asked for
+    /// already.
     fn make_room(&mut self) {
         let session = self.key().1;
         let model = &mut self.model;

@@ -134,7 +134,8 @@ fn content_moves_from_inline_to_chunks() {
     world.check_invariants();
 }
 
-/// The request was on its way from one service to the next when the session followed there, and what it had written was settled.
+/// The request was on its way from one service to the next when the session followed there, and
+/// what it had written was settled.
 #[test]
 fn a_move_to_chunks_that_was_settled_meanwhile_is_not_ended() {
     let mut world = World::new(Holding::All);

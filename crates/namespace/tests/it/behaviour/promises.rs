@@ -127,7 +127,8 @@ fn what_is_delivered_is_as_if_it_had_been_made_and_written() {
                     MetaOp::WriteInline { ino, offset: 0, data, kill_suid_sgid: false, at_end: false };
                 let attr = made.attr_of(write).unwrap();
 
-                // The numbers were reserved before the default ACL was set: the state is that of a counter that has moved on.
+                // The numbers were reserved before the default ACL was set: the state is that of a
+                // counter that has moved on.
                 let key = namespace::keys::next(dir.partition()).to_vec();
                 let counter: Next = decode(&key, made.state.0[&key].clone()).unwrap();
                 let counter = Next { inodes: counter.inodes.map(|inodes| inodes - 1), ..counter };

@@ -1,4 +1,5 @@
-//! What the property test does, in terms that shrink well: inodes by number of their making, names by number.
+//! What the property test does, in terms that shrink well: inodes by number of their making, names
+//! by number.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

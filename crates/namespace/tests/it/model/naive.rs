@@ -1,4 +1,5 @@
-//! A file system as simple as can be: a vector of nodes, and everything that can be counted is counted when asked.
+//! A file system as simple as can be: a vector of nodes, and everything that can be counted is
+//! counted when asked.
 
 use super::INLINE_LIMIT;
 use super::action::{Action, Pick};

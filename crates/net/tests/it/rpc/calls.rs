@@ -173,7 +173,8 @@ pub fn a_call_that_is_given_up_leaves_its_buffer_alone(way: Way) {
             let before = pattern(1000, buf.len());
             buf.copy_from(0, &before);
             let seen = buf.clone();
-            // Filling has begun when this ends; of what is sent, as much has left as fits between the sockets.
+            // Filling has begun when this ends; of what is sent, as much has left as fits between
+            // the sockets.
             let given_up = Box::pin(async move {
                 for _ in 0..2 + round {
                     rt::yield_now().await;

@@ -1,4 +1,5 @@
-//! What isn't a frame, or not the right one, costs its sender the connection and nobody else anything.
+//! What isn't a frame, or not the right one, costs its sender the connection and nobody else
+//! anything.
 
 use crate::rpc::raw::Raw;
 use crate::rpc::support::{Ask, PATIENCE, Service1, Told, channel_to, localhost, pattern, peer_of, serve};
@@ -46,7 +47,8 @@ pub fn garbage_ends_the_connection_and_nothing_else(way: Way) {
         too_long(Header { body_bytes: MAX_BODY_BYTES + 1, ..request(1) }),
         too_long(Header { payload_bytes: MAX_PAYLOAD_BYTES + 1, ..request(1) }),
         too_long(Header { wanted_bytes: u32::MAX, ..request(1) }),
-        // A frame that only a server sends, a second hello, a body that isn't what its checksum says.
+        // A frame that only a server sends, a second hello, a body that isn't what its checksum
+        // says.
         Header::new(Kind::Welcome, 0).encode().to_vec(),
         Header::new(Kind::Hello, 0).encode().to_vec(),
         [&Header { body_bytes: 3, ..request(1) }.encode()[..], b"abc"].concat(),

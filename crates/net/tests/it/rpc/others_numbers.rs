@@ -1,4 +1,5 @@
-//! A newer connection of a client core ends the one before it, but only if it is of the same member.
+//! A newer connection of a client core ends the one before it, but only if it is of the same
+//! member.
 
 use crate::rpc::raw::Raw;
 use crate::rpc::support::{Service1, serve};

@@ -21,7 +21,8 @@ impl Proxy {
         Proxy::with_pieces(server, |number| number)
     }
 
-    /// One that passes on what it has in pieces of as many bytes as `piece` says, given how many there are.
+    /// One that passes on what it has in pieces of as many bytes as `piece` says, given how many
+    /// there are.
     pub fn with_pieces(server: SocketAddr, piece: fn(usize) -> usize) -> Proxy {
         Proxy::start(server, piece, usize::MAX)
     }

@@ -1,4 +1,5 @@
-//! Connections on which nothing comes any more, and servers with little memory, or little room for connections.
+//! Connections on which nothing comes any more, and servers with little memory, or little room for
+//! connections.
 
 use crate::rpc::proxy::Proxy;
 use crate::rpc::raw::Raw;
@@ -19,7 +20,8 @@ use types::{Errno, Result};
 use wire::frame::{Header, Kind};
 use wire::{Message, Service};
 
-/// Shorter than in use, and longer than a busy machine lets a thread wait that has something to say.
+/// Shorter than in use, and longer than a busy machine lets a thread wait that has something to
+/// say.
 const QUICK: Liveness =
     Liveness { ask_after: Duration::from_millis(400), give_up_after: Duration::from_secs(4) };
 
@@ -140,7 +142,8 @@ pub fn a_server_with_little_memory_serves_one_after_the_other(way: Way) {
     .unwrap();
 }
 
-/// A server with one core, with memory for little more than 1 MiB of data, that gives up silent clients soon.
+/// A server with one core, with memory for little more than 1 MiB of data, that gives up silent
+/// clients soon.
 pub fn serve_with_little_memory(way: Way, service: &Arc<Service1>) -> Arc<Server> {
     let limits = ServerLimits {
         payload_bytes_per_core: 1 << 20,
@@ -244,7 +247,8 @@ pub fn a_client_that_asks_and_does_not_read_is_given_up(way: Way) {
         };
         greedy.send(header, &body, &[]);
     }
-    // It says that it is alive until it is cut off, so often that the kernel's timer for closed windows never runs out.
+    // It says that it is alive until it is cut off, so often that the kernel's timer for closed
+    // windows never runs out.
     let pong = Header::new(Kind::Pong, 0).encode();
     let mut pongs = 0;
     while greedy.0.write_all(&pong).is_ok() {

@@ -30,7 +30,8 @@ pub fn a_stop_lets_running_requests_be_answered(way: Way) {
     until_blocking(move || seen.begun.load(Ordering::SeqCst) == 1);
     let stopping = server.clone();
     let stopper = std::thread::spawn(move || stopping.stop());
-    // The stop must reach the connection before the request ends; if it doesn't, this shows less, but nothing wrong.
+    // The stop must reach the connection before the request ends; if it doesn't, this shows less,
+    // but nothing wrong.
     std::thread::sleep(Duration::from_millis(50));
     assert!(!stopper.is_finished());
     service.gate.set();

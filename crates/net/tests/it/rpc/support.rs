@@ -33,8 +33,8 @@ pub enum Ask {
     Count(u64),
     /// Tells who calls: the length of the name.
     Who(u64),
-    /// Fills the buffer with what is stored by this number, and leaves it to the caller to check that where that may be: see [`Service1::stored`]. Tells how
-    /// often it was asked.
+    /// Fills the buffer with what is stored by this number, and leaves it to the caller to check
+    /// that where that may be: see [`Service1::stored`]. Tells how often it was asked.
     Stored(u64),
 }
 
@@ -268,7 +268,8 @@ pub fn serve_at(way: Way, address: SocketAddr, service: &Arc<Service1>) -> Arc<S
     }
 }
 
-/// Time-out of calls whose time isn't what is tried: both ends of a test may share a core with much else.
+/// Time-out of calls whose time isn't what is tried: both ends of a test may share a core with much
+/// else.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn identity() -> ClientIdentity {

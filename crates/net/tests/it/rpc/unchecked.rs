@@ -1,4 +1,5 @@
-//! Payloads that a server sends with the checksums under which they are stored, without a look at them: the client compares, and asks again where they differ.
+//! Payloads that a server sends with the checksums under which they are stored, without a look at
+//! them: the client compares, and asks again where they differ.
 
 use crate::rpc::support::{Ask, Service1, Told, channel_to, pattern, serve};
 use crate::rpc::way::Way;

@@ -32,7 +32,8 @@ fn the_wrong_are_refused_and_the_right_still_served() {
     let (ours, theirs) = (authority(), authority());
     let server = serve(member(&node(&ours, 1)));
     let still_served = || assert_eq!(ask(&server, member(&node(&ours, 2))).unwrap(), "node/2 by tls");
-    // Of a cluster that only says it is ours. Its client wouldn't have our server either, so it takes ours on trust.
+    // Of a cluster that only says it is ours. Its client wouldn't have our server either, so it
+    // takes ours on trust.
     let foreign = Security::Tls(Tls::joining(&token(&theirs)).unwrap());
     assert_refused(&server, foreign, "the peer's certificate is refused");
     still_served();

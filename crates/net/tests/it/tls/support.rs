@@ -16,7 +16,8 @@ use types::{NodeId, Result};
 use wire::authorization::{Callers, Rule};
 use wire::{Answer, Malformed, Message, Request, Service};
 
-/// Time-out of calls whose time isn't what is tried: both ends of a test may share a core with much else.
+/// Time-out of calls whose time isn't what is tried: both ends of a test may share a core with much
+/// else.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";

@@ -159,7 +159,8 @@ fn a_member_that_hangs_does_not_hold_a_client_for_long() {
     });
 }
 
-/// A sync may take a disk its time. Of a node that management doesn't hear of either no answer is to be expected.
+/// A sync may take a disk its time. Of a node that management doesn't hear of either no answer is
+/// to be expected.
 #[test]
 fn a_sync_does_not_wait_for_a_member_that_is_not_heard_of() {
     with_members(2, |cluster| async move {
@@ -174,7 +175,8 @@ fn a_sync_does_not_wait_for_a_member_that_is_not_heard_of() {
     });
 }
 
-/// What hasn't been answered isn't sent again under the same version: else it could come late, over what was written since.
+/// What hasn't been answered isn't sent again under the same version: else it could come late, over
+/// what was written since.
 #[test]
 fn what_comes_late_does_not_undo_what_was_written_since() {
     with_members(2, |cluster| async move {
@@ -316,7 +318,8 @@ fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
     });
 }
 
-/// What the old primary was doing beside others when it was replaced was done by the new one: its word holds when the old one is brought in step.
+/// What the old primary was doing beside others when it was replaced was done by the new one: its
+/// word holds when the old one is brought in step.
 #[test]
 fn a_numbered_write_that_two_primaries_had_begun_is_done() {
     with_members(2, |cluster| async move {
@@ -373,7 +376,8 @@ fn a_primary_whose_disk_fails_gives_way() {
     });
 }
 
-/// Management doesn't let the last one go that is heard of: the primary would ask for it for ever, and hold up everybody.
+/// Management doesn't let the last one go that is heard of: the primary would ask for it for ever,
+/// and hold up everybody.
 #[test]
 fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() {
     with_members_on_disk(2, |cluster| async move {
@@ -394,7 +398,8 @@ fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() 
     });
 }
 
-/// The others have heard of the failure before the primary has heard of their answer: nobody's program is told of a disk that isn't needed.
+/// The others have heard of the failure before the primary has heard of their answer: nobody's
+/// program is told of a disk that isn't needed.
 #[test]
 fn what_fails_at_a_primary_that_is_being_replaced_is_sent_to_the_next_one() {
     with_members_on_disk(2, |cluster| async move {

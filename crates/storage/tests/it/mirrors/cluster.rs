@@ -1,4 +1,5 @@
-//! Nodes with one target each in one process, the ways between them, and a management that does what the real one decides.
+//! Nodes with one target each in one process, the ways between them, and a management that does
+//! what the real one decides.
 
 use chunkstore::Store;
 use net::{Channel, Handler, LocalFuture, StorageChannels};
@@ -35,10 +36,12 @@ pub struct Management {
     pub refuses_to_leave: AtomicBool,
     pub refusals: AtomicU64,
     pub changes: Mutex<Vec<MemberChange>>,
-    /// Files that there are by the metadata, with what they have in the group, and whether the service that knows it answers.
+    /// Files that there are by the metadata, with what they have in the group, and whether the
+    /// service that knows it answers.
     pub files: Mutex<BTreeMap<InodeId, u64>>,
     pub has_metadata: AtomicBool,
-    /// Nodes that don't hear of maps now. Management says that everybody knows one when they do again.
+    /// Nodes that don't hear of maps now. Management says that everybody knows one when they do
+    /// again.
     pub deaf: Mutex<BTreeSet<TargetId>>,
     ways: Mutex<Option<Arc<StorageChannels>>>,
 }
@@ -156,7 +159,8 @@ impl Management {
         *self.nodes.lock().unwrap()[&TargetId(target)].write().unwrap() = self.map.lock().unwrap().clone();
     }
 
-    /// Puts a target that has nothing into the group: in the place of a member, or beside all until it can take the place of one.
+    /// Puts a target that has nothing into the group: in the place of a member, or beside all until
+    /// it can take the place of one.
     pub fn bring(&self, target: u32, (place_of, beside): (u32, bool)) {
         self.edit(|map| {
             let epoch = map.epoch;
@@ -170,7 +174,8 @@ impl Management {
         });
     }
 
-    /// A member goes that isn't needed any more. Where it was the primary and has left things half done, the others had to be brought in step.
+    /// A member goes that isn't needed any more. Where it was the primary and has left things half
+    /// done, the others had to be brought in step.
     fn dismiss(&self, target: TargetId, is_orderly: bool) -> Arc<ClusterMap> {
         assert_eq!(self.group().primary() == Some(target), is_orderly);
         self.edit(|map| {
@@ -403,7 +408,8 @@ impl Cluster {
         }
     }
 
-    /// Starts the node of a target that was stopped. Management isn't told: what it has is what it had.
+    /// Starts the node of a target that was stopped. Management isn't told: what it has is what it
+    /// had.
     pub async fn start_again(&self, target: u32) {
         let service = self.serve(TargetId(target), Arc::new(ServingLease::forever())).await;
         *self.link(target).service.lock().unwrap() = Some(service);

@@ -1,4 +1,5 @@
-//! Chunk files that somebody else than weft has changed on one member: found, never served, and made right from another one.
+//! Chunk files that somebody else than weft has changed on one member: found, never served, and
+//! made right from another one.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members_on_disk};
 use chunkstore::Store;
@@ -522,7 +523,8 @@ fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_rea
             (0..injections()).for_each(|at| inject(dir, at, what(at), &saved[at as usize]));
         })
         .await;
-        // What is wrong and holds by its checksums shows when copies are compared; all else isn't served before, either.
+        // What is wrong and holds by its checksums shows when copies are compared; all else isn't
+        // served before, either.
         let holds = |at: u64| matches!(what(at), Injection::SwappedWithSums | Injection::StaleWithSums);
         for at in (0..injections()).filter(|at| !holds(*at)).step_by(3) {
             let ino = InodeId(100 + at);

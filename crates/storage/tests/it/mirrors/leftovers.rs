@@ -18,7 +18,8 @@ use wire::{Path as Way, StorageOp, StorageReply};
 const LOST: InodeId = InodeId(12);
 const CUT: InodeId = InodeId(13);
 
-/// A machine with two members, whose processes have written files, and have died while all of them were noted.
+/// A machine with two members, whose processes have written files, and have died while all of them
+/// were noted.
 fn crashed() -> (Machine, Arc<Management>) {
     let (mut machine, management) = (Machine::new(1), Management::new(2));
     let told = management.clone();
@@ -141,12 +142,14 @@ fn what_was_not_put_right_yet_is_known_after_another_crash() {
     machine.run(run).unwrap();
 }
 
-/// Where another copy has everything, it alone says what there is: nobody is asked about the one that has crashed.
+/// Where another copy has everything, it alone says what there is: nobody is asked about the one
+/// that has crashed.
 #[test]
 fn a_member_that_is_brought_in_step_is_not_looked_at() {
     let (mut machine, management) = crashed();
     let run = async move {
-        // By a word of management that the first one was started anew, and the second one never went away.
+        // By a word of management that the first one was started anew, and the second one never
+        // went away.
         management.set(1, MemberState::NeedsResync);
         management.has_metadata.store(false, Ordering::SeqCst);
         management.files.lock().unwrap().insert(LOST, 10_000);

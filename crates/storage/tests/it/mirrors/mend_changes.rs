@@ -1,4 +1,5 @@
-//! The group changes while a copy is mended: who was to be mended isn't blamed for that, and nobody waits for it.
+//! The group changes while a copy is mended: who was to be mended isn't blamed for that, and nobody
+//! waits for it.
 
 use super::cluster::{After, Cluster, GROUP, INO, MIB, Road, with_members_on_disk};
 use super::damage::meanwhile;

@@ -1,5 +1,5 @@
-//! Everything ends in the middle of mending a copy, and that copy is all that is left then: what it gives is right or refused, and with the other one back it
-//! is made right.
+//! Everything ends in the middle of mending a copy, and that copy is all that is left then: what it
+//! gives is right or refused, and with the other one back it is made right.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Management, Road};
 use super::damage::meanwhile_done;
@@ -84,8 +84,8 @@ async fn start(management: Arc<Management>) -> Arc<Cluster> {
     Cluster::start(Path::new(targets::SIMULATED), management).await
 }
 
-/// Damages the copy of the second member and has it mended; everything ends when the second member would get another request after so many. Whether it came
-/// to that.
+/// Damages the copy of the second member and has it mended; everything ends when the second member
+/// would get another request after so many. Whether it came to that.
 fn end_in_the_middle(
     machine: &mut Machine,
     management: &Arc<Management>,

@@ -81,7 +81,8 @@ fn a_lost_member_is_built_anew_elsewhere_while_writes_go_on() {
             cluster.in_step().await;
             assert!(cluster.management.group().members.contains(&TargetId(new)));
             assert_eq!(cluster.on_disk(new).await[&InodeId(25)].len() as u64, MIB + 25);
-            // The lost one comes back after all: what it has is removed, and nothing else is done with it.
+            // The lost one comes back after all: what it has is removed, and nothing else is done
+            // with it.
             assert!(cluster.has_group(2).await);
             cluster.set_road(2, Road::Open);
             cluster.management.set_online(2, true);

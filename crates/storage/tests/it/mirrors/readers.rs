@@ -132,8 +132,9 @@ fn who_was_ended_or_whose_lease_is_over_reads_nothing_anywhere() {
     });
 }
 
-/// Of three members one has a change that another hasn't, when the primary is replaced by the one. Who has read it there must not read less from
-/// the other one afterwards, which doesn't know yet that it doesn't count any more.
+/// Of three members one has a change that another hasn't, when the primary is replaced by the one.
+/// Who has read it there must not read less from the other one afterwards, which doesn't know yet
+/// that it doesn't count any more.
 #[test]
 fn a_new_primary_waits_until_those_that_it_leaves_behind_know() {
     with_members(3, |cluster| async move {

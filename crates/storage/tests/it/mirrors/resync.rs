@@ -21,7 +21,8 @@ fn after_an_outage_only_what_changed_is_sent() {
         }
         cluster.ask_file(INO, (3, None), StorageOp::SyncTarget, None).await.unwrap();
         cluster.drive();
-        // Notes of what all copies have go when nothing has changed there for some seconds; how many depends on the machine.
+        // Notes of what all copies have go when nothing has changed there for some seconds; how
+        // many depends on the machine.
         for _ in 0..8 {
             rt::sleep(Duration::from_secs(11)).await;
             cluster.set_road(2, Road::Closed);
@@ -43,7 +44,8 @@ fn after_an_outage_only_what_changed_is_sent() {
     });
 }
 
-/// Programs are told the time of a chunk file as that of the file's last change, by whichever member is the primary then.
+/// Programs are told the time of a chunk file as that of the file's last change, by whichever
+/// member is the primary then.
 #[test]
 fn what_was_sent_is_as_old_as_what_it_was_sent_from() {
     with_members(2, |cluster| async move {
@@ -61,7 +63,8 @@ fn what_was_sent_is_as_old_as_what_it_was_sent_from() {
     });
 }
 
-/// Changes of a large file at random places, and small new files: blocks that are the same on both aren't sent.
+/// Changes of a large file at random places, and small new files: blocks that are the same on both
+/// aren't sent.
 #[test]
 fn after_an_outage_less_than_twice_of_what_changed_is_sent() {
     for (size, count) in [(4096, 64), (64 << 10, 16), (1 << 20, 4)] {
@@ -292,7 +295,8 @@ fn after_a_crash_of_all_the_copies_are_equal_again() {
     let run = async move {
         management.is_away.store(false, Ordering::SeqCst);
         management.files.lock().unwrap().insert(INO, 18_192);
-        // Management hadn't heard of the second one when the first came back, so both count as good.
+        // Management hadn't heard of the second one when the first came back, so both count as
+        // good.
         let cluster = Cluster::start(targets, management).await;
         cluster.drive();
         let found = cluster.read(INO, 8192).await;

@@ -19,7 +19,8 @@ async fn synced(cluster: &Cluster) -> u64 {
     }
 }
 
-/// Target 2 misses a change, a deletion, a cut and a file that is made; then target 1 is lost. Gives the verifier under which target 1 has acknowledged that.
+/// Target 2 misses a change, a deletion, a cut and a file that is made; then target 1 is lost.
+/// Gives the verifier under which target 1 has acknowledged that.
 async fn lose_the_good_one(cluster: &Cluster) -> u64 {
     cluster.write(INO, 3, 0, &[1; 8192]).await;
     cluster.write(DELETED, 3, 0, &[9; 100]).await;

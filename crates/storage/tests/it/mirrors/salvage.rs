@@ -1,4 +1,5 @@
-//! Damage on the primary where a member has missed something: the member comes in step nevertheless, and nobody reads what is wrong.
+//! Damage on the primary where a member has missed something: the member comes in step
+//! nevertheless, and nobody reads what is wrong.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members, with_members_on_disk};
 use super::damage::meanwhile;
@@ -89,7 +90,8 @@ fn some_is_kept_and_some_refused(harmed: While) {
             damage(&cluster, 1, 9 * BLOCK);
         })
         .await;
-        // One was changed while the member was away, and nobody else has it; the other one the member has had all the time.
+        // One was changed while the member was away, and nobody else has it; the other one the
+        // member has had all the time.
         let is_lost = ByteRange::new(5 * BLOCK as u64, 6 * BLOCK as u64);
         for target in [1, 2] {
             assert_eq!(block_of(&cluster, target, 5).await, Err(Errno::EIO), "member {target}");
@@ -140,7 +142,8 @@ fn another_good_member_has_what_is_damaged_here() {
     });
 }
 
-/// Nobody has asked it for anything since it died, so it counts; whether it has the file that is gone here nobody can say.
+/// Nobody has asked it for anything since it died, so it counts; whether it has the file that is
+/// gone here nobody can say.
 #[test]
 fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
     with_members(3, |cluster| async move {

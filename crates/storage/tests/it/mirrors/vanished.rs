@@ -114,7 +114,8 @@ fn a_target_that_management_believes_to_be_gone_is_no_source() {
     });
 }
 
-/// It isn't brought in sync, and doesn't count among the copies that a leaving member leaves behind.
+/// It isn't brought in sync, and doesn't count among the copies that a leaving member leaves
+/// behind.
 #[test]
 fn a_member_that_management_believes_to_be_gone_is_no_copy() {
     with_others_on_disk(2, 1, |cluster| async move {

@@ -66,7 +66,8 @@ fn lose_memory(dir: &Path, target: u32) {
     fs::write(&record, format!("{verifier}memory = \"another start\"\n")).unwrap();
 }
 
-/// Starts both members anew, after their processes have died; those named have lost what wasn't synced. The verifiers of before and after.
+/// Starts both members anew, after their processes have died; those named have lost what wasn't
+/// synced. The verifiers of before and after.
 fn after_a_death_of_both(lose: &[u32]) -> (u64, u64) {
     let dir = tempfile::tempdir().unwrap();
     let management = Management::new(2);

@@ -40,7 +40,8 @@ fn the_primary_notes_what_changes_and_nobody_else_answers_for_it() {
         cluster.write(INO, 3, 7 * MIB, &[4; 4096]).await;
         assert_eq!(changed(&cluster, 2).await.unwrap(), [0, 7]);
         cluster.in_step().await;
-        // The primary goes and comes back, and is it again. What was written in between it was told of as any member.
+        // The primary goes and comes back, and is it again. What was written in between it was told
+        // of as any member.
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.write(INO, 3, 9 * MIB, &[5; 4096]).await;
         assert_eq!(changed(&cluster, 3).await.unwrap_err().errno, Errno::ESTALE, "another primary");

@@ -16,7 +16,8 @@ pub struct CharacterizeArgs {
     /// Which experiments
     #[arg(long, value_name = "NAME", default_value = "quick")]
     pub profile: String,
-    /// Sizes and times of the published ones times it; 1: as published [default: the largest power of two up to 1 that fits]
+    /// Sizes and times of the published ones times it; 1: as published [default: the largest power
+    /// of two up to 1 that fits]
     #[arg(long, value_name = "FACTOR")]
     pub scale: Option<f64>,
     /// How often each experiment is run
@@ -28,7 +29,8 @@ pub struct CharacterizeArgs {
     /// Another system's results to draw beside: of weft, fio (JSON), IOR or mdtest
     #[arg(long, value_name = "FILE")]
     pub beside: Vec<PathBuf>,
-    /// Measure drives and processors first, also where their ceilings are known [default: where they aren't, on a mount of weft up]
+    /// Measure drives and processors first, also where their ceilings are known [default: where
+    /// they aren't, on a mount of weft up]
     #[arg(long)]
     pub ceilings: bool,
     /// Show what would be run, and run nothing

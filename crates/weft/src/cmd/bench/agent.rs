@@ -12,7 +12,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use types::Result;
 
-/// How often the directory of a load is removed whose leader is gone: other clients may still be at work there.
+/// How often the directory of a load is removed whose leader is gone: other clients may still be at
+/// work there.
 const REMOVALS: u32 = 20;
 const REMOVAL_REST: Duration = Duration::from_millis(250);
 

@@ -14,7 +14,8 @@ use types::{Errno, Error, NodeId, NodeState, Result, TargetId, TargetState};
 use wire::mgmt::{CeilingInfo, NodeInfo, TargetInfo};
 use wire::{MgmtReply, MgmtRequest};
 
-/// What a measurement may take beyond its own time, in the eyes of who waits; the services end it before.
+/// What a measurement may take beyond its own time, in the eyes of who waits; the services end it
+/// before.
 const MARGIN: Duration = Duration::from_secs(300);
 
 /// Ceilings that one request takes to management: some 200 KiB of a MiB.
@@ -102,13 +103,15 @@ fn milliseconds(how: &BenchHow) -> u64 {
     how.seconds * 1000
 }
 
-/// One after the other, so that none is in the other's way. Ctrl-C ends this process, and with it what is being measured.
+/// One after the other, so that none is in the other's way. Ctrl-C ends this process, and with it
+/// what is being measured.
 fn measure(how: &BenchHow, orders: &[MeasureOrder]) -> Result<()> {
     let best = measured(&how.query.dir, how.seconds, orders, &|| false)?;
     tell(how, &best)
 }
 
-/// Has the nodes measure, through the one in `dir`, one order after the other until it is over; the best of each limit and place is kept by management.
+/// Has the nodes measure, through the one in `dir`, one order after the other until it is over; the
+/// best of each limit and place is kept by management.
 ///
 /// # Errors
 /// What a node or management answers; `EINTR` when it was over before the end.
@@ -136,7 +139,8 @@ pub(super) fn measured(
     Ok(best)
 }
 
-/// Where something was measured several times, with several numbers of streams, the services have kept the last: the best takes its place.
+/// Where something was measured several times, with several numbers of streams, the services have
+/// kept the last: the best takes its place.
 fn keep(dir: &Path, best: &[Ceiling]) -> Result<()> {
     let ceilings: Vec<CeilingInfo> = best.iter().filter_map(info).collect();
     for some in ceilings.chunks(CEILINGS_PER_REQUEST) {

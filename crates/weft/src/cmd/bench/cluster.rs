@@ -1,4 +1,5 @@
-//! The cluster behind a directory that is measured: the ceilings that its management keeps, and how they are measured.
+//! The cluster behind a directory that is measured: the ceilings that its management keeps, and how
+//! they are measured.
 
 use super::ceilings::{ceiling, measured};
 use crate::cmd::entry_info;
@@ -73,7 +74,8 @@ impl Cluster {
         }
     }
 
-    /// The ceilings that are kept. Where targets are known to share a drive, it counts once, with the best that was measured.
+    /// The ceilings that are kept. Where targets are known to share a drive, it counts once, with
+    /// the best that was measured.
     fn kept(&self) -> Result<Vec<Ceiling>> {
         self.all().map(|(all, drives)| of_drives(all, &drives))
     }
@@ -116,7 +118,8 @@ fn not_from_a_mount() -> Error {
         .hint("run weft bench storage, net and cpu on a node; they are kept, and used here")
 }
 
-/// The ceilings of the cluster behind a place, none where there is no weft; and what a reader has to know where they are missing.
+/// The ceilings of the cluster behind a place, none where there is no weft; and what a reader has
+/// to know where they are missing.
 ///
 /// # Errors
 /// Only where they were to be measured anew, and can't be.
@@ -156,7 +159,8 @@ fn missing(cluster: &Cluster) -> String {
     format!("ceilings were never measured: {how}")
 }
 
-/// One ceiling of each kind for each drive: the best of its targets, since each had the drive for itself.
+/// One ceiling of each kind for each drive: the best of its targets, since each had the drive for
+/// itself.
 fn of_drives(all: Vec<Ceiling>, drives: &[Vec<TargetId>]) -> Vec<Ceiling> {
     use Limit::{StorageRandomRead, StorageRandomWrite, StorageRead, StorageWrite};
     let is_of_drive =

@@ -1,7 +1,9 @@
-//! The way to files through the native client core: a session of this process, as a mount has one, without kernel and FUSE.
+//! The way to files through the native client core: a session of this process, as a mount has one,
+//! without kernel and FUSE.
 //!
-//! The threads of a load are tasks of cores, one on each CPU, as a mount has them. Nothing of what is read stays in the core (`client`: nothing is buffered there), so that
-//! every read comes from the storage services. Directories are looked up once, as a kernel does that keeps their names.
+//! The threads of a load are tasks of cores, one on each CPU, as a mount has them. Nothing of what
+//! is read stays in the core (`client`: nothing is buffered there), so that every read comes from
+//! the storage services. Directories are looked up once, as a kernel does that keeps their names.
 
 use super::cluster::Cluster;
 use crate::assembly::BareClient;
@@ -40,10 +42,12 @@ pub(super) struct CoreLoad {
 }
 
 impl CoreLoad {
-    /// Begins one with the cluster of the mount that holds a directory, by its cluster file or another one.
+    /// Begins one with the cluster of the mount that holds a directory, by its cluster file or
+    /// another one.
     ///
     /// # Errors
-    /// A directory without a mount of a cluster that clients can reach; a file of another cluster; a cluster that doesn't answer.
+    /// A directory without a mount of a cluster that clients can reach; a file of another cluster;
+    /// a cluster that doesn't answer.
     pub(super) fn start(dir: &Path, file: Option<&Path>) -> Result<CoreLoad> {
         let how = how_of(dir)?;
         let file = cluster_file(&how, file)?;
@@ -325,7 +329,8 @@ fn pieces(buffer: &IoBuf) -> impl Iterator<Item = std::ops::Range<usize>> {
 
 impl Transfers for CoreFile {
     async fn transfer(&self, buffer: &mut IoBuf, offset: u64, is_write: bool) -> Result<()> {
-        // What needs no service (content beside an inode that is known) never waits, and would keep the core from everybody else.
+        // What needs no service (content beside an inode that is known) never waits, and would keep
+        // the core from everybody else.
         rt::yield_now().await;
         if is_write {
             return self.write(buffer, offset).await;

@@ -1,4 +1,5 @@
-//! `weft bench io` and `weft bench meta`: one kind of load, with one number of threads after the other.
+//! `weft bench io` and `weft bench meta`: one kind of load, with one number of threads after the
+//! other.
 
 use super::cluster::{Wanted, ceilings, copies};
 use super::core::CoreLoad;
@@ -124,7 +125,8 @@ impl<'a> Makers<'a> {
         Ok(Makers { place, how, onlooker, team, core })
     }
 
-    /// Puts the load of an experiment on the directory, one way after the other; their figures of each operation beside each other.
+    /// Puts the load of an experiment on the directory, one way after the other; their figures of
+    /// each operation beside each other.
     fn run(&mut self, experiment: &Experiment) -> Result<Loaded> {
         let ways: &[Through] = match self.how.through {
             ThroughArg::Mount => &[Through::Mount],
@@ -232,7 +234,8 @@ fn shown(results: &Results, how: &BenchLoadHow) -> Result<()> {
     Ok(())
 }
 
-/// Wrong bytes, failures and an end in the middle are failures of the command; what was measured is shown all the same.
+/// Wrong bytes, failures and an end in the middle are failures of the command; what was measured is
+/// shown all the same.
 fn judged(results: &Results, is_over: bool) -> Result<()> {
     let runs = || results.measured.iter().flat_map(|measured| &measured.runs);
     let (wrong, errors) =

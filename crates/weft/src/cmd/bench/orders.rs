@@ -1,4 +1,5 @@
-//! What whoever leads a load and the clients that make it say to each other: lines of JSON on a client's standard input and output.
+//! What whoever leads a load and the clients that make it say to each other: lines of JSON on a
+//! client's standard input and output.
 
 use bench::load::{Progress, Seat, Told};
 use bench::{Experiment, Through};

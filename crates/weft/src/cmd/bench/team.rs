@@ -1,4 +1,5 @@
-//! Loads that several clients make together: each is started by a command of its own, takes its orders on standard input, and begins each phase when all are ready.
+//! Loads that several clients make together: each is started by a command of its own, takes its
+//! orders on standard input, and begins each phase when all are ready.
 
 use super::orders::{Order, VERSION, Word, say};
 use super::watch::Onlooker;
@@ -90,7 +91,8 @@ impl Team {
             .hint("try by hand what --launch says: it has to end up in weft bench agent, of this version, without a question")
     }
 
-    /// Puts the load of an experiment on a directory, as [`load::run`] does, by all clients; each through its own mount of it, or a client core like that of its mount.
+    /// Puts the load of an experiment on a directory, as [`load::run`] does, by all clients; each
+    /// through its own mount of it, or a client core like that of its mount.
     ///
     /// # Errors
     /// What can't be done is refused before anything is written.

@@ -12,9 +12,11 @@ use types::{Errno, Error, Result, Scheme};
 const ASK: &str = "weft.migrate";
 const STATE: &str = "weft.migration";
 
-/// How often a file is asked for again whose service forgot it, as one does that is started anew before it began.
+/// How often a file is asked for again whose service forgot it, as one does that is started anew
+/// before it began.
 const MAX_ASKS: u32 = 100;
-/// How often in a row a file may be held up for as long as a request waits, a minute as a rule: a client that has it may be cut off.
+/// How often in a row a file may be held up for as long as a request waits, a minute as a rule: a
+/// client that has it may be cut off.
 const MAX_HELD_UP: u32 = 10;
 
 /// What files are to have.

@@ -1,6 +1,7 @@
 //! `weft migrate`: files get another redundancy, or another pool, while they are in use.
 //!
-//! The metadata service moves them; here files are found and handed over, some at a time, and it is told how far all is.
+//! The metadata service moves them; here files are found and handed over, some at a time, and it is
+//! told how far all is.
 
 mod file;
 mod walk;
@@ -20,7 +21,8 @@ use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 use walk::{Found, Walk};
 
-/// Files that are handed over at a time: more than a metadata service moves at once, so that none waits for this command.
+/// Files that are handed over at a time: more than a metadata service moves at once, so that none
+/// waits for this command.
 const AT_ONCE: usize = 16;
 
 /// Rests between looks at them, from the first after something has happened to the longest.

@@ -22,7 +22,8 @@ pub enum Found {
     Failed { path: PathBuf, error: Error },
 }
 
-/// A walk. It holds one open directory for each level, and the inode of each file that has several names.
+/// A walk. It holds one open directory for each level, and the inode of each file that has several
+/// names.
 pub struct Walk<'a> {
     paths: std::slice::Iter<'a, PathBuf>,
     is_recursive: bool,
@@ -152,7 +153,8 @@ mod tests {
         assert_eq!(number(|found| matches!(found, Found::Directory(_))), 3);
         assert_eq!(number(|found| matches!(found, Found::Failed { .. })), 0);
         assert_eq!(count(&[dir.path().to_path_buf()], true, || false).0, 2);
-        // A named link is what it leads to; a directory wants --recursive; what isn't there is told.
+        // A named link is what it leads to; a directory wants --recursive; what isn't there is
+        // told.
         let named = [at("a/link"), at("a"), at("gone")];
         let found: Vec<Found> = Walk::new(&named, false).collect();
         assert!(matches!(&found[0], Found::File { .. }));

@@ -1,4 +1,5 @@
-//! A plan that is run: groups, placement and striping as they would be, on drives, links and cores that are numbers.
+//! A plan that is run: groups, placement and striping as they would be, on drives, links and cores
+//! that are numbers.
 
 use super::rows::number;
 use crate::output::{Align, note, table};
@@ -19,7 +20,8 @@ const LEAST_SERVERS: u32 = 3;
 const STEP: u32 = 3;
 /// Programs of a client: enough to keep a request under way everywhere.
 const PROGRAMS: u32 = 8;
-/// Bytes that a group has to rebuild in a simulation: the rate is told, and what a full target takes follows from it.
+/// Bytes that a group has to rebuild in a simulation: the rate is told, and what a full target
+/// takes follows from it.
 const GROUP_BYTES: u64 = 32 << 20;
 const MIB: u64 = 1 << 20;
 
@@ -60,7 +62,8 @@ struct AtServers {
 
 #[derive(Serialize)]
 struct AtRebuild {
-    /// What all that takes the place of a lost server's targets gets, bytes a second, without a throttle and without clients.
+    /// What all that takes the place of a lost server's targets gets, bytes a second, without a
+    /// throttle and without clients.
     free_bytes_per_s: f64,
     /// The same at the model's pace beside reading clients.
     paced_bytes_per_s: f64,

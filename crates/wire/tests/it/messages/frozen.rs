@@ -1,5 +1,6 @@
-//! The bytes of version 1. Two versions of weft talk to each other as long as these stay what they are: a failure here is a change of
-//! the format, never a file to be replaced. A message of a new kind gets its file from a run with `WEFT_NEW_GOLDEN=1`.
+//! The bytes of version 1. Two versions of weft talk to each other as long as these stay what they
+//! are: a failure here is a change of the format, never a file to be replaced. A message of a new
+//! kind gets its file from a run with `WEFT_NEW_GOLDEN=1`.
 
 use super::samples::samples;
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! Messages as bytes: they come back as they went, their bytes stay what they are, and bytes that nobody vouches for are refused.
+//! Messages as bytes: they come back as they went, their bytes stay what they are, and bytes that
+//! nobody vouches for are refused.
 
 mod frozen;
 mod mutated;

@@ -1,4 +1,5 @@
-//! Damaged messages: what the fuzz target finds in hours, these find in moments, or it isn't found at all.
+//! Damaged messages: what the fuzz target finds in hours, these find in moments, or it isn't found
+//! at all.
 
 use super::round_trip::encoded;
 use super::samples::samples;

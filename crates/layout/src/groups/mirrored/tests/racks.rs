@@ -9,7 +9,8 @@ use types::{Node, NodeState};
 const TWO: Scheme = Scheme::Mirror(2);
 const THREE: Scheme = Scheme::Mirror(3);
 
-/// Nodes with so many targets each, by racks; of nodes in a rack without a name nothing is known. Nodes and targets are numbered through.
+/// Nodes with so many targets each, by racks; of nodes in a rack without a name nothing is known.
+/// Nodes and targets are numbered through.
 pub(crate) fn racked(racks: &[(&str, &[usize])]) -> ClusterMap {
     let mut map = ClusterMap::default();
     for (rack, nodes) in racks {
