@@ -1,4 +1,4 @@
-//! The way into a file's content: its gate, with a lease that fits and the content loaded.
+//! Access to a file's content: its I/O lock, a sufficient lease, and loaded content.
 
 use crate::epoch::Under;
 use crate::inode::{Content, OpenInode};
@@ -12,25 +12,24 @@ use std::time::Duration;
 use types::{Errno, Error, InodeId, Layout, Result, Timestamp};
 use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
 
-/// Rest before something is begun anew whose lease has ended: the session is being registered
-/// again.
+/// Pause before an operation whose lease has ended is restarted: the session is registering again.
 const LEASE_REST: Duration = Duration::from_millis(20);
-/// Rest before asking again for a lease that was not granted, at first; it doubles up to
+/// First pause before the client asks again for a lease that was not granted; it doubles up to
 /// `MAX_PAUSE`.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// The longest rest between two questions for a lease.
+/// Longest pause between two requests for a lease.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 
-/// What an operation needs of a lease.
+/// What an operation needs from a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
-    /// To look at the content as it is now.
+    /// To read the current content.
     Look,
-    /// To hand out content that will be kept.
+    /// To return content that the kernel will cache.
     Keep,
-    /// To change content where it lies.
+    /// To change content in place.
     Change,
-    /// To change the shape of the file, or to know its very end.
+    /// To change size or layout, or to know the exact end of the file.
     Alone,
 }
 
@@ -45,18 +44,18 @@ impl Need {
     }
 }
 
-/// What is known of the chunk files of one file.
+/// What a file's chunk files report.
 pub(crate) struct Measured {
-    /// The end of the file, as far as chunks reach.
+    /// End of the file, as far as its chunks reach.
     pub(crate) end: u64,
-    /// Allocated 512-byte units.
+    /// Allocated blocks of 512 bytes.
     pub(crate) blocks: u64,
-    /// The last change of any.
+    /// Latest mtime of the chunk files.
     pub(crate) mtime: Timestamp,
 }
 
 impl Client {
-    /// Shared use of a file's content. `need` is asked with what is known, when there is something.
+    /// Takes the I/O lock shared, with content loaded under a lease that meets `need`.
     pub(crate) async fn enter<'a>(&self, inode: &'a OpenInode, need: Need) -> Result<ReadGuard<'a>> {
         for turn in 0.. {
             self.while_silent(inode.ino).await?;
@@ -65,7 +64,7 @@ impl Client {
                 let content = inode.content.lock();
                 (content.is_ready(|_| need), content.is_spent())
             };
-            // What is rare is kept out of the future of every request.
+            // Rare cases are boxed, to keep the futures of requests small.
             if is_ready && (!is_spent || Box::pin(self.has_left_spent_epoch(inode)).await?) {
                 return Ok(guard);
             }
@@ -75,7 +74,8 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// The same, alone.
+    /// Takes the I/O lock exclusively, with content loaded under a lease that meets `need`. `need`
+    /// gets the loaded content, or default content if none is loaded.
     pub(crate) async fn enter_alone<'a>(
         &self,
         inode: &'a OpenInode,
@@ -90,9 +90,9 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// The same, to write back what the kernel has of mapped pages. Where a recall is under way
-    /// this doesn't wait for its end: the recall waits until the kernel has forgotten the pages,
-    /// and the kernel until they are written.
+    /// Like [`Client::enter_alone`], for the kernel's write-back of mapped pages. It doesn't wait
+    /// for the end of a recall: the recall waits until the kernel has dropped the pages, and the
+    /// kernel waits until they are written.
     pub(crate) async fn enter_to_write_back<'a>(
         &self,
         inode: &'a OpenInode,
@@ -107,8 +107,8 @@ impl Client {
             match self.unless_closing(inode.ino, Box::pin(self.acquire(inode, needed, turn))).await {
                 Some(acquired) => acquired?,
                 None if Box::pin(self.load_while_closing(inode)).await? => {}
-                // The recall has unloaded already, or is yet to begin and will wait for this page:
-                // then its end must not be waited for.
+                // The recall has already unloaded the content, or hasn't begun and will wait for
+                // this page: the write must not wait for its end.
                 None if rt::monotonic_ns() < until_ns => rt::sleep(MIN_PAUSE).await,
                 None => Box::pin(self.acquire(inode, needed, turn)).await?,
             }
@@ -116,7 +116,7 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// The gate alone if what is known does, else what is needed.
+    /// Takes the I/O lock exclusively if the loaded content suffices; otherwise returns the need.
     async fn look_alone<'a>(
         &self,
         inode: &'a OpenInode,
@@ -135,7 +135,7 @@ impl Client {
         Ok(Err(if content.loaded { need(&content) } else { need(&Content::default()) }))
     }
 
-    /// What `work` comes to, or nothing when a recall of the inode is under way before.
+    /// Returns the result of `work`, or `None` if a recall of the inode begins first.
     async fn unless_closing<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Option<T> {
         let (mut work, mut closing) = (pin!(work), pin!(self.leases.wait_until_closing(ino)));
         poll_fn(|context| match work.as_mut().poll(context) {
@@ -145,19 +145,19 @@ impl Client {
         .await
     }
 
-    /// Has what the service says of a file stand for what is known of it, or what is known for more
-    /// than it was, until a recall that is under way unloads it: so that pages can be written back
-    /// for which it waits. False where that isn't possible, or is so already.
+    /// Loads the service's answer while a recall is in progress, or raises the loaded content's
+    /// lease, until the recall unloads it. So the kernel can write back the pages that the recall
+    /// waits for. Returns false if that isn't possible or has been done already.
     ///
-    /// Chunks are written as if the file were shared: the service notes that this session changes
-    /// them, recalls what others may have by now, and moves no chunk file away before it is told of
-    /// the end. Inline content it changes itself.
+    /// Chunks are written as if the file were shared. The service records that this session changes
+    /// them, and recalls leases that others may hold by now. It migrates no chunk file before this
+    /// session reports the end. The service itself changes inline content.
     async fn load_while_closing(&self, inode: &OpenInode) -> Result<bool> {
         let is_known = inode.content.lock().is_known();
         let info = if is_known { None } else { Some(self.look_once(inode.ino).await?) };
         let mut content = inode.content.lock();
-        // Looked at under this lock, under which the recall unloads. What it has unloaded already
-        // stays so.
+        // Checked under this lock, under which the recall unloads. Content that it has unloaded
+        // stays unloaded.
         if inode.yielding.load(Ordering::Relaxed) == 0 {
             return Ok(false);
         }
@@ -175,8 +175,7 @@ impl Client {
         Ok(true)
     }
 
-    /// Does something, and begins anew when the lease for it had ended meanwhile with the service
-    /// that granted it.
+    /// Runs `attempt`, and repeats it if its lease has ended with the service that granted it.
     pub(crate) async fn while_lease_lasts<T>(
         &self,
         mut attempt: impl AsyncFnMut() -> Result<T>,
@@ -187,7 +186,7 @@ impl Client {
                 Err(error) if error.errno == Errno::EKEYEXPIRED && rt::monotonic_ns() < until_ns => {
                     rt::sleep(LEASE_REST).await;
                 }
-                // Nothing that a program knows.
+                // Applications don't know this error.
                 Err(error) if error.errno == Errno::EKEYEXPIRED => {
                     let message = "its lease has been ending with the service that granted it";
                     return Err(Error::new(Errno::ETIMEDOUT, message).hint("repeat the operation"));
@@ -197,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Makes sure that the service knows that the inode is used here: by a lease.
+    /// Makes sure that the service knows, by a lease, that this session uses the inode.
     pub(crate) async fn hold(&self, inode: &OpenInode, need: Need) -> Result<()> {
         for turn in 0.. {
             let asked = self.leases.asking();
@@ -209,8 +208,8 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// Asks once for a lease and for the content under it. No gate may be held: the answer may have
-    /// to wait for a recall of this very session.
+    /// Requests a lease and the content under it once. The caller must not hold an I/O lock: the
+    /// answer may have to wait for a recall from this very session.
     async fn acquire(&self, inode: &OpenInode, need: Need, turn: u32) -> Result<()> {
         self.patiently((inode.ino, "to give its lease up"), self.leases.wait_while_closing(inode.ino))
             .await?;
@@ -222,15 +221,16 @@ impl Client {
         inode.quiet_until_ns.store(0, Ordering::Relaxed);
         self.note_flags(answer.asked, &info.attr);
         let granted = {
-            // The lease is looked at under this lock, under which a recall unloads what is loaded.
+            // The lease is checked under this lock, under which a recall unloads the content.
             let mut content = inode.content.lock();
-            // Where no lease tells that an answer is of before, the era does.
+            // Without leases, the generation shows whether an answer is outdated.
             let is_current = !self.leases.is_alone() || content.era == era;
             let lease = self.leases.vouches(answer.asked, inode.ino).filter(|_| is_current);
             lease.inspect(|&mode| content.load(info, mode)).is_some()
         };
-        // Who is granted less than he needs asks for more at once: if he rested, others would take
-        // from him what he has, and he'd never get it.
+        // After an insufficient grant the client asks for more without a pause. With one, other
+        // sessions would take the weaker lease meanwhile, and the client would never get the
+        // stronger one.
         if !granted {
             self.leases.mark(inode.ino);
             rt::sleep(MIN_PAUSE.saturating_mul(1 << turn.min(10)).min(MAX_PAUSE)).await;
@@ -247,7 +247,8 @@ impl Client {
         let writers = inode.writers.load(Ordering::Relaxed) > 0;
         match need {
             Need::Change | Need::Alone => LeaseMode::Write,
-            // To who shares the file already, a wish to write gives all of it.
+            // If this session shares the file already, a request for `Write` gets the exclusive
+            // lease.
             Need::Keep if writers || shared => LeaseMode::Write,
             Need::Keep => LeaseMode::Read,
             Need::Look if writers => LeaseMode::Write,
@@ -256,11 +257,11 @@ impl Client {
         }
     }
 
-    /// What the service says of a file at this moment, to be used once.
+    /// Returns the service's current information on a file, for one use.
     pub(crate) async fn look_once(&self, ino: InodeId) -> Result<FileInfo> {
         let mut info = file_info(self.ask(MetaOp::Open { ino, wish: None }).await?.reply)?;
-        // Without a lease the file may be cut before its chunk files are asked: what is missing
-        // there then is no damage.
+        // Without a lease, the file may be truncated before its chunk files are read: a missing
+        // part is no damage then.
         info.known.clear();
         self.leases.mark(ino);
         if self.inodes.open(ino).is_none() {
@@ -269,7 +270,7 @@ impl Client {
         Ok(info)
     }
 
-    /// Asks the chunk files of a file, except for those that are lost.
+    /// Stats the chunk files of a file, except for lost ones.
     pub(crate) async fn measure(&self, under: Under, layout: &Layout) -> Result<Measured> {
         let replies = self.on_stripes_there_are(under, layout, |_| StorageOp::Stat).await?;
         let mut measured = Measured { end: 0, blocks: 0, mtime: Timestamp::default() };
@@ -284,12 +285,12 @@ impl Client {
         Ok(measured)
     }
 
-    /// Learns the end of a file that others write, too, if what is known of it doesn't reach to
-    /// `end`. The gate is held. Gives the era for which it is known.
+    /// Finds the current end of a file that others may also write, if the known size is less than
+    /// `end`. The caller holds the I/O lock. Returns the generation for which the size is valid.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: what was known has been forgotten, and an end without the rest would make the
-    /// file one of zeros.
+    /// `EKEYEXPIRED`: the content was unloaded. A size without the rest would make the file read as
+    /// zeros.
     pub(crate) async fn learn_end(&self, inode: &OpenInode, end: u64) -> Result<u64> {
         let (layout, under) = {
             let content = inode.content.lock();
@@ -314,13 +315,14 @@ pub(crate) fn ended_lease(ino: InodeId) -> Error {
 }
 
 impl Content {
-    /// True when the content is there, under a lease that fits.
+    /// Whether the content is loaded, under a lease that meets `need`.
     fn is_ready(&self, need: impl Fn(&Content) -> Need) -> bool {
         self.is_known() && need(self).is_met_by(self.lease)
     }
 
-    /// Takes over what the service says, under a lease that has just been looked at. What is loaded
-    /// already was so all the time, and is newer; only what others wrote to a shared file is news.
+    /// Loads the service's information, under a lease that has just been checked. Content that is
+    /// loaded already has been valid since then and is newer; only the size of a shared file may
+    /// have grown.
     fn load(&mut self, info: FileInfo, lease: LeaseMode) {
         if self.is_known() {
             if self.lease == LeaseMode::Shared && lease != LeaseMode::Shared {
@@ -329,7 +331,7 @@ impl Content {
             self.epoch = self.epoch.max(info.epoch);
         } else {
             self.take(info);
-            // An earlier use of the file, or an earlier client, may have left chunks that aren't on
+            // Earlier uses of the file, or earlier clients, may have left chunks that aren't on
             // disk.
             if self.layout.is_some() {
                 self.unsynced.doubt();
@@ -338,10 +340,10 @@ impl Content {
         self.lease = lease;
     }
 
-    /// That it hasn't been forgotten since, whose era it was then.
+    /// Checks that the content hasn't been unloaded since it had this generation.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: what was begun under the lease of then has to begin anew.
+    /// `EKEYEXPIRED`: the operation must restart under a new lease.
     pub(crate) fn still(&self, ino: InodeId, era: u64) -> Result<()> {
         match self.loaded && self.era == era {
             true => Ok(()),
@@ -349,7 +351,7 @@ impl Content {
         }
     }
 
-    /// Forgets what is true only under a lease.
+    /// Unloads everything that is valid only under a lease.
     pub(crate) fn unload(&mut self) {
         let (unsynced, unsynced_names, era) = (self.unsynced, self.unsynced_names, self.era + 1);
         let last_size = self.last_size;

@@ -1,11 +1,11 @@
 //! Access times of files, as with the mount option `relatime`.
 //!
-//! Linux leaves them to a FUSE file system. A read shows in the access time if it is the first one
-//! since the last change, or since a day; a mount with `noatime`, one that is read-only and a read
-//! with `O_NOATIME` change none. This client's attributes have the new time at once. The metadata
-//! service gets it with those of other files some seconds later, in a request of its own: no read
-//! costs one. Until then other clients see the time of before, as they do while they keep
-//! attributes of the file under a lease; and what dies with this process is lost.
+//! Linux leaves them to a FUSE file system. A read updates the access time if it is the first one
+//! since the last change, or since a day. A mount with `noatime`, a read-only mount, and a read
+//! with `O_NOATIME` update none. This client's attributes have the new time at once. The metadata
+//! service gets it some seconds later, together with those of other files: no read costs a request.
+//! Until then other clients see the old time, as they do while they cache attributes of the file
+//! under a lease. Unreported times are lost with this process.
 
 use crate::Client;
 use crate::inode::{Content, OpenInode};
@@ -18,16 +18,16 @@ use std::time::Duration;
 use types::{Attr, HashMap, InodeId, PartitionId, Timestamp};
 use wire::{AccessTime, MetaOp};
 
-/// Rest between two reports.
+/// Pause between two reports.
 const REPORT_REST: Duration = Duration::from_secs(10);
-/// Files of one request.
+/// Maximum number of files in one request.
 const MAX_REPORTED: usize = 1000;
-/// Files whose accesses wait to be reported. Of more the accesses are left.
+/// Maximum number of files with unreported accesses. Accesses of further files are ignored.
 const MAX_NOTED: usize = 65_536;
-/// How long nothing more is noted of a file after a look at its times.
+/// How long reads of a file are ignored after a check of its times, in nanoseconds.
 const QUIET_NS: u64 = 3600 * 1_000_000_000;
-/// The same where access times aren't kept now, and how long it counts whether they are: a mount
-/// may be changed. To ask the mount costs a read of the kernel's table of all mounts.
+/// The same on a mount without access times, and how long that setting is cached: a mount may be
+/// changed. To check the mount costs a read of the kernel's mount table.
 const DISABLED_NS: u64 = 1_000_000_000;
 
 /// Files that were read, and when.
@@ -36,19 +36,19 @@ pub(crate) struct Accesses {
     noted: Mutex<Noted>,
     count: AtomicUsize,
     some: rt::sync::Event,
-    /// Whether the mount keeps access times, and until when that counts, on the monotonic clock.
+    /// Whether the mount keeps access times, and until when that is cached, on the monotonic clock.
     keeping: Mutex<Option<(bool, u64)>>,
 }
 
 #[derive(Default)]
 struct Noted {
     waiting: HashMap<InodeId, Timestamp>,
-    /// Reported last. Attributes that were asked for before may still come.
+    /// The last report. Attributes that were requested before it may still arrive.
     reported: HashMap<InodeId, Timestamp>,
 }
 
 impl Accesses {
-    /// Whether the mount keeps access times, as it said within the last second.
+    /// Whether the mount keeps access times, by its answer within the last second.
     fn keeps(&self, now_ns: u64, ask: impl FnOnce() -> bool) -> bool {
         let known = *self.keeping.lock();
         if let Some((keeps, until_ns)) = known
@@ -70,7 +70,7 @@ impl Accesses {
         self.some.set();
     }
 
-    /// The access time of a file of which the service knows this one.
+    /// Returns the access time of a file for which the service has `known`.
     pub(crate) fn latest(&self, ino: InodeId, known: Timestamp) -> Timestamp {
         if self.count.load(Ordering::Acquire) == 0 {
             return known;
@@ -80,7 +80,7 @@ impl Accesses {
         read.map_or(known, |read| known.max(*read))
     }
 
-    /// The access time is set: what was read before doesn't count any more.
+    /// Drops earlier reads of a file whose access time is set.
     pub(crate) fn forget(&self, ino: InodeId) {
         if self.count.load(Ordering::Acquire) > 0 {
             self.change(|noted| {
@@ -90,7 +90,7 @@ impl Accesses {
         }
     }
 
-    /// What waits; it counts as reported from now on.
+    /// Takes the unreported accesses; they count as reported from now on.
     fn take(&self) -> Vec<AccessTime> {
         self.change(|noted| {
             noted.reported = std::mem::take(&mut noted.waiting);
@@ -105,14 +105,14 @@ impl Accesses {
         result
     }
 
-    /// Lets the reports end that wait for accesses.
+    /// Wakes the task that waits for accesses to report.
     pub(crate) fn wake(&self) {
         self.some.set();
     }
 }
 
 impl Client {
-    /// A program has read something of a file.
+    /// Records that an application has read from a file.
     pub(crate) fn note_read(&self, inode: &OpenInode) {
         let now_ns = rt::monotonic_ns();
         if now_ns >= inode.quiet_until_ns.load(Ordering::Relaxed) {
@@ -129,7 +129,7 @@ impl Client {
         if !keeps {
             return;
         }
-        // What the service said may be older than what it has yet to be told.
+        // The service's time may be older than an unreported one.
         let known = self.inodes.accesses.latest(inode.ino, inode.content.lock().atime);
         let now = rt::now();
         if inode.content.lock().takes_access(known, now) {
@@ -171,19 +171,19 @@ impl Client {
 }
 
 impl Content {
-    /// Notes the times that decide whether a read shows.
+    /// Records the times that decide whether a read updates the access time.
     pub(crate) fn note_times(&mut self, attr: &Attr) {
         (self.atime, self.changed) = (attr.atime, attr.mtime.max(attr.ctime));
     }
 
-    /// The last change has been reported, and counts as one that the service told of from now on.
+    /// Records that the last change has been reported, and counts as known to the service.
     pub(crate) fn note_reported_change(&mut self) {
         if let Some(mtime) = self.mtime.take() {
             self.changed = self.changed.max(mtime);
         }
     }
 
-    /// Whether a read now shows in the access time, which is `known` so far; it has then.
+    /// Whether a read at `now` updates the access time, which is `known` so far; if so, updates it.
     fn takes_access(&mut self, known: Timestamp, now: Timestamp) -> bool {
         self.atime = known;
         let changed = self.mtime.map_or(self.changed, |mtime| mtime.max(self.changed));

@@ -1,9 +1,10 @@
-//! The only session of a process makes way without leases.
+//! Exclusive access for other components of the process, if it has the only session and so no
+//! leases.
 //!
-//! A session that is alone relies on everything without asking, so nothing can be recalled from it.
-//! Who works in the same process and has to be alone with a file for a moment (to move a part of
-//! it) asks the session itself: what runs ends, what only it knows is told, what it knows is
-//! forgotten, and whoever comes meanwhile waits at the file's gate.
+//! The only session relies on everything without asking, so nothing can be recalled from it. A
+//! component of the same process that needs a file exclusively for a moment (to migrate a part of
+//! it) asks the session itself. The session then ends running operations, reports what only it
+//! knows, and unloads the content. New operations wait at the file's I/O lock.
 
 use crate::Client;
 use crate::inode::OpenInode;
@@ -11,12 +12,12 @@ use std::future::Future;
 use types::{Errno, Error, InodeId, Result};
 
 impl Client {
-    /// Carries `work` out while nothing here uses the content of a file. The service has been told
-    /// size and times by then, and what is known of the file is asked for again afterwards. `work`
-    /// must not wait for a request of this session about the same file.
+    /// Runs `work` while this session doesn't use the content of a file. By then the service has
+    /// size and times, and the content is loaded again afterwards. `work` must not wait for a
+    /// request of this session about the same file.
     ///
     /// # Errors
-    /// Where that doesn't come about, nothing of `work` has been done.
+    /// If exclusive access fails, `work` hasn't run.
     pub async fn while_aside<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Result<T> {
         let inode = self.inodes.acquire(ino);
         let outcome = self.aside(&inode, work).await;
@@ -34,7 +35,7 @@ impl Client {
                 let message = format!("inode {} isn't settled", inode.ino);
                 return Err(Error::new(Errno::EBUSY, message).hint("it is tried again by itself"));
             }
-            // Also where nothing is loaded: an answer that is on its way is of before.
+            // Even if nothing is loaded: an answer in flight is outdated.
             content.unload();
         }
         Ok(work.await)

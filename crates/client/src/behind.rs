@@ -1,27 +1,27 @@
-//! Write-behind: small writes that follow each other are kept for a moment and sent together.
+//! Write-behind: small sequential writes are delayed and sent together.
 //!
-//! A mount that asks for it answers a write before the storage services have it, where the write
-//! goes on where the last one ended and the file's `Write` lease is held, so that nobody else sees
-//! the file. What is kept is one range of bytes a file; everything else that concerns the content
-//! waits until it is *written back*.
+//! A mount with write-behind answers a write before the storage services have it, if the write
+//! continues where the last one ended. The session must hold the file's `Write` lease, so that no
+//! other session sees the file. Each file has at most one dirty extent. Every other operation on
+//! the content waits until the extent is *flushed*.
 //!
-//! # Why nobody sees less than there is
+//! # Why no session misses a delayed write
 //!
-//! - Keeping needs the file's gate alone, and so does writing back. Whoever takes the gate
-//!   otherwise, shared or alone, has what is kept written back first ([`Client::share`],
-//!   [`Client::alone`]): reads, changes of shape, reports of the size, and recalls before they are
-//!   answered.
-//! - A metadata service that is started anew, or takes a partition over, lets nobody in before this
-//!   session has said that it relies on nothing; that is said when what was kept is with the
-//!   storage services ([`Left`]).
-//! - A session that the cluster has ended loses what it has kept. Storage services take nothing of
-//!   it any more, and its files fail from then on.
+//! - Delaying a write and flushing the extent need the file's I/O lock exclusively. A task that
+//!   takes the I/O lock for anything else has the extent flushed first ([`Client::share`],
+//!   [`Client::alone`]). That includes reads, changes of size and layout, reports of the size, and
+//!   recalls before they are acknowledged.
+//! - A metadata service that restarts, or takes a partition over, grants nothing to other sessions
+//!   until this session has reported that it relies on no lease any more. The session reports that
+//!   when its dirty extents are with the storage services ([`Left`]).
+//! - A session that the cluster has ended loses its dirty extents. Storage services refuse its
+//!   requests, and its files fail from then on.
 //!
-//! # What is lost when
+//! # What may be lost
 //!
-//! What is kept is gone with this process; it is no older than [`MAX_AGE`] then, and `fsync` and
-//! `close` return when nothing is kept. When writing back fails, each descriptor that is open for
-//! writing is told once, by the next write, sync or close.
+//! Dirty extents are lost with this process. They are at most [`MAX_AGE`] old then, and `fsync` and
+//! `close` return when there is none. When a flush fails, each descriptor that is open for writing
+//! reports that once, by the next write, sync or close.
 
 use crate::data::{ChunkWrite, Chunked};
 use crate::epoch::Under;
@@ -38,30 +38,31 @@ use std::time::Duration;
 use types::{ByteRange, Errno, Error, InodeId, Layout, Result};
 use wire::LeaseMode;
 
-/// The longest that something is kept. Writing back then begins by itself.
+/// Longest time that a write is delayed. Then the flush begins by itself.
 const MAX_AGE: Duration = Duration::from_secs(1);
-/// How often that is looked at.
+/// How often the age of dirty extents is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// What is kept of a file ends at a multiple of this, so that what is sent is whole blocks. Bytes.
+/// Write-behind boundary: a dirty extent ends at a multiple of this, so that flushes send whole
+/// blocks. Bytes.
 const BORDER: u64 = 512 * 1024;
-/// Larger writes gain nothing by waiting.
+/// Writes of at least this size gain nothing from a delay. Bytes.
 const MAX_WRITE: usize = 64 * 1024;
-/// Memory for what is kept of a file: as much as for a little, or all that it takes. Bytes.
+/// Buffer sizes for a dirty extent: for a few small writes, or the maximum. Bytes.
 const FEW_BYTES: usize = 64 * 1024;
 const MANY_BYTES: usize = 1024 * 1024;
-/// Memory for what is kept of all files. Bytes.
+/// Buffer memory for all dirty extents. Bytes.
 const MAX_ALL_BYTES: usize = 256 * 1024 * 1024;
 
-/// What a session keeps.
+/// The dirty extents of a session.
 #[derive(Default)]
 pub(crate) struct WriteBehind {
-    /// Memory that it takes.
+    /// Memory of their buffers, in bytes.
     bytes: Arc<AtomicUsize>,
-    /// Files of which something may be kept.
+    /// Files that may have a dirty extent.
     files: Mutex<BTreeSet<InodeId>>,
 }
 
-/// Memory, until it is dropped.
+/// A memory reservation, until it is dropped.
 struct Room {
     all: Arc<AtomicUsize>,
     bytes: usize,
@@ -81,11 +82,11 @@ impl WriteBehind {
     }
 }
 
-/// What is kept of a file.
+/// The dirty extent of a file.
 pub(crate) struct Kept {
     start: u64,
     len: usize,
-    /// The end of the file without it.
+    /// Size of the file without it.
     size: u64,
     buf: IoBuf,
     since_ns: u64,
@@ -108,7 +109,7 @@ impl Kept {
         ByteRange::at(self.start, self.len as u64)
     }
 
-    /// Adds bytes at the end; false where there is no memory for them.
+    /// Appends data; returns false if there is no memory for it.
     fn push(&mut self, all: &WriteBehind, data: &[u8]) -> bool {
         if self.len + data.len() > self.buf.len() {
             let Some(room) = all.room(MANY_BYTES) else { return false };
@@ -121,14 +122,14 @@ impl Kept {
         true
     }
 
-    /// The border that has been reached, or passed.
+    /// The last boundary that the extent reaches or crosses.
     fn border(&self) -> Option<u64> {
         let border = self.end() / BORDER * BORDER;
         (border > self.start).then_some(border)
     }
 }
 
-/// What has been taken from what is kept, to be written back under the lease of then.
+/// An extent that is being flushed, under the lease under which it was written.
 pub(crate) struct Left<'a> {
     under: Under,
     layout: Arc<Layout>,
@@ -137,7 +138,7 @@ pub(crate) struct Left<'a> {
     _underway: Underway<'a>,
 }
 
-/// Failures of writing back.
+/// Failed flushes.
 #[derive(Clone, Default)]
 pub(crate) struct Failures {
     count: u64,
@@ -154,17 +155,17 @@ impl Failures {
         self.last = Some(error);
     }
 
-    /// What was kept is given up: the lease has ended.
+    /// Records that delayed writes were dropped because the lease has ended.
     pub(crate) fn note_dropped(&mut self) {
         self.note(Error::new(Errno::EIO, "the lease under which it was written has ended"));
     }
 }
 
 impl Handle {
-    /// Tells, once, that something written before could not be stored.
+    /// Reports a failed flush, once per handle.
     ///
     /// # Errors
-    /// The cause then.
+    /// The cause of the failure.
     pub(crate) fn tell_failure(&self) -> Result<()> {
         let failures = {
             let content = self.inode.content.lock();
@@ -187,7 +188,7 @@ impl Handle {
 }
 
 impl Content {
-    /// Whether a write may be kept.
+    /// Whether a write may be delayed.
     fn may_keep(&self, offset: u64, how: WriteHow) -> bool {
         let is_plain = !how.durable && !how.direct && !how.written_back;
         let is_next = self.next == Some(if how.append { self.size } else { offset });
@@ -197,7 +198,7 @@ impl Content {
         is_plain && is_next && is_own && is_whole && self.inline.is_none() && self.layout.is_some()
     }
 
-    /// Keeps a write; false where that isn't possible.
+    /// Delays a write; returns false if that isn't possible.
     fn keep(&mut self, all: &WriteBehind, offset: u64, buf: &IoBuf, how: WriteHow) -> bool {
         if !self.may_keep(offset, how) {
             return false;
@@ -219,7 +220,7 @@ impl Content {
         is_kept
     }
 
-    /// What was kept is lost, and with it what was kept behind it.
+    /// Handles a failed flush: the extent is lost, and with it delayed writes that follow it.
     fn lose(&mut self, ino: InodeId, era: u64, kept: &Kept, error: Error) {
         self.failures.note(error);
         if self.still(ino, era).is_err() {
@@ -229,13 +230,13 @@ impl Content {
             return;
         }
         (self.kept, self.next) = (None, None);
-        // As if it had never been written; some targets may have taken their part.
+        // As if it had never been written; some targets may have stored their part.
         if kept.end() > kept.size {
             (self.size, self.cut_pending) = (kept.size, true);
         }
     }
 
-    /// Takes what is kept up to the last border, if one has been reached; what is behind it stays.
+    /// Takes the extent up to the last boundary that it has reached; the rest remains.
     fn take_full(&mut self, all: &WriteBehind) -> Option<Kept> {
         let kept = self.kept.as_ref()?;
         let border = kept.border()?;
@@ -243,7 +244,7 @@ impl Content {
         let rest = match kept.len - len {
             0 => None,
             more => {
-                // Without memory for it all of it goes.
+                // Without memory for the rest, all of it is taken.
                 let size = kept.size.max(border);
                 let Some(mut rest) = Kept::begin(all, border, size, more) else { return self.kept.take() };
                 rest.push(all, &kept.buf.as_slice()[len..kept.len]);
@@ -256,7 +257,7 @@ impl Content {
 }
 
 impl OpenInode {
-    /// Takes what is kept, to write it back.
+    /// Takes the dirty extent, to flush it.
     pub(crate) fn take_kept(&self, content: &mut Content) -> Option<Left<'_>> {
         let kept = content.kept.take();
         kept.and_then(|kept| self.leave(content, kept))
@@ -267,10 +268,10 @@ impl OpenInode {
             content.failures.note_dropped();
             return None;
         };
-        // Also if it is forgotten before that begins.
+        // Even if the content is unloaded before the flush begins.
         content.note_layout();
-        // Whatever changed the file otherwise had ended when it was written, and begins when it is
-        // there.
+        // Other changes of the file had ended when the extent was written, and begin after it is
+        // flushed.
         let _underway = self.landing.enter_told(kept.range());
         let (under, known) = (content.under(self.ino), content.known.clone());
         Some(Left { under, layout, known, kept, _underway })
@@ -278,10 +279,10 @@ impl OpenInode {
 }
 
 impl Client {
-    /// Keeps a write for later; false where it is to be done at once.
+    /// Delays a write; returns false if it must be executed at once.
     ///
     /// # Errors
-    /// That of an earlier one that could not be stored.
+    /// The error of an earlier flush.
     pub(crate) async fn write_later(
         &self,
         handle: &Handle,
@@ -316,7 +317,7 @@ impl Client {
         Ok(true)
     }
 
-    /// Writes back what is kept of a file. The gate is held alone.
+    /// Flushes a file's dirty extent. The caller holds the I/O lock exclusively.
     pub(crate) async fn write_back(&self, inode: &OpenInode) {
         let left = inode.take_kept(&mut inode.content.lock());
         if let Some(left) = left {
@@ -324,10 +325,10 @@ impl Client {
         }
     }
 
-    /// Writes back what was taken, under the lease under which it was written: never under a later
-    /// one, since others may have written the same meanwhile.
+    /// Flushes an extent under the lease under which it was written. It never uses a later lease,
+    /// since other sessions may have written the same bytes meanwhile.
     ///
-    /// It ends soon after the lease has.
+    /// Ends soon after the lease has ended.
     pub(crate) async fn write_left(&self, inode: &OpenInode, left: Left<'_>) {
         let Left { under, layout, known, kept, _underway } = left;
         let (path, range) = (self.path_of(false, kept.len), kept.range());
@@ -340,10 +341,10 @@ impl Client {
         }
     }
 
-    /// What is kept of all files is with the storage services when this returns.
+    /// Flushes the dirty extents of all files.
     ///
     /// # Errors
-    /// Where something could not be stored; its descriptors are told, too.
+    /// The error of a failed flush; its descriptors report it, too.
     pub(crate) async fn write_all_back(&self) -> Result<()> {
         let Some(all) = &self.behind else { return Ok(()) };
         let files: Vec<InodeId> = all.files.lock().iter().copied().collect();
@@ -356,7 +357,7 @@ impl Client {
         rt::join_all(written.collect()).await.into_iter().collect()
     }
 
-    /// Writes back what has been kept for long enough, as long as the session lives.
+    /// Flushes extents that are old enough, for as long as the session lives.
     pub(crate) async fn write_back_in_time(self: Arc<Self>) {
         while let (Some(all), None) = (&self.behind, self.over()) {
             rt::sleep(LOOK_INTERVAL).await;
@@ -364,15 +365,15 @@ impl Client {
                 let client = self.clone();
                 rt::spawn(async move {
                     let Some(inode) = client.inodes.open(ino) else { return };
-                    // A file that is waited for is written back by whoever has it.
+                    // On a time-out the task that holds the file's I/O lock flushes it.
                     _ = client.alone(&inode).await;
                 });
             }
         }
     }
 
-    /// Files of which something has been kept for long enough. Those of which nothing is kept are
-    /// forgotten.
+    /// Returns the files with extents that are old enough. Files without a dirty extent are removed
+    /// from the list.
     fn due(&self, all: &WriteBehind) -> Vec<InodeId> {
         let (mut due, now_ns) = (Vec::new(), rt::monotonic_ns());
         let limit_ns = (MAX_AGE - LOOK_INTERVAL).as_nanos() as u64;

@@ -1,5 +1,5 @@
-//! What this session knows of files that are going to be made in a directory: their numbers, and
-//! what they will be.
+//! Preallocated inodes of a directory: the numbers and attributes of files that this session will
+//! create there.
 
 use crate::lease::Asked;
 use std::collections::VecDeque;
@@ -7,33 +7,33 @@ use std::ops::Range;
 use types::{Attr, Credentials, FileKind, InodeId, mode};
 use wire::MetaReply;
 
-/// Numbers that are asked for at first, and when that was too few.
+/// Inode numbers of the first request, and of later ones.
 pub(crate) const FEW_NUMBERS: u32 = 64;
 pub(crate) const MANY_NUMBERS: u32 = 1024;
 
-/// Files that may be made without asking.
+/// Preallocated inodes, for creates without a request.
 pub(crate) struct Births {
-    /// The directory.
+    /// Attributes of the directory.
     attr: Attr,
     inline_limit: u32,
     numbers: VecDeque<Range<u64>>,
 }
 
-/// A file that is about to be made.
+/// The inode number and attributes for a create.
 pub(crate) struct Numbered {
     pub(crate) ino: InodeId,
-    /// The lease under which it may be, and when that was held.
+    /// The lease under which the file may be created, and a stamp of a time at which it was held.
     pub(crate) lease: InodeId,
     pub(crate) asked: Asked,
-    /// The directory.
+    /// Attributes of the directory.
     pub(crate) attr: Attr,
     pub(crate) inline_limit: u32,
-    /// More numbers are needed.
+    /// Whether the client should request more numbers.
     pub(crate) are_few: bool,
 }
 
 impl Births {
-    /// Those that a service has answered with.
+    /// Takes the inode numbers from a service's reply.
     pub(crate) fn of(reply: &MetaReply) -> Option<Births> {
         let MetaReply::Reserved { first, count, attr, inline_limit, .. } = *reply else { return None };
         let mut numbers = VecDeque::new();
@@ -41,7 +41,7 @@ impl Births {
         Some(Births { attr, inline_limit, numbers })
     }
 
-    /// These, and the numbers that are left of earlier ones.
+    /// Adds the remaining numbers of an earlier reply in front of these.
     pub(crate) fn after(mut self, before: Births) -> Births {
         let added = std::mem::replace(&mut self.numbers, before.numbers);
         self.numbers.extend(added);
@@ -62,15 +62,15 @@ impl Births {
         Some(Numbered { ino, lease, asked, attr, inline_limit, are_few })
     }
 
-    /// Whether the service surely lets a user make files: more is not known here of who may. Where
-    /// root is taken for somebody else nobody has a directory alone.
+    /// Whether the service surely permits a user to create files; the client knows no further
+    /// rules. With squashed root, no client gets a directory delegation.
     pub(crate) fn lets(&self, who: Credentials) -> bool {
         const OWNER_CHANGES: u32 = 0o300;
         who.uid == 0 || (who.uid == self.attr.uid && self.attr.mode & OWNER_CHANGES == OWNER_CHANGES)
     }
 }
 
-/// A file as it will be when it is delivered.
+/// Returns the attributes that the file will have when the service creates it.
 pub(crate) fn newborn(ino: InodeId, directory: &Attr, who: Credentials, permissions: u32) -> Attr {
     let now = rt::now();
     let gid = if directory.mode & mode::S_ISGID != 0 { directory.gid } else { who.gid };

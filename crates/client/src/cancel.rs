@@ -1,4 +1,4 @@
-//! Waiting that somebody else can end.
+//! Waits that another thread can cancel.
 
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ struct CancelState {
 }
 
 impl Cancel {
-    /// Ends the wait, also one that has yet to begin.
+    /// Cancels the wait, even if it has yet to begin.
     pub fn cancel(&self) {
         let waiter = {
             let mut state = self.state.lock();
@@ -32,8 +32,8 @@ impl Cancel {
         }
     }
 
-    /// Runs `work` until it is done or cancelled; cancelled work is dropped. Work that is done wins
-    /// over a cancellation.
+    /// Runs `work` until it is done or cancelled; cancelled work is dropped. A result that is ready
+    /// takes precedence over a cancellation.
     pub(crate) async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = pin!(work);
         poll_fn(|context| {

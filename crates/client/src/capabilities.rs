@@ -1,8 +1,9 @@
-//! What storage services are shown: the metadata service's word that this session may use a file.
+//! Capabilities, which this session presents to storage services: the metadata service's signed
+//! statement that the session may access a file.
 //!
-//! Capabilities come with the answers that let the session at a file, and end by themselves. One of
-//! which less than half the time is left is renewed beside what it is used for; one that has ended,
-//! or that was forgotten, before. They say nothing about what may be cached: leases do.
+//! They come with the answers that grant access to a file, and expire by themselves. A capability
+//! with less than half its time left is renewed concurrently with its use; one that has expired or
+//! was dropped, before the use. They don't permit caching: leases do.
 
 use crate::Client;
 use parking_lot::{Mutex, RwLock};
@@ -14,32 +15,32 @@ use wire::{Capability, MetaOp, MetaReply, StorageOp};
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
 
-/// Capabilities in a shard: 64 Ki files in all, some 8 MiB. One that was forgotten is asked for
-/// again.
+/// Maximum number of capabilities in a shard: 64 Ki files in total, some 8 MiB. A dropped one is
+/// requested again.
 const PER_SHARD: usize = 1024;
 
-/// The client treats a capability with less time left, seconds, as ended: a request takes its time
-/// to arrive, and nodes hear of the cluster's time with heartbeats that arrive late at worst.
+/// Remaining time, in seconds, below which the client treats a capability as expired. A request
+/// takes time to arrive, and nodes get the cluster's time with heartbeats, which may be late.
 const SLACK_S: u64 = 35;
 
-/// A request that was answered so late may have waited for services that were away until its
-/// capability ran out.
+/// A request that took this long may have waited for unavailable services until its capability
+/// expired.
 const LATE_NS: u64 = 1_000_000_000;
 
-/// How long a request is sent again whose renewed capability is refused, too: nodes hear of the
-/// cluster's time one after the other, each with a heartbeat. And the rest between two attempts.
+/// How long a request is repeated if its renewed capability is refused, too: nodes get the
+/// cluster's time one after the other, each with a heartbeat. And the pause between two attempts.
 const STALE_PATIENCE_NS: u64 = 5_000_000_000;
 const STALE_REST: Duration = Duration::from_millis(100);
 
-/// Decides how often a request is sent again because its capability was refused as ended.
+/// Decides whether a request is repeated because its capability was refused as expired.
 #[derive(Default)]
 pub(crate) struct Stale {
     since_ns: Option<u64>,
 }
 
 impl Stale {
-    /// Whether the request, sent at `sent_ns`, is to be sent again with another capability. Rests
-    /// before unless it is the first time.
+    /// Whether the request, sent at `sent_ns`, is to be repeated with another capability. Pauses
+    /// first, except the first time.
     pub(crate) async fn may_repeat(&mut self, sent_ns: u64) -> bool {
         let now_ns = rt::monotonic_ns();
         match self.since_ns {
@@ -58,25 +59,25 @@ impl Stale {
 /// The capabilities of a session.
 pub(crate) struct Capabilities {
     shards: Vec<RwLock<HashMap<InodeId, Held>>>,
-    /// The service hands them out. One that doesn't isn't asked for them.
+    /// The service issues capabilities. A service that doesn't is never asked for them.
     some: AtomicBool,
-    /// Files that are being asked for. Requests in flight bound it.
+    /// Files whose renewal is in flight. Bounded by the requests in flight.
     renewing: Mutex<HashSet<InodeId>>,
 }
 
 #[derive(Clone, Copy)]
 struct Held {
     capability: Capability,
-    /// When it is to be renewed and when it has ended, seconds of this machine's monotonic clock:
-    /// the time of day of this or another machine may be wrong.
+    /// When it is to be renewed and when it has expired, in seconds of this machine's monotonic
+    /// clock: the time of day of this or another machine may be wrong.
     renew_s: u64,
     ends_s: u64,
 }
 
-/// What there is for a request.
+/// The capability that is available for a request.
 enum Found {
     Good(Capability),
-    /// Good, but for less than half its time.
+    /// Valid, but for less than half its time.
     Aging(Capability),
     None,
 }
@@ -92,7 +93,7 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// Keeps what came with an answer.
+    /// Stores the capability of an answer.
     pub(crate) fn keep(&self, op: &MetaOp, reply: &MetaReply, capability: Capability) {
         let Some(ino) = file_of(op, reply) else { return };
         let left_s = capability.valid_s();
@@ -100,7 +101,7 @@ impl Capabilities {
         let held = Held {
             capability,
             renew_s: now_s + left_s / 2,
-            // Short ones, which only tests have, keep a part of their time.
+            // Short ones, which only tests use, keep a part of their time.
             ends_s: now_s + left_s.saturating_sub(SLACK_S).max(left_s / 4),
         };
         let mut shard = self.shard(ino).write();
@@ -111,8 +112,8 @@ impl Capabilities {
             }
         }
         match shard.get_mut(&ino) {
-            // Answers overtake each other. And who opens a file to look at it while it writes it
-            // goes on writing.
+            // Answers arrive in any order. A capability to write remains if the file is also opened
+            // for reading.
             Some(known)
                 if known.ends_s > now_s
                     && (known.capability.epoch(), known.capability.may_write())
@@ -139,14 +140,14 @@ impl Capabilities {
     }
 
     fn shard(&self, ino: InodeId) -> &RwLock<HashMap<InodeId, Held>> {
-        // The lowest bits of numbers that were given one after the other.
+        // The low bits of sequential inode numbers.
         &self.shards[ino.0 as usize % SHARDS]
     }
 }
 
 impl Client {
-    /// What a request for a chunk file is to show, which is its file's; nothing where nothing is
-    /// handed out.
+    /// Returns the capability for a request about the chunk file `name`; `None` if the service
+    /// issues none.
     pub(crate) async fn capability(&self, name: InodeId, op: &StorageOp) -> Result<Option<Capability>> {
         let ino = name.of_chunk_file();
         if !self.capabilities.some.load(Ordering::Acquire) {
@@ -167,10 +168,10 @@ impl Client {
                 Box::pin(self.renew(ino)).await?;
                 match self.capabilities.find(ino, writes) {
                     Found::Good(capability) | Found::Aging(capability) => Ok(Some(capability)),
-                    // The lease to write is gone: the service was started anew, or its partition
-                    // has moved.
+                    // The `Write` lease is gone: the service has restarted, or its partition has
+                    // moved.
                     Found::None if writes && self.is_readable(ino) => Err(lost_right(ino)),
-                    // The storage service says what is wrong.
+                    // The storage service reports the problem.
                     Found::None => {
                         Ok(self.capabilities.shard(ino).read().get(&ino).map(|held| held.capability))
                     }
@@ -179,8 +180,8 @@ impl Client {
         }
     }
 
-    /// Whether a request that was refused is to be sent again with another capability: it had run
-    /// out on the way, or its key was changed.
+    /// Whether a refused request is to be repeated with another capability: its capability expired
+    /// on the way, or the key was changed.
     pub(crate) fn is_stale_capability(&self, name: InodeId, error: &Error) -> bool {
         let is_stale = error.errno == Errno::EKEYEXPIRED;
         if is_stale {
@@ -194,7 +195,8 @@ impl Client {
     }
 
     async fn renew(&self, ino: InodeId) -> Result<()> {
-        // Asks for no lease: gates may be held, and the answer must not wait for this session.
+        // Requests no lease: the caller may hold I/O locks, and the answer must not wait for this
+        // session.
         self.ask(MetaOp::Open { ino, wish: None }).await?;
         self.leases.mark(ino);
         Ok(())
@@ -214,7 +216,7 @@ impl Client {
     }
 }
 
-/// What a write is told that was under way when its lease ended; it begins anew, under another one.
+/// Error of a write that was in flight when its lease ended; it is repeated under another lease.
 fn lost_right(ino: InodeId) -> Error {
     Error::new(Errno::EKEYEXPIRED, format!("the right to write inode {ino} has ended with its lease"))
         .hint("write again")
@@ -224,7 +226,7 @@ fn now_s() -> u64 {
     rt::monotonic_ns() / 1_000_000_000
 }
 
-/// The file that an answer with a capability is about.
+/// Returns the file of an answer with a capability.
 fn file_of(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
     match (op, reply) {
         (MetaOp::Open { ino, .. } | MetaOp::Reopen { ino, .. }, _) => Some(*ino),
@@ -243,7 +245,7 @@ mod tests {
 
     const INO: InodeId = InodeId(9);
 
-    /// One that allows to read and write.
+    /// A capability to read and write.
     fn capability(valid_s: u16, expires_s: u64) -> Capability {
         let mut bytes = [0; wire::CAPABILITY_BYTES];
         bytes[1] = 3;
@@ -269,7 +271,7 @@ mod tests {
         Machine::new(1).run(run).unwrap();
     }
 
-    /// Nodes hear of the cluster's time one after the other.
+    /// Nodes get the cluster's time one after the other.
     #[test]
     fn a_request_is_sent_again_for_as_long_as_nodes_take_to_hear_of_the_time() {
         let run = async {
@@ -280,7 +282,7 @@ mod tests {
             let lasted_ns = rt::monotonic_ns() - began_ns;
             assert!((STALE_PATIENCE_NS..2 * STALE_PATIENCE_NS).contains(&lasted_ns), "{lasted_ns}");
             assert!(sent > 10, "{sent}");
-            // One that has waited for services has another capability to wait for.
+            // A request that has waited for services gets another attempt.
             let sent_ns = rt::monotonic_ns();
             rt::sleep(Duration::from_nanos(2 * LATE_NS)).await;
             assert!(stale.may_repeat(sent_ns).await);

@@ -1,5 +1,5 @@
-//! The end of a use of a file: what only this session knows of its size and times is reported, at
-//! once or later.
+//! The end of a use of a file: reports its size and times, which only this session knows, at once
+//! or later.
 
 use crate::data::Allocated;
 use crate::inode::OpenInode;
@@ -9,24 +9,24 @@ use std::time::Duration;
 use types::Result;
 use wire::{LeaseMode, MetaOp};
 
-/// Rest before a closed file is reported again that couldn't be.
+/// Pause before the report of a closed file is repeated.
 const REPORT_REST: Duration = Duration::from_secs(5);
 
-/// How well the space that a file occupies has to be known when its end is reported.
+/// Required accuracy of the allocated blocks when a use ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Blocks {
-    /// As the targets say.
+    /// As the targets report them.
     Exact,
-    /// Guessed where a target doesn't answer.
+    /// Estimated for targets that don't answer.
     Rough,
 }
 
 impl Client {
-    /// One descriptor is closed. Of a file that was only promised this brings the service the file;
-    /// what was written and kept for a moment goes to the storage services.
+    /// Closes one descriptor. Sends the file's asynchronous create to the service, and delayed
+    /// writes to the storage services.
     ///
     /// # Errors
-    /// What failed of that, once for each handle.
+    /// The failure of these, once for each handle.
     pub async fn flush(&self, handle: &Arc<Handle>) -> Result<()> {
         let flushed = self.flush_kept(handle).await;
         if handle.is_writable() {
@@ -46,7 +46,7 @@ impl Client {
         handle.tell_failure()
     }
 
-    /// The last descriptor is gone.
+    /// Releases the last descriptor of a handle.
     pub async fn release(&self, handle: Arc<Handle>) {
         if handle.is_writable() {
             let size = handle.inode.content.lock().size;
@@ -80,8 +80,8 @@ impl Client {
         }
     }
 
-    /// Reports of closed files what couldn't be reported when they were closed, for as long as the
-    /// session lives: until then they count as open, and keep their room when they are deleted.
+    /// Repeats failed reports of closed files, for as long as the session lives. Until then they
+    /// count as open, and keep their space when they are deleted.
     pub(crate) async fn report_closed(self: Arc<Self>) {
         loop {
             self.inodes.wait_for_unreported().await;
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Tells the metadata service size and mtime if it doesn't know them.
+    /// Reports size and mtime to the metadata service if they changed.
     pub(crate) async fn report_progress(&self, inode: &OpenInode, done: bool) -> Result<()> {
         let needed = {
             let content = inode.content.lock();
@@ -109,14 +109,15 @@ impl Client {
         self.end_write(inode, done).await
     }
 
-    /// The same under the exclusive gate.
+    /// Like `report_progress`, for a caller that holds the I/O lock exclusively.
     pub(crate) async fn end_write(&self, inode: &OpenInode, done: bool) -> Result<()> {
         self.end_write_with(inode, done, Blocks::Exact).await
     }
 
-    /// The same; others wait for it where `Rough` blocks do.
+    /// Like [`Client::end_write`]. With `Rough` blocks it doesn't wait for unavailable targets,
+    /// because other sessions wait for this report.
     pub(crate) async fn end_write_with(&self, inode: &OpenInode, done: bool, exact: Blocks) -> Result<()> {
-        // Who isn't alone can't tell what is beyond the end.
+        // Without the `Write` lease, the session can't know the end of the file.
         let alone = inode.content.lock().lease == LeaseMode::Write;
         if done && alone {
             self.finish_cut(inode).await?;
@@ -138,8 +139,8 @@ impl Client {
             MetaOp::EndWrite { ino, size, blocks, lens: lens.clone(), mtime, done, kill_suid_sgid: false };
         let known = self.tell_end(inode, era, op.clone()).await?;
         if known < size && inode.content.lock().still(inode.ino, era).is_ok() {
-            // An earlier report took this session off the record, and its answer was lost: what was
-            // written since isn't known yet.
+            // An earlier `EndWrite` succeeded, but its answer was lost. Later writes aren't on
+            // record yet.
             self.report(MetaOp::BeginWrite { ino: inode.ino }).await?;
             inode.content.lock().end_in_doubt = false;
             self.tell_end(inode, era, op).await?;
@@ -147,14 +148,14 @@ impl Client {
         self.inodes.reported(inode.ino);
         let mut content = inode.content.lock();
         if content.era != era {
-            // Forgotten meanwhile: the service has settled it, or the next one does.
+            // Unloaded meanwhile: the service has recovered the size, or its successor will.
             return Ok(());
         }
         content.note_lens(&lens, size);
         content.unreported = false;
         content.note_reported_change();
         content.writing = !done;
-        // A report that ends nothing leaves it open whether an earlier one did.
+        // A report that doesn't end the write leaves the outcome of an earlier one uncertain.
         content.end_in_doubt &= !done;
         Ok(())
     }

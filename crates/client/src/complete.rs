@@ -1,21 +1,22 @@
-//! Directories of which this session knows every name, because it made them.
+//! Complete directories: this session knows every name in them, because it created them.
 //!
-//! Before a kernel makes a name it looks it up, and learns that there is none. For a directory that
-//! this session has made, and that only it has changed since, that is known here. (Lustre and
+//! A kernel looks up a name before it creates it. In a directory that this session has created, and
+//! that no other session has changed since, the client knows that the name is free. (Lustre and
 //! CephFS know such directories as well; there they are called complete.)
 //!
 //! # Why a name that is absent here is absent
 //!
-//! - A directory is empty when it is made. The answer that says so brings the lease on it, granted
-//!   before anybody else could learn of it: such an answer is known by that lease and by the new
-//!   state of the parent, which a repeated answer has not.
-//! - While the lease is held, only this session adds names, and each is noted before the request
-//!   that may add it leaves. Names are never taken out again, so what is noted covers what is
-//!   there, whatever order requests and answers come in. Looking for a name that was removed costs
-//!   a question to the service.
-//! - Names are noted as fingerprints. Two of one fingerprint only make a question necessary.
-//! - A name that may have been added before the directory was known to be complete (by who found it
-//!   before its maker was told) bars answers that were asked for before then.
+//! - A new directory is empty. The answer to its create grants a lease that predates any other
+//!   session's knowledge of it. The client recognises such an answer by that lease and by the new
+//!   state of the parent, which a repeated answer lacks.
+//! - While the lease is held, only this session adds names, and each is recorded before the request
+//!   that may add it is sent. Names are never removed from the record. So the record covers all
+//!   existing names, in whatever order requests and answers arrive. A lookup of a removed name
+//!   costs a request to the service.
+//! - Names are recorded as hashes. A collision only costs a request.
+//! - A name may be added before the directory is known to be complete, by a task that found the
+//!   directory before the answer to its create arrived. Such a name invalidates answers to earlier
+//!   requests.
 
 use crate::lease::{Asked, Leases};
 use parking_lot::{Mutex, MutexGuard};
@@ -25,25 +26,25 @@ use wire::{MetaOp, MetaReply, MetaResponse};
 
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 16;
-/// Names that the directories of a shard have together: 1 MiB or so. Beyond it, the shard begins
-/// anew.
+/// Maximum number of names in the directories of a shard: about 1 MiB. Beyond it, the shard drops
+/// everything.
 const MAX_NAMES: usize = 1 << 16;
-/// Directories of a shard. Beyond it, the shard begins anew.
+/// Maximum number of directories in a shard. Beyond it, the shard drops everything.
 const MAX_DIRECTORIES: usize = 1 << 12;
 
 struct Complete {
-    /// As if it had been asked for then: the lease was held.
+    /// Stamp of a time at which the lease was held.
     asked: Asked,
-    /// Fingerprints of all names that it has, and of others.
+    /// Hashes of all names that it has, and of others.
     names: HashSet<u64>,
 }
 
 #[derive(Default)]
 struct Shard {
     directories: HashMap<InodeId, Complete>,
-    /// Names in all directories.
+    /// Number of names in all directories.
     names: usize,
-    /// Answers to what was asked before make no directory complete.
+    /// Answers to requests before this event make no directory complete.
     floor: u64,
 }
 
@@ -62,7 +63,7 @@ impl Shard {
     }
 }
 
-/// The directories whose names are all known.
+/// The complete directories of a session.
 #[derive(Default)]
 pub(crate) struct CompleteDirectories {
     shards: [Mutex<Shard>; SHARDS],
@@ -73,14 +74,14 @@ impl CompleteDirectories {
         self.shards[dir.0 as usize % SHARDS].lock()
     }
 
-    /// A request that may add a name is about to leave.
+    /// Records a name that a request may add; to be called before the request is sent.
     pub(crate) fn adding(&self, leases: &Leases, op: &MetaOp) {
         if let Some((dir, name)) = added(op) {
             self.noting(leases, dir, name);
         }
     }
 
-    /// The same of a name that programs get before the request leaves.
+    /// Records a name of an asynchronous create.
     pub(crate) fn noting(&self, leases: &Leases, dir: InodeId, name: &[u8]) {
         let mut shard = self.shard(dir);
         match shard.directories.get_mut(&dir) {
@@ -93,8 +94,8 @@ impl CompleteDirectories {
         }
     }
 
-    /// Takes an answer whose leases have been taken already: it may be of a directory that was
-    /// made.
+    /// Processes an answer after its leases have been recorded: the answer may be that of a new
+    /// directory.
     pub(crate) fn take(&self, leases: &Leases, asked: Asked, op: &MetaOp, response: &MetaResponse) {
         let (MetaOp::Mkdir { parent, .. }, MetaReply::Entry(attr)) = (op, &response.reply) else { return };
         let is_first = response.directories.iter().any(|state| state.attr.ino == *parent);
@@ -107,13 +108,13 @@ impl CompleteDirectories {
         }
     }
 
-    /// Whether all names of a directory are known, if its lease is still held.
+    /// Whether a directory is complete, provided that its lease is still held.
     pub(crate) fn has(&self, dir: InodeId) -> bool {
         self.shard(dir).directories.contains_key(&dir)
     }
 
-    /// When it was last known that the directory surely has no such name; `None` if it may have
-    /// one.
+    /// Returns the stamp since which the directory has surely had no such name; `None` if it may
+    /// have one.
     pub(crate) fn lacks(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<Asked> {
         let mut shard = self.shard(dir);
         let complete = shard.directories.get(&dir)?;
@@ -126,7 +127,7 @@ impl CompleteDirectories {
     }
 }
 
-/// The name that a request may add to a directory that didn't have it.
+/// Returns the name that a request may add, and the directory.
 pub(crate) fn added(op: &MetaOp) -> Option<(InodeId, &[u8])> {
     match op {
         MetaOp::Create { parent, name, .. }
@@ -179,7 +180,7 @@ mod tests {
         }
     }
 
-    /// What the service says of a directory that it has just made.
+    /// The answer of the service for a directory that it has just created.
     fn made() -> MetaResponse {
         MetaResponse {
             grants: vec![Grant { ino: DIR, mode: LeaseMode::Read }],
@@ -201,7 +202,7 @@ mod tests {
     fn a_name_that_was_added_before_the_maker_was_told_bars_the_answer() {
         let (complete, leases) = (CompleteDirectories::default(), Leases::new(false));
         let asked = leases.asking();
-        // Somebody has found the directory already.
+        // Another task has already found the directory.
         complete.adding(&leases, &mkdir(DIR));
         assert!(!took(&complete, &leases, asked, &made()));
         let (complete, leases) = (CompleteDirectories::default(), Leases::new(false));

@@ -1,4 +1,4 @@
-//! Striped transfers: which bytes go to which target, all targets at once.
+//! Striped transfers: assigns bytes to targets and transfers to all targets concurrently.
 
 use crate::Client;
 use crate::epoch::Under;
@@ -10,23 +10,23 @@ use types::{
 };
 use wire::{LeaseMode, Path, StorageOp, StorageReply};
 
-/// How long a group is waited for that isn't in the map yet: a file that moves may come to one that
-/// was made a moment ago, and a map is with all clients within seconds. Who names one that has gone
-/// isn't kept for longer.
+/// Longest wait for a group that isn't in the map yet. A file may migrate to a group that was just
+/// created, and all clients get a map within seconds. A request to a removed group fails after this
+/// time.
 const MAP_PATIENCE: Duration = Duration::from_secs(10);
-/// How often the map is looked at meanwhile.
+/// How often the map is checked meanwhile.
 const MAP_LOOK: Duration = Duration::from_millis(20);
 
-/// How chunks are written.
+/// Options of a write to chunks.
 #[derive(Clone, Copy)]
 pub(crate) struct ChunkWrite {
     pub(crate) path: Path,
     pub(crate) durable: bool,
-    /// The lease under which it happens.
+    /// The lease that covers the write.
     pub(crate) lease: LeaseMode,
 }
 
-/// Where a file's chunks are, and what is known of its chunk files.
+/// A file's layout, and the known lengths of its chunk files.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunked<'a> {
     pub(crate) layout: &'a Layout,
@@ -38,35 +38,35 @@ impl<'a> Chunked<'a> {
         Chunked { layout, known: known.as_ref().map_or(&[], |known| known.as_slice()) }
     }
 
-    /// Of chunk files of which nothing is known.
+    /// For chunk files of unknown length.
     pub(crate) fn unknown(layout: &'a Layout) -> Chunked<'a> {
         Chunked { layout, known: &[] }
     }
 
-    /// `under` for a request about the chunk file of a stripe.
+    /// Returns `under` for a request about the chunk file of a stripe.
     fn under(&self, under: Under, stripe: usize) -> Under {
         Under { known: layout::known::of_stripe(self.known, stripe), ..under }
     }
 }
 
-/// What a file's chunk files take up and how long they are.
+/// Allocated space and lengths of a file's chunk files.
 pub(crate) struct Allocated {
-    /// 512-byte units, all together.
+    /// Blocks of 512 bytes, in total.
     pub(crate) blocks: u64,
-    /// Lengths, in stripe order; 0 where that isn't known.
+    /// Lengths in bytes, in stripe order; 0 where unknown.
     pub(crate) lens: Vec<u64>,
 }
 
-/// Who is asked for a chunk file.
+/// Where a chunk file is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Keeper {
-    /// The target that has it.
+    /// On this target.
     Target(TargetId),
-    /// The mirrored group whose members have it: its primary, whoever that is when it is asked.
+    /// On the members of this mirrored group; requests go to its current primary.
     Mirror(GroupId),
 }
 
-/// How often a transfer may take place.
+/// How often a transfer may be executed.
 #[derive(Clone, Copy)]
 enum Times {
     Any,
@@ -74,10 +74,10 @@ enum Times {
 }
 
 impl Client {
-    /// Who is asked for what a group has.
+    /// Returns the chunk location for a group.
     ///
     /// # Errors
-    /// `EIO` for a group that is lost, or that the map doesn't have.
+    /// `EIO` if the group is lost, or not in the map.
     pub(crate) fn keeper(&self, group: GroupId) -> Result<Keeper> {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         let Some(known) = map.group(group) else {
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// The same; a group that isn't known yet is waited for.
+    /// Like [`Client::keeper`], but waits for a group that isn't in the map yet.
     pub(crate) async fn keeper_soon(&self, group: GroupId) -> Result<Keeper> {
         let until_ns = rt::monotonic_ns() + MAP_PATIENCE.as_nanos() as u64;
         loop {
@@ -160,13 +160,14 @@ impl Client {
         how: ChunkWrite,
     ) -> Result<()> {
         let ChunkWrite { path, durable, lease } = how;
-        // Nobody else sees what is written before the lease is given up, which waits for the write.
+        // Under an exclusive lease, no other session reads the data before the lease is given back,
+        // which waits for the write.
         let times = if lease == LeaseMode::Shared { Times::Once } else { Times::Any };
         let write = |local| StorageOp::Write { offset: local, path, durable };
         self.pieces(under, chunked, offset, buf, write, times).await
     }
 
-    /// One transfer for each piece of the buffer, side by side.
+    /// Transfers each piece of the buffer, all concurrently.
     async fn pieces(
         &self,
         under: Under,
@@ -193,8 +194,8 @@ impl Client {
         first_error(rt::join_all(transfers.collect()).await)
     }
 
-    /// The same request about the chunk file of every stripe, side by side; answers in stripe
-    /// order.
+    /// Sends a request for the chunk file of every stripe, concurrently. Returns the answers in
+    /// stripe order.
     pub(crate) async fn on_every_stripe(
         &self,
         under: Under,
@@ -204,8 +205,8 @@ impl Client {
         self.on_every_known_stripe(under, Chunked::unknown(layout), op).await
     }
 
-    /// The same about the chunk files of all stripes but those that are lost; answers with the
-    /// numbers of the stripes.
+    /// Sends a request for the chunk files of all stripes except lost ones. Returns the answers
+    /// with their stripe numbers.
     pub(crate) async fn on_stripes_there_are(
         &self,
         under: Under,
@@ -224,7 +225,7 @@ impl Client {
         rt::join_all(calls.collect()).await.into_iter().collect()
     }
 
-    /// As [`Client::on_every_stripe`], with what is known of each chunk file.
+    /// Like [`Client::on_every_stripe`], with the known length of each chunk file.
     pub(crate) async fn on_every_known_stripe(
         &self,
         under: Under,
@@ -240,7 +241,7 @@ impl Client {
         rt::join_all(calls.collect()).await.into_iter().collect()
     }
 
-    /// What all chunk files take up; those that are lost take up nothing.
+    /// Returns the allocated space of all chunk files; lost ones count as empty.
     pub(crate) async fn allocated(&self, ino: InodeId, layout: &Layout) -> Result<Allocated> {
         let replies = self.on_stripes_there_are(Under::no_lease(ino), layout, |_| StorageOp::Stat).await?;
         let mut stripes = vec![(0, 0); layout.groups.len()];
@@ -252,7 +253,8 @@ impl Client {
         Ok(Allocated::of(stripes))
     }
 
-    /// The same, and a guess from the file's size for chunk files on targets that can't be asked.
+    /// Like [`Client::allocated`], with an estimate from the file's size for chunk files on targets
+    /// that don't answer.
     ///
     /// Errors: `ESTALE` when the session has ended.
     pub(crate) async fn allocated_roughly(

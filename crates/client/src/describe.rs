@@ -1,4 +1,4 @@
-//! What `weft entry` shows and changes, as JSON.
+//! JSON of `weft entry`: descriptions and changes.
 
 use crate::{Client, unexpected};
 use bytes::Bytes;
@@ -9,10 +9,10 @@ use types::{
 };
 use wire::{Description, MetaOp, MetaReply, Migration, PatternChange};
 
-/// Chunks that a description lists; the rest is counted.
+/// Maximum number of chunks in a description; the rest is only counted.
 const CHUNKS_SHOWN: usize = 64;
 
-/// What `weft entry info` calls each flag.
+/// Names of the flags in `weft entry info`.
 const FLAGS: [(InodeFlags, &str); 4] = [
     (InodeFlags::IMMUTABLE, "immutable"),
     (InodeFlags::APPEND, "append-only"),
@@ -25,7 +25,7 @@ fn flag_names(flags: InodeFlags) -> Vec<&'static str> {
 }
 
 impl Client {
-    /// Everything known of an inode: pattern, layout, where each chunk is.
+    /// Returns everything known of an inode: pattern, layout, the location of each chunk.
     pub(crate) async fn describe(&self, ino: InodeId) -> Result<Bytes> {
         let description = match self.ask(MetaOp::Describe { ino }).await?.reply {
             MetaReply::Description(description) => description,
@@ -79,7 +79,7 @@ impl Client {
         Ok(json!({ "chunk_size": layout.chunk_size, "groups": groups.collect::<Vec<_>>() }))
     }
 
-    /// The first chunks, and how many there are.
+    /// Returns the first chunks, and the total number.
     fn chunks(&self, ino: InodeId, layout: &Layout, size: u64) -> Result<(Vec<Value>, u64)> {
         let chunk = layout.chunk_size as u64;
         let map = self.map.read().expect("nobody panics while holding the map").clone();
@@ -118,13 +118,13 @@ impl Client {
 }
 
 impl Client {
-    /// Asks for a file to be moved to groups of another scheme or pool, as its owner or root.
+    /// Requests the migration of a file to groups of another scheme or pool, as its owner or root.
     pub(crate) async fn migrate(&self, credentials: Credentials, ino: InodeId, json: &[u8]) -> Result<()> {
         let PatternChange { pool, scheme, .. } = parse_change(json)?;
         self.change(credentials, MetaOp::Migrate { ino, pool, scheme }).await.map(drop)
     }
 
-    /// How far that is, as JSON; `null` when the file doesn't move.
+    /// Returns the progress of a migration as JSON; `null` if the file isn't migrating.
     pub(crate) async fn migration_of(&self, ino: InodeId) -> Result<Bytes> {
         let moving = match self.ask(MetaOp::MigrationOf { ino }).await?.reply {
             MetaReply::Migration(moving) => moving,
@@ -148,7 +148,7 @@ fn pool_name(map: &ClusterMap, id: PoolId) -> Option<String> {
     map.pool(id).map(|pool| pool.name.clone())
 }
 
-/// Who answers for a group; of a mirrored one that has no good member, nobody.
+/// Returns the target that serves a group; `None` for a mirrored group without a member in sync.
 fn primary(group: &Group) -> Option<TargetId> {
     match group.scheme {
         Scheme::Single => group.members.first().copied(),

@@ -1,4 +1,4 @@
-//! Directories.
+//! Directory listings.
 
 use crate::{Client, unexpected};
 use bytes::Bytes;
@@ -9,24 +9,24 @@ use wire::{DirEntry, MetaOp, MetaReply};
 pub struct Listing {
     /// Entries without `.` and `..`.
     pub entries: Vec<DirEntry>,
-    /// No more entries follow.
+    /// Whether this is the last page.
     pub end: bool,
-    /// What `..` names.
+    /// The inode of `..`.
     pub parent: InodeId,
-    /// Names and their absence may be kept until [`crate::Invalidate`] says otherwise.
+    /// The presence and absence of names may be cached until an [`crate::Invalidate`] call.
     pub trusted: bool,
-    /// Whether the same is true of the attributes of each entry; empty for none.
+    /// Whether the attributes of each entry may be cached likewise; empty if none were requested.
     pub trusted_attributes: Vec<bool>,
 }
 
 impl Client {
-    /// Entries after `cookie` (0 from the start), about `limit` of them. With `attributes`, the
-    /// caller calls [`Client::remember`] for every entry whose attributes it hands to the kernel.
+    /// Returns about `limit` entries after `cookie` (0 for the start). With `attributes`, the
+    /// caller calls [`Client::remember`] for every entry whose attributes it passes to the kernel.
     pub async fn readdir(&self, dir: InodeId, cookie: u64, limit: u32, attributes: bool) -> Result<Listing> {
         self.readdir_for(Credentials::default(), dir, cookie, limit, attributes).await
     }
 
-    /// The same for a user.
+    /// Like [`Client::readdir`], on behalf of a user.
     pub async fn readdir_for(
         &self,
         credentials: Credentials,
@@ -45,8 +45,8 @@ impl Client {
                     entry.attr = entry.attr.map(|attr| self.inodes.overlay(attr));
                 }
                 if self.inodes.all_reports() != reports {
-                    // A report may have slipped between answer and overlay: the kernel asks for
-                    // what it needs.
+                    // A report may have intervened between answer and overlay: the kernel requests
+                    // the attributes that it needs.
                     entries.iter_mut().for_each(|entry| entry.attr = None);
                 }
                 let keeps = |entry: &DirEntry| {

@@ -1,26 +1,26 @@
-//! Attributes of directories that this session has changed.
+//! Cached attributes of directories that this session has changed.
 //!
-//! A kernel asks for the attributes of a directory again after every name that it adds or removes
-//! there. The answer to such a change brings them, and they are kept as long as the lease on the
-//! directory is held, so that the question is answered here.
+//! A kernel requests the attributes of a directory after every name that it adds or removes there.
+//! The answer to such a change contains them. The client caches them as long as it holds the lease
+//! on the directory, and so answers the kernel itself.
 //!
-//! # Why what is told is what is
+//! # Why cached attributes are current
 //!
-//! - While the lease is held, nobody else changes the directory: what an answer told stays true but
+//! - While the lease is held, no other session changes the directory: attributes stay valid except
 //!   for changes of this session.
-//! - Every change of the entries of a directory brings its state, with a number that orders the
-//!   states of one directory ([`wire::DirectoryState::order`]). Answers come in on many cores and
-//!   in any order; of two states the later one is kept. So when a change has been answered, what is
-//!   kept is at least as new.
-//! - A change that brings no state that counts (one of mode or times, one that failed half-way, one
-//!   that was repeated) makes the directory forgotten, and states that were asked for before its
-//!   end are not taken any more.
-//! - A state counts only while the lease vouches for the answer that brought it
+//! - Every change of the entries of a directory returns its state, with a number that orders the
+//!   states of one directory ([`wire::DirectoryState::order`]). Answers arrive on many cores and in
+//!   any order; of two states the later one is cached. So when a change has been answered, the
+//!   cached state is at least as new.
+//! - A change without a valid state (of mode or times, one that failed half-way, one that was
+//!   repeated) drops the directory, and states from requests that were sent before its end are
+//!   ignored.
+//! - A state is valid only while the lease covers the answer that contained it
 //!   ([`Leases::vouches`]).
 //!
-//! Under `Permissions` others add and remove names: then mode, owner and group alone are what was
-//! told. That is what a kernel needs to know before it lets a program change names, and it is told
-//! to who asks for just that.
+//! Under `Permissions` other sessions add and remove names: then only mode, owner and group are
+//! current. A kernel needs these before it permits an application to change names, and callers that
+//! need only these get them.
 
 use crate::lease::{Asked, Leases};
 use parking_lot::{Mutex, MutexGuard};
@@ -29,33 +29,33 @@ use wire::{DirectoryState, MetaOp, MetaReply, MetaResponse};
 
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 16;
-/// Directories that a shard knows. Beyond it, the shard begins anew: they are known again with
-/// their next change.
+/// Maximum number of directories in a shard. Beyond it, the shard drops all: each is cached again
+/// with its next change.
 const MAX_DIRECTORIES: usize = 256;
 
 #[derive(Clone, Copy)]
 struct Kept {
     state: DirectoryState,
-    /// As if it had been asked for then: the lease was held.
+    /// Stamp of a time at which the lease was held.
     asked: Asked,
 }
 
 #[derive(Default)]
 struct Shard {
     known: HashMap<InodeId, Kept>,
-    /// Answers to what was asked before are not taken.
+    /// Answers to requests before this event are ignored.
     floor: u64,
 }
 
 impl Shard {
-    /// Knows a directory no more, whatever is still on its way.
+    /// Drops a directory, and ignores answers that are still in flight.
     fn forget(&mut self, leases: &Leases, ino: InodeId) {
         self.known.remove(&ino);
         self.floor = leases.now();
     }
 }
 
-/// What is known of directories.
+/// Cached states of directories.
 #[derive(Default)]
 pub(crate) struct Directories {
     shards: [Mutex<Shard>; SHARDS],
@@ -66,13 +66,13 @@ impl Directories {
         self.shards[ino.0 as usize % SHARDS].lock()
     }
 
-    /// The attributes of a directory as they are now, and the answer that told them.
+    /// Returns the current attributes of a directory, and the stamp for their lease.
     pub(crate) fn get(&self, leases: &Leases, ino: InodeId) -> Option<(Asked, Attr)> {
         let Kept { state, asked } = *self.shard(ino).known.get(&ino)?;
         leases.may_be_kept(asked, ino).then_some((asked, state.attr))
     }
 
-    /// Attributes of a directory of which mode, owner and group are as they are now, and the rest
+    /// Returns attributes of a directory of which mode, owner and group are current, and the others
     /// may not be.
     pub(crate) fn permissions(&self, leases: &Leases, ino: InodeId) -> Option<Attr> {
         let Kept { state, asked } = *self.shard(ino).known.get(&ino)?;
@@ -80,7 +80,7 @@ impl Directories {
         known.then_some(state.attr)
     }
 
-    /// Takes what came of a request, whose leases have been taken already.
+    /// Processes the outcome of a request, after its leases have been recorded.
     pub(crate) fn take(&self, leases: &Leases, asked: Asked, op: &MetaOp, answer: &Result<MetaResponse>) {
         let Some(changed) = changed(op) else { return };
         let states = answer.as_ref().map_or(&[][..], |response| &response.directories);
@@ -99,8 +99,8 @@ impl Directories {
         }
     }
 
-    /// A request failed, but may have been carried out all the same, also to directories that only
-    /// the service knows.
+    /// Handles the uncertain outcome of a failed request, which may have been executed, also on
+    /// directories that only the service knows.
     pub(crate) fn doubt(&self, leases: &Leases, op: &MetaOp) {
         changed(op).into_iter().flatten().flatten().for_each(|ino| self.forget(leases, ino));
         match *op {
@@ -117,7 +117,7 @@ impl Directories {
         let mut shard = self.shard(ino);
         let now = leases.asking();
         if asked.clock() < shard.floor || !leases.vouches_for_permissions(asked, ino) {
-            // What is kept may be older than this, which has been answered now.
+            // The cached state may be older than this one, which has been answered now.
             return shard.forget(leases, ino);
         }
         if shard.known.len() >= MAX_DIRECTORIES && !shard.known.contains_key(&ino) {
@@ -127,7 +127,7 @@ impl Directories {
         match shard.known.get(&ino) {
             Some(kept)
                 if kept.state.order > state.order && leases.vouches_for_permissions(kept.asked, ino) => {}
-            // Numbers of the time before the lease mean nothing.
+            // Order numbers from before the lease are void.
             Some(kept) if kept.state.order > state.order => shard.forget(leases, ino),
             _ => drop(shard.known.insert(ino, Kept { state, asked: now })),
         }
@@ -144,7 +144,7 @@ impl Directories {
     }
 }
 
-/// The inodes given with a request that changes directories, or may; `None` for others.
+/// The directories given in a request that changes directories, or may; `None` for other requests.
 fn changed(op: &MetaOp) -> Option<[Option<InodeId>; 2]> {
     Some(match *op {
         MetaOp::Create { parent, .. }
@@ -156,13 +156,13 @@ fn changed(op: &MetaOp) -> Option<[Option<InodeId>; 2]> {
         MetaOp::Deliver { ref file } => [Some(file.parent), None],
         MetaOp::Rename { parent, new_parent, .. } => [Some(parent), Some(new_parent)],
         MetaOp::SetPattern { dir, .. } => [Some(dir), None],
-        // Mostly of files, which the answer tells.
+        // Mostly of files, which the answer contains.
         MetaOp::Setattr { .. } | MetaOp::SetXattr { .. } | MetaOp::RemoveXattr { .. } => [None, None],
         _ => return None,
     })
 }
 
-/// The inodes whose attributes an answer tells.
+/// The attributes that an answer contains.
 fn shown(reply: &MetaReply) -> [Option<Attr>; 2] {
     match reply {
         MetaReply::Entry(attr) | MetaReply::Attr(attr) => [Some(*attr), None],

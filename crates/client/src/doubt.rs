@@ -1,15 +1,14 @@
-//! Changes of which this client doesn't know whether the metadata service has made them: the answer
-//! was lost, or came too late.
+//! Changes with an uncertain outcome: the metadata service's answer was lost, or came too late.
 //!
-//! The lease under which such a change was asked for is still held, but what is known under it may
-//! not be true any more:
-//! - *`Truncate` or `WriteInline`.* Size and inline content are asked for again before they are
-//!   used, and before the lease is given up. The service waits for chunks to be cut after a
-//!   `Truncate` that it has made, and would cut them itself some day, whatever has been written by
-//!   then: so they are cut to the size that it tells.
-//! - *`EndWrite` at the end of a use.* The session may not be on record any more as changing the
-//!   file: the service would neither believe its next report nor settle what it wrote. So it goes
-//!   on record again before it changes anything.
+//! The lease under which such a change was sent is still held, but the state that is loaded under
+//! it may be outdated:
+//! - *`Truncate` or `WriteInline`.* The client loads size and inline content again before it uses
+//!   them, and before it gives the lease back. After a `Truncate`, the service waits for the chunks
+//!   to be truncated, and would later truncate them itself, whatever has been written by then. So
+//!   the client truncates them to the size that the service reports.
+//! - *`EndWrite` at the end of a use.* The service may no longer have the session on record as a
+//!   writer of the file. It would then neither accept the next report nor recover what the session
+//!   wrote. So the session sends `BeginWrite` again before it changes anything.
 
 use crate::inode::{Content, OpenInode};
 use crate::{Client, entry, file_info};
@@ -17,19 +16,20 @@ use types::{Errno, InodeId, Result};
 use wire::{MetaOp, MetaReply};
 
 impl Content {
-    /// It is there, and true.
+    /// Whether the content is loaded and certain.
     pub(crate) fn is_known(&self) -> bool {
         self.loaded && !self.doubted
     }
 
-    /// The service counts on changes of chunks by this session.
+    /// Whether the service has this session on record as a writer of the chunks.
     pub(crate) fn is_on_record(&self) -> bool {
         self.writing && !self.end_in_doubt
     }
 
-    /// A change of size or inline content was asked for under the lease of an era.
+    /// Records the outcome of a change of size or inline content under the lease of a generation.
     pub(crate) fn doubt_unless_answered(&mut self, ino: InodeId, era: u64, answer: &Result<MetaReply>) {
-        // Content that is on its way to chunks is refused so, and left as it was.
+        // The service refuses content that is being converted to chunks with this error, and leaves
+        // it unchanged.
         let may_be_made = answer.as_ref().is_err_and(|error| error.errno != Errno::ERANGE);
         if may_be_made && self.still(ino, era).is_ok() {
             self.doubted = true;
@@ -39,8 +39,8 @@ impl Content {
 }
 
 impl Client {
-    /// Asks again for what may have changed. The gate is held exclusively, under a lease that lets
-    /// nobody else change the file.
+    /// Loads uncertain state again. The caller holds the I/O lock exclusively, under a lease that
+    /// excludes changes by other sessions.
     pub(crate) async fn leave_doubt(&self, inode: &OpenInode) -> Result<()> {
         let era = {
             let content = inode.content.lock();
@@ -56,7 +56,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a report of the end; the size that the service knows then.
+    /// Sends an `EndWrite`; returns the size that the service has then.
     pub(crate) async fn tell_end(&self, inode: &OpenInode, era: u64, op: MetaOp) -> Result<u64> {
         let ends = matches!(op, MetaOp::EndWrite { done: true, .. });
         let told = self.report(op).await;

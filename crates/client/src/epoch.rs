@@ -1,13 +1,13 @@
-//! The epochs of leases, by which targets know what comes too late.
+//! Lease epochs, by which targets detect requests that arrive too late.
 //!
-//! Whatever is asked of a file's chunks carries the epoch of the lease under which it is asked. A
-//! target that has seen a later one refuses it with `EKEYREVOKED`: then the metadata service is
-//! asked for the epoch as it is now, which it tells only who still has the lease, and the request
-//! is sent again.
+//! Every request for a file's chunks carries the epoch of the lease under which it is sent. A
+//! target that has seen a later epoch refuses it with `EKEYREVOKED`. The client then asks the
+//! metadata service for the current epoch, which the service returns only to a session that still
+//! holds the lease, and sends the request again.
 //!
-//! A change that was given up, or failed, may still be on its way. What this session does to the
-//! file afterwards could be undone by it, as much as what others do. So its epoch is *spent*:
-//! before the file is used again, or its lease is given up, the service is asked for another one.
+//! A change that was abandoned or has failed may still be in flight. It could overwrite later
+//! changes by this session as well as those by others. So its epoch is *tainted*: before the file
+//! is used again, or its lease is given back, the client asks the service for another epoch.
 
 use crate::access::ended_lease;
 use crate::data::Keeper;
@@ -16,36 +16,36 @@ use crate::{Client, file_info};
 use types::{Errno, InodeId, Layout, Result};
 use wire::{MetaOp, StorageOp};
 
-/// How often a request is sent in another epoch before its operation begins anew.
+/// How often a request is sent in another epoch before its operation restarts.
 pub(crate) const MAX_RENEWALS: u32 = 8;
 
-/// Above all epochs: whichever there is now is spent.
+/// Greater than every epoch: the current one, whatever it is, is tainted.
 const ANY_EPOCH: u64 = u64::MAX;
 
-/// A file whose chunks are used, and the lease for it: the era for which it is known to be held,
-/// and its epoch.
+/// A file whose chunks are accessed, and the lease for that: the generation in which it was
+/// checked, and its epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Under {
     pub(crate) ino: InodeId,
     pub(crate) era: u64,
     pub(crate) epoch: u64,
-    /// The chunk file that is asked for is known to have at least this length.
+    /// Minimum length that the chunk file is known to have, in bytes.
     pub(crate) known: u64,
 }
 
 impl Under {
-    /// Of a file whose chunks are asked for something that may as well come late.
+    /// For requests that may safely arrive late.
     pub(crate) fn no_lease(ino: InodeId) -> Under {
         Under { ino, era: 0, epoch: 0, known: 0 }
     }
 }
 
 impl Client {
-    /// An epoch above one that is over, if the lease is still the one of then. May be asked with
-    /// the gate held: nobody has to give anything up for it.
+    /// Returns an epoch greater than `past`, if the session still holds the same lease. Callable
+    /// under the I/O lock: the service recalls nothing for it.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: what was begun under the lease has to begin anew.
+    /// `EKEYEXPIRED`: the operation must restart under a new lease.
     pub(crate) async fn renew_epoch(&self, under: Under, past: u64) -> Result<u64> {
         let Under { ino, era, .. } = under;
         let inode = self.inodes.open(ino).ok_or_else(|| ended_lease(ino))?;
@@ -60,7 +60,7 @@ impl Client {
         self.leases.mark(ino);
         let mut content = inode.content.lock();
         content.still(ino, era)?;
-        // A service that has none now was replaced by one of an earlier version.
+        // A service without epochs runs an earlier version and has replaced one with epochs.
         content.epoch = if info.epoch == 0 { 0 } else { content.epoch.max(info.epoch) };
         match content.epoch {
             epoch if epoch == 0 || epoch > past => Ok(epoch),
@@ -68,10 +68,10 @@ impl Client {
         }
     }
 
-    /// Gets another epoch for a file whose epoch is spent. The gate is held.
+    /// Gets a new epoch for a file whose epoch is tainted. The caller holds the I/O lock.
     ///
     /// # Errors
-    /// `EKEYEXPIRED` when the lease has ended meanwhile.
+    /// `EKEYEXPIRED`: the lease has ended meanwhile.
     pub(crate) async fn leave_spent_epoch(&self, inode: &OpenInode) -> Result<()> {
         let (under, layout) = {
             let mut content = inode.content.lock();
@@ -87,12 +87,12 @@ impl Client {
         };
         let epoch = self.renew_epoch(under, under.epoch).await?;
         let Some(layout) = layout else { return Ok(()) };
-        // What is read next may be answered by a member that has never heard of the change, which
-        // is with the primary. So that one learns first that it is too late for it.
+        // The next read may go to a replica that doesn't know of the change that the primary still
+        // has in flight. So the primary must see the new epoch first, and refuse that change.
         self.on_stripes_there_are(Under { epoch, ..under }, &layout, |_| StorageOp::Sync).await?;
         let mut content = inode.content.lock();
         content.still(inode.ino, under.era)?;
-        // Unless another one has failed meanwhile.
+        // Unless another change has failed meanwhile.
         if content.spent == ANY_EPOCH {
             content.spent = 0;
         }
@@ -103,7 +103,7 @@ impl Client {
         layout.groups.iter().any(|group| matches!(self.keeper(*group), Ok(Keeper::Mirror(_))))
     }
 
-    /// The same; false when the lease has ended meanwhile.
+    /// Like [`Client::leave_spent_epoch`]; returns false if the lease has ended meanwhile.
     pub(crate) async fn has_left_spent_epoch(&self, inode: &OpenInode) -> Result<bool> {
         match self.leave_spent_epoch(inode).await {
             Err(error) if error.errno == Errno::EKEYEXPIRED => Ok(false),
@@ -112,8 +112,7 @@ impl Client {
     }
 }
 
-/// A change on its way: unless it is known to have been made, its epoch is spent when this is
-/// dropped.
+/// A change in flight. Unless it ends with success, dropping this taints its epoch.
 pub(crate) struct Unanswered<'a> {
     inode: &'a OpenInode,
     era: u64,
@@ -122,13 +121,14 @@ pub(crate) struct Unanswered<'a> {
 }
 
 impl<'a> Unanswered<'a> {
-    /// One that begins, under the lease of an era and after so many losses.
+    /// Begins a change under the lease of a generation. `losses` is the current number of losses of
+    /// storage services.
     pub(crate) fn new(inode: &'a OpenInode, era: u64, losses: u64, is_durable: bool) -> Unanswered<'a> {
         inode.content.lock().begin_change(losses);
         Unanswered { inode, era, is_durable, is_done: false }
     }
 
-    /// It has been made.
+    /// Records that the change has succeeded.
     pub(crate) fn end(mut self) {
         self.is_done = true;
     }
@@ -141,7 +141,7 @@ impl Drop for Unanswered<'_> {
         if self.is_done {
             return;
         }
-        // In another era there is another epoch.
+        // Another generation has another epoch.
         if content.era == self.era {
             content.spent = content.epoch;
         }

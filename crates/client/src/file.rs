@@ -1,4 +1,4 @@
-//! Open files: what a descriptor does between open and close.
+//! Open files: the operations of a descriptor between open and close.
 
 use crate::access::Need;
 use crate::data::{ChunkWrite, Chunked};
@@ -16,38 +16,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
 use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path};
 
-/// Access mode in the flags of `open(2)`.
+/// Mask of the access mode in the flags of `open(2)`.
 const O_ACCMODE: u32 = 0o3;
 
-/// Transfers of at least this many bytes go past the storage server's page cache: they are as fast
-/// from the device, and the kernel that asked keeps its own copy.
+/// Transfers of at least this many bytes bypass the storage server's page cache: the device is as
+/// fast, and the client's kernel caches them.
 const DIRECT_FROM: usize = 64 * 1024;
 
 /// An open file.
 pub struct Handle {
     pub(crate) inode: Arc<OpenInode>,
-    /// It was opened for writing, too.
+    /// Opened for writing.
     writable: bool,
-    /// It counts among the inode's writers.
+    /// Counted among the inode's writers.
     is_writer: AtomicBool,
-    /// It is for reading only, and a lease under which contents may be kept was held when it was
-    /// opened.
+    /// Opened read-only, under a lease that permits caching of content.
     keeps: AtomicBool,
-    /// Its file is append-only, and was so when it was opened.
+    /// The file was append-only when it was opened, and still is.
     pub(crate) append_only: AtomicBool,
-    /// How many losses of content it has been told of.
+    /// Number of losses that this handle has reported.
     pub(crate) losses_told: AtomicU64,
-    /// The same of writes that could not be stored after they had been kept.
+    /// Number of failed delayed writes that this handle has reported.
     pub(crate) failures_told: AtomicU64,
 }
 
-/// How a face may use the caches on its side for an open file.
+/// How the kernel may cache the content of an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caching {
-    /// What is read may be kept until [`crate::Invalidate`] says otherwise, if it is read as
-    /// [`ReadHow::kept`].
+    /// Content that is read with [`ReadHow::kept`] may be cached until an [`crate::Invalidate`]
+    /// call.
     Kept,
-    /// Every read and write comes here.
+    /// Every read and write is passed to the client.
     Direct,
 }
 
@@ -67,8 +66,8 @@ impl Handle {
         Arc::new(Handle { inode, writable, is_writer, keeps, append_only, losses_told, failures_told })
     }
 
-    /// Nothing more will be written through it. What the last use of a file has to report goes on
-    /// beside those who open the file from now on.
+    /// Marks the handle as no longer writing. The report of the file's last use runs concurrently
+    /// with later opens of the file.
     pub(crate) fn end_writing(&self) {
         if self.is_writer.swap(false, Ordering::Relaxed) {
             self.inode.writers.fetch_sub(1, Ordering::Relaxed);
@@ -80,22 +79,22 @@ impl Handle {
         self.writable
     }
 
-    /// The inode that is open.
+    /// The inode of the open file.
     pub fn ino(&self) -> InodeId {
         self.inode.ino
     }
 
-    /// Notes whether contents may be kept. They better aren't where the file is being changed, here
-    /// or elsewhere: a kernel that has looked up a page reads the file's size afterwards, and when
-    /// it has grown meanwhile, takes the rest of the old page for zeros though the page has been
-    /// forgotten by then.
+    /// Permits caching of content if `may`, for a read-only handle of a file that no session is
+    /// changing. Otherwise a kernel may return zeros: it looks up a page, and reads the file's size
+    /// afterwards. If the file has grown meanwhile, the kernel takes the rest of the old page for
+    /// zeros, even if the page has been dropped by then.
     fn keep(&self, may: bool) {
         if may && !self.writable && !self.inode.is_being_changed() {
             self.keeps.store(true, Ordering::Relaxed);
         }
     }
 
-    /// How its content may be cached where there are other sessions.
+    /// How its content may be cached while other sessions exist.
     pub fn caching(&self) -> Caching {
         if self.keeps.load(Ordering::Relaxed) { Caching::Kept } else { Caching::Direct }
     }
@@ -107,35 +106,35 @@ impl Drop for Handle {
     }
 }
 
-/// How a read is meant.
+/// Options of a read.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ReadHow {
-    /// Past every cache (`O_DIRECT`).
+    /// Bypasses every cache (`O_DIRECT`).
     pub direct: bool,
-    /// The reader keeps what it gets, until it is told to forget it.
+    /// The kernel caches the result until it is told to drop it.
     pub kept: bool,
-    /// It doesn't show in the access time (`O_NOATIME`).
+    /// Doesn't update the access time (`O_NOATIME`).
     pub no_atime: bool,
 }
 
-/// How a write is meant.
+/// Options of a write.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct WriteHow {
-    /// Past every cache (`O_DIRECT`).
+    /// Bypasses every cache (`O_DIRECT`).
     pub direct: bool,
     /// On disk before the call returns (`O_SYNC`, `O_DSYNC`).
     pub durable: bool,
-    /// Clear setuid and setgid.
+    /// Clears setuid and setgid.
     pub kill_suid_sgid: bool,
-    /// At the end of the file, wherever that is now (`O_APPEND`); the offset doesn't count.
+    /// At the current end of the file (`O_APPEND`); the offset is ignored.
     pub append: bool,
-    /// Through a descriptor with `O_APPEND`, also where the kernel says the place.
+    /// Through a descriptor with `O_APPEND`, also if the kernel gives the offset.
     pub o_append: bool,
-    /// The kernel's page cache writes back what it has: nothing of it is out of date there.
+    /// Write-back from the kernel's page cache: no page is outdated by it.
     pub written_back: bool,
 }
 
-/// What is known of a file because it is new.
+/// What is known of a file that was just created.
 #[derive(Clone, Copy)]
 pub(crate) struct Fresh {
     inline_limit: u32,
@@ -151,13 +150,13 @@ impl Fresh {
     }
 }
 
-/// A write that is to be done.
+/// A write to execute.
 struct Pending<'a> {
     offset: u64,
     buf: &'a IoBuf,
     how: WriteHow,
-    /// Where it landed under a lease that had ended by then, so that nobody knows whether the file
-    /// reaches so far.
+    /// Where it was written under a lease that had ended by then, so that the client doesn't know
+    /// whether the file extends to there.
     landed: Option<Landed>,
 }
 
@@ -172,7 +171,7 @@ struct Landed {
     layout: Layout,
 }
 
-/// The state of the file that a write was prepared for.
+/// State of the file for which a write was prepared.
 #[derive(Clone, Copy)]
 struct Start {
     under: Under,
@@ -186,19 +185,19 @@ impl Start {
     }
 }
 
-/// What a write has to do first.
+/// The first step of a write.
 enum Prepared {
-    /// Bytes go to these groups.
+    /// Write to these groups.
     Chunks(Arc<Layout>, KnownLens),
-    /// The file's shape must change under the exclusive gate.
+    /// Change the layout first, under the exclusive I/O lock.
     Reshape,
 }
 
 impl Client {
-    /// Opens an inode. `flags` are those of `open(2)`; truncation is the caller's.
+    /// Opens an inode. `flags` are those of `open(2)`; the caller handles truncation.
     ///
-    /// The metadata service knows of the use when this returns, by a lease: a file that another
-    /// session deletes stays as long as it is open here.
+    /// When this returns, the metadata service knows, by a lease, that the file is in use: a file
+    /// that another session deletes stays as long as it is open here.
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<Arc<Handle>> {
         self.may_open(credentials, ino, flags).await?;
         let handle = Handle::new(self.inodes.acquire(ino), flags);
@@ -223,7 +222,7 @@ impl Client {
         self.refuse_writer(handle, flags).await
     }
 
-    /// Makes a regular file, or finds the one that another client made first, and opens it.
+    /// Creates a regular file, or finds one that another client has created first, and opens it.
     pub async fn create(
         &self,
         credentials: Credentials,
@@ -240,7 +239,7 @@ impl Client {
         }
         let _made = self.making.begin(parent, |ino| self.inodes.let_go(ino));
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
-        // What is made to be written is written soon.
+        // A file that is created for writing is written soon.
         let wish = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
         let op = MetaOp::Create { parent, name: name.clone(), mode, umask, rdev: 0, exclusive, wish };
         let losses = self.verifiers.losses();
@@ -268,8 +267,8 @@ impl Client {
         Ok((self.known(asked, parent, self.inodes.overlay(attr)), handle))
     }
 
-    /// Makes sure that the service knows that a file is open that was made just now, or found and
-    /// opened with these flags.
+    /// Makes sure that the service knows that a new file is open, or one that was found and opened
+    /// with these flags.
     async fn hold_made(&self, handle: &Handle, found_with: Option<u32>) -> Result<()> {
         let mut held = self.hold(&handle.inode, Need::Look).await;
         if let (Ok(()), Some(flags)) = (&held, found_with) {
@@ -285,7 +284,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes a regular file without a name and opens it.
+    /// Creates a regular file without a name and opens it.
     pub async fn tmpfile(
         &self,
         credentials: Credentials,
@@ -306,7 +305,7 @@ impl Client {
         Ok((self.known(asked, parent, attr), handle))
     }
 
-    /// Fills `buf` from `offset`; returns how many of its bytes are before the end of the file.
+    /// Fills `buf` from `offset`; returns how many of its bytes lie before the end of the file.
     pub async fn read(&self, handle: &Arc<Handle>, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         let read = async || self.read_now(&handle.inode, offset, buf.clone(), how).await;
         let len = self.while_lease_lasts(read).await?;
@@ -325,7 +324,7 @@ impl Client {
         self.read_kept(inode, offset, buf, how).await
     }
 
-    /// Reads what the kernel keeps.
+    /// Reads content that the kernel will cache.
     async fn read_kept(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         let range = ByteRange::at(offset, buf.len() as u64);
         loop {
@@ -346,17 +345,17 @@ impl Client {
                 return Box::pin(self.read_while_closing(inode, offset, buf, how)).await;
             };
             let _shared = entered?;
-            // A recall that closed the door after this read came through waits for the gate, or
-            // tells the kernel afterwards.
+            // A recall that closed the gate after this read had passed it waits for the I/O lock,
+            // or tells the kernel afterwards.
             if came_in != Entry::Free || inode.fills.is_open() {
                 return self.read_loaded(inode, offset, buf, how).await;
             }
         }
     }
 
-    /// Reads what the kernel will have to forget at once. The lease has not been yielded yet, so
-    /// that what is loaded is still true; where nothing is loaded, one answer of the service is
-    /// used for this read alone.
+    /// Reads content that the kernel will have to drop at once. The lease hasn't been given back
+    /// yet, so loaded content is still valid. If none is loaded, one answer of the service is used
+    /// for this read alone.
     async fn read_while_closing(
         &self,
         inode: &OpenInode,
@@ -394,7 +393,7 @@ impl Client {
             buf.zero(0..len);
             return Ok(len);
         };
-        // Whole blocks keep the direct path open for the last, partial block of a file.
+        // Whole blocks permit the direct path for the last, partial block of a file.
         let whole = len.next_multiple_of(types::BLOCK_SIZE).min(buf.len());
         let path = self.path_of(how.direct, whole);
         let chunked = Chunked::new(&layout, &view.known);
@@ -402,7 +401,7 @@ impl Client {
         Ok(len)
     }
 
-    /// Writes all of `buf` at `offset`.
+    /// Writes all of `buf` at `offset`; returns its length.
     pub async fn write(&self, handle: &Arc<Handle>, offset: u64, buf: IoBuf, how: WriteHow) -> Result<usize> {
         let (inode, len) = (&handle.inode, buf.len());
         if len == 0 {
@@ -412,7 +411,7 @@ impl Client {
         // The next read is the first one after a change.
         inode.quiet_until_ns.store(0, Ordering::Relaxed);
         if inode.promise().is_some() && !how.durable {
-            // It is empty as yet.
+            // A pending file is empty.
             let start = if how.append { 0 } else { offset };
             if Box::pin(self.write_promised(inode, start, &buf)).await? {
                 return Ok(len);
@@ -439,9 +438,8 @@ impl Client {
         Ok(len)
     }
 
-    /// Clears the bits that give whoever runs the file rights of its owner and group, if there are
-    /// any. Not to be called under the gate: this may have to wait until other sessions have given
-    /// up their leases, and they for ours.
+    /// Clears setuid and setgid if they are set. The caller must not hold the I/O lock: this may
+    /// have to wait until other sessions give up their leases, and they for ours.
     async fn kill_suid_sgid(&self, inode: &OpenInode) -> Result<()> {
         let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
         self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
@@ -449,15 +447,14 @@ impl Client {
         Ok(())
     }
 
-    /// The same after a change by somebody, of which the kernel doesn't say whether it is to be
-    /// done: but for the superuser it is.
+    /// Clears setuid and setgid after a change by `who`, for operations for which the kernel
+    /// doesn't decide that: for every user except root.
     pub(crate) async fn clear_privileges(&self, handle: &Handle, who: Credentials) -> Result<()> {
         let clears = who.uid != 0 && std::mem::take(&mut handle.inode.content.lock().privileged);
         if clears { self.kill_suid_sgid(&handle.inode).await } else { Ok(()) }
     }
 
-    /// Writes, and does so again when the lease had ended meanwhile, with the service that granted
-    /// it.
+    /// Writes, and repeats the write if its lease has ended with the service that granted it.
     async fn write_under_a_lease(
         &self,
         inode: &OpenInode,
@@ -476,14 +473,14 @@ impl Client {
             if let Some(kill) = written.await? {
                 return Ok(kill);
             }
-            // Pages have come back since the kernel forgot them.
+            // Reads have filled pages since the kernel dropped them.
             let passes = self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
             held_back.iter_mut().for_each(|held_back| held_back.passes = passes);
         }
     }
 
-    /// The everyday write: the file is in chunks and this session may change them. `None` when it
-    /// isn't so yet; else whether setuid and setgid are to be cleared.
+    /// The common write: the file is in chunks and this session may change them. Returns `None` if
+    /// the file must be prepared first; else whether setuid and setgid are to be cleared.
     async fn write_through(&self, inode: &OpenInode, write: &mut Pending<'_>) -> Result<Option<bool>> {
         let _shared = self.share(inode).await?;
         let (prepared, start) = {
@@ -504,13 +501,13 @@ impl Client {
     ) -> Result<bool> {
         let (range, how) = (write.range_at(offset), write.how);
         let path = self.path_of(how.direct, write.buf.len());
-        // The lease may become more meanwhile, but not less: who takes it away waits for the gate.
+        // The lease may get stronger meanwhile, but not weaker: a recall waits for the I/O lock.
         let chunks = ChunkWrite { path, durable: how.durable, lease: start.lease };
         let written = {
             let _underway = self
                 .patiently((inode.ino, "another write of the same range"), inode.landing.enter(range))
                 .await?;
-            // It may have waited for others that were under way.
+            // The wait for overlapping writes may have outlasted the lease.
             inode.content.lock().still(inode.ino, start.under.era)?;
             let writing = pin!(self.write_chunks(start.under, chunked, offset, write.buf.clone(), chunks));
             self.change_in_era(inode, start.under.era, how.durable, writing).await
@@ -518,15 +515,15 @@ impl Client {
         let mut content = inode.content.lock();
         let still = content.still(inode.ino, start.under.era);
         if let Err(error) = written {
-            // Some targets may have taken their part. Beside other writers it can't be told from
-            // what they write, and stays.
+            // Some targets may have stored their part. Under a shared lease it can't be told apart
+            // from what other sessions write, and stays.
             let alone = content.lease == LeaseMode::Write;
             content.cut_pending |= still.is_ok() && alone && range.end > content.size;
             return Err(error);
         }
         if let Err(ended) = still {
             return match content.late_write(start.under.era, range.end) {
-                // What is known of the mode is forgotten with the lease.
+                // The mode was unloaded with the lease.
                 LateWrite::Kept => Ok(how.kill_suid_sgid),
                 LateWrite::Unknown if !how.append => {
                     write.landed = Some(Landed { offset, layout: chunked.layout.clone() });
@@ -539,13 +536,14 @@ impl Client {
         content.next = Some(range.end);
         content.mtime = Some(rt::now());
         content.unreported = true;
-        // The kernel asks for it with every write of an unprivileged program; mostly there is
+        // The kernel requests this with every write of an unprivileged application; mostly there is
         // nothing to clear.
         Ok(how.kill_suid_sgid && std::mem::take(&mut content.privileged))
     }
 
-    /// The first write, one to an inline file, one to the very end, or one whose lease had ended
-    /// when it landed. `None`, and nothing done, when the kernel may have pages again.
+    /// Executes the first write, a write to an inline file, an append, or one whose lease had ended
+    /// when it was answered. Returns `None`, without a write, if the kernel may have cached pages
+    /// again.
     async fn write_reshaping(
         &self,
         inode: &OpenInode,
@@ -568,7 +566,7 @@ impl Client {
         let start = {
             let content = inode.content.lock();
             if !content.loaded {
-                // Forgotten between the look and the lock.
+                // Unloaded between the check and the lock.
                 content.still(inode.ino, content.era)?;
             }
             Start::of(inode.ino, &content)
@@ -583,7 +581,7 @@ impl Client {
         let fits_inline = inode.content.lock().stays_inline(write.range_at(offset).end);
         if fits_inline {
             match self.write_inline(inode, start, offset, write).await {
-                // A move to chunks that somebody began and didn't end has to be ended first.
+                // An unfinished conversion to chunks must be completed first.
                 Err(error) if error.errno == Errno::ERANGE => {}
                 done => return done.map(Some),
             }
@@ -597,7 +595,7 @@ impl Client {
         self.write_and_note(inode, Chunked::new(&layout, &known), start, offset, write).await.map(Some)
     }
 
-    /// Whether the file had bits that the write has cleared, of which the kernel doesn't know yet.
+    /// Returns whether the write has cleared mode bits, of which the kernel doesn't know yet.
     async fn write_inline(
         &self,
         inode: &OpenInode,
@@ -607,8 +605,8 @@ impl Client {
     ) -> Result<bool> {
         let WriteHow { kill_suid_sgid, append: at_end, .. } = write.how;
         let (ino, data) = (inode.ino, Bytes::copy_from_slice(write.buf.as_slice()));
-        // Another service may carry it out than the one that granted the lease, and others may have
-        // appended before.
+        // Another service than the one that granted the lease may execute it, and other sessions
+        // may have appended before.
         let op = MetaOp::WriteInline { ino, offset, data: data.clone(), kill_suid_sgid, at_end };
         let written = self.report(op).await;
         let mut content = inode.content.lock();
@@ -616,7 +614,7 @@ impl Client {
         let attr = entry(written?)?;
         let clears = kill_suid_sgid && std::mem::take(&mut content.privileged);
         if content.still(ino, start.under.era).is_err() {
-            // It is done, and what is known now is of after it, or will be asked for.
+            // The write is done, and the content loaded since includes it, or will be loaded.
             return Ok(clears);
         }
         let old = content.inline.take().unwrap_or_default();
@@ -631,7 +629,7 @@ impl Client {
     }
 }
 
-/// What a read needs to know of a file.
+/// The state of a file that a read needs.
 struct View {
     under: Under,
     size: u64,
@@ -649,25 +647,24 @@ impl View {
 }
 
 impl Content {
-    /// True when a change up to `end` can be made in the inline content. A file that has a layout
-    /// already is on its way to chunks.
+    /// Whether a change up to `end` can be made inline. A file that already has a layout is being
+    /// converted to chunks.
     pub(crate) fn stays_inline(&self, end: u64) -> bool {
         self.inline.is_some() && self.layout.is_none() && end <= self.inline_limit as u64
     }
 
-    /// Notes what a write has to know of the mode.
+    /// Records the mode bits that concern writes.
     pub(crate) fn note_mode(&mut self, bits: u32) {
         self.privileged = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
     }
 
-    /// Whether the mode has bits that a write by an unprivileged program clears, as far as is
-    /// known.
+    /// Whether the mode may have bits that a write by an unprivileged application clears.
     pub(crate) fn may_be_privileged(&self) -> bool {
         self.privileged || !self.loaded
     }
 
-    /// Starts with a file that was made just now, with this content, and that nobody else has seen
-    /// yet, without asking for what is known.
+    /// Loads the state of a file that was just created with this content and that no other session
+    /// has seen yet, without a request.
     pub(crate) fn begin_with(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode, content: Bytes) {
         let inline = (fresh.inline_limit > 0).then_some(content);
         let inline_limit = fresh.inline_limit;
@@ -684,7 +681,7 @@ impl Content {
         self.lease = lease;
     }
 
-    /// Takes over what the metadata service knows.
+    /// Loads the metadata service's state of the file.
     pub(crate) fn take(&mut self, info: FileInfo) {
         (self.loaded, self.doubted) = (true, false);
         self.end_last_size();
@@ -714,16 +711,16 @@ fn prepare(content: &Content, write: &Pending<'_>) -> Prepared {
     }
 }
 
-/// Whether a write beside other clients that storage answered when its lease had ended is part of
-/// the file as it is now. If so it must not be done again, since others may have seen it and
-/// written over it.
+/// Whether a write under a shared lease that storage answered after the lease had ended is part of
+/// the current file. If so it must not be repeated, since other sessions may have read it and
+/// overwritten it.
 fn stands(inode: &OpenInode, now: Start, landed: &Landed, write: &Pending<'_>) -> bool {
     let content = inode.content.lock();
     let is_same_place = content.inline.is_none() && content.layout.as_deref() == Some(&landed.layout);
     is_same_place && write.range_at(landed.offset).end <= now.size
 }
 
-/// Inline content after a write at `offset`, with zeros in any gap.
+/// Returns inline content after a write at `offset`, with zeros in any gap.
 fn laid_over(old: Bytes, offset: usize, data: Bytes) -> Bytes {
     let end = offset + data.len();
     if offset == 0 && end >= old.len() {
@@ -737,7 +734,7 @@ fn laid_over(old: Bytes, offset: usize, data: Bytes) -> Bytes {
     bytes.into()
 }
 
-/// Fills the first `len` bytes of `buf` from inline content at `offset`, with zeros behind its end.
+/// Fills the first `len` bytes of `buf` from inline content at `offset`, with zeros beyond its end.
 fn copy_inline(inline: &[u8], offset: u64, buf: &IoBuf, len: usize) {
     let range = ByteRange::at(offset, len as u64).intersect(ByteRange::new(0, inline.len() as u64));
     let present = range.len() as usize;

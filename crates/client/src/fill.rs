@@ -1,44 +1,42 @@
-//! Reads whose bytes stay in the kernel's page cache, and the door that a recall closes before
-//! them.
+//! The page-fill gate: reads that fill the kernel's page cache, and how a recall blocks them.
 //!
-//! While the kernel is told to forget, such a read could put back what is being forgotten. So they
-//! wait. But the kernel can't forget a page that a waiting read is to fill, which is locked.
-//! Nothing is in that page yet, and the read will fill it when the door is open again: so the
-//! kernel is told to forget all but the pages of those who wait ([`Fills::look`]). Who comes
-//! afterwards may be in its way: when it takes long, those are let through, and the kernel has to
-//! forget once more.
+//! While the kernel is told to drop its pages, such a read could restore what is being dropped. So
+//! these reads wait at a gate. But the kernel can't drop a page that a waiting read is to fill,
+//! because that page is locked. The page holds no data yet, and the read will fill it when the gate
+//! opens. So the kernel is told to drop all pages except those of waiting reads ([`Fills::look`]).
+//! Reads that arrive later may block the kernel. If that takes long, they bypass the gate, and the
+//! kernel has to drop its pages once more.
 //!
-//! A program that reads one page after another is always about to come. If it were let through each
-//! time, nobody would ever get the lease: so before it is looked who waits, reads that are inside
-//! end, and programs have a moment to come with their next one ([`Fills::settle`]).
+//! An application that reads page after page always has a next read. If each of them bypassed the
+//! gate, the lease would never be given back. So before the waiting reads are determined, running
+//! reads end, and applications get a moment to arrive with their next read ([`Fills::settle`]).
 //!
 //! # A read whose reply is still on its way to the kernel
 //!
-//! The gate of the inode is given back before the reply is handed in. That is no gap: the kernel
-//! adds a page to its cache, locked, before it asks for it, and unlocks it when it has the answer.
-//! To forget waits for the lock. So a page that was asked for before the kernel was told to forget
-//! is forgotten, and one that is asked for afterwards comes to the closed door. (Attributes need no
-//! lock: the kernel numbers them, and drops an answer to a question that is older than the
-//! notification.)
+//! The client releases the inode's I/O lock before it passes the reply to the kernel. That leaves
+//! no gap. The kernel adds a page to its cache, locked, before it sends the read, and unlocks the
+//! page when it has the reply. Dropping a page waits for that lock. So a page that was requested
+//! before the kernel was told to drop pages is dropped, and a page that is requested afterwards
+//! waits at the closed gate. (Attributes need no lock: the kernel numbers them, and ignores an
+//! answer to a request that is older than the notification.)
 //!
-//! # Which inodes the kernel has pages of
+//! # Which inodes have pages in the kernel's cache
 //!
-//! Pages stay when the file is closed through which they were read, until the kernel forgets the
-//! inode. So reads for the page cache are counted with the inode, each when it arrives, since its
-//! page is in the cache by then; and it is noted how many had come when a forgetting began that is
-//! over.
+//! Pages outlive the open file through which they were read, until the kernel forgets the inode. So
+//! each inode counts reads for the page cache when they arrive, since their pages are in the cache
+//! by then. It also records how many had arrived when the last complete drop began.
 //!
-//! # Who is let through
+//! # Bypass
 //!
-//! A read that is let through fills a page behind the back of everybody who had the kernel forget
-//! before. So each pass is counted, and whoever is about to do that for which the kernel had to
-//! forget (to give the lease up, to make the file longer) looks, alone at the gate, whether
-//! somebody was let through meanwhile; then the kernel forgets once more. A recall lets reads
-//! through with what is loaded, or with one answer of the service: nobody else can change the file
-//! before the recall is answered. A write of this session gives no such guarantee, so those that it
-//! lets through get a lease first. Forgetting may take long though nobody is in its way: the
-//! threads that tell the kernel may all wait for pages of other files, which a storage node that is
-//! down doesn't bring.
+//! A read that bypasses the gate fills a page without the knowledge of the tasks that had the
+//! kernel drop its pages. So each bypass is counted. A drop precedes giving a lease back or
+//! extending the file. Before that step, the task checks under the exclusive I/O lock whether reads
+//! have bypassed the gate. If so, the kernel drops its pages once more. A recall lets reads bypass
+//! with the loaded content, or with one answer of the service: no other session can change the file
+//! before the recall is acknowledged. A write of this session gives no such guarantee, so reads
+//! that bypass its gate get a lease first. A drop may take long although no read blocks it: all
+//! threads that notify the kernel may be waiting for pages of other files, from a storage node that
+//! is down.
 
 use crate::recall::within;
 use parking_lot::Mutex;
@@ -51,119 +49,120 @@ use std::task::Poll;
 use std::time::Duration;
 use types::{BLOCK_SIZE, ByteRange};
 
-/// How long reads that are inside may take to end before the kernel is told to forget all the same;
-/// it waits for them itself.
+/// How long running reads may take to end before the kernel is told to drop its pages anyway; the
+/// kernel then waits for them itself.
 const SETTLING: Duration = Duration::from_millis(20);
-/// What programs have to come with their next read, at first; it doubles each time the kernel has
-/// to forget once more, up to `MAX_REST`.
+/// First pause for applications to arrive with their next read; it doubles with each further drop,
+/// up to `MAX_REST`.
 const MIN_REST: Duration = Duration::from_millis(1);
 const MAX_REST: Duration = Duration::from_millis(64);
-/// Writes in a row that leave other pages alone while no read for the page cache comes. Each has
-/// the kernel forget, which takes as long as a read of a page.
+/// Consecutive writes that leave other pages cached while no read for the page cache arrives. Each
+/// has the kernel drop pages, which takes as long as reading a page.
 const MAX_SPARED: u64 = 256;
 
-/// The door of one inode.
+/// The page-fill gate of one inode.
 #[derive(Default)]
 pub(crate) struct Fills {
     state: Mutex<Door>,
     moved: Event,
-    /// Reads so far, how many of them have ended, and how many the kernel surely has no page of any
-    /// more.
+    /// Number of reads so far, of ended ones, and of those whose pages the kernel has surely
+    /// dropped.
     noted: AtomicU64,
     ended: AtomicU64,
     forgotten: AtomicU64,
-    /// Reads that had come when a write past the kernel's cache had it forget pages, and how many
-    /// writes have left other pages alone since reads came.
+    /// Number of reads when an uncached write last had the kernel drop pages, and number of writes
+    /// since then that left other pages cached.
     renewed: AtomicU64,
     spared: AtomicU64,
-    /// Somebody wants to know when reads end.
+    /// A task waits for reads to end.
     is_watched: AtomicBool,
 }
 
 #[derive(Default)]
 struct Door {
-    /// How many recalls hold it closed.
+    /// Number of recalls and writes that hold the gate closed.
     closed: usize,
-    /// How often some who waited were let through.
+    /// How often waiting reads got a bypass.
     passes: u64,
-    /// Those who wait, in the order in which they came.
+    /// Waiting reads, in order of arrival.
     waiting: BTreeMap<u64, Waiter>,
-    /// The number of the next.
+    /// Number of the next one.
     next: u64,
 }
 
-/// A read that waits.
+/// A waiting read.
 struct Waiter {
-    /// What it is to fill, while it is outside; it may wait for its lease, and come in with that.
+    /// The bytes that it is to fill, while it waits at the gate. It may instead wait for its lease,
+    /// and proceed once it has it.
     outside: Option<ByteRange>,
-    /// How it is let through.
+    /// Its bypass, if granted.
     pass: Option<Pass>,
 }
 
 impl Waiter {
-    /// It fills nothing before the door is opened.
+    /// Whether it fills no page before the gate opens.
     fn stays_outside(&self) -> bool {
         self.outside.is_some() && self.pass.is_none()
     }
 }
 
-/// What those find who want the kernel to forget.
+/// State of the gate before the kernel is told to drop pages.
 pub(crate) struct Look {
-    /// How often some were let through before.
+    /// Number of bypasses before.
     pub(crate) passes: u64,
-    /// Pages of these bytes need not be forgotten: reads will fill them that wait for the door to
-    /// be opened. In ascending order, and apart from each other.
+    /// Pages of these bytes need not be dropped: reads that wait for the gate to open will fill
+    /// them. In ascending order, not adjacent.
     pub(crate) waiting: Vec<ByteRange>,
     noted: u64,
     next: u64,
 }
 
 impl Look {
-    /// What the kernel need not forget where the pages of these bytes are to go.
+    /// Returns the bytes whose pages may stay if the pages of `range` are to be dropped.
     pub(crate) fn spared(&self, range: ByteRange) -> Vec<ByteRange> {
         apart(beside(range).into_iter().chain(self.waiting.iter().copied()).collect())
     }
 }
 
-/// A read for the page cache.
+/// A read for the page cache; it ends when this is dropped.
 pub(crate) struct Noted<'a> {
     fills: &'a Fills,
 }
 
-/// How those who wait are let through.
+/// How waiting reads may bypass the gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pass {
-    /// With what is known at this moment: nobody else can change the file yet.
+    /// With the content that is loaded now: no other session can change the file yet.
     Once,
-    /// As soon as they have a lease.
+    /// Once they have a lease.
     UnderLease,
 }
 
-/// How a read came through the door.
+/// How a read passed the gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
-    /// It was open.
+    /// The gate was open.
     Free,
-    /// It is closed, and the kernel will forget what is read.
+    /// The gate is closed, and the kernel will drop the pages that the read fills.
     LetThrough(Pass),
 }
 
 impl Fills {
-    /// An open door. `filled`: whether the kernel may have pages.
+    /// Creates an open gate. `filled`: whether the kernel may have pages.
     pub(crate) fn new(filled: bool) -> Fills {
         let before = u64::from(filled);
         Fills { noted: AtomicU64::new(before), ended: AtomicU64::new(before), ..Fills::default() }
     }
 
-    /// Notes a read for the page cache. To be called before it comes to the door; it ends when what
-    /// is returned is dropped.
+    /// Counts a read for the page cache; to be called before it arrives at the gate. The read ends
+    /// when the result is dropped.
     pub(crate) fn note(&self) -> Noted<'_> {
         self.noted.fetch_add(1, Ordering::SeqCst);
         Noted { fills: self }
     }
 
-    /// Waits until reads that are inside have ended, unless that takes long, and those that wait
-    /// next are outside. `turn` counts how often the kernel has been told before.
+    /// Waits until running reads have ended, but not for long, and lets the next reads arrive at
+    /// the gate. `turn` counts the earlier drops.
     pub(crate) async fn settle(&self, turn: u32) {
         if turn == 0 && (self.is_open() || self.inside() == 0) {
             return;
@@ -172,7 +171,7 @@ impl Fills {
         rt::sleep(MIN_REST.saturating_mul(1 << turn.min(10)).min(MAX_REST)).await;
     }
 
-    /// Who waits now. To be called before the kernel is told to forget.
+    /// Returns the state of the gate; to be called before the kernel is told to drop pages.
     pub(crate) fn look(&self) -> Look {
         let noted = self.noted.load(Ordering::SeqCst);
         let door = self.state.lock();
@@ -181,9 +180,9 @@ impl Fills {
         Look { passes: door.passes, waiting, noted, next: door.next }
     }
 
-    /// The kernel has forgotten the pages of these bytes, and was told to after that look.
+    /// Records that the kernel has dropped the pages of `range`, which it was told after `look`.
     pub(crate) fn forgotten(&self, look: &Look, range: ByteRange) {
-        // Those who wait will fill pages.
+        // Waiting reads will fill pages.
         if look.waiting.is_empty() && beside(range).iter().all(|other| other.is_empty()) {
             self.forgotten.fetch_max(look.noted, Ordering::SeqCst);
         }
@@ -194,10 +193,10 @@ impl Fills {
         self.noted.load(Ordering::SeqCst) > self.forgotten.load(Ordering::SeqCst)
     }
 
-    /// Whether a write leaves the pages alone that it doesn't change. They are of use while
-    /// programs read, but a program that has mapped the file asks for none while they stay. So the
-    /// first writes after a read leave them; then all pages go once, and later writes have none to
-    /// forget.
+    /// Whether a write leaves the pages cached that it doesn't change. They help while applications
+    /// read. But an application that has mapped the file sends no reads while they stay. So the
+    /// first writes after a read leave them. Then all pages are dropped once, and later writes have
+    /// none to drop.
     pub(crate) fn are_others_of_use(&self) -> bool {
         let noted = self.noted.load(Ordering::SeqCst);
         if self.renewed.swap(noted, Ordering::SeqCst) != noted {
@@ -206,7 +205,7 @@ impl Fills {
         self.spared.fetch_add(1, Ordering::SeqCst) < MAX_SPARED
     }
 
-    /// Waits at the door with a read of these bytes.
+    /// Waits at the gate with a read of these bytes.
     pub(crate) async fn enter(&self, range: ByteRange) -> Entry {
         let Some(waiting) = self.wait(Some(range)) else { return Entry::Free };
         let at = |door: &Door| match door.waiting.get(&waiting.number).and_then(|waiter| waiter.pass) {
@@ -222,7 +221,7 @@ impl Fills {
         }
     }
 
-    /// What `work` comes to, or nothing when those who wait are let through without a lease before.
+    /// Returns the result of `work`, or `None` if waiting reads get a bypass without a lease first.
     pub(crate) async fn unless_let_through<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let Some(waiting) = self.wait(None) else { return Some(work.await) };
         self.unless(work, |door| {
@@ -231,7 +230,7 @@ impl Fills {
         .await
     }
 
-    /// Counts as one who waits; not outside an open door.
+    /// Registers a waiting read; `None` if it arrives at an open gate.
     fn wait(&self, outside: Option<ByteRange>) -> Option<Waiting<'_>> {
         let mut door = self.state.lock();
         if door.closed == 0 && outside.is_some() {
@@ -245,9 +244,9 @@ impl Fills {
         Some(Waiting { fills: self, number })
     }
 
-    /// Reads whose pages the kernel waits for, and that don't wait outside.
+    /// Number of reads that the kernel waits for and that aren't blocked at the gate.
     fn inside(&self) -> u64 {
-        // Whoever goes in meanwhile is counted; whoever ends may be.
+        // Loaded first: a read that arrives meanwhile is counted, and one that ends may be.
         let ended = self.ended.load(Ordering::SeqCst);
         let outside = {
             let door = self.state.lock();
@@ -267,14 +266,14 @@ impl Fills {
         }
     }
 
-    /// Something has moved that those want to know who wait for reads to end.
+    /// Wakes the tasks that wait for reads to end.
     fn tell_watchers(&self) {
         if self.is_watched.load(Ordering::SeqCst) && self.is_watched.swap(false, Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// True while no recall holds reads back.
+    /// Whether the gate is open.
     pub(crate) fn is_open(&self) -> bool {
         self.state.lock().closed == 0
     }
@@ -284,9 +283,9 @@ impl Fills {
         self.wake();
     }
 
-    /// What `work` comes to, or nothing when the door is closed before: a read that waits behind
-    /// the door for the end of a recall must come back to it, since the recall may wait for the
-    /// page that the read is to fill.
+    /// Returns the result of `work`, or `None` if the gate is closed first. A read that has passed
+    /// the gate and waits for the end of a recall must return to the gate, since the recall may
+    /// wait for the page that the read is to fill.
     pub(crate) async fn unless_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.unless(work, |door| door.closed > 0).await
     }
@@ -316,12 +315,12 @@ impl Fills {
         self.wake();
     }
 
-    /// Lets those through who have come to wait since a look.
+    /// Grants a bypass to the reads that have arrived since `look`.
     pub(crate) fn let_through(&self, look: &Look, pass: Pass) {
         self.let_in(look.next, pass);
     }
 
-    /// Lets all through who wait.
+    /// Grants a bypass to all waiting reads.
     pub(crate) fn let_all_through(&self, pass: Pass) {
         self.let_in(0, pass);
     }
@@ -348,7 +347,7 @@ impl Fills {
         }
     }
 
-    /// How often some were let through so far.
+    /// How often waiting reads have got a bypass.
     pub(crate) fn passes(&self) -> u64 {
         self.state.lock().passes
     }
@@ -377,21 +376,21 @@ impl Drop for Noted<'_> {
     }
 }
 
-/// The pages of which there is nothing outside a range.
+/// The pages that lie entirely within a range.
 fn whole_pages(range: ByteRange) -> ByteRange {
     let page = BLOCK_SIZE as u64;
     let start = range.start.next_multiple_of(page);
     ByteRange { start, end: (range.end - range.end % page).max(start) }
 }
 
-/// The pages that have none of these bytes.
+/// The pages that don't overlap a range.
 fn beside(range: ByteRange) -> [ByteRange; 2] {
     let page = BLOCK_SIZE as u64;
     let end = range.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
     [ByteRange::new(0, range.start - range.start % page), ByteRange::new(end, u64::MAX)]
 }
 
-/// The same bytes as ranges in ascending order that don't touch each other.
+/// Merges ranges into ascending ones that don't touch each other.
 fn apart(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);
@@ -444,7 +443,7 @@ mod tests {
         assert_eq!(look.waiting, [range(0, 4096)]);
         assert_eq!(fills.inside(), 1, "the other one has not come to the door");
 
-        // Nobody is in the way who came before.
+        // No bypass for reads from before `look`.
         fills.let_through(&look, Pass::Once);
         assert_eq!((poll(&mut first), fills.passes()), (None, 0));
         let mut second = pin!(fills.enter(range(8192, 12288)));

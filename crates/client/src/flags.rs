@@ -1,9 +1,9 @@
-//! Flags of inodes (chattr(1)): what a client enforces of them, since its kernel doesn't know them
-//! and the service doesn't see it.
+//! Inode flags (chattr(1)) that the client enforces, since its kernel doesn't know them and the
+//! service doesn't see these operations.
 //!
-//! The metadata service refuses what goes through it: changes of names, attributes and sizes.
-//! Whether a file may be opened for writing is looked at here, when it is opened: what was open
-//! before a flag was set is written as before, as XFS has it.
+//! The metadata service refuses changes of names, attributes and sizes. The client checks whether a
+//! file may be opened for writing, when it is opened: a file that was open before a flag was set
+//! stays writable, as with XFS.
 
 use crate::lease::Asked;
 use crate::{Client, Handle, entry};
@@ -13,16 +13,16 @@ use wire::MetaOp;
 
 const O_APPEND: u32 = 0o2000;
 
-/// Flags of an inode, as an answer told them.
+/// Flags of an inode from an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct KnownFlags {
     asked: Asked,
-    /// `None`: they have changed, and answers from before must not be taken for new.
+    /// `None`: they have changed, and earlier answers are outdated.
     flags: Option<InodeFlags>,
 }
 
 impl KnownFlags {
-    /// What an answer tells; nothing if a later one is known.
+    /// Merges the flags of an answer; those of the latest request win.
     pub(crate) fn newer(
         known: Option<KnownFlags>,
         asked: Asked,
@@ -36,7 +36,7 @@ impl KnownFlags {
 }
 
 impl Client {
-    /// Notes the flags of an inode, which an answer told.
+    /// Records the flags of an inode from an answer.
     pub(crate) fn note_flags(&self, asked: Asked, attr: &Attr) {
         self.inodes.note_flags(attr.ino, asked, Some(attr.flags));
     }
@@ -44,7 +44,7 @@ impl Client {
     /// Sets the flags of an inode, and its project if one is given.
     ///
     /// # Errors
-    /// `EPERM` to whoever may not, `EOPNOTSUPP` for what isn't a file or directory.
+    /// `EPERM` without permission, `EOPNOTSUPP` for anything but files and directories.
     pub async fn set_flags(
         &self,
         credentials: Credentials,
@@ -55,16 +55,16 @@ impl Client {
         let set = SetAttr { flags: Some(flags), project, ..SetAttr::default() };
         let changed = self.setattr(credentials, ino, set, None).await;
         self.inodes.note_flags(ino, self.leases.asking(), None);
-        // The kernel doesn't know that the time of the last change is another one.
+        // The kernel doesn't know that the ctime has changed.
         self.uncache_attributes(ino).await;
         changed.map(drop)
     }
 
-    /// Refuses a file that was opened for writing and may not be, and notes what else isn't to be
-    /// done through it.
+    /// Refuses a file that was opened for writing against its flags, and restricts an append-only
+    /// handle.
     ///
     /// # Errors
-    /// `EPERM`, and what asking for the flags comes to.
+    /// `EPERM`, and the errors of the request for the flags.
     pub(crate) async fn refuse_writer(&self, handle: &Handle, open_flags: u32) -> Result<()> {
         if !handle.is_writable() {
             return Ok(());
@@ -76,7 +76,7 @@ impl Client {
         handle.obey(flags, open_flags)
     }
 
-    /// The flags as they were told under a lease that lasts: others have not changed them since.
+    /// Returns the flags if a lease has covered them since: no other session has changed them.
     fn flags_under_lease(&self, ino: InodeId) -> Option<InodeFlags> {
         let known = self.inodes.flags(ino)?;
         self.leases.vouches(known.asked, ino)?;
@@ -92,7 +92,7 @@ impl Client {
 }
 
 impl Handle {
-    /// Refuses what the flags of its file forbid, as it was opened for writing.
+    /// Refuses an open for writing that the file's flags forbid.
     fn obey(&self, flags: InodeFlags, open_flags: u32) -> Result<()> {
         let ino = self.ino();
         if flags.has(InodeFlags::IMMUTABLE) {
@@ -110,8 +110,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Refuses what doesn't only append, if nothing else may be done through it. It was opened with
-    /// `O_APPEND`, which fcntl(2) can take away; a mapping has no end.
+    /// Refuses an operation that doesn't only append, on an append-only handle. It was opened with
+    /// `O_APPEND`, which fcntl(2) can clear; a mapping doesn't append at all.
     pub(crate) fn refuse_unless(&self, appends: bool) -> Result<()> {
         if appends || !self.append_only.load(Ordering::Relaxed) {
             return Ok(());
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::lease::Leases;
 
-    /// Answers come in any order.
+    /// Answers arrive in any order.
     #[test]
     fn an_answer_tells_no_flags_where_a_later_one_is_known() {
         let leases = Leases::new(false);

@@ -1,15 +1,15 @@
-//! Becoming known to metadata services: at the beginning, when one was started anew, and when
-//! partitions move from one to another.
+//! Registration with metadata services: at the start, after a restart of a service, and when
+//! partitions move between services.
 //!
-//! In all three cases the service knows of no lease of this session on the inodes in question, and
-//! lets nobody else in until the session has said that it relies on none any more (or is ended). So
-//! everything is forgotten first, here and in the kernel, and then the service is told, along with
-//! the inodes that are open. What was written and not reported is settled by the service when it is
-//! told.
+//! In all three cases the service has no record of this session's leases on the inodes concerned.
+//! It grants nothing to other sessions until this session has reported that it relies on no lease
+//! any more (or has ended). So the client first drops everything, in its own cache and the
+//! kernel's, and then registers, with a list of its open inodes. The service then recovers what was
+//! written and not reported.
 //!
-//! That a partition has moved is told by its new service ([`wire::MetaReply::Adopted`]), not by the
-//! map: only the service knows whom it waits for, and a partition may have gone away and come back
-//! between two maps. The old service is not asked any more: it has given the partition up, or it is
+//! The new owner reports that a partition has moved ([`wire::MetaReply::Adopted`]), not the map:
+//! only the service knows which sessions it waits for, and a partition may have moved away and back
+//! between two maps. The client doesn't ask the old owner: it has released the partition, or is
 //! dead, and can't have granted anything since.
 
 use crate::Client;
@@ -24,27 +24,27 @@ use std::time::Duration;
 use types::{Errno, Error, HashSet, InodeId, PartitionId, Result};
 use wire::MetaOp;
 
-/// Open inodes that one request tells a service of: some 40 KiB, beside the promised files.
+/// Maximum number of open inodes in one request: some 40 KiB, beside the asynchronous creates.
 const OPENS_PER_REQUEST: usize = 4096;
 
-/// How long requests that are under way are waited for before the session is registered again.
+/// How long the client waits for running requests before the session registers again.
 const SOON: Duration = Duration::from_millis(500);
-/// How long the kernel may take to forget a file before that. Milliseconds, unless it waits for a
-/// page; see [`SOON`] and [`LANDING_TIME`] for the rest of the time that sessions have to come
-/// back.
+/// How long the kernel may take to drop a file before that. It takes milliseconds, unless it waits
+/// for a page; see [`SOON`] and [`LANDING_TIME`] for the rest of the time that sessions have to
+/// register again.
 const PAGE_TIME: Duration = Duration::from_secs(1);
-/// How long, after that, changes are waited for that are on their way to chunk files: what lands
-/// when the service has let others in could come over what they do. With [`SOON`] well below the
-/// time that sessions have to come back. A target that doesn't answer for so long is down as a
-/// rule.
+/// How long, after that, the client waits for in-flight changes of chunk files: a change that
+/// arrives after the service has granted leases to other sessions could overwrite their changes.
+/// Together with [`SOON`] well below the time that sessions have to register again. A target that
+/// doesn't answer for that long is down as a rule.
 const LANDING_TIME: Duration = Duration::from_secs(5);
-/// How long the kernel may take, after that, to forget inodes that aren't open, all of them.
-/// Microseconds each, unless everybody who tells it waits for pages.
+/// How long the kernel may take, after that, to drop all inodes that aren't open. It takes
+/// microseconds each, unless all notifying threads wait for pages.
 const REST_TIME: Duration = Duration::from_secs(2);
-/// Inodes that the kernel forgets side by side.
+/// Inodes that the kernel drops concurrently.
 const AT_ONCE: usize = 64;
 
-/// What the kernel hasn't forgotten in time.
+/// What the kernel hasn't dropped in time.
 struct Late {
     open: Vec<Arc<OpenInode>>,
     closed: Vec<InodeId>,
@@ -57,8 +57,8 @@ impl Late {
 }
 
 impl Client {
-    /// Makes the session known to the cluster. Before that it gets no leases. Services that are not
-    /// needed to find the root directory are told by the background work.
+    /// Registers the session with the cluster. Before that it gets no leases. Background tasks
+    /// register it with services that aren't needed to find the root directory.
     pub async fn register(&self) -> Result<()> {
         let service = self.services.executing(InodeId::ROOT.partition()).map_err(|_| {
             Error::new(Errno::ENODEV, "no node of the cluster has a metadata service")
@@ -74,7 +74,7 @@ impl Client {
 
     pub(crate) async fn register_at(&self, service: &Service) -> Result<()> {
         let told = self.reclaim_sizes(service).await?;
-        // Who doesn't know the session yet hears of locks when partitions have come to it.
+        // A service that doesn't know the session yet gets its locks when it takes partitions over.
         if service.is_registered() {
             self.reclaim_locks(service, |ino| self.services.executes(service, ino)).await?;
         }
@@ -87,9 +87,9 @@ impl Client {
         Ok(())
     }
 
-    /// A service has been started anew and knows of no lease any more, so none of it is held.
-    /// Others can change nothing until this session is registered again: until then everything is
-    /// forgotten that was relied on.
+    /// Handles the restart of a service, which has lost the record of all leases, so that none of
+    /// them is held any more. Other sessions can change nothing until this session is registered
+    /// again; until then, everything that depends on these leases is dropped.
     pub(crate) async fn register_again(&self, service: &Service) {
         service.recalls_seen.store(0, Ordering::Release);
         let ended = self.leases.end_those_of(service.node);
@@ -110,8 +110,8 @@ impl Client {
         self.look_again();
     }
 
-    /// Partitions have come to a service from another one, which granted the leases that are held
-    /// there.
+    /// Handles the move of partitions to a service from another one, which granted the leases that
+    /// are held there.
     pub(crate) async fn follow(&self, service: &Service, partitions: &[PartitionId]) {
         tracing::info!(node = %service.node, partitions = partitions.len(), "following partitions to another metadata service");
         let ended = self.leases.end_those_in(partitions);
@@ -120,7 +120,7 @@ impl Client {
         match self.tell_follow(service, partitions, concerned).await {
             Ok(()) => {}
             Err(error) if error.errno == Errno::ESTALE => self.lose_session(error).await,
-            // It says again what it wants to be told.
+            // The service asks again.
             Err(error) => {
                 tracing::warn!(node = %service.node, %error, "following partitions failed");
                 rt::sleep(RETRY).await;
@@ -130,7 +130,7 @@ impl Client {
         self.look_again();
     }
 
-    /// Tells a service what the session has in partitions that have come to it.
+    /// Reports the session's state in partitions that a service has taken over.
     async fn tell_follow(
         &self,
         service: &Service,
@@ -145,8 +145,8 @@ impl Client {
         self.ask_at(service, follow).await.map(drop)
     }
 
-    /// Tells a service of which inodes the session has files open. Returns the last of them, for
-    /// the request by which the session registers or follows.
+    /// Reports the inodes of open files to a service. Returns the last of them, for the request by
+    /// which the session registers or follows a partition.
     async fn reclaim_opens(
         &self,
         service: &Service,
@@ -162,11 +162,11 @@ impl Client {
         Ok(in_use)
     }
 
-    /// Forgets what was true under leases that have ended, here and in the kernel. Reads for the
-    /// kernel's page cache are held back then, until the caller opens their doors. Also gives those
-    /// that the kernel hasn't forgotten in time: it waits for a page that a read is filling, and
-    /// the read may be waiting for the registration. If the session waited for it in turn, it would
-    /// be ended for not coming back.
+    /// Drops what was valid under leases that have ended, in this client's cache and the kernel's.
+    /// Reads for the kernel's page cache are then blocked until the caller opens their gates. Also
+    /// returns what the kernel hasn't dropped in time: the kernel waits for a page that a read is
+    /// filling, and the read may be waiting for the registration. If the session waited for that in
+    /// turn, the cluster would evict it for not registering.
     async fn forget_ended(
         &self,
         ended: Vec<InodeId>,
@@ -178,7 +178,7 @@ impl Client {
         let mut left = Vec::with_capacity(open.len());
         for inode in &open {
             inode.fills.close();
-            // Answers that are on their way may tell a size from before what is now forgotten.
+            // Answers in flight may contain a size from before this drop.
             self.inodes.reported(inode.ino);
             let mut content = inode.content.lock();
             content.note_last_size();
@@ -186,13 +186,13 @@ impl Client {
             content.unload();
         }
         let forgetting = open.iter().zip(left).map(|(inode, left)| async move {
-            // Before anybody is let in.
+            // Before other sessions get leases.
             if let Some(left) = left {
                 self.write_left(inode, left).await;
             }
             let forgotten = within(PAGE_TIME, pin!(self.uncache(inode.ino, Some(inode), Pass::Once))).await;
-            // Whoever is inside may be waiting for the registration; what only writes chunks will
-            // soon be through.
+            // A task that holds the lock may be waiting for the registration; one that only writes
+            // chunks will soon release it.
             if within(SOON, pin!(inode.gate.write())).await.is_none() {
                 tracing::debug!(ino = %inode.ino, "a request goes on over a change of the metadata service");
                 within(LANDING_TIME, pin!(inode.landing.all_landed())).await;
@@ -205,8 +205,7 @@ impl Client {
         (open, Late { open: late, closed })
     }
 
-    /// Has the kernel forget inodes that are not open; gives those that it hasn't forgotten in
-    /// time.
+    /// Has the kernel drop inodes that are not open; returns those that it hasn't dropped in time.
     async fn forget_rest(&self, rest: Vec<InodeId>) -> Vec<InodeId> {
         let until_ns = rt::monotonic_ns() + REST_TIME.as_nanos() as u64;
         let mut late = Vec::new();
@@ -227,10 +226,10 @@ impl Client {
         late
     }
 
-    /// Lets reads for the kernel's page cache in again, when the kernel has forgotten what it
-    /// couldn't before: now the reads get their answers that it waited for. Nobody waits for that
-    /// here: a page may have to come from a storage service that doesn't answer, and meanwhile the
-    /// session has to hear of recalls.
+    /// Admits reads for the kernel's page cache again, once the kernel has dropped what it couldn't
+    /// before: the reads that it waited for now get their answers. Runs as a separate task: a page
+    /// may have to come from a storage service that doesn't answer, and meanwhile the session must
+    /// handle recalls.
     fn end_forgetting(&self, closed: Vec<Arc<OpenInode>>, late: Late) {
         let Some(client) = self.myself.upgrade().filter(|_| !late.is_empty()) else {
             closed.iter().for_each(|inode| inode.fills.open());
@@ -247,20 +246,20 @@ impl Client {
         });
     }
 
-    /// The cluster has ended the session: nothing works any more, and nothing waits.
+    /// Ends the session, as the cluster has: every request fails and every wait ends.
     pub(crate) async fn lose_session(&self, error: Error) {
         if self.end(error) {
             self.forget_everything().await;
         }
     }
 
-    /// The session is over: nothing that was relied on counts any more, here or in the kernel. What
-    /// the kernel has yet to write of mapped pages it tries to write meanwhile, and loses, since
-    /// the session's files take nothing any more.
+    /// Drops everything that the ended session cached, in this client and the kernel. The kernel
+    /// tries to write dirty pages of mappings meanwhile, and loses them, since the session's files
+    /// refuse writes.
     pub(crate) async fn forget_everything(&self) {
         let mut inodes = self.leases.end_all();
         let open = self.inodes.open_inodes();
-        // What was written and not reported is found by the service: it is in the chunk files.
+        // The service recovers written and unreported sizes from the chunk files.
         open.iter().for_each(|inode| inode.content.lock().unload());
         inodes.extend(open.iter().map(|inode| inode.ino));
         inodes.sort_unstable();
@@ -269,8 +268,8 @@ impl Client {
         self.forgotten.set();
     }
 
-    /// Waits until the cluster has ended the session and nothing of it is left here or in the
-    /// kernel; tells why it has.
+    /// Waits until the cluster has ended the session and neither the client nor the kernel caches
+    /// anything of it; returns why it has ended.
     pub(crate) async fn lost(&self) -> Error {
         self.forgotten.wait().await;
         self.over().unwrap_or_else(|| Errno::ESTALE.into())

@@ -1,19 +1,19 @@
-//! When a session asks to have something to itself: once it does the same again and again, and not
-//! where others were in the way a moment ago.
+//! Usage heuristic: when a session requests a delegation. It does so after repeated use, and not
+//! soon after a conflict with other sessions.
 
-/// How often something is done within [`HABIT_NS`] until it is a habit.
+/// Number of uses within [`HABIT_NS`] that count as frequent.
 pub(crate) const HABIT: u32 = 4;
-/// Nanoseconds.
+/// Window in which uses are counted, in nanoseconds.
 const HABIT_NS: u64 = 1_000_000_000;
-/// How long nothing is asked for where others were in the way, at first; each time for twice as
-/// long, up to `MAX_REST_NS`. Nanoseconds.
+/// First backoff after a conflict, in nanoseconds. It doubles each time, up to `MAX_REST_NS`.
 const MIN_REST_NS: u64 = 1_000_000_000;
-/// The longest such rest. Nanoseconds.
+/// Longest backoff, in nanoseconds.
 const MAX_REST_NS: u64 = 64_000_000_000;
-/// Who has had something for so long may ask for it again soon when it is lost. Nanoseconds.
+/// A delegation that was held for this long is requested again after the shortest backoff, in
+/// nanoseconds.
 const LONG_NS: u64 = 10_000_000_000;
 
-/// How often something was done lately.
+/// Frequency of recent uses.
 #[derive(Default)]
 pub(crate) struct Habit {
     done: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Habit {
 }
 
 impl Habit {
-    /// It is done once more; true when it is a habit.
+    /// Counts a use; returns true if uses are frequent.
     pub(crate) fn note(&mut self, now_ns: u64) -> bool {
         if now_ns.saturating_sub(self.since_ns) > HABIT_NS {
             (self.done, self.since_ns) = (0, now_ns);
@@ -31,7 +31,7 @@ impl Habit {
     }
 }
 
-/// Until when nothing is asked for.
+/// Backoff between requests for a delegation.
 #[derive(Default)]
 pub(crate) struct Rest {
     until_ns: u64,
@@ -39,13 +39,13 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// Others are in the way.
+    /// Starts a backoff after a conflict.
     pub(crate) fn begin(&mut self) {
         self.length_ns = (2 * self.length_ns).clamp(MIN_REST_NS, MAX_REST_NS);
         self.until_ns = rt::monotonic_ns() + self.length_ns;
     }
 
-    /// What was had since then is lost.
+    /// Starts a backoff after the loss of a delegation that was held since then.
     pub(crate) fn begin_after(&mut self, since_ns: u64) {
         if rt::monotonic_ns().saturating_sub(since_ns) >= LONG_NS {
             self.length_ns = 0;

@@ -1,9 +1,9 @@
-//! The locks that this session holds, as the metadata service has granted them.
+//! The locks that the metadata service has granted to this session, for lock reclaim.
 //!
-//! A service that is started anew knows of no lock any more. Every session tells it what it holds
-//! before anybody is granted anything; what is told comes from here. The list may say more than the
-//! service knew (a lock that is just being given up), never less: what had been told when an answer
-//! comes is not trusted, and the request is sent again.
+//! A restarted service has lost all locks. Every session reports its locks, from this list, before
+//! the service grants new ones. The list may contain more than the service had (a lock that is just
+//! being released), never less. A grant whose request was sent before the last report isn't
+//! trusted, and the request is sent again.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use std::sync::{Arc, Weak};
 use types::InodeId;
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 
-/// Every byte there is or will be.
+/// Every possible byte of a file.
 const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
 
-/// Whose locks exclude each other's not.
+/// A holder, whose own locks don't conflict with each other.
 type Holder = (InodeId, LockSpace, LockOwner);
 
-/// The locks of a session. The service bounds them.
+/// The locks of a session. The service bounds their number.
 #[derive(Default)]
 pub(crate) struct HeldLocks {
     state: Mutex<State>,
@@ -26,7 +26,7 @@ pub(crate) struct HeldLocks {
 
 #[derive(Default)]
 struct State {
-    /// How often the locks were listed to be told.
+    /// How often the locks were listed for a report.
     listings: u64,
     /// Without empty lists; the parts of a list are disjoint.
     by_holder: BTreeMap<Holder, Vec<Part>>,
@@ -41,13 +41,13 @@ struct Part {
     pid: u32,
 }
 
-/// How often the locks had been listed when a request was sent.
+/// Number of listings when a request was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Listing(u64);
 
 impl HeldLocks {
-    /// A lock is about to be asked for. A `flock` of another kind is given up by that, granted or
-    /// not.
+    /// To be called before a lock is requested. Changing the kind of a `flock` releases the old
+    /// lock, whether the new one is granted or not.
     pub(crate) fn asking(&self, lock: &HeldLock) -> Listing {
         let mut state = self.state.lock();
         if lock.space == LockSpace::Flock {
@@ -59,8 +59,9 @@ impl HeldLocks {
         Listing(state.listings)
     }
 
-    /// A lock was granted. False when the locks were listed since it was asked for: the service
-    /// that was told of them may not know this one. `through`: set when the lock is lost.
+    /// Records a granted lock. Returns false if the locks were listed since the request was sent:
+    /// the service that got that report may not have this one. `through` is set when the lock is
+    /// lost.
     pub(crate) fn granted(&self, asked: Listing, lock: &HeldLock, through: Option<&Arc<AtomicBool>>) -> bool {
         let mut state = self.state.lock();
         if state.listings != asked.0 {
@@ -86,14 +87,14 @@ impl HeldLocks {
         true
     }
 
-    /// A range is about to be given back.
+    /// Removes a range that is about to be released.
     pub(crate) fn give_up(&self, of: Holder, range: LockRange) {
         let mut state = self.state.lock();
         state.give_up(of, range);
     }
 
-    /// The service says that this lock is lost. False when its holder had given it back already;
-    /// else the open files through which it was taken are told.
+    /// Records that the service has reported a lock as lost. Returns false if its holder had
+    /// released it already; else marks the open files through which it was taken.
     pub(crate) fn lose(&self, lock: &HeldLock) -> bool {
         let (of, mut state) = (holder(lock), self.state.lock());
         let range = effective(lock.space, lock.range);
@@ -107,7 +108,7 @@ impl HeldLocks {
         true
     }
 
-    /// All locks, to be told.
+    /// Returns all locks, for a report.
     pub(crate) fn list(&self) -> Vec<HeldLock> {
         let mut state = self.state.lock();
         state.listings += 1;
@@ -124,7 +125,7 @@ impl HeldLocks {
         locks.collect()
     }
 
-    /// What a holder has of a range, and the ranges in it of which it has nothing.
+    /// Returns a holder's locks within a range, and the parts of it without a lock.
     pub(crate) fn within(
         &self,
         of: Holder,
@@ -168,7 +169,7 @@ fn holder(lock: &HeldLock) -> Holder {
     (lock.ino, lock.space, lock.owner)
 }
 
-/// The bytes that a lock of this family is about.
+/// The bytes that a lock of this family covers.
 fn effective(space: LockSpace, range: LockRange) -> LockRange {
     match space {
         LockSpace::Posix => range,
@@ -176,7 +177,7 @@ fn effective(space: LockSpace, range: LockRange) -> LockRange {
     }
 }
 
-/// Takes a range out of disjoint parts.
+/// Removes a range from disjoint parts.
 fn cut(parts: &mut Vec<Part>, range: LockRange) {
     let mut remainders = Vec::new();
     parts.retain(|part| {
@@ -198,7 +199,7 @@ fn overlap(a: LockRange, b: LockRange) -> bool {
     a.start <= b.last && b.start <= a.last
 }
 
-/// True when the ranges overlap or one begins right behind the other.
+/// Whether the ranges overlap or are adjacent.
 fn touch(a: LockRange, b: LockRange) -> bool {
     a.start <= b.last.saturating_add(1) && b.start <= a.last.saturating_add(1)
 }

@@ -1,8 +1,8 @@
-//! What this session refers to: kernel references and open files, by inode.
+//! Inodes that this session refers to: kernel references and open files.
 //!
 //! An inode has a node here while the kernel knows it or a file of it is open. Its [`OpenInode`]
-//! exists while somebody uses its content; it holds what reads and writes need, so that they ask
-//! nobody.
+//! exists while its content is in use, and holds what reads and writes need without a request to
+//! the metadata service.
 
 use crate::accessed::Accesses;
 use crate::behind::{Failures, Kept};
@@ -25,49 +25,49 @@ use wire::LeaseMode;
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
 
-/// How long after a recall others count as busy with a file: readers then share it with its writers
-/// instead of taking it from them.
+/// How long after a recall other sessions count as contending for a file: readers then share it
+/// with its writers instead of taking the lease from them.
 const CONTENDED_NS: u64 = 1_000_000_000;
 
-/// How long after a change the next one is counted on. Short, so that what one program has made and
-/// the next one reads is kept as a rule.
+/// How long after a change of content the next one is expected. Short, so that content which one
+/// application writes and the next one reads is cached as a rule.
 const CHANGED_NS: u64 = 200_000_000;
-/// The longest file of which that is so, bytes: without a kernel that reads ahead, small reads of
-/// long ones would take too long.
+/// Maximum file size for that, in bytes: without the kernel's readahead, small reads of larger
+/// files would take too long.
 const MAX_CHANGED: u64 = 1 << 20;
 
-/// How long after a close the kernel may take to tell that nothing more is written, and how often
-/// that is looked at.
+/// How long after a close the kernel may take to send the release of a writable file, and how often
+/// the client checks that.
 const CLOSING_NS: u64 = 5_000_000;
 const CLOSING_STEP: Duration = Duration::from_micros(200);
 
-/// The content of one inode in use.
+/// The content of an inode in use.
 pub(crate) struct OpenInode {
     pub(crate) ino: InodeId,
-    /// Shared by reads and writes; exclusive for changes of shape.
+    /// The I/O lock: shared for reads and writes, exclusive for changes of size and layout.
     pub(crate) gate: rt::sync::RwLock,
     pub(crate) content: Mutex<Content>,
-    /// Changes on their way to its chunk files.
+    /// In-flight changes of its chunk files.
     pub(crate) landing: Landing,
-    /// Reads for the kernel's page cache, which a recall holds back.
+    /// The page-fill gate.
     pub(crate) fills: Fills,
-    /// It is promised: the service doesn't have it yet, or never will.
+    /// The asynchronous create of this file, if it isn't committed.
     promise: Mutex<Option<Arc<Promised>>>,
     is_promised: AtomicBool,
-    /// Recalls that are under way and have yet to unload what is known. Counted down under the lock
-    /// of the content.
+    /// Recalls in progress that have yet to unload the content. Decremented under the lock of
+    /// `content`.
     pub(crate) yielding: AtomicUsize,
-    /// Handles that were opened for writing.
+    /// Handles that are open for writing.
     pub(crate) writers: AtomicUsize,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     pub(crate) recalled_ns: AtomicU64,
-    /// When it was last known to have been changed just before, here or elsewhere, on the monotonic
+    /// When its content was last known to have just changed, by any session, on the monotonic
     /// clock; 0 for never.
     changed_ns: AtomicU64,
-    /// When a descriptor for writing was closed last, which need not be the last of its file, on
-    /// the monotonic clock; 0 for never.
+    /// When a descriptor for writing was last closed, which need not be the last one of its file,
+    /// on the monotonic clock; 0 for never.
     flushed_ns: AtomicU64,
-    /// Until when no read of it shows in its access time, on the monotonic clock.
+    /// Until when a read doesn't update its access time, on the monotonic clock.
     pub(crate) quiet_until_ns: AtomicU64,
 }
 
@@ -95,7 +95,7 @@ impl OpenInode {
         }
     }
 
-    /// The promise that there will be such a file, unless it has been kept.
+    /// The asynchronous create of this file, unless it is committed.
     pub(crate) fn promise(&self) -> Option<Arc<Promised>> {
         if self.is_promised.load(Ordering::Acquire) { self.promise.lock().clone() } else { None }
     }
@@ -106,27 +106,27 @@ impl OpenInode {
         *held = promise;
     }
 
-    /// Whether others have wanted to change it, or to know what is changed here, a moment ago.
+    /// Whether other sessions recently requested a conflicting lease.
     pub(crate) fn is_contended(&self) -> bool {
         is_within(CONTENDED_NS, &self.recalled_ns)
     }
 
-    /// Whether somebody changes its content, as far as is known here: it is open for writing, was a
-    /// moment ago, or others want it.
+    /// Whether its content is being changed, as far as this client knows: it is open for writing,
+    /// was changed recently, or other sessions contend for it.
     pub(crate) fn is_being_changed(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
             || self.is_contended()
             || is_within(CHANGED_NS, &self.changed_ns)
     }
 
-    /// A descriptor for writing is closed.
+    /// Records that a descriptor for writing is closed.
     pub(crate) fn note_flush(&self) {
         self.flushed_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
     }
 
-    /// A program has closed a long file, and another one opens it: the kernel tells of the end of
-    /// the first, and of the other one's beginning, at once and on several processors. Waits a
-    /// moment until the first has come.
+    /// Waits a moment for the release of a large file that another application opens. When one
+    /// application closes it and the next one opens it, the kernel sends both messages at once,
+    /// from several processors.
     pub(crate) async fn wait_while_closing(&self) {
         if self.content.lock().size <= MAX_CHANGED {
             return;
@@ -141,14 +141,14 @@ impl OpenInode {
         }
     }
 
-    /// Its content has been changed here, and is so long now.
+    /// Records that this session has changed its content, which has this size now.
     pub(crate) fn note_change(&self, size: u64) {
         if size <= MAX_CHANGED {
             self.changed_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
         }
     }
 
-    /// What the service says of it, whoever changed it.
+    /// Records a recent change that the service's attributes show, by any session.
     pub(crate) fn note_changes(&self, attr: &Attr) {
         if rt::now().as_nanos().abs_diff(attr.mtime.as_nanos()) < CHANGED_NS {
             self.note_change(attr.size);
@@ -156,75 +156,75 @@ impl OpenInode {
     }
 }
 
-/// Whether something was noted so lately, on the monotonic clock; 0 stands for never.
+/// Whether an event was recorded within the last `nanos`, on the monotonic clock; 0 stands for
+/// never.
 fn is_within(nanos: u64, noted_ns: &AtomicU64) -> bool {
     let noted = noted_ns.load(Ordering::Relaxed);
     noted > 0 && rt::monotonic_ns().saturating_sub(noted) < nanos
 }
 
-/// Lower bounds of the lengths of a file's chunk files, in stripe order; `None` when nothing is
-/// known.
+/// Lower bounds of the lengths of a file's chunk files, in stripe order; `None` if unknown.
 pub(crate) type KnownLens = Option<Arc<Vec<u64>>>;
 
-/// What is known of a file's content. Held only for a moment, never across a wait.
+/// State of a file's content. Its lock is held only briefly, never across a wait.
 pub(crate) struct Content {
     /// Everything below is valid, as long as the lease is held.
     pub(crate) loaded: bool,
-    /// How often it was forgotten. What began before has nothing to say about what is known since.
+    /// How often the content was unloaded. An operation of an earlier generation must not update
+    /// the current state.
     pub(crate) era: u64,
-    /// The lease under which it is.
+    /// The lease under which the content is loaded.
     pub(crate) lease: LeaseMode,
-    /// The lease's epoch, which goes with every request for chunks; 0: none is needed.
+    /// The lease's epoch, which every request for chunks carries; 0: none is needed.
     pub(crate) epoch: u64,
-    /// The last epoch in which a change was given up that may still be on its way to a target.
+    /// The last tainted epoch: a change in it was abandoned that may still be in flight to a
+    /// target.
     pub(crate) spent: u64,
-    /// The end of the file; under a shared lease, what is known of it.
+    /// Size of the file; under a shared lease, as far as this session knows it.
     pub(crate) size: u64,
-    /// The last change of content, while the metadata service hasn't been told.
+    /// Last change of content that hasn't been reported to the metadata service.
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) layout: Option<Arc<Layout>>,
-    /// What is known of the lengths of its chunk files.
+    /// Known lower bounds of the lengths of its chunk files.
     pub(crate) known: KnownLens,
     pub(crate) inline: Option<bytes::Bytes>,
     pub(crate) inline_limit: u32,
-    /// It surely has no extended attributes: it was made while open here, and got none since.
+    /// It has no extended attributes: it was created while open here, and got none since.
     pub(crate) bare: bool,
-    /// Chunks may reach beyond `size`, because cutting them or a write failed half-way, or an
-    /// answer came too late. They are cut before anything is written again.
+    /// Chunks may reach beyond `size`, because a truncation or a write failed half-way, or an
+    /// answer came too late. They are truncated before the next write.
     pub(crate) cut_pending: bool,
     /// It has setuid or setgid, which a write may have to clear.
     pub(crate) privileged: bool,
-    /// When it was last read, as far as that shows.
+    /// Recorded time of its last read.
     pub(crate) atime: Timestamp,
-    /// When content or inode were last changed, but for changes that aren't reported yet.
+    /// When content or inode last changed, except for unreported changes.
     pub(crate) changed: Timestamp,
-    /// A change of size or inline content was sent to the service and not answered: what is known
-    /// is asked for again before it is used.
+    /// The outcome of a change of size or inline content is uncertain: the client must load the
+    /// state again before it uses it.
     pub(crate) doubted: bool,
-    /// `BeginWrite` was granted and `EndWrite` has yet to end it.
+    /// `BeginWrite` was granted, and `EndWrite` has yet to end it.
     pub(crate) writing: bool,
-    /// An `EndWrite` that was to end it wasn't answered: the service may not count on changes by
-    /// this session any more.
+    /// The outcome of an `EndWrite` is uncertain: the service may no longer expect changes by this
+    /// session.
     pub(crate) end_in_doubt: bool,
-    /// Size or mtime differ from what the metadata service knows.
+    /// Size or mtime differ from what the metadata service has.
     pub(crate) unreported: bool,
-    /// What was written and is kept for a moment, beyond what the storage services have.
+    /// The dirty extent: delayed writes that the storage services don't have yet.
     pub(crate) kept: Option<Kept>,
-    /// Where the file ended when a lease ended with its service. Outlives what is forgotten with
-    /// it.
+    /// Size of the file when its lease ended with the service. Outlives an unload.
     pub(crate) last_size: Option<LastSize>,
     /// Where the last write ended.
     pub(crate) next: Option<u64>,
-    /// Writes that could not be stored after they had been kept. Outlives what is forgotten with a
-    /// lease.
+    /// Delayed writes that could not be stored. Outlives an unload.
     pub(crate) failures: Failures,
-    /// Changes of chunks that may not be on disk. Outlives what is forgotten with a lease.
+    /// Changes of chunks that may not be on disk. Outlives an unload.
     pub(crate) unsynced: Unsynced,
-    /// The layouts under which they were made: a file may move from where they were lost. Outlives
-    /// it, too.
+    /// The layouts under which these changes were made: a file may migrate away from where they
+    /// were lost. Outlives an unload.
     pub(crate) unsynced_in: Vec<Arc<Layout>>,
-    /// Changes of size, place and inline content that may not be on the metadata store's disk.
-    /// Outlives it, too.
+    /// Changes of size, layout and inline content that may not be on the metadata store's disk.
+    /// Outlives an unload.
     pub(crate) unsynced_names: Unsynced,
 }
 
@@ -263,17 +263,18 @@ impl Default for Content {
 }
 
 impl Content {
-    /// Nothing more is to be asked in its epoch: what is still on its way could come over it.
+    /// Whether its epoch is tainted: a change in flight could overwrite the results of further
+    /// requests.
     pub(crate) fn is_spent(&self) -> bool {
         self.epoch > 0 && self.spent >= self.epoch
     }
 
-    /// As what its chunks are asked for.
+    /// The file, generation and epoch for requests to its chunks.
     pub(crate) fn under(&self, ino: InodeId) -> Under {
         Under { ino, era: self.era, epoch: self.epoch, known: 0 }
     }
 
-    /// The service has been told of these lengths of the chunk files, and of this size.
+    /// Records these lengths of the chunk files and this size, which the service has.
     pub(crate) fn note_lens(&mut self, lens: &[u64], size: u64) {
         let Some(layout) = self.layout.as_ref().filter(|_| self.inline.is_none()) else { return };
         let before = self.known.as_ref().map_or(&[][..], |known| known.as_slice());
@@ -281,18 +282,18 @@ impl Content {
         self.known = (!known.is_empty()).then(|| Arc::new(known));
     }
 
-    /// How often a sync has found something lost.
+    /// How often a sync has found a loss.
     pub(crate) fn losses_found(&self) -> u64 {
         self.unsynced.found() + self.unsynced_names.found()
     }
 
-    /// A change of its chunks is sent, after so many losses.
+    /// Records that a change of its chunks is being sent. `losses` is the current number of losses.
     pub(crate) fn begin_change(&mut self, losses: u64) {
         self.unsynced.begin(losses);
         self.note_layout();
     }
 
-    /// There are or will be changes under its layout that aren't synced.
+    /// Records that its current layout has, or will have, unsynced changes.
     pub(crate) fn note_layout(&mut self) {
         let Some(layout) = &self.layout else { return };
         if !self.unsynced_in.iter().any(|known| Arc::ptr_eq(known, layout) || known == layout) {
@@ -300,7 +301,7 @@ impl Content {
         }
     }
 
-    /// A sync has covered so many changes, of all layouts under which there were some.
+    /// Records that a sync has covered this many changes, under all their layouts.
     pub(crate) fn synced(&mut self, changes: u64) {
         self.unsynced.synced(changes);
         if self.unsynced.is_all_synced() {
@@ -308,7 +309,7 @@ impl Content {
         }
     }
 
-    /// Something of it must not be forgotten.
+    /// Whether it has state that must not be dropped.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.writing || self.cut_pending || self.is_spent()
     }
@@ -318,33 +319,33 @@ impl Content {
 struct Node {
     /// References that the kernel holds (its `nlookup`).
     references: u64,
-    /// Open files and running calls.
+    /// Number of open files and running calls.
     users: u64,
-    /// No name is left.
+    /// It has no name any more.
     unlinked: bool,
-    /// The kernel's references are to a directory, whose attributes an answer told last.
+    /// Last known attributes of a directory that the kernel refers to.
     directory: Option<Box<Attr>>,
-    /// Its flags, as far as they were told.
+    /// Its flags, as far as they are known.
     flags: Option<KnownFlags>,
-    /// The kernel may have pages from when it was open. They outlive the files that they were read
-    /// through, and go with the references.
+    /// The kernel may have pages from when it was open. They outlive the files through which they
+    /// were read, and are dropped with the references.
     filled: bool,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     recalled_ns: u64,
-    /// When it was last known to have been changed just before; 0 for never.
+    /// When its content was last known to have just changed; 0 for never.
     changed_ns: u64,
-    /// Losses of storage services before its first change that wasn't synced when it was open.
+    /// Number of losses of storage services before its first unsynced change, when it was open.
     unsynced: Option<u64>,
-    /// The same of what the metadata store was told.
+    /// The same for the metadata store.
     unsynced_names: Option<u64>,
-    /// The layouts under which it had such changes.
+    /// The layouts of its unsynced changes.
     unsynced_in: Vec<Arc<Layout>>,
     open: Option<Arc<OpenInode>>,
 }
 
 impl Node {
-    /// Lets the content go when nobody uses it and nothing of it is left to be reported. What isn't
-    /// synced is remembered.
+    /// Drops the content if it is unused and nothing of it is left to report. Unsynced changes are
+    /// remembered.
     fn end_unless_used(&mut self) {
         if self.users > 0 {
             return;
@@ -363,9 +364,9 @@ impl Node {
 /// How an inode is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Usage {
-    /// Not at all.
+    /// Unused and unknown.
     None,
-    /// The kernel knows it.
+    /// The kernel has a reference.
     Known,
     /// It is open, or a call on it is running.
     Open,
@@ -376,20 +377,20 @@ pub(crate) struct InodeTable {
     shards: Vec<Mutex<HashMap<InodeId, Node>>>,
     abandoned: Mutex<Vec<InodeId>>,
     some_abandoned: rt::sync::Event,
-    /// The session has no leases to let go.
+    /// The session has no leases to give back.
     is_alone: bool,
-    /// Files that were read.
+    /// Recorded reads, for access times.
     pub(crate) accesses: Accesses,
-    /// Inodes that nobody here may have a use of any more.
+    /// Inodes that may be unused.
     idle: Mutex<Vec<InodeId>>,
     some_idle: rt::sync::Event,
-    /// Inodes whose last use has ended, and couldn't be reported.
+    /// Inodes whose last use has ended without a successful report.
     unreported: Mutex<BTreeSet<InodeId>>,
     some_unreported: rt::sync::Event,
-    /// Reports of size and times so far, by shard.
+    /// Number of reports of size and times, by shard.
     reports: [AtomicU64; SHARDS],
-    /// Of a session that has ended: the table of the next one, which has the kernel's references of
-    /// a shard from then on. Set under the shard's lock.
+    /// Session failover: the successor session's table, which has the kernel's references of a
+    /// shard from then on. Set under the shard's lock.
     heirs: [OnceLock<Arc<InodeTable>>; SHARDS],
 }
 
@@ -412,7 +413,7 @@ impl Default for InodeTable {
 }
 
 impl InodeTable {
-    /// That of the only session there is.
+    /// Creates the table of the only session.
     pub(crate) fn alone() -> InodeTable {
         InodeTable { is_alone: true, ..InodeTable::default() }
     }
@@ -422,7 +423,7 @@ impl InodeTable {
         self.shards[ino.0 as usize % SHARDS].lock()
     }
 
-    /// The kernel got a reference.
+    /// Adds a kernel reference.
     pub(crate) fn remember(&self, attr: &Attr) {
         let ino = attr.ino;
         let mut shard = self.shard(ino);
@@ -434,13 +435,12 @@ impl InodeTable {
         node.directory = (attr.kind() == FileKind::Directory).then(|| Box::new(*attr));
     }
 
-    /// The attributes of a directory that the kernel knows, as an answer told them last.
+    /// Last known attributes of a directory that the kernel refers to.
     pub(crate) fn directory(&self, ino: InodeId) -> Option<Attr> {
         self.shard(ino).get(&ino)?.directory.as_deref().copied()
     }
 
-    /// An answer told attributes. They are noted if they are those of a directory that the kernel
-    /// knows.
+    /// Records attributes from an answer, if they are of a directory that the kernel refers to.
     pub(crate) fn note_directory(&self, attr: &Attr) {
         if attr.kind() != FileKind::Directory {
             return;
@@ -452,15 +452,15 @@ impl InodeTable {
         }
     }
 
-    /// An answer told the flags of an inode; `None`: they have changed. Those of inodes that nobody
-    /// here refers to are forgotten.
+    /// Records the flags of an inode from an answer; `None`: they have changed. Flags of inodes
+    /// without a node are ignored.
     pub(crate) fn note_flags(&self, ino: InodeId, asked: Asked, flags: Option<InodeFlags>) {
         if let Some(node) = self.shard(ino).get_mut(&ino) {
             node.flags = KnownFlags::newer(node.flags, asked, flags);
         }
     }
 
-    /// What was told last.
+    /// The last known flags.
     pub(crate) fn flags(&self, ino: InodeId) -> Option<KnownFlags> {
         self.shard(ino).get(&ino)?.flags
     }
@@ -469,8 +469,8 @@ impl InodeTable {
         self.heirs[ino.0 as usize % SHARDS].get()
     }
 
-    /// Hands the kernel's references on to the table of the next session: those that there are, and
-    /// those that are still to come or go.
+    /// Hands the kernel's references over to the successor session's table: present ones, and later
+    /// additions and removals.
     pub(crate) fn bequeath(&self, heir: &Arc<InodeTable>) {
         for (shard, bequeathed) in self.shards.iter().zip(&self.heirs) {
             let mut shard = shard.lock();
@@ -485,12 +485,12 @@ impl InodeTable {
         }
     }
 
-    /// How many uses there are: open files, and calls that run.
+    /// Number of uses: open files and running calls.
     pub(crate) fn uses(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().values().map(|node| node.users).sum::<u64>()).sum()
     }
 
-    /// Lets those look again who wait for inodes that are of no use any more.
+    /// Wakes the tasks that wait for unused inodes, so that they check again.
     pub(crate) fn wake(&self) {
         self.some_abandoned.set();
         self.some_idle.set();
@@ -498,7 +498,7 @@ impl InodeTable {
         self.accesses.wake();
     }
 
-    /// The kernel dropped references.
+    /// Removes kernel references.
     pub(crate) fn forget(&self, ino: InodeId, count: u64) {
         let mut shard = self.shard(ino);
         if let Some(heir) = self.heir_of(ino) {
@@ -510,14 +510,14 @@ impl InodeTable {
         self.settle(shard, ino);
     }
 
-    /// The inode lost its last name.
+    /// Records that the inode lost its last name.
     pub(crate) fn unlinked(&self, ino: InodeId) {
         let mut shard = self.shard(ino);
         shard.entry(ino).or_default().unlinked = true;
         self.settle(shard, ino);
     }
 
-    /// The inode has a name (again).
+    /// Records that the inode has a name (again).
     pub(crate) fn linked(&self, ino: InodeId) {
         if let Some(node) = self.shard(ino).get_mut(&ino) {
             node.unlinked = false;
@@ -535,8 +535,9 @@ impl InodeTable {
         node.open.clone().expect("it is there now")
     }
 
-    /// Both for an inode that was made just now: the kernel gets a reference, and a use of the
-    /// content starts. True when nobody else refers to it, so that it surely is as it was made.
+    /// Does both for an inode that was just created: adds a kernel reference and starts a use of
+    /// the content. True if there is no other reference or use, so that the inode is surely
+    /// unchanged since its creation.
     pub(crate) fn remember_and_acquire(&self, attr: &Attr) -> (Arc<OpenInode>, bool) {
         let ino = attr.ino;
         self.remember(attr);
@@ -545,8 +546,8 @@ impl InodeTable {
         (open, alone)
     }
 
-    /// True when the caller's use is the only one left and the file should be reported before it
-    /// ends. Orphans that nobody can reach any more need no report.
+    /// Whether the caller's use is the only one left, so that the file must be reported before it
+    /// ends. Unreachable orphans need no report.
     pub(crate) fn is_last_use(&self, ino: InodeId) -> bool {
         self.shard(ino)
             .get(&ino)
@@ -566,8 +567,8 @@ impl InodeTable {
         self.settle(shard, ino);
     }
 
-    /// What a use has left that couldn't be reported when it ended has been seen to by somebody
-    /// else.
+    /// Drops the content of a use that had ended without a report, after another task has completed
+    /// that report.
     pub(crate) fn finished(&self, ino: InodeId) {
         let mut shard = self.shard(ino);
         if let Some(node) = shard.get_mut(&ino) {
@@ -576,7 +577,7 @@ impl InodeTable {
         self.settle(shard, ino);
     }
 
-    /// Lets the background look whether the inode's lease is still of use.
+    /// Has a background task check whether the inode's lease is still needed.
     pub(crate) fn let_go(&self, ino: InodeId) {
         if self.is_alone {
             return;
@@ -585,7 +586,7 @@ impl InodeTable {
         self.some_idle.set();
     }
 
-    /// Inodes that may be of no use any more.
+    /// Returns the inodes that may be unused.
     pub(crate) fn take_idle(&self) -> Vec<InodeId> {
         self.some_idle.clear();
         let mut idle = std::mem::take(&mut *self.idle.lock());
@@ -594,7 +595,7 @@ impl InodeTable {
         idle
     }
 
-    /// Waits until there is one.
+    /// Waits until an inode may be unused.
     pub(crate) async fn wait_for_idle(&self) {
         self.some_idle.wait().await;
     }
@@ -604,7 +605,7 @@ impl InodeTable {
         self.with_usage(ino, |usage| usage)
     }
 
-    /// Does something with that, while nobody begins to use it.
+    /// Calls `act` with the inode's usage, while no new use can begin.
     pub(crate) fn with_usage<T>(&self, ino: InodeId, act: impl FnOnce(Usage) -> T) -> T {
         let shard = self.shard(ino);
         act(match shard.get(&ino) {
@@ -614,18 +615,18 @@ impl InodeTable {
         })
     }
 
-    /// A use has ended that couldn't be reported: what is left of it is to be seen to later.
+    /// Records a use that ended without a successful report, which is to be repeated later.
     pub(crate) fn note_unreported(&self, ino: InodeId) {
         self.unreported.lock().insert(ino);
         self.some_unreported.set();
     }
 
-    /// Waits until there is one.
+    /// Waits until there is an unreported inode.
     pub(crate) async fn wait_for_unreported(&self) {
         self.some_unreported.wait().await;
     }
 
-    /// Such inodes, unless they are used again.
+    /// Returns the unreported inodes that aren't in use again.
     pub(crate) fn take_unreported(&self) -> Vec<InodeId> {
         self.some_unreported.clear();
         let unreported = std::mem::take(&mut *self.unreported.lock());
@@ -635,7 +636,7 @@ impl InodeTable {
         unreported.into_iter().filter(is_left).collect()
     }
 
-    /// A lease on it is recalled; returns its open content, if any.
+    /// Records a recall of its lease; returns its open content, if any.
     pub(crate) fn recalled(&self, ino: InodeId) -> Option<Arc<OpenInode>> {
         let mut shard = self.shard(ino);
         let node = shard.get_mut(&ino)?;
@@ -645,7 +646,7 @@ impl InodeTable {
         Some(open)
     }
 
-    /// Inodes that are open.
+    /// Returns the inodes in use.
     pub(crate) fn in_use(&self) -> Vec<InodeId> {
         let open = |shard: &Mutex<HashMap<InodeId, Node>>| {
             let shard = shard.lock();
@@ -655,7 +656,7 @@ impl InodeTable {
         self.shards.iter().flat_map(open).collect()
     }
 
-    /// Drops a node that nobody refers to; an orphan is handed to the reclaimer.
+    /// Drops a node without references; passes an orphan to the task that reclaims it.
     fn settle(&self, mut shard: MutexGuard<'_, HashMap<InodeId, Node>>, ino: InodeId) {
         let Some(node) = shard.get(&ino) else { return };
         if node.references > 0 || node.users > 0 {
@@ -678,7 +679,7 @@ impl InodeTable {
         self.shard(ino).get(&ino).and_then(|node| node.open.clone())
     }
 
-    /// Everything open.
+    /// Returns the content of all open inodes.
     pub(crate) fn open_inodes(&self) -> Vec<Arc<OpenInode>> {
         let mut open = Vec::new();
         for shard in &self.shards {
@@ -687,51 +688,51 @@ impl InodeTable {
         open
     }
 
-    /// Orphans that nobody uses.
+    /// Returns the orphans that this session no longer uses.
     pub(crate) fn take_abandoned(&self) -> Vec<InodeId> {
         self.some_abandoned.clear();
         std::mem::take(&mut *self.abandoned.lock())
     }
 
-    /// Waits until there is one.
+    /// Waits until there is such an orphan.
     pub(crate) async fn wait_for_abandoned(&self) {
         self.some_abandoned.wait().await;
     }
 
-    /// The metadata service was told size and times of a file; they are about to vanish from the
-    /// overlay.
+    /// Records that the metadata service has got size and times of a file; they are about to vanish
+    /// from the overlay.
     pub(crate) fn reported(&self, ino: InodeId) {
         self.reports[ino.0 as usize % SHARDS].fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Reports so far. Attributes that were asked for before the last report of their file, and
-    /// laid over after it, may have missed it on both sides: the caller compares this number before
-    /// and after.
+    /// Number of reports so far. Attributes that were requested before the last report of their
+    /// file, and overlaid after it, may lack it on both sides: the caller compares this number
+    /// before and after.
     pub(crate) fn reports(&self, ino: InodeId) -> u64 {
         self.reports[ino.0 as usize % SHARDS].load(Ordering::Acquire)
     }
 
-    /// Reports of all files so far.
+    /// Number of reports of all files so far.
     pub(crate) fn all_reports(&self) -> u64 {
         self.reports.iter().map(|shard| shard.load(Ordering::Acquire)).sum()
     }
 
-    /// Where the chunks of a file are that this session has changed since it last told the service
-    /// how much they take of their disks. The chunk files alone know it meanwhile.
+    /// The layout of a file whose chunks this session has changed since its last report of
+    /// allocated blocks. Until the next report, only the chunk files show the blocks.
     pub(crate) fn unreported_chunks(&self, ino: InodeId) -> Option<Arc<Layout>> {
         let open = self.open(ino)?;
         let content = open.content.lock();
         content.layout.clone().filter(|_| content.loaded && content.writing && content.unreported)
     }
 
-    /// Lays what only this session knows yet over attributes from the metadata service, except for
-    /// [allocated blocks](InodeTable::unreported_chunks).
+    /// Overlays state that only this session knows on attributes from the metadata service, except
+    /// for [allocated blocks](InodeTable::unreported_chunks).
     pub(crate) fn overlay(&self, mut attr: Attr) -> Attr {
         attr.atime = self.accesses.latest(attr.ino, attr.atime);
         if let Some(open) = self.open(attr.ino) {
             let content = open.content.lock();
             if content.loaded && content.writing && content.unreported {
-                // What is known of a shared file may be less than others know.
+                // Other sessions may have extended a shared file further.
                 let shared = content.lease == LeaseMode::Shared;
                 attr.size = if shared { attr.size.max(content.size) } else { content.size };
                 if let Some(mtime) = content.mtime {

@@ -1,9 +1,9 @@
-//! What the metadata service has to know of a user beyond the ids of the request: its groups, and
-//! whether capabilities override what its ids allow.
+//! Facts about a user that the metadata service needs beyond the ids in the request: the groups,
+//! and whether capabilities override what the ids permit.
 //!
-//! The client says it when the service has refused a request. The kernel has checked most requests
-//! before it sent them, with more knowledge. What it has not checked
-//! ([`MetaOp::is_unchecked_by_kernel`]) needs the capability that Linux asks for.
+//! The client sends them when the service has refused a request. The kernel has checked most
+//! requests before it sent them, with more knowledge. Requests that it has not checked
+//! ([`MetaOp::is_unchecked_by_kernel`]) need the capability that Linux requires.
 
 use crate::lease::Answer;
 use crate::{Client, Standing};
@@ -19,11 +19,12 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_MKNOD: u64 = 1 << 27;
 const CAP_SETFCAP: u64 = 1 << 31;
 
-/// For whom the client asks; by default on its own account.
+/// The user of a request; by default the client itself.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct User {
     pub(crate) credentials: Credentials,
-    /// The kernel vouches for what its ids don't allow: capabilities do, or its ids are mapped.
+    /// The kernel permits what the ids don't: because of capabilities, or because its ids are
+    /// mapped.
     pub(crate) privileged: bool,
 }
 
@@ -41,7 +42,7 @@ impl Client {
         op: MetaOp,
     ) -> Result<Answer> {
         let number = Some(number);
-        // Root needs no introduction, and a single kernel's check is all that counts.
+        // Root needs no groups, and with a single kernel its check suffices.
         let is_checked = !op.is_unchecked_by_kernel();
         if is_checked && self.face().is_some_and(|face| face.maps_ids()) {
             let user = User { credentials, privileged: true };
@@ -53,7 +54,8 @@ impl Client {
         }
     }
 
-    /// Asks for a user, and once more with all that is known of the user if the service refuses.
+    /// Sends a request for a user. If the service refuses it, sends it again with all facts about
+    /// the user.
     pub(crate) async fn ask_introduced(
         &self,
         number: Option<Number>,
@@ -71,8 +73,7 @@ impl Client {
         }
     }
 
-    /// Tells the service the groups of a user who asks for `op`. `None` when nothing is known of
-    /// it.
+    /// Reports the groups of the user of `op` to the service. `None` if they are unknown.
     pub(crate) async fn introduce(&self, credentials: Credentials, op: &MetaOp) -> Option<User> {
         let standing = self.face().and_then(|face| face.standing(credentials))?;
         let privileged = overrides(&standing, op);
@@ -82,7 +83,7 @@ impl Client {
     }
 }
 
-/// Whether capabilities of the user can be why its kernel allows what its ids don't.
+/// Whether the user's capabilities explain that its kernel permits what its ids don't.
 fn overrides(standing: &Standing, op: &MetaOp) -> bool {
     let needed = match op {
         MetaOp::MayOpen { .. } => CAP_DAC_OVERRIDE,
@@ -113,7 +114,7 @@ mod tests {
         assert_eq!(may(CAP_MKNOD), [true, false, false]);
         assert_eq!(may(CAP_DAC_OVERRIDE), [true, true, false]);
         assert_eq!(may(CAP_FOWNER), [true, false, true]);
-        // Binding low ports says nothing of files.
+        // `CAP_NET_BIND_SERVICE` doesn't concern files.
         assert_eq!(may(1 << 10), [false; 3]);
     }
 }

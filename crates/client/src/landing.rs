@@ -1,9 +1,10 @@
-//! Writes on their way to the chunk files of one file.
+//! In-flight writes to the chunk files of one file.
 //!
-//! A request is sent again when its connection breaks, and its first copy may have been done. So a
-//! write that overlaps another one of this client waits for its end: else the other's second copy
-//! could undo what came after the first had been seen. Writes beside other clients are numbered as
-//! well ([`wire::Number`]), since those don't wait here.
+//! A request is retransmitted when its connection breaks, and its first copy may have been
+//! executed. So a write that overlaps another one of this client waits for its end. Otherwise the
+//! other's second copy could overwrite what was written after the first copy had been read. Writes
+//! to files that other clients may write as well also carry a session slot and sequence id
+//! ([`wire::Number`]), since those clients don't wait here.
 
 use crate::Client;
 use crate::epoch::Unanswered;
@@ -16,13 +17,13 @@ use std::pin::Pin;
 use std::time::Duration;
 use types::{ByteRange, Result};
 
-/// How often it is looked whether the lease for a change that takes long is still there.
+/// How often a slow change checks that its lease is still held.
 const ERA_CHECK: Duration = Duration::from_millis(500);
-/// How long a change is still tried when its lease has ended: with [`ERA_CHECK`] less than the
-/// session waits for it.
+/// How long a change is still retried after its lease has ended: together with [`ERA_CHECK`], less
+/// than the session waits for it.
 const LAST_TRIES: Duration = Duration::from_millis(3_500);
 
-/// What is on its way.
+/// The in-flight writes of a file.
 #[derive(Default)]
 pub(crate) struct Landing {
     state: Mutex<State>,
@@ -32,15 +33,15 @@ pub(crate) struct Landing {
 #[derive(Default)]
 struct State {
     running: Vec<(u64, ByteRange)>,
-    /// The number of the next one.
+    /// Number of the next one.
     next: u64,
-    /// Those of them that programs have been told of already.
+    /// How many of them applications already consider complete.
     told: usize,
-    /// Somebody waits for the end of one.
+    /// A task waits for the end of one.
     awaited: bool,
 }
 
-/// A write on its way, until it is dropped.
+/// An in-flight write, until it is dropped.
 pub(crate) struct Underway<'a> {
     landing: &'a Landing,
     number: u64,
@@ -48,7 +49,7 @@ pub(crate) struct Underway<'a> {
 }
 
 impl Landing {
-    /// Begins a change of a range, as soon as no other of an overlapping range is under way.
+    /// Begins a change of a range, once no overlapping one is in flight.
     pub(crate) async fn enter(&self, range: ByteRange) -> Underway<'_> {
         loop {
             let ended = {
@@ -63,8 +64,8 @@ impl Landing {
         }
     }
 
-    /// Begins one of which a program has been told already, and which overlaps none that is under
-    /// way.
+    /// Begins a delayed write, which its application already considers complete, and which overlaps
+    /// none in flight.
     pub(crate) fn enter_told(&self, range: ByteRange) -> Underway<'_> {
         let mut state = self.state.lock();
         state.told += 1;
@@ -78,12 +79,12 @@ impl Landing {
         Underway { landing: self, number, is_told }
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until nothing is in flight.
     pub(crate) async fn all_landed(&self) {
         self.landed(|state| state.running.is_empty()).await;
     }
 
-    /// Waits until nothing is under way of which programs have been told already.
+    /// Waits until no delayed write is in flight.
     pub(crate) async fn all_told_landed(&self) {
         self.landed(|state| state.told == 0).await;
     }
@@ -118,12 +119,13 @@ impl Drop for Underway<'_> {
 }
 
 impl Client {
-    /// Changes chunk files under the lease of an era, which has just been looked at. When it ends
-    /// meanwhile, the change isn't sent again for longer than the session waits before it lets
-    /// others in: it would come over what they do. `is_durable`: it is on disk when it is answered.
+    /// Changes chunk files under the lease of a generation, which the caller has just checked. If
+    /// the lease ends meanwhile, the change isn't retried for longer than the session waits before
+    /// it permits other sessions: it could overwrite their changes. `is_durable`: the change is on
+    /// disk when it is answered.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: the era has ended, and the change may have been made or not.
+    /// `EKEYEXPIRED`: the generation has ended, and the outcome of the change is uncertain.
     pub(crate) async fn change_in_era<T>(
         &self,
         inode: &OpenInode,

@@ -1,18 +1,19 @@
-//! The size of a file whose `Write` lease has ended with the service that granted it.
+//! Size recovery for a file whose `Write` lease has ended with the service that granted it.
 //!
-//! The next service settles the file from its chunk files. These may reach beyond the end of the
+//! The next service recovers the size from the chunk files. These may reach beyond the end of the
 //! file: a write past the end that was in flight has reached some targets, or all of them. This
-//! client repeats that write, and an append would begin behind its torn first copy. So the service
-//! is told the size before this session counts as back ([`wire::MetaOp::ReclaimSizes`]), and cuts
-//! what lies beyond before it lets anybody in.
+//! client repeats that write, and an append would begin after its torn first copy. So this session
+//! reports the size to the service before it is registered again ([`wire::MetaOp::ReclaimSizes`]).
+//! The service truncates what lies beyond before it serves other sessions.
 //!
 //! - Only the holder of `Write` knows the size. Appends are sent under no other lease.
-//! - A write that storage answers when the lease has ended already, and the size is not told yet,
-//!   is part of the file: the size covers it. Once the size is told, what lies beyond it is cut,
-//!   and the write is repeated.
-//! - The size is told whenever this session becomes known to a service again, until the content is
-//!   loaded: a service that dies before it has settled the file leaves that to the next one. One
-//!   that finds no note of this session on the file has settled it, and ignores the size.
+//! - Storage may answer a write after the lease has ended but before the size is reported. Such a
+//!   write is part of the file: the reported size covers it. Once the size is reported, what lies
+//!   beyond it is truncated, and the write is repeated.
+//! - The session reports the size whenever it registers with a service again, until the content is
+//!   loaded: a service that dies before it has recovered the file leaves that to the next one. A
+//!   service without a record of this session's writes to the file has recovered it already, and
+//!   ignores the size.
 
 use crate::inode::Content;
 use crate::services::Service;
@@ -20,13 +21,13 @@ use crate::{Client, unexpected};
 use types::{Errno, InodeId, Result};
 use wire::{KnownSize, LeaseMode, MetaOp, MetaReply};
 
-/// Sizes of one request: 40 KiB or so.
+/// Maximum number of sizes in one request: about 40 KiB.
 const SIZES_PER_REQUEST: usize = 4096;
 
-/// Where a file ended when its lease did.
+/// Size of a file when its lease ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastSize {
-    /// The era of the lease.
+    /// The generation of the lease.
     era: u64,
     size: u64,
     stage: Stage,
@@ -34,52 +35,53 @@ pub(crate) struct LastSize {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// No service has been told.
+    /// Not reported to any service.
     Fresh,
     Told,
-    /// The file is settled: its content has been loaded since.
+    /// The file is recovered: its content has been loaded since.
     Used,
 }
 
-/// Whether a write is part of the file that storage has answered when its lease had ended.
+/// Whether a write is part of the file if storage answered it after its lease had ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LateWrite {
     /// It is.
     Kept,
-    /// What lies beyond the size that was told is cut.
+    /// It lies beyond the reported size and is truncated.
     Cut,
     /// This client did not know the size under that lease.
     Unknown,
 }
 
 impl Content {
-    /// The lease is about to end with its service: notes the size that the next one is told, if it
-    /// is known here.
+    /// Records the size to report to the next service, if it is known. Called when the lease is
+    /// about to end with its service.
     pub(crate) fn note_last_size(&mut self) {
         let is_in_chunks = self.layout.is_some() && self.inline.is_none();
-        // A note that is in doubt may be one of before, on a file that others have changed since.
+        // An `EndWrite` with an uncertain outcome may be an old one, and other sessions may have
+        // changed the file since.
         let is_ours = self.is_known() && self.lease == LeaseMode::Write && self.is_on_record();
         if is_ours && is_in_chunks {
             self.last_size = Some(LastSize { era: self.era, size: self.size, stage: Stage::Fresh });
         }
     }
 
-    /// A service is told the size, if there is one to tell.
+    /// Returns the size to report to a service, if there is one, and marks it as reported.
     fn tell_last_size(&mut self) -> Option<u64> {
         let last = self.last_size.as_mut().filter(|last| last.stage != Stage::Used)?;
         last.stage = Stage::Told;
         Some(last.size)
     }
 
-    /// What is loaded now is of after the file was settled.
+    /// Records that the content was loaded after the file's recovery.
     pub(crate) fn end_last_size(&mut self) {
         if let Some(last) = &mut self.last_size {
             last.stage = Stage::Used;
         }
     }
 
-    /// Storage has answered a write up to `end` that was sent under the lease of an era, which has
-    /// ended.
+    /// Classifies a write up to `end` that storage has answered, and whose lease of this generation
+    /// has ended.
     pub(crate) fn late_write(&mut self, era: u64, end: u64) -> LateWrite {
         match self.last_size.as_mut().filter(|last| last.era == era) {
             None => LateWrite::Unknown,
@@ -92,7 +94,7 @@ impl Content {
         }
     }
 
-    /// What was to make the file longer than this could not be stored, and the lease has ended.
+    /// Lowers the size after a failed write beyond it, whose lease has ended.
     pub(crate) fn lower_last_size(&mut self, era: u64, size: u64) {
         if let Some(last) = self.last_size.as_mut().filter(|last| last.era == era) {
             last.size = last.size.min(size);
@@ -101,21 +103,21 @@ impl Content {
 }
 
 impl Client {
-    /// Tells a service, to which the session is about to become known, how long files were that it
-    /// was changing alone. Returns the number of the service's process, for the request by which
-    /// the session registers or follows: the transport sends a request again when the service was
-    /// started anew, and the next process knows nothing of what the one before was told. So this is
-    /// to be done before anything else is told.
+    /// Reports to a service, with which the session is about to register, the sizes of files that
+    /// this session was writing exclusively. Returns the number of the service's process, for the
+    /// request by which the session registers or follows a partition. The transport repeats a
+    /// request when the service has restarted, and the new process doesn't have the sizes that the
+    /// old one got. So this must precede every other report.
     ///
     /// # Errors
-    /// The transport's, and `ESTALE` when the session has been ended; `EAGAIN` when the service was
-    /// started anew meanwhile.
+    /// The transport's, and `ESTALE` when the session has ended; `EAGAIN` when the service has
+    /// restarted meanwhile.
     pub(crate) async fn reclaim_sizes(&self, service: &Service) -> Result<u64> {
         let known = |ino: InodeId, size: Option<u64>| size.map(|size| KnownSize { ino, size });
         let mut told = self.tell_sizes(service, Vec::new()).await?;
         let open = self.inodes.open_inodes();
-        // Of all files: the map may not say yet which partitions have come to the service, which
-        // passes over the others.
+        // The sizes of all files: the map may not show yet which partitions the service has taken
+        // over. It ignores the others.
         let sizes = open.iter().filter_map(|inode| known(inode.ino, inode.content.lock().tell_last_size()));
         for some in sizes.collect::<Vec<_>>().chunks(SIZES_PER_REQUEST) {
             let process = self.tell_sizes(service, some.to_vec()).await?;

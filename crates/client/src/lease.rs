@@ -1,57 +1,61 @@
-//! What this session may rely on: the leases that it holds, by inode.
+//! The leases that this session holds, by inode.
 //!
 //! # Which grants count
 //!
-//! Answers come in on many cores and in any order, so a grant may arrive when the lease that it
-//! tells of is gone again. A grant is taken into the table only if
+//! Answers arrive on many cores and in any order, so a grant may arrive after its lease has ended.
+//! The table accepts a grant only if
 //! - no recall of the inode has been seen that the service made after the grant
 //!   ([`wire::MetaResponse::recalls`]),
-//! - the inode was not let go (by `Release`) after the request had been sent,
-//! - no recall of it is being handled: what is granted then belongs to the time before.
+//! - the client didn't give the inode's lease back (by `Release`) after it had sent the request,
+//! - no recall of the inode is in progress: a grant that arrives then predates the recall.
 //!
-//! Attributes, names or content that came with an answer may be relied on for longer than that one
-//! answer only if the answer brought the lease, or if the lease was held from before the question
-//! until now ([`Leases::vouches`]).
+//! The client may cache attributes, names or content from an answer in two cases only
+//! ([`Leases::vouches`]): the answer granted the lease, or the session has held it continuously
+//! since before the request.
 //!
-//! # A recall, step by step (see `recall`)
+//! # The steps of a recall (see `recall`)
 //!
-//! 1. The lease is *closing*: no answer is told to the kernel as lasting, no new content is loaded,
-//!    reads for the kernel's page cache wait. What is loaded stays true and in use, since the
-//!    service lets nobody else in before the yield.
-//! 2. The kernel forgets: attributes, names, pages. The gate of the inode is not held meanwhile.
-//! 3. The gate is taken exclusively: running reads and writes end. What is owned is reported, what
-//!    is loaded is forgotten or, if a weaker lease is kept, stays. The gate is given back.
-//! 4. The yield is sent. When it is answered, the lease is what was kept, and those who wait go on
-//!    by asking anew.
+//! 1. The lease is *closing*: the client marks no answer to the kernel as cacheable, loads no new
+//!    content, and blocks reads for the kernel's page cache. Loaded content stays valid and in use,
+//!    since the service grants nothing to others before the recall acknowledgement.
+//! 2. The kernel drops its cached attributes, names and pages. The client doesn't hold the inode's
+//!    I/O lock meanwhile.
+//! 3. The client takes the I/O lock exclusively, which waits for running reads and writes. It
+//!    reports size and times, and unloads the content, unless a weaker lease remains that covers
+//!    it. Then it releases the lock.
+//! 4. The client sends the recall acknowledgement. When that is answered, the session holds only
+//!    the remaining lease, and blocked callers send their requests again.
 //!
-//! # Why nobody waits for ever
+//! # Why there is no deadlock
 //!
-//! - *A request of this session waits at the service for another session's yield while that session
-//!   waits for ours.* No request that can make the service wait for others is asked while the gate
-//!   is held: leases are asked for outside of it and looked at again inside (`access`). Under the
-//!   gate are only asked: requests to storage; changes under `Write`, when nobody else holds
-//!   anything; and under `Shared` the notes and reports `BeginWrite`, `EndWrite`, `TruncateDone`,
-//!   for which the service recalls nothing.
-//! - *Our own `Open` on the inode whose recall is under way.* The service answers a session that
-//!   holds a lease from what it holds, without waiting for that same session; the answer's grant
-//!   doesn't count, and the caller waits for the end of the closing, holding nothing, and asks
-//!   again.
-//! - *Two sessions ask for the same inode at once, each holding `Shared`.* Neither holds its gate
-//!   while it asks, so both recalls go through; one of the two is granted first.
-//! - *The kernel waits for a page that a read of ours is to fill, while the recall waits for the
-//!   kernel.* Reads for the page cache wait outside of the gate, at a door; one that is already
-//!   behind it, waiting for a lease, comes back to it when it is closed. The kernel is told to
-//!   forget all but the pages of those that wait there, in which nothing is yet. Those that come
-//!   later, and are in its way, are let through when it takes long, from what is still loaded (or
-//!   from one answer that is used once): the lease has not been yielded yet. Since they may have
-//!   filled pages behind the kernel's back, the kernel forgets once more afterwards; and programs
-//!   that read one page after another are all at the door then (`fill`).
-//! - *The kernel waits for the write-back of a mapped page.* Writes aren't held back before step 3.
-//!   Where what is loaded doesn't allow them (a page was let through, and a program has changed it
-//!   at once), what the service says is loaded as if the file were shared, until step 3 (`access`).
-//! - *A change of a directory waits at the service for another session's yield, and the kernel
-//!   holds the directory's lock meanwhile.* Forgetting names takes no such lock (see
-//!   `fuse::notify`).
+//! - *A request of this session waits at the service for another session's recall acknowledgement,
+//!   while that session waits for ours.* The client sends no request that can make the service wait
+//!   for other sessions while it holds the I/O lock. It requests leases without the lock, and
+//!   checks them again under it (`access`). Under the lock it sends only requests for which the
+//!   service recalls nothing: requests to storage; changes under `Write`, when no other session
+//!   holds a lease; and under `Shared` the reports `BeginWrite`, `EndWrite`, `TruncateDone`.
+//! - *Our own `Open` on an inode whose recall is in progress.* The service answers a session that
+//!   holds a lease from that lease, without waiting for the same session. The table ignores the
+//!   grant. The caller waits for the end of the recall, without any lock, and asks again.
+//! - *Two sessions request a lease on the same inode at once, each holding `Shared`.* Neither holds
+//!   its I/O lock while it asks, so both recalls complete, and the service grants one of the two
+//!   first.
+//! - *The kernel waits for a page that our read is to fill, while the recall waits for the kernel.*
+//!   Reads for the page cache wait at the page-fill gate, outside of the I/O lock. A read that has
+//!   passed the gate and waits for a lease returns to the gate when it closes. The kernel is told
+//!   to drop all pages except those that the waiting reads will fill, which hold no data yet. Reads
+//!   that arrive later can block the kernel. If that takes long, the gate lets them bypass it, and
+//!   they use the loaded content (or one answer of the service, once): the lease hasn't been given
+//!   back yet. Since bypassing reads may have filled pages that the kernel had dropped, the kernel
+//!   drops its pages once more afterwards. Applications that read page after page are then all
+//!   waiting at the gate (`fill`).
+//! - *The kernel waits for the write-back of a mapped page.* Writes aren't blocked before step 3.
+//!   The loaded content may not allow them, if a read bypassed the gate and an application changed
+//!   the page at once. Then the client loads the service's answer as if the file were shared, until
+//!   step 3 (`access`).
+//! - *A change of a directory waits at the service for another session's recall acknowledgement,
+//!   while the kernel holds the directory's lock.* Dropping names from the kernel's cache doesn't
+//!   take that lock (see `fuse::notify`).
 //! - *The service ended the session.* Every wait ends, with `ESTALE`.
 
 use parking_lot::{Mutex, MutexGuard};
@@ -61,32 +65,32 @@ use wire::{Grant, LeaseMode, MetaReply, MetaResponse, Recall};
 
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
-/// Inodes a shard remembers as recalled or let go. Beyond it, the shard forgets which they were,
-/// and refuses grants that are older than any of them.
+/// Maximum number of inodes for which a shard remembers a recall or release. Beyond it, the shard
+/// drops the individual records and refuses all grants that are older than the newest of them.
 const MAX_BARRED: usize = 1024;
 
-/// What the answer to a request needs to know of the time when it was asked.
+/// When a request was sent, which decides what its answer is worth.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
-    /// Events of the table so far.
+    /// Value of the table's event counter at that time.
     clock: u64,
-    /// Tells this answer from all others.
+    /// Unique number of the request.
     id: u64,
 }
 
 impl Asked {
-    /// Events of the table when it was asked.
+    /// The table's event counter when the request was sent.
     pub(crate) fn clock(self) -> u64 {
         self.clock
     }
 
-    /// Whether it was asked later than another.
+    /// Whether this request was sent later than `other`.
     pub(crate) fn is_after(self, other: Asked) -> bool {
         self.id > other.id
     }
 }
 
-/// An answer whose grants have been taken into the table.
+/// An answer whose grants have been recorded in the table.
 pub(crate) struct Answer {
     pub(crate) reply: MetaReply,
     pub(crate) asked: Asked,
@@ -96,19 +100,20 @@ struct Lease {
     mode: LeaseMode,
     /// The service that granted it.
     home: NodeId,
-    /// When it began; it has been held ever since.
+    /// Event counter when the session got the lease, which it has held ever since.
     since: u64,
-    /// The last answer that granted it.
+    /// The last request whose answer granted it.
     granted_by: u64,
 }
 
-/// What older answers may not bring back.
+/// Events that invalidate older grants.
 #[derive(Clone, Copy)]
 struct Bar {
     /// The last recall that was seen, and the service that numbered it.
     recall: u64,
     home: NodeId,
-    /// When it was let go; `u64::MAX` while the service is being told.
+    /// Event counter when the lease was given back; `u64::MAX` while the `Release` request is in
+    /// flight.
     released: u64,
 }
 
@@ -122,33 +127,33 @@ impl Default for Bar {
 struct Shard {
     held: HashMap<InodeId, Lease>,
     barred: HashMap<InodeId, Bar>,
-    /// Holds for all inodes: recalls, by service, and the time of release.
+    /// Lower bounds for all inodes: recall numbers, by service, and the event counter of releases.
     recall_floors: HashMap<NodeId, u64>,
     release_floor: u64,
-    /// Recalls under way, by inode.
+    /// Number of recalls in progress, by inode.
     closing: HashMap<InodeId, usize>,
-    /// Inodes without a lease of which the service was told that they are open here.
+    /// Inodes without a lease that the service believes to be open in this session.
     marked: HashSet<InodeId>,
 }
 
 /// All leases of a session.
 pub(crate) struct Leases {
-    /// This is the only session that there is: it relies on everything, and nobody is asked.
+    /// This is the only session: every lease counts as held, without asking a service.
     alone: bool,
-    /// The session has ended: nothing is granted any more.
+    /// The session has ended: no grant is accepted any more.
     ended: AtomicBool,
-    /// Services that are silent: nothing that they granted counts for now.
+    /// Services that don't answer, whose leases are suspended.
     silent: Mutex<HashSet<NodeId>>,
     silent_count: AtomicUsize,
     shards: Vec<Mutex<Shard>>,
-    /// Some closing has begun or ended.
+    /// Set when a recall begins or ends.
     settled: rt::sync::Event,
     clock: AtomicU64,
     answers: AtomicU64,
 }
 
 impl Leases {
-    /// A table without leases. `alone`: of the only session that there is.
+    /// Creates a table without leases. `alone`: this is the only session.
     pub(crate) fn new(alone: bool) -> Leases {
         Leases {
             alone,
@@ -162,7 +167,7 @@ impl Leases {
         }
     }
 
-    /// True for the only session that there is.
+    /// Whether this is the only session.
     pub(crate) fn is_alone(&self) -> bool {
         self.alone
     }
@@ -175,19 +180,19 @@ impl Leases {
         self.clock.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// A moment: what is asked from now on has a clock of at least this, what was asked before has
-    /// a smaller one.
+    /// Advances the event counter and returns it: later requests have at least this value, earlier
+    /// requests a smaller one.
     pub(crate) fn now(&self) -> u64 {
         self.tick()
     }
 
-    /// To be called before a request is sent.
+    /// Stamps a request; to be called before it is sent.
     pub(crate) fn asking(&self) -> Asked {
         let id = self.answers.fetch_add(1, Ordering::Relaxed);
         Asked { clock: self.clock.load(Ordering::Acquire), id }
     }
 
-    /// Takes the grants of a service's answer, those that count.
+    /// Records the grants of a service's answer that are still valid.
     pub(crate) fn take_grants(&self, asked: Asked, home: NodeId, response: &MetaResponse) {
         for grant in &response.grants {
             self.take_grant(asked, home, *grant, response.recalls);
@@ -196,7 +201,7 @@ impl Leases {
 
     fn take_grant(&self, asked: Asked, home: NodeId, grant: Grant, recalls: u64) {
         let mut shard = self.shard(grant.ino);
-        // Looked at under the lock: what is granted before the end is ended with the rest.
+        // Checked under the shard's lock, so that the end of the session also ends this grant.
         if self.ended.load(Ordering::Acquire) {
             return;
         }
@@ -206,17 +211,16 @@ impl Leases {
         }
         match shard.held.get_mut(&grant.ino) {
             Some(lease) if lease.home == home => match (lease.mode, grant.mode) {
-                // Begins anew: what was answered before may have changed, but for permissions.
+                // The lease restarts: earlier answers may be outdated, except for permissions.
                 (LeaseMode::Permissions, more) if more != LeaseMode::Permissions => {
                     (lease.mode, lease.since, lease.granted_by) = (more, self.tick(), asked.id);
                 }
-                // Granted before the lease that is held, whatever came in first: what was answered
-                // with it may have changed in between.
+                // The grant is older than the held lease, whatever arrived first. Answers that came
+                // with it may be outdated.
                 (held, LeaseMode::Permissions) if held != LeaseMode::Permissions => {}
                 (held, more) => (lease.mode, lease.granted_by) = (joined(held, more), asked.id),
             },
-            // Until the session has followed the partition, what the old service granted is given
-            // up first.
+            // The partition has moved: the lease of the old owner must be given up first.
             Some(_) => {}
             None => {
                 let lease = Lease { mode: grant.mode, home, since: self.tick(), granted_by: asked.id };
@@ -225,7 +229,7 @@ impl Leases {
         }
     }
 
-    /// From now on nothing that a service granted counts, or all of it does again; what was so
+    /// Suspends or resumes all leases that a service granted. Returns whether they were suspended
     /// before.
     pub(crate) fn set_suspended(&self, home: NodeId, suspended: bool) -> bool {
         if !suspended && self.silent_count.load(Ordering::Acquire) == 0 {
@@ -241,7 +245,7 @@ impl Leases {
         self.silent_count.load(Ordering::Acquire) > 0 && self.silent.lock().contains(&home)
     }
 
-    /// Whether what is held of an inode doesn't count for now.
+    /// Whether the lease on an inode is suspended.
     pub(crate) fn is_suspended(&self, ino: InodeId) -> bool {
         if self.silent_count.load(Ordering::Acquire) == 0 {
             return false;
@@ -250,13 +254,13 @@ impl Leases {
         home.is_some_and(|home| self.is_silent(home))
     }
 
-    /// The lease by which what an answer says of an inode stays true; `None` when it may have
-    /// changed already, be it only in part.
+    /// Returns the lease that has covered an inode continuously since the request `asked`. `None`
+    /// if the answer may be outdated, even in part.
     pub(crate) fn vouches(&self, asked: Asked, ino: InodeId) -> Option<LeaseMode> {
         self.held_since(asked, ino).filter(|mode| *mode != LeaseMode::Permissions)
     }
 
-    /// True when what an answer says of a directory's kind, mode, owner and group stays true.
+    /// Whether an answer's type, mode, owner and group of a directory are still valid.
     pub(crate) fn vouches_for_permissions(&self, asked: Asked, ino: InodeId) -> bool {
         self.held_since(asked, ino).is_some_and(|mode| mode != LeaseMode::Shared)
     }
@@ -273,17 +277,17 @@ impl Leases {
         (lease.since <= asked.clock || lease.granted_by == asked.id).then_some(lease.mode)
     }
 
-    /// True when everything that an answer says of an inode may be kept until a recall.
+    /// Whether everything in an answer about an inode may be cached until a recall.
     pub(crate) fn may_be_kept(&self, asked: Asked, ino: InodeId) -> bool {
         matches!(self.vouches(asked, ino), Some(LeaseMode::Read | LeaseMode::Write))
     }
 
-    /// The lease that is held, be it closing.
+    /// The lease that is held, even if it is being recalled.
     pub(crate) fn mode(&self, ino: InodeId) -> Option<LeaseMode> {
         self.shard(ino).held.get(&ino).map(|lease| lease.mode)
     }
 
-    /// Waits until no recall of the inode is under way.
+    /// Waits until no recall of the inode is in progress.
     pub(crate) async fn wait_while_closing(&self, ino: InodeId) {
         loop {
             let settled = self.settled.wait();
@@ -294,7 +298,7 @@ impl Leases {
         }
     }
 
-    /// Waits until a recall of the inode is under way.
+    /// Waits until a recall of the inode is in progress.
     pub(crate) async fn wait_until_closing(&self, ino: InodeId) {
         loop {
             let settled = self.settled.wait();
@@ -305,7 +309,7 @@ impl Leases {
         }
     }
 
-    /// Starts to give a lease up that a service recalls.
+    /// Begins the handling of a recall.
     pub(crate) fn close(&self, home: NodeId, recall: &Recall) {
         {
             let mut shard = self.shard(recall.ino);
@@ -315,7 +319,7 @@ impl Leases {
         self.wake();
     }
 
-    /// What a closing ends: what is held, and what will be left of it.
+    /// Returns which lease a recall takes, and which one remains.
     pub(crate) fn terms(&self, recall: &Recall) -> Terms {
         let shard = self.shard(recall.ino);
         let held = shard.held.get(&recall.ino).map(|lease| lease.mode);
@@ -328,11 +332,11 @@ impl Leases {
         Terms { held, kept }
     }
 
-    /// The lease has been yielded: what was kept is held from now on.
+    /// Records that a recall has been acknowledged: the session holds `kept` from now on.
     pub(crate) fn closed(&self, ino: InodeId, kept: Option<LeaseMode>) {
         {
             let mut shard = self.shard(ino);
-            // Begins anew: what was answered under the stronger lease may have changed since.
+            // The lease restarts: answers under the stronger lease may be outdated.
             match (kept, shard.held.get_mut(&ino)) {
                 (Some(mode), Some(lease)) => {
                     (lease.mode, lease.since, lease.granted_by) = (mode, self.tick(), 0);
@@ -349,14 +353,14 @@ impl Leases {
         self.wake();
     }
 
-    /// Lets those look again who wait for the end of a closing.
+    /// Wakes the tasks that wait for a recall to begin or end, so that they check again.
     pub(crate) fn wake(&self) {
         self.settled.set();
         self.settled.clear();
     }
 
-    /// Lets a lease go that nobody needs; false while a recall of it is under way, whose yield will
-    /// say the same.
+    /// Drops an unused lease. Returns false while a recall of it is in progress, whose
+    /// acknowledgement gives it back anyway.
     pub(crate) fn let_go(&self, ino: InodeId) -> bool {
         let mut shard = self.shard(ino);
         if shard.closing.contains_key(&ino) {
@@ -368,7 +372,8 @@ impl Leases {
         true
     }
 
-    /// The service knows that these were let go: requests from now on may bring new leases on them.
+    /// Records that the service has processed the release of these leases: later requests may bring
+    /// new ones.
     pub(crate) fn released(&self, inodes: &[InodeId]) {
         let now = self.tick();
         for &ino in inodes {
@@ -376,20 +381,20 @@ impl Leases {
         }
     }
 
-    /// The service counts the inode as open here, whatever the lease.
+    /// Records that the service counts the inode as open in this session, whatever the lease.
     pub(crate) fn mark(&self, ino: InodeId) {
         if !self.alone {
             self.shard(ino).marked.insert(ino);
         }
     }
 
-    /// True for an inode of which the service believes that it is open here.
+    /// Whether the service believes that the inode is open in this session.
     pub(crate) fn is_marked(&self, ino: InodeId) -> bool {
         self.shard(ino).marked.contains(&ino)
     }
 
-    /// Forgets what a service granted, since it did so itself, and its recalls. Answers to what was
-    /// asked before bring nothing any more. Returns the inodes of which something was held.
+    /// Drops all leases and recall numbers of a service that has dropped them itself. Grants in
+    /// answers to earlier requests are ignored. Returns the inodes on which a lease was held.
     pub(crate) fn end_those_of(&self, home: NodeId) -> Vec<InodeId> {
         self.end_where(
             |_, lease| lease.home == home,
@@ -401,7 +406,8 @@ impl Leases {
         )
     }
 
-    /// The same of all inodes of partitions that have moved to another service.
+    /// Drops all leases on inodes of partitions that have moved to another service. Returns the
+    /// inodes on which a lease was held.
     pub(crate) fn end_those_in(&self, partitions: &[PartitionId]) -> Vec<InodeId> {
         self.end_where(
             |ino, _| partitions.contains(&ino.partition()),
@@ -411,7 +417,7 @@ impl Leases {
         )
     }
 
-    /// Forgets everything.
+    /// Ends all leases for good. Returns the inodes on which a lease was held.
     pub(crate) fn end_all(&self) -> Vec<InodeId> {
         self.ended.store(true, Ordering::Release);
         self.end_where(|_, _| true, |shard| shard.marked.clear())
@@ -434,7 +440,7 @@ impl Leases {
         ended
     }
 
-    /// All inodes with a lease of a service.
+    /// Returns all inodes with a lease from a service.
     pub(crate) fn of(&self, home: NodeId) -> Vec<InodeId> {
         let of_shard = |shard: &Mutex<Shard>| -> Vec<InodeId> {
             let shard = shard.lock();
@@ -444,23 +450,23 @@ impl Leases {
     }
 }
 
-/// The mode that covers both. A session's lease grows by its wishes and shrinks by recalls only,
-/// and grants from before a recall don't count.
+/// Returns the mode that covers both. A session's lease grows by its requests and shrinks by
+/// recalls only; grants from before a recall don't count.
 fn joined(held: LeaseMode, granted: LeaseMode) -> LeaseMode {
     if held == LeaseMode::Write { held } else { granted }
 }
 
-/// A lease that is being given up.
+/// What a recall takes and leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Terms {
-    /// What was held when the recall came.
+    /// The lease that was held when the recall arrived.
     pub(crate) held: Option<LeaseMode>,
-    /// What will be held after it.
+    /// The lease that remains after it.
     pub(crate) kept: Option<LeaseMode>,
 }
 
 impl Terms {
-    /// The kernel may have attributes, names and pages that it has to forget.
+    /// Whether the kernel may cache attributes, names and pages that it has to drop.
     pub(crate) fn ends_caching(&self) -> bool {
         let caches = |mode| matches!(mode, Some(LeaseMode::Read | LeaseMode::Write));
         caches(self.held) && !caches(self.kept)
@@ -468,7 +474,7 @@ impl Terms {
 }
 
 impl Shard {
-    /// What grants of a service have to be newer than.
+    /// The events that a grant of a service must be newer than.
     fn bar(&self, ino: InodeId, home: NodeId) -> Bar {
         let own = self.barred.get(&ino).copied().unwrap_or_default();
         let recall = if own.home == home { own.recall } else { 0 };
@@ -493,7 +499,8 @@ impl Shard {
         self.barred.entry(ino).or_default()
     }
 
-    /// Forgets single inodes. Those that the service is just being told of are kept.
+    /// Replaces the records of single inodes by lower bounds. Records whose `Release` is in flight
+    /// stay.
     fn raise_floors(&mut self) {
         let Shard { barred, recall_floors, release_floor, .. } = self;
         barred.retain(|_, bar| {
@@ -604,7 +611,8 @@ mod tests {
         let asked = leases.asking();
         assert!(leases.vouches_for_permissions(asked, INO));
         assert_eq!((leases.vouches(asked, INO), leases.may_be_kept(asked, INO)), (None, false));
-        // Who changes permissions takes the rest, of which the kernel has nothing.
+        // A change of permissions recalls the remaining lease, under which the kernel caches
+        // nothing.
         leases.close(HOME, &recall(2, None));
         let terms = leases.terms(&recall(2, None));
         assert_eq!((terms.kept, terms.ends_caching()), (None, false));
@@ -622,8 +630,7 @@ mod tests {
         let strong = answer(&leases, leases.asking(), LeaseMode::Read, 0);
         assert!(leases.may_be_kept(strong, INO) && leases.may_be_kept(leases.asking(), INO));
         assert!(!leases.may_be_kept(weak, INO) && !leases.may_be_kept(under, INO));
-        // An answer from before, which comes in afterwards, takes nothing away and is not made
-        // better by it.
+        // A late answer to an earlier request removes nothing, and doesn't become cacheable.
         answer(&leases, late, LeaseMode::Permissions, 0);
         assert_eq!(leases.mode(INO), Some(LeaseMode::Read));
         assert!(!leases.may_be_kept(late, INO));

@@ -1,23 +1,23 @@
 //! The client core: a mounted file system's semantics without its kernel protocol.
 //!
-//! A [`Client`] is one session; a [`Succession`] is what a mount uses, which begins another session
-//! when the cluster has ended one. A client knows which inodes its user refers to, holds what is
-//! open, computes where a byte lives and moves data straight between the caller's buffer and the
-//! storage targets; names and attributes it asks of the metadata service. FUSE is one face of it,
-//! programming interfaces and gateways are others.
+//! A [`Client`] is one session. A mount uses a [`Succession`], which starts a successor session
+//! when the cluster has ended the current one. A client tracks the inodes that its user refers to
+//! and the files that are open. It computes where each byte is stored and moves data directly
+//! between the caller's buffer and the storage targets. It queries the metadata service for names
+//! and attributes. FUSE is one front end; programming interfaces and gateways are others.
 //!
 //! Invariants:
-//! - Nothing is buffered here unless the mount asks for it (`behind`): when a write returns, its
-//!   bytes are with the services, so the death of the process loses none. A new file may be known
-//!   here only as long as it is open and empty, for some milliseconds (`promise`).
-//! - While a file is open for writing its size and mtime are known here first. The durable note
-//!   made by `BeginWrite` lets the metadata service find them again if this session dies.
-//! - Reads and writes of one file run side by side; what changes its shape (truncate, fallocate,
-//!   the move from inline to chunks) runs alone.
-//! - An orphan is reclaimed once no kernel reference and no open file of this session holds it; the
+//! - The client buffers no data unless the mount enables write-behind (`behind`). When a write
+//!   returns, the services have its bytes, so the death of this process loses none. Only a file
+//!   that is open and empty may exist in this process alone, for some milliseconds (`promise`).
+//! - While a file is open for writing, this client knows its size and mtime first. `BeginWrite`
+//!   leaves a durable record, by which the metadata service recovers them if this session dies.
+//! - Reads and writes of one file run concurrently. Truncate, fallocate and the conversion from
+//!   inline data to chunks run exclusively.
+//! - An orphan is reclaimed once no kernel reference and no open file of this session holds it. The
 //!   service waits for other sessions.
-//! - What is kept of the service's answers is kept under a lease, until its recall has been
-//!   answered (see `lease`).
+//! - The client caches the service's answers only under a lease, until it has acknowledged the
+//!   recall of that lease (see `lease`).
 
 mod access;
 mod accessed;
@@ -95,50 +95,50 @@ use std::time::Duration;
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
 use wire::{FileInfo, MetaOp, MetaReply, Number, StorageOp, StorageReply, StorageRequest};
 
-/// How long a service that executes no partition has to say goodbye.
+/// Time-out of the unmount notice to a metadata service that owns no partition.
 const SPARE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Files whose size and times are reported side by side: a fraction of what a connection carries at
-/// a time.
+/// Files whose size and times are reported concurrently: a fraction of the requests that one
+/// connection carries at a time.
 const REPORTS_AT_ONCE: usize = 64;
 
 pub use net::{MetaChannel, MetaChannels};
 
-/// What a client needs to know of its cluster.
+/// The cluster that a client uses, and the options of its mount.
 pub struct ClientOptions {
-    /// The session that this client is.
+    /// The session of this client.
     pub session: SessionId,
-    /// The ways to the metadata services.
+    /// Channels to the metadata services.
     pub meta: MetaChannels,
-    /// The ways to all targets.
+    /// Channels to all targets.
     pub storage: StorageChannels,
     /// The cluster map, kept current by management.
     pub map: MapHandle,
-    /// Small transfers use the storage servers' page cache even if the program asked for
-    /// `O_DIRECT`, which then means that no cache on the client's side is used. Off: `O_DIRECT`
-    /// reaches the device.
+    /// Small transfers use the storage servers' page cache even if the application opened the file
+    /// with `O_DIRECT`. `O_DIRECT` then only bypasses caches of the client. Off: `O_DIRECT` reaches
+    /// the device.
     pub server_cache: bool,
-    /// Small writes that follow each other may be kept for a moment, at most a second, and sent
-    /// together. Needs the background work to run.
+    /// Write-behind: the client delays small sequential writes by at most a second and sends them
+    /// together. Needs [`Client::background`] to run.
     pub write_behind: bool,
-    /// There is no other session, now or later: everything is cached without asking for leases.
+    /// No other session exists, now or later: the client caches everything without leases.
     pub alone: bool,
 }
 
 /// One session with a cluster. Shared by all cores.
 pub struct Client {
     session: SessionId,
-    /// Changes of the namespace.
+    /// Session slots for changes of the name space.
     changes: numbers::Numbers,
     services: Services,
-    /// What storage services are shown.
+    /// Capabilities that this session presents to storage services.
     capabilities: capabilities::Capabilities,
-    /// Itself, for work beside a request.
+    /// This client, for tasks that outlive a request.
     myself: Weak<Client>,
-    /// Targets whose own data it may have changed.
+    /// Targets without replicas whose data this session may have changed.
     singles: sync::Singles,
     verifiers: verifiers::Verifiers,
-    /// Writes beside other sessions.
+    /// Session slots for writes to files that other sessions may also write.
     numbers: numbers::Numbers,
     storage: StorageChannels,
     map: MapHandle,
@@ -162,14 +162,15 @@ pub struct Client {
     /// Why the session has ended.
     ended: Mutex<Option<Error>>,
     has_ended: AtomicBool,
-    /// The cluster has ended it, and nothing of it is left here or in the kernel.
+    /// The cluster has ended the session, and neither the client nor the kernel caches anything of
+    /// it.
     forgotten: Event,
-    /// It is being shut down: that the service ends it is what was asked for.
+    /// The session is being shut down: the service ends it at the client's own request.
     leaves: AtomicBool,
 }
 
 impl Client {
-    /// A client of the given services.
+    /// Creates a client of the given services.
     pub fn new(options: ClientOptions) -> Arc<Client> {
         Arc::new_cyclic(|myself| Client {
             capabilities: capabilities::Capabilities::default(),
@@ -206,12 +207,13 @@ impl Client {
         })
     }
 
-    /// Why the session has ended, if it has.
+    /// Returns why the session has ended, if it has.
     fn over(&self) -> Option<Error> {
         if self.has_ended.load(Ordering::Acquire) { self.ended.lock().clone() } else { None }
     }
 
-    /// The session has ended: every later request fails. False if that was known.
+    /// Marks the session as ended: every later request fails. Returns false if it was marked
+    /// already.
     fn end(&self, cause: Error) -> bool {
         let error = Error::new(Errno::ESTALE, format!("this client's session has ended: {}", cause.message))
             .hint("repeat the operation: a mount gets another session as soon as the cluster lets it");
@@ -223,34 +225,34 @@ impl Client {
         is_first
     }
 
-    /// Sends a request about an inode or a name, and takes the leases that come with the answer.
+    /// Sends a request about an inode or a name, and records the leases that the answer grants.
     async fn send(&self, number: Option<Number>, user: User, op: MetaOp) -> Result<Answer> {
         let about = op.subject().unwrap_or(InodeId::ROOT);
         self.send_for(about.partition(), number, user, op).await
     }
 
-    /// Whether this is the only session there is: nothing changes behind its back. One that isn't
-    /// alone needs its background work to run.
+    /// Whether this is the only session of the cluster, so that nothing changes without its
+    /// knowledge. If it isn't, [`Client::background`] must run.
     pub fn is_alone(&self) -> bool {
         self.leases.is_alone()
     }
 
-    /// Whether the service has ended the session: nothing works any more.
+    /// Whether the service has ended the session, so that every request fails.
     pub fn is_over(&self) -> bool {
         self.over().is_some()
     }
 
-    /// Asks something that changes nothing.
+    /// Sends a read-only request.
     async fn ask(&self, op: MetaOp) -> Result<Answer> {
         self.send(None, User::default(), op).await
     }
 
-    /// Asks something for a user that changes nothing.
+    /// Sends a read-only request on behalf of a user.
     async fn ask_for(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
         self.send(None, credentials.into(), op).await
     }
 
-    /// Asks for a change.
+    /// Sends a change on behalf of a user.
     async fn change(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
         let numbered = self.changes.next();
         let answer = self.change_numbered(numbered.number, credentials, op).await;
@@ -258,13 +260,13 @@ impl Client {
         answer
     }
 
-    /// Asks for a change on the client's own account.
+    /// Sends a change on behalf of the client itself.
     async fn report(&self, op: MetaOp) -> Result<MetaReply> {
         let _noted = self.note_change(&op);
         self.change(Credentials::default(), op).await.map(|answer| answer.reply)
     }
 
-    /// Sends a request for a chunk file; what it is about, and under which lease, is the first.
+    /// Sends a request for a chunk file. `under` names the file and the lease.
     async fn store(
         &self,
         under: Under,
@@ -275,8 +277,8 @@ impl Client {
         self.send_to_storage(under, keeper, self.storage_request(keeper, name, op), payload).await
     }
 
-    /// The same for a write that others may see and overwrite as soon as it is done: it must not be
-    /// done twice.
+    /// Like `store`, for a write that other sessions may read and overwrite as soon as it is done.
+    /// The storage service must not execute it twice.
     async fn store_once(
         &self,
         under: Under,
@@ -292,7 +294,7 @@ impl Client {
         answer
     }
 
-    /// To a group, the request is addressed when it is sent.
+    /// Builds a request. One to a group gets its target when it is sent.
     fn storage_request(&self, keeper: Keeper, name: InodeId, op: StorageOp) -> StorageRequest {
         let target = if let Keeper::Target(target) = keeper { target } else { TargetId(0) };
         StorageRequest::new(self.session, target, name, op)
@@ -317,7 +319,8 @@ impl Client {
                 Keeper::Target(_) => self.storage.call(request.clone(), payload.clone()).await,
                 Keeper::Mirror(group) => {
                     let to = ToGroup { map: &self.map, group, patience: self.patience.get() };
-                    // Apart, so that requests to single targets don't carry its state along.
+                    // Boxed, so that the futures of requests to single targets don't contain its
+                    // state.
                     Box::pin(self.storage.call_group(to, request.clone(), payload.clone())).await
                 }
             };
@@ -332,7 +335,8 @@ impl Client {
                     if renewals > MAX_RENEWALS {
                         return Err(access::ended_lease(under.ino));
                     }
-                    // A numbered change that has been made is answered so when it is sent again.
+                    // If a change with this slot and sequence id was executed, the retransmission
+                    // gets the first answer.
                     request.epoch = Box::pin(self.renew_epoch(under, request.epoch)).await?;
                 }
                 Err(error) if error.errno == Errno::ESTALE => {
@@ -349,10 +353,10 @@ impl Client {
         }
     }
 
-    /// A target refuses the session: a metadata service has ended it, and may have died before it
-    /// could say so to anybody else. What was written can't be reported any more, and must be
-    /// settled before the leases are somebody else's: so none is given up, and the services end the
-    /// session for its silence.
+    /// Handles a target's refusal of the session. A metadata service has ended the session, and may
+    /// have died before it could report that to others. This client can no longer report what it
+    /// has written, and size recovery must run before another session gets the leases. So the
+    /// client gives no lease back, and the services end the session when its leases expire.
     fn is_fenced(&self, error: &Error) {
         if self.leaves.load(Ordering::Acquire) || self.is_over() {
             return;
@@ -362,15 +366,15 @@ impl Client {
         }
     }
 
-    /// Reports every open file; the first failure is told after all were tried. Side by side, so
-    /// that a service that is gone is waited for once and not once for each file.
+    /// Reports every open file, and returns the first failure after it has tried all. Files are
+    /// reported concurrently, so that an unreachable service costs one time-out instead of one for
+    /// each file.
     pub(crate) async fn report_all(&self, done: bool) -> Result<()> {
         let mut outcome = Ok(());
         for some in self.inodes.open_inodes().chunks(REPORTS_AT_ONCE) {
             let reports = some.iter().map(|inode| async move {
                 let reported = self.report_progress(inode, done).await;
-                // A file that was closed, deleted and reclaimed meanwhile has nothing to report any
-                // more.
+                // A file that was closed, deleted and reclaimed meanwhile needs no report.
                 if self.inodes.open(inode.ino).is_some() { reported } else { Ok(()) }
             });
             outcome = rt::join_all(reports.collect()).await.into_iter().fold(outcome, Result::and);
@@ -378,8 +382,8 @@ impl Client {
         outcome
     }
 
-    /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as
-    /// long as the session.
+    /// Runs the background tasks for as long as the session lives: handles recalls, and gives back
+    /// unused leases and orphans.
     pub async fn background(self: Arc<Self>) {
         if !self.leases.is_alone() {
             rt::spawn(self.clone().attend_services());
@@ -403,8 +407,7 @@ impl Client {
         }
     }
 
-    /// Ends the session in good order: reports what is open, reclaims what is abandoned, makes all
-    /// of it durable.
+    /// Ends the session cleanly: reports open files, reclaims orphans, and syncs all of it.
     pub async fn shutdown(&self) -> Result<()> {
         let outcome = self.keep_all_promises().await;
         let outcome = outcome.and(self.write_all_back().await);
@@ -424,7 +427,8 @@ impl Client {
         outcome.and(ended)
     }
 
-    /// Ends the session at every service. When one has ended it, the others may know already.
+    /// Ends the session at every service. When one service has ended it, the others may have
+    /// learned of that already.
     async fn take_leave(&self) -> Result<()> {
         let mut outcome = Ok(());
         let owners = self.services.ways.owners();
@@ -432,8 +436,8 @@ impl Client {
             |service: &Arc<services::Service>| owners.iter().any(|(_, node)| *node == service.node);
         let registered = self.services.all().into_iter().filter(|service| service.is_registered());
         let (needed, spare): (Vec<_>, Vec<_>) = registered.partition(executes);
-        // Those that execute nothing may be down for good, and hear of it from the others if they
-        // aren't.
+        // Services without partitions may be down for good. If they are up, the other services
+        // inform them.
         let farewells = spare.iter().map(|service| async move {
             within(SPARE_PATIENCE, pin!(self.ask_at(service, MetaOp::EndSession))).await.map(drop)
         });
@@ -456,7 +460,7 @@ impl Client {
     }
 }
 
-/// Requests by which a session finds out that it isn't known, and becomes so.
+/// Whether a request registers the session, or detects that it isn't registered.
 fn registers(op: &MetaOp) -> bool {
     matches!(
         op,
@@ -470,7 +474,7 @@ fn registers(op: &MetaOp) -> bool {
     )
 }
 
-/// The inode whose service checks who may do this.
+/// The inode whose service checks the caller's permission for this operation.
 fn subject(op: &MetaOp) -> InodeId {
     match *op {
         MetaOp::Create { parent, .. }
@@ -489,7 +493,7 @@ fn subject(op: &MetaOp) -> InodeId {
     }
 }
 
-/// A reply of a kind that doesn't belong to its request.
+/// Error for a reply of a type that doesn't match its request.
 fn unexpected(reply: MetaReply) -> Error {
     Error::new(Errno::EPROTO, format!("the metadata service answered out of turn: {reply:?}"))
 }

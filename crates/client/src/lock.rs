@@ -10,16 +10,16 @@ use std::sync::atomic::AtomicBool;
 use types::{Errno, Error, HashMap, InodeId, Result};
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
 
-/// Locks that one request tells a service of: some 200 KiB.
+/// Maximum number of locks in one reclaim request: some 200 KiB.
 const LOCKS_PER_REQUEST: usize = 4096;
 
-/// Locks of which the service may know more than this session, by holder, until they are given
-/// back.
+/// Releases that are to be repeated, by holder: the service may hold more locks than this session
+/// has recorded.
 pub(crate) type Undos = Mutex<HashMap<(InodeId, LockSpace, LockOwner), Vec<Arc<Event>>>>;
 
 impl Client {
-    /// Takes a lock. Without `wait` a lock in the way is `EAGAIN`; with it, `cancel` ends the wait
-    /// with `EINTR`.
+    /// Takes a lock. Without `wait`, a conflicting lock is `EAGAIN`; with it, `cancel` ends the
+    /// wait with `EINTR`.
     #[allow(clippy::too_many_arguments, reason = "the fields of one lock request")]
     pub async fn lock(
         &self,
@@ -36,7 +36,7 @@ impl Client {
         self.lock_through(None, lock, wait, cancel).await
     }
 
-    /// The same through an open file, which is told by `lost` when the lock is lost.
+    /// Like [`Client::lock`], through an open file, for which `lost` is set when the lock is lost.
     pub(crate) async fn lock_through(
         &self,
         lost: Option<&Arc<AtomicBool>>,
@@ -50,16 +50,16 @@ impl Client {
             let listing = self.held_locks.asking(&lock);
             let asked = self.ask(MetaOp::Lock { ino, space, owner, pid, kind, range, wait });
             match cancel.guard(asked).await {
-                // In one process they end together, and nothing is ever told.
+                // In one process, client and service end together, and there is no lock reclaim.
                 Ok(_) if self.leases.is_alone() || self.held_locks.granted(listing, &lock, lost) => {
                     return Ok(());
                 }
-                // By a service that has ended since.
+                // Granted by a service that has ended since.
                 Ok(_) => {}
                 Err(error) => {
                     match error.errno {
                         Errno::EINTR => self.take_back(&lock).await,
-                        // The service may have granted it, or be about to.
+                        // The service may have granted it, or may still grant it.
                         Errno::ETIMEDOUT => self.undo_later(lock),
                         _ => {}
                     }
@@ -69,7 +69,7 @@ impl Client {
         }
     }
 
-    /// Gives a range back.
+    /// Releases a range.
     pub async fn unlock(
         &self,
         ino: InodeId,
@@ -77,8 +77,8 @@ impl Client {
         owner: LockOwner,
         range: LockRange,
     ) -> Result<()> {
-        // Before it is sent: a service that was told of the lock was started before, and it is the
-        // one that gets this.
+        // Before the request is sent: a service that got the lock by a reclaim was started before,
+        // and gets this request.
         self.held_locks.give_up((ino, space, owner), range);
         let given_back = self.ask(MetaOp::Unlock { ino, space, owner, range }).await.map(drop);
         if given_back.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT) {
@@ -87,7 +87,7 @@ impl Client {
         given_back
     }
 
-    /// The first lock in the way, with its holder's process.
+    /// Returns the first conflicting lock, with the process id of its holder.
     pub async fn test_lock(
         &self,
         ino: InodeId,
@@ -101,12 +101,11 @@ impl Client {
         }
     }
 
-    /// A wait was interrupted. The lock may have been granted while its answer was on the way, so
-    /// what the range was before is asked for. Before the program goes on: it may want the same
-    /// range again.
+    /// Restores the range after an interrupted wait: the lock may have been granted, and its answer
+    /// lost. Completes before the application continues, which may lock the same range again.
     async fn take_back(&self, lock: &HeldLock) {
         if self.leases.is_alone() {
-            // In the same process a wait that is dropped is over.
+            // In the same process, a dropped wait has ended.
             return;
         }
         if let Err(error) = self.restore(lock).await {
@@ -115,7 +114,7 @@ impl Client {
         }
     }
 
-    /// Makes a range at the service what it is here.
+    /// Sets a range at the service to what this session has recorded.
     async fn restore(&self, lock: &HeldLock) -> Result<()> {
         let &HeldLock { ino, space, owner, pid, range, .. } = lock;
         let (kept, free) = self.held_locks.within((ino, space, owner), range);
@@ -128,8 +127,8 @@ impl Client {
         Ok(())
     }
 
-    /// Does the same as soon as the service answers again, so that nobody waits for a lock that its
-    /// owner doesn't know of.
+    /// Does that once the service answers again, so that no other owner waits for a lock that its
+    /// holder doesn't know of.
     fn undo_later(&self, lock: HeldLock) {
         let Some(client) = self.myself.upgrade().filter(|_| !self.leases.is_alone()) else { return };
         let (holder, done) = ((lock.ino, lock.space, lock.owner), Arc::new(Event::new()));
@@ -149,8 +148,8 @@ impl Client {
         });
     }
 
-    /// What was given up is given back before its owner asks for more: else that would be given
-    /// back with it.
+    /// Waits until the holder's earlier releases are complete: they would also release what it
+    /// locks now.
     async fn wait_for_undos(&self, lock: &HeldLock) -> Result<()> {
         let pending = self.undos.lock().get(&(lock.ino, lock.space, lock.owner)).cloned();
         for done in pending.unwrap_or_default() {
@@ -159,13 +158,13 @@ impl Client {
         Ok(())
     }
 
-    /// Tells a service which locks this session holds on inodes that have come to it: it was
-    /// started anew, or executes their partitions from now on.
+    /// Reclaims this session's locks at a service that has restarted, or has taken over the
+    /// partitions of these inodes.
     ///
     /// Locks that another session holds by now are lost: the open files through which they were
     /// taken fail with `EIO` until they are closed.
     ///
-    /// Errors: the transport's, and `ESTALE` when the session has been ended.
+    /// Errors: the transport's, and `ESTALE` when the session has ended.
     pub(crate) async fn reclaim_locks(
         &self,
         service: &Service,
@@ -174,7 +173,7 @@ impl Client {
         let locks = self.held_locks.list().into_iter().filter(|lock| concerned(lock.ino));
         for some in locks.collect::<Vec<_>>().chunks(LOCKS_PER_REQUEST) {
             match self.ask_at(service, MetaOp::ReclaimLocks { locks: some.to_vec() }).await {
-                // It doesn't know the session any more: none of them counts.
+                // The service doesn't know the session any more: all its locks are lost.
                 Err(error) if error.errno == Errno::ENOLCK => {
                     some.iter().for_each(|lock| self.lose_lock(lock, &error));
                 }
@@ -183,7 +182,8 @@ impl Client {
                 }
                 told => _ = told?,
             }
-            // What was given back meanwhile may have been so before the service was told of it.
+            // Locks that were released meanwhile may have been so before the service got the
+            // reclaim.
             let is_held = |lock: &&HeldLock| {
                 self.held_locks.within((lock.ino, lock.space, lock.owner), lock.range).1.is_empty()
             };
@@ -192,7 +192,7 @@ impl Client {
         Ok(())
     }
 
-    /// Finds out which of some locks are lost.
+    /// Determines which of some locks are lost.
     async fn reclaim_one_by_one(&self, service: &Service, locks: &[HeldLock]) -> Result<()> {
         for lock in locks {
             match self.ask_at(service, MetaOp::ReclaimLocks { locks: vec![*lock] }).await {

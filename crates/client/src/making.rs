@@ -1,17 +1,17 @@
-//! Files that this session is making, before it knows that it has made them.
+//! Creates in flight: files whose create hasn't been answered yet.
 //!
-//! Another session may see and remove a file before the answer to the request that made it is here.
-//! Then the lease that the answer brings is recalled from a session that doesn't know of the file
-//! yet. If it said that the file isn't open here, the file would be deleted under the program that
-//! made it, whose kernel would, being told `ESTALE`, make it a second time. So while files are
-//! being made, whatever is recalled of their partition may be one of them, and counts as open until
-//! they are known.
+//! Another session may find and remove a file before the create's answer reaches this client. Then
+//! the lease in that answer is recalled from a session that doesn't know of the file yet. If the
+//! client acknowledged that the file isn't open here, the service would delete it under the
+//! application that created it. The kernel would get `ESTALE` and create the file a second time. So
+//! while creates are in flight, every recalled inode of their partition may be such a file. It
+//! counts as open until these creates are answered.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use types::{InodeId, PartitionId};
 
-/// What is being made.
+/// The creates in flight of a session.
 #[derive(Default)]
 pub(crate) struct Making {
     state: Mutex<State>,
@@ -21,17 +21,16 @@ pub(crate) struct Making {
 struct State {
     begun: u64,
     active: BTreeSet<(u64, PartitionId)>,
-    /// Inodes that count as open, and the last file that was being made then.
+    /// Inodes that count as open, and the last create that was in flight then.
     spared: Vec<(u64, InodeId)>,
 }
 
-/// A file that is being made, until this is dropped: then it is known, or there is none.
+/// A create in flight, until this is dropped: then the file is known, or doesn't exist.
 pub(crate) struct Made<'a, F: Fn(InodeId)> {
     making: &'a Making,
     number: u64,
     partition: PartitionId,
-    /// Gets those that counted as open for its sake, when nothing else can be said of them any
-    /// more.
+    /// Gets the inodes that counted as open because of it, once no other create concerns them.
     settled: F,
 }
 
@@ -42,7 +41,7 @@ impl<F: Fn(InodeId)> Drop for Made<'_, F> {
 }
 
 impl Making {
-    /// A file is about to be made in a folder; it is in the folder's partition.
+    /// Begins a create in a directory; the file will be in the directory's partition.
     pub(crate) fn begin<F: Fn(InodeId)>(&self, parent: InodeId, settled: F) -> Made<'_, F> {
         let partition = parent.partition();
         let mut state = self.state.lock();
@@ -65,8 +64,8 @@ impl Making {
         spared.extract_if(.., is_settled).map(|(_, ino)| ino).collect()
     }
 
-    /// Whether an inode may be one of those that are being made. It then counts as open until those
-    /// are known.
+    /// Whether an inode may be a file whose create is in flight. If so, it counts as open until
+    /// these creates have ended.
     pub(crate) fn may_have(&self, ino: InodeId) -> bool {
         let mut state = self.state.lock();
         let may_have = state.active.iter().any(|&(_, partition)| partition == ino.partition());

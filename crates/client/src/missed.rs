@@ -1,34 +1,36 @@
-//! Programs that were told that a file is gone which they had just found by its name.
+//! Applications that lost a race: the file whose name they had just looked up was gone.
 //!
-//! The kernel finds a name and gets at what it names by two requests. When the second one says
-//! `ESTALE`, it does both once more, and hands a second `ESTALE` to the program. A name that others
-//! keep replacing can be another file each time; on one machine no program would ever learn of it,
-//! since the file that was found stays while somebody is about to use it. So what a program finds
-//! right after a miss is kept in use for a moment.
+//! The kernel looks up a name and opens the inode by two requests. If the second fails with
+//! `ESTALE`, the kernel repeats both, and returns a second `ESTALE` to the application. If others
+//! keep replacing the name, each lookup can find another file. On a local file system an
+//! application never sees this error, since a file that was found stays while it is about to be
+//! opened. So the client keeps the file that a lookup finds right after such an `ESTALE` in use for
+//! a moment.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How long what is found is kept after a miss, and how long a miss is remembered. The kernel asks
-/// again at once; this is for a busy machine.
+/// How long a found file is kept in use after an `ESTALE`, and how long an `ESTALE` is remembered.
+/// The kernel retries at once; the margin is for a busy machine.
 pub(crate) const MOMENT: Duration = Duration::from_secs(2);
 
-/// Misses that are remembered. One that was pushed out only means that its program isn't helped.
+/// Number of `ESTALE` errors that are remembered. If one is evicted early, its application merely
+/// gets no protection.
 const MAX_MISSES: usize = 256;
 
-/// Those programs.
+/// The recent `ESTALE` errors.
 #[derive(Default)]
 pub(crate) struct Missed {
-    /// As many as are in the list: looked at by every search, without the lock.
+    /// Length of the list: every lookup checks it without the lock.
     count: AtomicUsize,
-    /// The process's id and when it was told, the latest last.
+    /// Process id and time of the error, newest last.
     list: Mutex<VecDeque<(u32, u64)>>,
 }
 
 impl Missed {
-    /// This process was told so now.
+    /// Records that this process got `ESTALE` now.
     pub(crate) fn note(&self, pid: u32, now_ns: u64) {
         let mut list = self.list.lock();
         list.retain(|&(other, _)| other != pid);
@@ -39,7 +41,7 @@ impl Missed {
         self.count.store(list.len(), Ordering::Relaxed);
     }
 
-    /// Whether this process was told so a moment ago.
+    /// Whether this process got `ESTALE` within [`MOMENT`].
     pub(crate) fn has(&self, pid: u32, now_ns: impl FnOnce() -> u64) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! Names, and attributes that have nothing to do with content.
+//! Names, and attributes that don't concern content.
 
 use crate::access::Need;
 use crate::epoch::Under;
@@ -12,19 +12,19 @@ use std::sync::atomic::Ordering;
 use types::{Attr, Credentials, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply, RenameMode};
 
-/// How often a name is looked up that names something which is gone when it is looked at: others
-/// change it as fast.
+/// How often a lookup is repeated because the inode that it found is gone: other sessions may
+/// replace the name that fast.
 const MAX_SEARCHES: u32 = 16;
 
-/// Attributes, and whether they may be kept. Without trust they are true of a moment between
-/// question and answer.
+/// Attributes, and whether they may be cached. Uncacheable ones were valid at some time between
+/// request and answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     /// The attributes.
     pub attr: Attr,
-    /// They may be kept until [`crate::Invalidate`] says otherwise.
+    /// The attributes may be cached until an [`crate::Invalidate`] call.
     pub trusted: bool,
-    /// The same of the name by which the inode was found or made.
+    /// The directory entry by which the inode was found or created may be cached likewise.
     pub name_trusted: bool,
 }
 
@@ -36,21 +36,21 @@ impl Deref for Known {
     }
 }
 
-/// What a name names.
+/// Result of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// This. Attributes of a file that others are writing may be behind; [`Client::getattr`] knows
-    /// them.
+    /// The name exists. Attributes of a file that others are writing may be outdated;
+    /// [`Client::getattr`] returns current ones.
     Known(Known),
-    /// Nothing.
+    /// The name doesn't exist.
     Absent {
-        /// That may be kept until [`crate::Invalidate`] says otherwise.
+        /// Its absence may be cached until an [`crate::Invalidate`] call.
         trusted: bool,
     },
 }
 
 impl Client {
-    /// Finds a name, `.` and `..` too. Success adds one kernel reference to the inode.
+    /// Looks up a name, including `.` and `..`. Success adds one kernel reference to the inode.
     pub async fn lookup(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Known> {
         match self.find(credentials, parent, name).await? {
             Found::Known(known) => Ok(known),
@@ -58,7 +58,7 @@ impl Client {
         }
     }
 
-    /// The same, where the absence of a name is of use, too.
+    /// Like [`Client::lookup`], but reports the absence of a name as a result.
     pub async fn find(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Found> {
         let is_known = self.complete.lacks(&self.leases, parent, name);
         if let Some(asked) = is_known.or_else(|| self.ranges.lacks(&self.leases, parent, name)) {
@@ -101,9 +101,9 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// Asks the service that executes its partition for an inode that a name in another one names.
-    /// `None` when it is gone: then the name is another's, or nobody's, by now. At the `last` turn
-    /// that counts as an answer.
+    /// Gets the attributes of an inode from the owner of its partition, which isn't that of the
+    /// name. `None` if the inode is gone: the name has been removed or replaced by now. On the
+    /// `last` attempt a removed inode counts as an answer.
     async fn found_elsewhere(
         &self,
         asked: Asked,
@@ -117,18 +117,18 @@ impl Client {
                 Ok(Some(Known { name_trusted: self.leases.may_be_kept(asked, parent), ..known }))
             }
             Ok(_) => Ok(None),
-            // As for an inode that doesn't exist (any more). The end of the session says the same.
+            // The inode doesn't exist (any more). The end of the session has the same error.
             Err(error) if error.errno == Errno::ESTALE && !last && !self.is_over() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// What a program is told that uses an inode which is gone.
+    /// The error for an application that uses an inode which is gone.
     ///
-    /// `ENOENT` for a directory, as a local file system says in a directory that was removed:
-    /// programs that empty a tree together go on. `ESTALE` for anything else: the kernel then looks
-    /// the name up again, which may name another file by now, and what the program finds stays
-    /// until it gets there.
+    /// `ENOENT` for a directory, as a local file system reports in a removed directory:
+    /// applications that empty a tree together continue. `ESTALE` for anything else: the kernel
+    /// then looks the name up again, which may be another file by now. The client keeps the file
+    /// that this second lookup finds until the kernel has opened it.
     pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
         if self.over().is_none() && self.inodes.directory(ino).is_some() {
             return Errno::ENOENT;
@@ -136,16 +136,16 @@ impl Client {
         self.errno_of_replaced(credentials)
     }
 
-    /// What a program is told when a name of a directory, which is there, names something else by
-    /// now: `ESTALE`, upon which the kernel looks the name up again.
+    /// The error for an application when an entry of an existing directory has been replaced:
+    /// `ESTALE`, upon which the kernel looks the name up again.
     pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
         self.note_missed(credentials);
         Errno::ESTALE
     }
 
-    /// Attributes of a directory that is gone and that the kernel still knows, since a program has
-    /// it open or works in it: those that this session was told last, without a link. Nothing of
-    /// them may be kept. `None` for anything else.
+    /// Returns the attributes of a removed directory that the kernel still knows, since an
+    /// application has it open or as its working directory. They are the last ones that this
+    /// session received, with a link count of 0, and may not be cached. `None` for anything else.
     pub fn removed_directory(&self, ino: InodeId) -> Option<Known> {
         if self.is_over() {
             return None;
@@ -154,15 +154,16 @@ impl Client {
         Some(Known { attr, trusted: false, name_trusted: false })
     }
 
-    /// A program was told by `ESTALE` that something is gone.
+    /// Records that an application got `ESTALE`.
     fn note_missed(&self, credentials: Credentials) {
         if !self.leases.is_alone() {
             self.missed.note(credentials.pid, rt::monotonic_ns());
         }
     }
 
-    /// Keeps a file in use for a moment that was found for a program that came too late for the one
-    /// before. False when it is gone: the kernel's reference is then taken back.
+    /// Keeps the found file in use for a moment, if the application's last attempt failed because
+    /// the file was gone. Returns false if this one is gone too; the kernel's reference is then
+    /// dropped.
     async fn is_kept(&self, credentials: Credentials, known: &Known, last: bool) -> Result<bool> {
         let Some(myself) = self.myself.upgrade() else { return Ok(true) };
         if known.kind() != FileKind::Regular || !self.missed.has(credentials.pid, rt::monotonic_ns) {
@@ -185,24 +186,25 @@ impl Client {
         }
     }
 
-    /// Takes the kernel's reference back to what was just found and can't be shown, and passes the
-    /// error on unless it says that the inode is gone and the name may be looked up again.
+    /// Drops the kernel's reference to an inode that was found but can't be returned. Returns the
+    /// error, unless the inode is gone and the name may be looked up again.
     fn unless_gone(&self, ino: InodeId, error: types::Error, last: bool) -> Result<()> {
         self.inodes.forget(ino, 1);
         if error.errno == Errno::ESTALE && !last && !self.is_over() { Ok(()) } else { Err(error) }
     }
 
-    /// Drops kernel references. Any thread may call it; it doesn't wait.
+    /// Drops kernel references. Callable from any thread; doesn't wait.
     pub fn forget(&self, ino: InodeId, count: u64) {
         self.inodes.forget(ino, count);
     }
 
-    /// Adds one kernel reference (a directory entry with attributes was handed to the kernel).
+    /// Adds one kernel reference (the caller passed a directory entry with attributes to the
+    /// kernel).
     pub fn remember(&self, attr: &Attr) {
         self.inodes.remember(attr);
     }
 
-    /// Attributes as they are now.
+    /// Returns the current attributes.
     pub async fn getattr(&self, ino: InodeId) -> Result<Known> {
         if self.promises.are_in(ino) {
             Box::pin(self.keep_promises_in(ino)).await;
@@ -231,27 +233,28 @@ impl Client {
         }
     }
 
-    /// Mode, owner and group of a directory as they are now, where that is known here and nothing
-    /// else is; the rest is what it was when this session last changed the directory. To be told to
-    /// nobody who doesn't ask for just that.
+    /// Returns the attributes of a directory of which only mode, owner and group are known to be
+    /// current. The others are those of this session's last change of the directory. The caller
+    /// must use only mode, owner and group.
     pub fn permissions(&self, ino: InodeId) -> Option<Known> {
         let attr = match self.directories.permissions(&self.leases, ino) {
             Some(attr) => attr,
-            // Its times are those of before what is promised there.
+            // The times don't include pending asynchronous creates.
             None if self.promises.are_in(ino) => self.directories.get(&self.leases, ino)?.1,
             None => return None,
         };
         Some(Known { attr, trusted: false, name_trusted: false })
     }
 
-    /// Attributes of a file that nobody else is writing, with the blocks that are allocated to it.
+    /// Adds the allocated blocks to the attributes of a file that no other session is writing.
     async fn with_blocks(&self, known: Known) -> Result<Known> {
         let Some(layout) = self.inodes.unreported_chunks(known.ino) else { return Ok(known) };
         let blocks = self.allocated_roughly(known.ino, &layout, known.size).await?.blocks;
         Ok(Known { attr: Attr { blocks, ..known.attr }, ..known })
     }
 
-    /// Attributes of a file that others may be writing, with what its chunk files say.
+    /// Merges the sizes and times of the chunk files into the attributes of a file that others may
+    /// be writing.
     async fn with_chunks(&self, attr: Attr) -> Result<Attr> {
         let open = self.inodes.open(attr.ino).and_then(|open| {
             let content = open.content.lock();
@@ -262,8 +265,8 @@ impl Client {
             Some((under, layout, inline)) => (attr, under, layout, inline),
             None => {
                 let info = match self.look_once(attr.ino).await {
-                    // Where users are squashed not everybody may look into every file; the
-                    // attributes are as the service knows them.
+                    // With squashed users, not every user may open every file. The service's
+                    // attributes are returned as they are.
                     Err(error) if error.errno == Errno::EACCES => return Ok(attr),
                     info => info?,
                 };
@@ -274,14 +277,15 @@ impl Client {
         let Some(layout) = layout.filter(|_| !inline) else { return Ok(attr) };
         let measured = self.measure(under, &layout).await?;
         let mut attr = Attr { size: attr.size.max(measured.end), blocks: measured.blocks, ..attr };
-        // A time that was set is newer than every write before it, and so is its change.
+        // An mtime that was set explicitly is newer than every earlier write, and its ctime proves
+        // that.
         if measured.mtime > attr.ctime {
             (attr.mtime, attr.ctime) = (measured.mtime, measured.mtime);
         }
         Ok(attr)
     }
 
-    /// Changes the size first, then the rest.
+    /// Sets attributes: the size first, then the others.
     pub async fn setattr(
         &self,
         credentials: Credentials,
@@ -291,7 +295,7 @@ impl Client {
     ) -> Result<Known> {
         if let Some(size) = size {
             self.may_truncate(credentials, ino).await?;
-            // The kernel doesn't expect that a cut by an open changes the mode.
+            // The kernel doesn't expect that a truncating open changes the mode.
             let may_clear = set.kill_suid_sgid
                 && self.inodes.open(ino).is_some_and(|open| open.content.lock().may_be_privileged());
             self.truncate(ino, size, set.kill_suid_sgid).await?;
@@ -309,8 +313,8 @@ impl Client {
         }
         let answer = match &open {
             Some(open) if set.mtime.is_some() && open.content.lock().is_unfinished() => {
-                // Alone, so that the report of an earlier write (a close is reported late) can't
-                // overwrite the time that is set.
+                // Exclusive, so that the delayed report of an earlier write can't overwrite the
+                // time that is being set.
                 let _alone = self.enter_alone(open, |_| Need::Alone).await?;
                 let answer = self.change(credentials, MetaOp::Setattr { ino, set }).await?;
                 open.content.lock().mtime = None;
@@ -328,7 +332,7 @@ impl Client {
         self.current(reports, self.known(answer.asked, ino, self.inodes.overlay(attr))).await
     }
 
-    /// The target of a symlink.
+    /// Returns the target of a symlink.
     pub async fn readlink(&self, ino: InodeId) -> Result<Bytes> {
         match self.ask(MetaOp::Readlink { ino }).await?.reply {
             MetaReply::Bytes(target) => Ok(target),
@@ -336,7 +340,7 @@ impl Client {
         }
     }
 
-    /// Makes a regular file without opening it, a fifo, a socket or a device node.
+    /// Creates a regular file without opening it, a FIFO, a socket or a device node.
     pub async fn mknod(
         &self,
         credentials: Credentials,
@@ -351,7 +355,7 @@ impl Client {
         self.referenced(parent, self.change(credentials, op).await?)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(
         &self,
         credentials: Credentials,
@@ -366,7 +370,7 @@ impl Client {
         Ok(made)
     }
 
-    /// Makes a symlink.
+    /// Creates a symlink.
     pub async fn symlink(
         &self,
         credentials: Credentials,
@@ -378,7 +382,7 @@ impl Client {
         self.referenced(parent, self.change(credentials, MetaOp::Symlink { parent, name, target }).await?)
     }
 
-    /// Gives an inode another name.
+    /// Creates a hard link.
     pub async fn link(
         &self,
         credentials: Credentials,
@@ -394,7 +398,7 @@ impl Client {
         self.current(reports, known).await
     }
 
-    /// Removes a name of something that is no directory.
+    /// Removes an entry that isn't a directory.
     pub async fn unlink(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = MetaOp::Unlink { parent, name: Bytes::copy_from_slice(name) };
         let attr = entry(self.change(credentials, op).await?.reply)?;
@@ -410,7 +414,7 @@ impl Client {
         Ok(())
     }
 
-    /// Moves, replaces or exchanges.
+    /// Renames an entry: moves, replaces or exchanges.
     pub async fn rename(
         &self,
         credentials: Credentials,
@@ -433,15 +437,15 @@ impl Client {
         }
     }
 
-    /// Counts the reference that the kernel gets with a reply.
+    /// Counts the kernel reference that a reply adds.
     fn referenced(&self, parent: InodeId, answer: Answer) -> Result<Known> {
         let attr = entry(answer.reply)?;
         self.inodes.remember(&attr);
         Ok(self.known(answer.asked, parent, self.inodes.overlay(attr)))
     }
 
-    /// Attributes with what may be kept of them, now. Those of a file whose blocks have to be asked
-    /// for may not.
+    /// Adds to attributes whether they may be cached now. Those of a file with unreported block
+    /// counts may not.
     pub(crate) fn known(&self, asked: Asked, parent: InodeId, attr: Attr) -> Known {
         let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
         self.note_flags(asked, &attr);
@@ -453,8 +457,8 @@ impl Client {
         }
     }
 
-    /// Attributes that came with another answer, asked for again when a report may have slipped
-    /// between answer and overlay.
+    /// Returns the attributes of another answer, or current ones if a report may have intervened
+    /// between that answer and the overlay.
     async fn current(&self, reports: u64, known: Known) -> Result<Known> {
         let stale = known.kind() == FileKind::Regular && self.inodes.all_reports() != reports;
         if !stale {

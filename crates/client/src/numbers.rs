@@ -1,4 +1,4 @@
-//! Numbers of changes that must not be made twice: [`wire::Number`].
+//! Session slots and sequence ids of changes that must be executed only once: [`wire::Number`].
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use types::{Errno, Result};
 use wire::Number;
 
-/// After this time a lane is used again although its last change was never answered: no request is
-/// under way for so long, nor will it be done.
+/// After this time a slot is used again although its last change was never answered: no request is
+/// in flight for that long, or executed later.
 pub(crate) const REUSED_AFTER: Duration = Duration::from_secs(3600);
 
-/// The lanes of a session that aren't in use. As many as there were numbered changes at a time, and
-/// those of the last hour that nobody answered.
+/// The free slots of a session. A session has as many slots as it had concurrent changes, plus
+/// those of the last hour without an answer.
 #[derive(Default)]
 pub(crate) struct Numbers {
     lanes: Mutex<Lanes>,
@@ -19,17 +19,17 @@ pub(crate) struct Numbers {
 
 #[derive(Default)]
 struct Lanes {
-    /// With the last number of each. The one that was used last comes first, so that few are in
-    /// use.
+    /// With the last sequence id of each. The most recently used slot is taken first, so that few
+    /// slots are in use.
     free: Vec<Number>,
-    /// Those whose last change was not answered, since when (nanoseconds of the monotonic clock),
-    /// oldest first.
+    /// Slots whose last change was not answered, with the time of that (nanoseconds of the
+    /// monotonic clock), oldest first.
     unanswered: VecDeque<(u64, Number)>,
-    /// The first lane that was never used.
+    /// The first slot that was never used.
     fresh: u32,
 }
 
-/// A number in use. Dropped without [`Numbered::ended`], its change counts as not answered.
+/// A slot in use. Dropped without [`Numbered::ended`], its change counts as unanswered.
 pub(crate) struct Numbered<'a> {
     numbers: &'a Numbers,
     pub(crate) number: Number,
@@ -37,7 +37,7 @@ pub(crate) struct Numbered<'a> {
 }
 
 impl Numbers {
-    /// The number of another change.
+    /// Takes a slot for a change.
     pub(crate) fn next(&self) -> Numbered<'_> {
         let last = self.lanes.lock().next(rt::monotonic_ns());
         Numbered { numbers: self, number: Number { sequence: last.sequence + 1, ..last }, is_answered: false }
@@ -45,7 +45,7 @@ impl Numbers {
 }
 
 impl Lanes {
-    /// The last number of a lane that may be used.
+    /// Returns a free slot with its last sequence id.
     fn next(&mut self, now_ns: u64) -> Number {
         if let Some(last) = self.free.pop() {
             return last;
@@ -64,14 +64,15 @@ impl Lanes {
 }
 
 impl Numbered<'_> {
-    /// This is what came of the change. Its lane is free, unless the request may still be on its
-    /// way, or what it did on its way to the disk.
+    /// Records the outcome of the change. Its slot becomes free, unless the request may still be in
+    /// flight, or its result isn't on disk yet.
     pub(crate) fn ended<T>(mut self, outcome: &Result<T>) {
         self.is_answered = !is_in_doubt(outcome);
     }
 }
 
-/// Whether a request may still be carried out, or what it did still be on its way to the disk.
+/// Whether an outcome is uncertain: the request may still be executed, or its result may not be on
+/// disk yet.
 pub(crate) fn is_in_doubt<T>(outcome: &Result<T>) -> bool {
     let in_doubt =
         |errno| matches!(errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ECANCELED | Errno::ENOTCONN);
@@ -80,7 +81,7 @@ pub(crate) fn is_in_doubt<T>(outcome: &Result<T>) -> bool {
 
 impl Drop for Numbered<'_> {
     fn drop(&mut self) {
-        // Numbers of a lane must grow; the next lane begins anew.
+        // Sequence ids of a slot must grow; this slot is retired, and the next one begins at 1.
         if self.number.sequence == u32::MAX {
             return;
         }

@@ -1,10 +1,10 @@
-//! What the kernel's page cache forgets beside a write past it.
+//! Invalidation of the kernel's page cache around uncached writes.
 //!
-//! Writes beside other sessions go past the page cache, and so do direct ones (`O_DIRECT`)
-//! everywhere. The kernel drops the pages under such a write before it sends the write, but reads
-//! may put them back before the write is done. Where this session has the file to itself, nothing
-//! else changes: the other pages stay, and a program that has mapped the file goes on with them.
-//! Without that lease the file may have changed elsewhere, and all pages go.
+//! Writes to files of several sessions bypass the page cache, as do all direct writes (`O_DIRECT`).
+//! The kernel drops the pages under such a write before it sends the write, but reads may fill them
+//! again before the write is done. Under the exclusive lease, nothing else changes: the other pages
+//! stay, and an application that has mapped the file continues to use them. Without that lease,
+//! another session may have changed the file, and all pages are dropped.
 
 use crate::Client;
 use crate::fill::{Fills, Pass};
@@ -15,24 +15,24 @@ use wire::LeaseMode;
 /// All pages of a file.
 pub(crate) const ALL_PAGES: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
-/// Where a write lands.
+/// Where a write goes.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     /// At these bytes.
     At(ByteRange),
-    /// At the end of the file, wherever that is then.
+    /// At the end of the file at that time.
     End,
 }
 
-/// Reads for the kernel's page cache wait while this exists.
+/// Fill barrier: reads for the kernel's page cache wait while this exists.
 pub(crate) struct HeldBack<'a> {
     fills: &'a Fills,
-    /// How often some were let through before.
+    /// Number of bypasses before.
     pub(crate) passes: u64,
 }
 
 impl HeldBack<'_> {
-    /// Some were let through since.
+    /// Whether reads have bypassed it since.
     pub(crate) fn is_out_of_date(&self) -> bool {
         self.passes != self.fills.passes()
     }
@@ -45,11 +45,11 @@ impl Drop for HeldBack<'_> {
 }
 
 impl Content {
-    /// The bytes whose pages a write changes; `None` where others may have changed the file, too,
-    /// or may do so before the write.
+    /// Returns the bytes whose pages a write changes. `None` if another session may have changed
+    /// the file, or may do so before the write.
     ///
-    /// A write that makes the file longer changes what lies behind the old end, and its last page,
-    /// of which the kernel takes the rest for zeros.
+    /// A write that extends the file changes everything beyond the old end, and the last page,
+    /// whose rest the kernel takes for zeros.
     fn changed_by(&self, place: Place) -> Option<ByteRange> {
         if !self.is_known() || self.lease != LeaseMode::Write {
             return None;
@@ -63,14 +63,16 @@ impl Content {
 }
 
 impl Client {
-    /// Programs on this node could read from pages that the kernel keeps what was there before a
-    /// write after others have seen what is written, or a size that is beyond them, and find zeros
-    /// there. So the kernel forgets them before the write, and reads that would fill them again
-    /// wait until it is done. Reads wait even where there are no pages yet: the file may be opened
-    /// and read while the write waits for its lease.
+    /// Has the kernel drop the pages that a write makes outdated, and holds back reads that would
+    /// fill them again until the write is done.
     ///
-    /// A lease that is lost after this was looked at takes all pages with it, and reads that are
-    /// let through for that are counted.
+    /// Otherwise applications on this node could read old data from cached pages after others have
+    /// read the written data. They could also see the new size and read zeros. Reads wait even if
+    /// no pages are cached yet: the file may be opened and read while the write waits for its
+    /// lease.
+    ///
+    /// If the lease is lost afterwards, all pages are dropped with it, and reads that bypass the
+    /// gate for that are counted.
     pub(crate) async fn hold_back_pages<'a>(
         &self,
         inode: &'a OpenInode,
@@ -89,8 +91,8 @@ impl Client {
         Some(held_back)
     }
 
-    /// After a write: what reads have put back meanwhile is forgotten, too, since some were let
-    /// through for the sake of a recall.
+    /// Drops the pages that bypassing reads have filled during a write; a recall may have let them
+    /// bypass.
     pub(crate) async fn renew_pages(&self, inode: &OpenInode, held_back: Option<HeldBack<'_>>) {
         let Some(held_back) = held_back else { return };
         if held_back.is_out_of_date() {
@@ -98,8 +100,9 @@ impl Client {
         }
     }
 
-    /// After a write past the kernel's cache where no door is closed before reads: it has forgotten
-    /// these pages before it sent the write, and reads may have put them back before that was done.
+    /// Drops pages after an uncached write without a fill barrier. The kernel has dropped these
+    /// pages before it sent the write, and reads may have filled them again before the write was
+    /// done.
     pub(crate) async fn renew_range(&self, inode: &OpenInode, range: ByteRange) {
         if inode.fills.is_filled() {
             let range = if inode.fills.are_others_of_use() { range } else { ALL_PAGES };

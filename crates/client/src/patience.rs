@@ -1,8 +1,8 @@
-//! How long a program is kept waiting for services that don't answer.
+//! Time-out of an application's request when services don't answer.
 //!
-//! The transport bounds each call. Here are the other waits: for one's turn at a file, for the end
-//! of a recall, for the registration, for the end of a silence. Each ends with `ETIMEDOUT` when it
-//! has lasted as long as a call may.
+//! The transport bounds each call. This module bounds the other waits: for a file's I/O lock, for
+//! the end of a recall, for the registration, for a service to answer again. Each ends with
+//! `ETIMEDOUT` after the time-out of a call.
 
 use crate::Client;
 use crate::inode::OpenInode;
@@ -14,10 +14,10 @@ use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result};
 
-/// Unless the mount says otherwise; the transport's default, too.
+/// Default, if the mount sets no other; also the transport's default.
 const DEFAULT: Duration = Duration::from_secs(60);
 
-/// How long a wait may be.
+/// The longest time that a request waits.
 pub(crate) struct Patience(AtomicU64);
 
 impl Default for Patience {
@@ -33,14 +33,12 @@ impl Patience {
 }
 
 impl Client {
-    /// Says how long a request may wait where services don't answer: as long as the calls to them
-    /// may take.
+    /// Sets the time-out of a request, which is also that of the calls to services.
     pub fn set_patience(&self, patience: Duration) {
         self.patience.0.store(patience.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Shared use of a file, as soon as whoever changes its shape lets go of it. Nothing is kept of
-    /// it (see `behind`).
+    /// Takes a file's I/O lock shared, without a dirty extent (see `behind`).
     pub(crate) async fn share<'a>(&self, inode: &'a OpenInode) -> Result<ReadGuard<'a>> {
         loop {
             self.delivered(inode).await?;
@@ -53,7 +51,7 @@ impl Client {
         }
     }
 
-    /// Use of a file by nobody else. Nothing is kept of it.
+    /// Takes a file's I/O lock exclusively, without a dirty extent.
     pub(crate) async fn alone<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
         let guard = self.alone_as_it_is(inode).await?;
         if self.behind.is_some() {
@@ -62,20 +60,20 @@ impl Client {
         Ok(guard)
     }
 
-    /// The same, and what is kept of it stays so.
+    /// Takes a file's I/O lock exclusively, and leaves a dirty extent as it is.
     pub(crate) async fn alone_as_it_is<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
         self.delivered(inode).await?;
         self.patiently((inode.ino, "those who use its content"), inode.gate.write()).await
     }
 
-    /// The service has the file, which may have been promised only.
+    /// Waits until an asynchronous create of the file is committed.
     async fn delivered(&self, inode: &OpenInode) -> Result<()> {
-        // Apart, since it is rare.
+        // Boxed, since it is rare.
         if inode.promise().is_some() { Box::pin(self.keep_promise(inode)).await } else { Ok(()) }
     }
 
-    /// Waits for something about a file that others are to bring about: `what` says in an error
-    /// what was waited for.
+    /// Waits for an event about a file, with the time-out of a request. `what` names the event in
+    /// the error.
     pub(crate) async fn patiently<T>(
         &self,
         (ino, what): (InodeId, &str),
@@ -92,8 +90,8 @@ fn held_up(ino: InodeId, what: &str, waited: Duration) -> Error {
         .hint("a service doesn't answer: weft health on the management node tells which")
 }
 
-/// What a future comes to within a time. The clock is looked at only when there is something to
-/// wait for.
+/// Returns the result of `work`, or `None` after the time-out. Starts a timer only if `work` isn't
+/// ready at once.
 async fn patiently<T>(patience: Duration, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     let mut timeout: Option<Pin<Box<dyn Future<Output = ()>>>> = None;

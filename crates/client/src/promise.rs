@@ -1,31 +1,33 @@
-//! Files that programs have before the metadata service has them.
+//! Asynchronous creates: files that an application gets before the metadata service has them.
 //!
-//! A kernel holds the lock of a directory until a file that is made in it is answered. Where that
-//! takes a question to the service, programs that fill one directory wait for each other, and each
-//! small file costs two commands: one makes it, one brings its content. A session that alone uses a
-//! directory, which a `Write` lease on the directory says, needs no question. It knows that the
-//! name is free and that its user may make it, it has a number for the file
-//! ([`wire::MetaOp::Reserve`]), and nobody else can look. So it *promises*: the program gets its
-//! file at once. The file goes to the service in one command ([`wire::MetaOp::Deliver`]) with what
-//! is written first, if that fits beside the inode, or when it is closed, or before.
+//! A kernel holds a directory's lock until the create of a file in it is answered. If each create
+//! waits for the service, applications that fill one directory wait for each other, and each small
+//! file costs two commands: one for the create, one for its content. A session with a directory
+//! delegation (a `Write` lease on the directory) needn't wait. It knows that the name is free and
+//! that its user may create it, it has a preallocated inode number ([`wire::MetaOp::Reserve`]), and
+//! no other session can look. So it creates the file *asynchronously*: the application gets its
+//! file at once. The client sends the file to the service in one command
+//! ([`wire::MetaOp::Deliver`]), together with the first write if that fits inline, else on close,
+//! or earlier.
 //!
-//! # What a promise is worth
+//! # Guarantees
 //!
-//! - *Nobody sees less than there is.* Others who want to know names of the directory have its
-//!   lease recalled, and every promise is delivered before the lease is given up. This session's
-//!   own requests that could miss a promised file wait for its delivery ([`Promises::concerned`]).
-//! - *Who has written to a file, or closed it, knows that the service has it*, or is told why not.
-//!   What can be lost with this process is a file without content that is open.
-//! - *A promise is no older than [`MAX_AGE`]* when it is sent, however long the file stays open.
-//! - *A metadata service that is started anew, or another one that takes the directory over, makes
-//!   what is promised before it lets others in*: registering tells it
-//!   ([`Client::sealed_promises`]).
-//! - *A session that the cluster ends loses what it has promised.* The program hears of it when it
-//!   writes to the file or closes it. For that reason nothing is promised that must not exist yet
-//!   (`O_EXCL`): programs take such a file for a lock.
+//! - *No session misses a file.* When other sessions want to know names of the directory, the
+//!   service recalls its lease. The client sends every pending create before it gives the lease
+//!   back. Requests of this session that could miss a pending file wait until the file is committed
+//!   ([`Promises::concerned`]).
+//! - *An application whose write or close has succeeded knows that the service has the file*;
+//!   otherwise it gets the error. The death of this process can lose only open files without
+//!   content.
+//! - *A pending create is sent after [`MAX_AGE`] at the latest*, however long the file stays open.
+//! - *After a restart or a change of owner, the metadata service executes pending creates before it
+//!   serves other sessions*: registration transmits them ([`Client::sealed_promises`]).
+//! - *A session that the cluster ends loses its pending creates.* The application gets the error
+//!   when it writes to the file or closes it. So creates with `O_EXCL` are never asynchronous:
+//!   applications use such files as locks.
 //!
-//! A promise is *held* as long as nothing is written, then *sealed*, sent with its content for
-//! good, and at last *settled*.
+//! An asynchronous create is *pending* until its content is fixed, then *sealed* and sent, and at
+//! last *finished*: committed or failed.
 
 use crate::births::{Births, FEW_NUMBERS, MANY_NUMBERS, Numbered, newborn};
 use crate::complete::{CompleteDirectories, added};
@@ -48,42 +50,43 @@ use std::time::Duration;
 use types::{Attr, Credentials, Errno, Error, HashMap, HashSet, InodeId, Result, mode};
 use wire::{LeaseMode, MetaOp, Promise, PromisedFile};
 
-/// The longest that a promise is held. After that the file outlives this process.
+/// Longest time that a create stays pending. After that, the file survives the death of this
+/// process.
 const MAX_AGE: Duration = Duration::from_millis(25);
-/// Promises at a time: more than programs run at once, and few enough to be told to a service in
-/// one message.
+/// Maximum number of asynchronous creates: more than applications run at once, and few enough for
+/// one message to a service.
 const MAX_PROMISES: usize = 256;
-/// Their content together: half of what a message takes. Bytes.
+/// Maximum size of their content together, in bytes: half of what a message can carry.
 const MAX_BYTES: usize = 512 * 1024;
 /// Shards of the table; a power of two.
 const SHARDS: usize = 16;
-/// Directories that a shard knows something of. Beyond it those are forgotten in which nothing is
-/// promised.
+/// Maximum number of directories that a shard tracks. Beyond it, the shard drops those without
+/// pending creates.
 const MAX_DIRECTORIES: usize = 256;
-/// Names of a directory that are known to be free. Beyond it all are forgotten: looking a name up
-/// tells it anew.
+/// Names of a directory that are known to be free. Beyond it, all are dropped: a lookup reports
+/// them again.
 const MAX_FREE: usize = 64;
 
-/// Longer names are refused.
+/// The service refuses longer names.
 const MAX_NAME_BYTES: usize = 255;
-/// `open(2)`: only for reading, where no close tells of a failure; not if the name exists; durable
-/// at once.
+/// `open(2)` flags for which a create is not asynchronous: read-only, where no close reports a
+/// failure; fail if the name exists; durable at once.
 const O_ACCMODE: u32 = 0o3;
 const O_EXCL: u32 = 0o200;
 const O_DSYNC: u32 = 0o10000;
 
-/// A promised file.
+/// An asynchronous create.
 pub(crate) struct Promised {
     credentials: Credentials,
-    /// But for its content.
+    /// The file without its content.
     file: PromisedFile,
-    /// What its program was told of it.
+    /// The attributes that the application got.
     told: Attr,
-    /// What may be inline.
+    /// Maximum size of inline content, in bytes.
     inline_limit: u32,
-    /// When it was promised, on the monotonic clock.
+    /// When it was created, on the monotonic clock.
     since_ns: u64,
-    /// Its name may be there.
+    /// Marks its name as possibly present.
     adding: Adding,
     state: Mutex<State>,
     settled: Event,
@@ -96,7 +99,7 @@ enum State {
 }
 
 impl Promised {
-    /// This is its content from now on, which is sent; true if that is news.
+    /// Fixes the content, which is to be sent. Returns false if it was fixed already.
     fn seal(&self, content: Bytes) -> bool {
         let mut state = self.state.lock();
         let is_held = matches!(*state, State::Held);
@@ -106,7 +109,7 @@ impl Promised {
         is_held
     }
 
-    /// The sealed file; nothing when it is settled.
+    /// Returns the sealed file; `None` if it is pending or finished.
     fn sealed(&self) -> Option<PromisedFile> {
         match &*self.state.lock() {
             State::Sealed(content) => Some(PromisedFile { content: content.clone(), ..self.file.clone() }),
@@ -131,22 +134,22 @@ impl Promised {
     }
 }
 
-/// What is known of a directory.
+/// State of a directory.
 #[derive(Default)]
 struct Directory {
-    /// The session has it alone, if the lease of then is held.
+    /// The directory delegation, if the session still holds its lease.
     alone: Option<Alone>,
     promised: BTreeMap<InodeId, (Arc<Promised>, Arc<OpenInode>)>,
-    /// Files that were made in it by asking the service.
+    /// Frequency of synchronous creates in this directory.
     habit: Habit,
-    /// The service is being asked for it.
+    /// A request for the delegation is in flight.
     is_asked_for: bool,
-    /// Not to be asked for before.
+    /// Delays the next request for the delegation.
     rest: Rest,
 }
 
 impl Directory {
-    /// What is known of it if it still is the session's alone.
+    /// Returns the directory delegation if the session still holds it.
     fn alone(&mut self, leases: &Leases, dir: InodeId) -> Option<&mut Alone> {
         let alone = self.alone.as_ref()?;
         if leases.vouches(alone.asked, dir) != Some(LeaseMode::Write) {
@@ -158,22 +161,22 @@ impl Directory {
 }
 
 struct Alone {
-    /// As if it had been asked for then: the lease was held.
+    /// Stamp of a time at which the lease was held.
     asked: Asked,
-    /// Since when it is, on the monotonic clock.
+    /// Since when it is held, on the monotonic clock.
     since_ns: u64,
     births: Births,
-    /// Names of which the service has said that they are free.
+    /// Names that the service has reported as free.
     free: HashSet<Bytes>,
 }
 
 type Shard = HashMap<InodeId, Directory>;
 
-/// All promises of a session.
+/// All asynchronous creates of a session.
 #[derive(Default)]
 pub(crate) struct Promises {
     shards: [Mutex<Shard>; SHARDS],
-    /// The session has had a directory alone. Until then nothing is promised.
+    /// The session has had a delegation. Until then, no create is asynchronous.
     is_used: AtomicBool,
     count: AtomicUsize,
     bytes: AtomicUsize,
@@ -185,17 +188,18 @@ impl Promises {
         self.shards[dir.0 as usize % SHARDS].lock()
     }
 
-    /// There have never been any, nor a directory for them.
+    /// Whether the session has never had a delegation, and so no asynchronous create.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_used.load(Ordering::Acquire)
     }
 
-    /// Whether there are some in a directory.
+    /// Whether a directory has asynchronous creates that aren't finished.
     pub(crate) fn are_in(&self, dir: InodeId) -> bool {
         !self.is_idle() && self.shard(dir).get(&dir).is_some_and(|directory| !directory.promised.is_empty())
     }
 
-    /// A file was made by asking the service; true when the directory is to be asked for.
+    /// Counts a synchronous create. Returns true if the client is to request the directory
+    /// delegation.
     fn note_made(&self, dir: InodeId) -> bool {
         let now_ns = rt::monotonic_ns();
         let mut shard = self.shard(dir);
@@ -209,13 +213,13 @@ impl Promises {
         wanted
     }
 
-    /// The service has been asked for a directory.
+    /// Records the answer to a request for a directory delegation.
     fn asked(&self, leases: &Leases, dir: InodeId, granted: Option<(Asked, Births)>) {
         let mut shard = self.shard(dir);
         let directory = shard.entry(dir).or_default();
         directory.is_asked_for = false;
-        // A store that has lost what wasn't synced may give the numbers of an earlier lease to
-        // others.
+        // After a loss of unsynced metadata, the service may assign the inode numbers of an earlier
+        // lease to others.
         _ = directory.alone(leases, dir);
         let Some((asked, births)) = granted else {
             directory.alone = None;
@@ -223,7 +227,7 @@ impl Promises {
         };
         self.begin_use();
         directory.alone = Some(match directory.alone.take() {
-            // What was known under an earlier lease may be so no more.
+            // What was known under an earlier lease may be outdated.
             Some(before) => {
                 Alone { asked, births: births.after(before.births), free: HashSet::default(), ..before }
             }
@@ -231,12 +235,12 @@ impl Promises {
         });
     }
 
-    /// Files may be promised from now on.
+    /// Permits asynchronous creates from now on.
     pub(crate) fn begin_use(&self) {
         self.is_used.store(true, Ordering::Release);
     }
 
-    /// The service says that a name is free, and the lease says that it stays so.
+    /// Records that the service has reported a name as free, which stays true under the lease.
     pub(crate) fn note_free(&self, leases: &Leases, dir: InodeId, name: &[u8]) {
         if self.is_idle() {
             return;
@@ -251,8 +255,8 @@ impl Promises {
         alone.free.insert(Bytes::copy_from_slice(name));
     }
 
-    /// A request is about to leave: what it adds isn't free any more, and whose nature it changes
-    /// isn't known any more.
+    /// Prepares for a request that is about to be sent: drops the free names that it uses, and the
+    /// delegation of a directory whose attributes it changes.
     pub(crate) fn sending(&self, op: &MetaOp) {
         if self.is_idle() {
             return;
@@ -275,7 +279,7 @@ impl Promises {
         }
     }
 
-    /// What a request could miss, or do without.
+    /// Returns the asynchronous creates that a request could miss or depends on.
     fn concerned(
         &self,
         op: &MetaOp,
@@ -290,7 +294,7 @@ impl Promises {
             there.map(|(promised, _)| promised).filter(|one| one.file.name == *name).cloned().collect()
         };
         match op {
-            // Introducing a user may be a part of delivering.
+            // Sending an asynchronous create may include the introduction of a user.
             MetaOp::Deliver { .. } | MetaOp::Reserve { .. } | MetaOp::Introduce { .. } => Vec::new(),
             MetaOp::Lookup { parent, name }
             | MetaOp::Unlink { parent, name }
@@ -303,7 +307,8 @@ impl Promises {
                 concerned.extend(of_inode(*ino));
                 concerned
             }
-            // A directory may be removed or replaced, of which only the name is known here.
+            // The request may remove or replace a directory of which the client knows only the
+            // name.
             MetaOp::Rmdir { .. } | MetaOp::Rename { .. } | MetaOp::Sync => self.all(|_| true),
             op => {
                 let Some(ino) = op.subject() else { return Vec::new() };
@@ -333,7 +338,8 @@ impl Promises {
         all
     }
 
-    /// A number for a file that may be promised, what may be inline in it, and the directory.
+    /// Takes a preallocated inode number for an asynchronous create, with the inline limit and the
+    /// directory's attributes.
     fn number_for(
         &self,
         (leases, complete): (&Leases, &CompleteDirectories),
@@ -353,7 +359,7 @@ impl Promises {
         Some(Numbered { are_few: refill, ..numbered })
     }
 
-    /// Whether there may be more at the moment.
+    /// Whether the limits allow another asynchronous create.
     fn have_room(&self) -> bool {
         self.count.load(Ordering::Acquire) < MAX_PROMISES && self.bytes.load(Ordering::Acquire) < MAX_BYTES
     }
@@ -374,19 +380,19 @@ impl Promises {
     }
 }
 
-/// What a write changes of attributes, as the service says.
+/// Applies to `told` the attributes that a write changes, as the service reports them.
 fn written(told: Attr, now: &Attr) -> Attr {
     Attr { size: now.size, blocks: now.blocks, mtime: now.mtime, ctime: now.ctime, ..told }
 }
 
-/// Whether a file that is made like this may be promised.
+/// Whether a create with this mode and these open flags may be asynchronous.
 fn may_be_promised(bits: u32, flags: u32) -> bool {
     let is_plain = bits & mode::PERMISSIONS & !0o777 == 0 && bits & mode::S_IFMT & !mode::S_IFREG == 0;
     is_plain && flags & O_ACCMODE != 0 && flags & (O_EXCL | O_DSYNC) == 0
 }
 
 impl Client {
-    /// Makes a file for a program without asking, if that is possible.
+    /// Creates a file asynchronously, if that is possible.
     pub(crate) fn promise(
         &self,
         credentials: Credentials,
@@ -420,8 +426,9 @@ impl Client {
         inode.content.lock().bare = true;
         inode.set_promise(Some(promised.clone()));
         self.promises.add(promised.clone(), inode.clone());
-        // Who gives the lease up closes it before he looks for promises. One that he has found is
-        // being delivered, and stands; of any other nobody has heard.
+        // A recall marks the lease as closing before it searches for pending creates. If it has
+        // found this one, the file is being sent and the create stands. Otherwise no other task
+        // knows of it, and it is withdrawn.
         if self.leases.vouches(asked, lease) != Some(LeaseMode::Write) && promised.seal(Bytes::new()) {
             promised.settle(Ok(()));
             self.ranges.added(&promised.adding, &promised.outcome());
@@ -435,12 +442,13 @@ impl Client {
         let handle = Handle::new(self.inodes.acquire(ino), flags);
         self.sweep();
         let name_trusted = self.leases.may_be_kept(asked, parent);
-        // Nobody else knows it; what the service says otherwise is told when it has said so.
+        // No other session knows the file. If the service reports other attributes later, the
+        // kernel's cache is invalidated then.
         Some((Known { attr, trusted: true, name_trusted }, handle))
     }
 
-    /// A number for a file that may be promised, from what this session has to itself: the
-    /// directory, or names like this one.
+    /// Takes a preallocated inode number, under the directory delegation or a name-prefix
+    /// delegation.
     fn number_for(&self, who: Credentials, dir: InodeId, name: &[u8]) -> Option<Numbered> {
         let known = (&self.leases, &self.complete);
         if let Some(numbered) = self.promises.number_for(known, (dir, name), who) {
@@ -456,7 +464,8 @@ impl Client {
         Some(numbered)
     }
 
-    /// A file was made by asking the service. Who makes many in one directory is to have it alone.
+    /// Counts a synchronous create. A client that creates many files in one directory requests the
+    /// directory delegation.
     pub(crate) fn note_made(&self, credentials: Credentials, parent: InodeId, (bits, flags): (u32, u32)) {
         let asked = self.leases.asking();
         let may =
@@ -471,7 +480,8 @@ impl Client {
         rt::spawn(async move {
             let answer =
                 client.ask_for(credentials, MetaOp::Reserve { dir, count, prefix: Bytes::new() }).await;
-            // Before it is looked whether the lease is held: then it is held since.
+            // Stamped before the check that the lease is held, so the lease is held since this
+            // time.
             let now = client.leases.asking();
             let granted = match answer {
                 Ok(answer) => match answer.reply {
@@ -489,11 +499,11 @@ impl Client {
         });
     }
 
-    /// Writes into a file of which the service doesn't know yet, and has both brought there. False
-    /// when nothing is written, and the file is delivered first.
+    /// Writes into a pending file, and sends file and content to the service. Returns false without
+    /// a write if the create must be sent first.
     ///
     /// # Errors
-    /// Why the service hasn't got it.
+    /// Why the service has refused the file.
     pub(crate) async fn write_promised(&self, inode: &OpenInode, offset: u64, buf: &IoBuf) -> Result<bool> {
         let Some(promised) = inode.promise() else { return Ok(false) };
         let end = usize::try_from(offset).ok().and_then(|at| at.checked_add(buf.len()));
@@ -512,10 +522,10 @@ impl Client {
         promised.outcome().map(|()| true)
     }
 
-    /// The service has the file when this returns.
+    /// Waits until the service has the file.
     ///
     /// # Errors
-    /// Why it hasn't.
+    /// Why it has refused the file.
     pub(crate) async fn keep_promise(&self, inode: &OpenInode) -> Result<()> {
         match inode.promise() {
             Some(promised) => self.deliver(&promised).await,
@@ -541,19 +551,19 @@ impl Client {
         outcome
     }
 
-    /// All that was promised in a directory is there when this returns, or never will be.
+    /// Waits until all asynchronous creates in a directory are finished.
     pub(crate) async fn keep_promises_in(&self, dir: InodeId) {
         if !self.promises.is_idle() {
             let _told_who_closes = self.deliver_all(self.promises.all_in(dir)).await;
         }
     }
 
-    /// The same of everything.
+    /// Waits until all asynchronous creates of the session are finished.
     pub(crate) async fn keep_all_promises(&self) -> Result<()> {
         self.deliver_all(self.promises.all(|_| true)).await
     }
 
-    /// Before a request leaves that could miss something promised.
+    /// Finishes the asynchronous creates that a request could miss, before the request is sent.
     pub(crate) async fn keep_promises_before(&self, op: &MetaOp) {
         let of_inode = |ino| self.inodes.open(ino).and_then(|inode| inode.promise());
         let concerned = self.promises.concerned(op, of_inode);
@@ -562,8 +572,9 @@ impl Client {
         }
     }
 
-    /// What is promised in directories of which that is said, for a service that is to make it
-    /// before it lets others in. It is sent by itself, too.
+    /// Seals the pending creates in the directories that `concerned` selects, and returns them for
+    /// a service that must execute them before it serves other sessions. The client also sends each
+    /// of them itself.
     pub(crate) fn sealed_promises(&self, concerned: impl Fn(InodeId) -> bool) -> Vec<Promise> {
         let promised = self.promises.all(|one| concerned(one.file.parent));
         promised.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.send_sealed(one));
@@ -574,7 +585,7 @@ impl Client {
         sealed.collect()
     }
 
-    /// Has what is held for long sent.
+    /// Starts the task that sends creates that have been pending for [`MAX_AGE`].
     fn sweep(&self) {
         let Some(client) = self.myself.upgrade() else { return };
         if self.promises.is_swept.swap(true, Ordering::AcqRel) {
@@ -589,7 +600,7 @@ impl Client {
                     continue;
                 }
                 client.promises.is_swept.store(false, Ordering::Release);
-                // One that came in between has found somebody who sweeps.
+                // A create that was added meanwhile relied on this task.
                 if client.promises.count.load(Ordering::Acquire) == 0
                     || client.promises.is_swept.swap(true, Ordering::AcqRel)
                 {
@@ -599,7 +610,7 @@ impl Client {
         });
     }
 
-    /// On a task of its own: a program that is killed while it waits doesn't end it.
+    /// Runs as a separate task: it continues if the waiting application is killed.
     fn send_sealed(&self, promised: &Arc<Promised>) {
         let Some(client) = self.myself.upgrade() else { return };
         let promised = promised.clone();
@@ -629,7 +640,7 @@ impl Client {
                 known.begin_with(&attr, fresh, lease, content.clone());
             }
         }
-        // A write makes the kernel ask for what it changes.
+        // After a write, the kernel itself asks for the attributes that the write changes.
         let told = if content.is_empty() { promised.told } else { written(promised.told, &attr) };
         if told != attr || lease.is_none() {
             self.uncache(ino, Some(&inode), Pass::Once).await;
@@ -645,8 +656,8 @@ impl Client {
         self.promises.bytes.fetch_sub(bytes, Ordering::AcqRel);
         let Some(inode) = self.promises.remove(promised) else { return };
         match failure {
-            // Whoever uses the file is told; its name goes with all others of the directory, which
-            // are looked up again.
+            // Applications that use the file get the error. All names of the directory are dropped
+            // from the kernel's cache, so that they are looked up again.
             Some(error) => {
                 let name = String::from_utf8_lossy(&promised.file.name).into_owned();
                 tracing::error!(

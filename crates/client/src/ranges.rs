@@ -1,24 +1,25 @@
-//! Names in a directory that this session has to itself, while others use the directory, too.
+//! Name-prefix delegations: this session owns the names with a prefix, in a directory that others
+//! use, too.
 //!
-//! Before a kernel makes a name it looks it up, and learns that there is none. In a directory that
-//! others fill as well only the service knows that, unless nobody else makes names like these:
-//! programs that share a directory mostly number their files after something of their own
-//! (`rank3.00017`). A session that does so asks for all names that begin like the last few
-//! ([`wire::MetaOp::Reserve`]), lists those that there are, and knows from then on which there
-//! aren't.
+//! A kernel looks up a name before it creates it. In a directory that several clients fill, only
+//! the service knows that the name is free, unless no other client creates names with the same
+//! prefix. Applications that share a directory mostly number their files after something of their
+//! own (`rank3.00017`). A session that does so requests all names with the prefix of the last few
+//! ([`wire::MetaOp::Reserve`]), lists the existing ones, and knows from then on which names are
+//! free.
 //!
 //! # Why a name that is absent here is absent
 //!
-//! - The lease on the range is held since before the names were listed, so that since then only
-//!   this session has added any, and an entry that stays is in every list.
-//! - A name is noted before a request leaves that may add it, and names are never taken out again.
-//!   Looking for one that was removed costs a question to the service.
-//! - What was on its way when the range began, or was never answered and may still be done, is
-//!   noted as well.
-//! - Names are noted as fingerprints. Two of one fingerprint only make a question necessary.
+//! - The session has held the lease on the prefix since before it listed the names. Since then only
+//!   this session has added any, and every list contains each entry that stays.
+//! - A name is recorded before the request that may add it is sent, and is never removed from the
+//!   record. A lookup of a removed name costs a request to the service.
+//! - Names of requests that were in flight when the delegation began, or that were never answered
+//!   and may still be executed, are recorded as well.
+//! - Names are recorded as hashes. A collision only costs a request.
 //!
-//! A range in which nothing is made any more is given back soon: while it is held, others can keep
-//! nothing of the directory but its permissions.
+//! A delegation without recent creates is given back soon: while it is held, other sessions can
+//! cache nothing of the directory except its permissions.
 
 use crate::Client;
 use crate::births::{Births, FEW_NUMBERS, Numbered};
@@ -34,53 +35,54 @@ use std::time::Duration;
 use types::{Credentials, Errno, Error, HashMap, HashSet, InodeId, Result};
 use wire::{LeaseMode, MetaOp, MetaReply};
 
-/// How long a range is kept in which nothing is made, nanoseconds, and how often that is looked at.
+/// How long a delegation without creates is kept, in nanoseconds, and how often that is checked.
 const IDLE_NS: u64 = 2_000_000_000;
 const SWEEP: Duration = Duration::from_secs(1);
-/// Directories of which something is known. Beyond it all is forgotten where nothing is held.
+/// Maximum number of tracked directories. Beyond it, those without delegations are dropped.
 const MAX_DIRECTORIES: usize = 1024;
-/// Ranges of a directory, as many as a service grants, and beginnings of names that are counted
-/// there.
+/// Maximum number of delegations in a directory, as many as a service grants, and of prefixes that
+/// are counted there.
 const MAX_RANGES: usize = 128;
-/// Names of all ranges, some 16 bytes each. With more, the largest one is given back.
+/// Maximum number of names in all delegations, some 16 bytes each. Beyond it, the largest
+/// delegation is given back.
 const MAX_NAMES: usize = 1 << 20;
-/// Entries of a page of a list, and pages: in larger directories listing them costs more than it
-/// saves.
+/// Entries of a listing page, and maximum number of pages: listing a larger directory costs more
+/// than it saves.
 const PAGE: u32 = 2048;
 const MAX_PAGES: u32 = 128;
-/// Requests of the last hour that were never answered and may add names. Beyond it nothing is asked
-/// for.
+/// Maximum number of unanswered requests of the last hour that may add names. Beyond it, no
+/// delegation is requested.
 const MAX_DOUBTS: usize = 4096;
 
 struct Range {
     prefix: Bytes,
-    /// The number on which the lease is.
+    /// The inode number that carries the lease.
     lease: InodeId,
-    /// As if it had been asked for then: the lease was held.
+    /// Stamp of a time at which the lease was held.
     asked: Asked,
     since_ns: u64,
     /// When a name was last added.
     used_ns: u64,
-    /// Fingerprints of all names that there are, once that is so, and of others.
+    /// Hashes of all existing names, once `is_complete`, and of others.
     names: HashSet<u64>,
     is_complete: bool,
-    /// What files are that are made here; nothing while the directory is being changed.
+    /// Preallocated inodes for files created here; `None` while the directory's attributes change.
     births: Option<Births>,
 }
 
 #[derive(Default)]
 struct Directory {
     ranges: Vec<Range>,
-    /// How names were made lately; the last one was used last.
+    /// Frequency of creates by prefix, least recently used first.
     habits: Vec<(Bytes, Habit)>,
-    /// The service is being asked for a range.
+    /// A request for a delegation is in flight.
     is_asked_for: bool,
-    /// Not to be asked for one before.
+    /// Delays the next request.
     rest: Rest,
 }
 
 impl Directory {
-    /// Those ranges that are still held.
+    /// Returns the delegations that are still held.
     fn held(&mut self, leases: &Leases) -> &mut Vec<Range> {
         let is_held = |range: &Range| leases.vouches(range.asked, range.lease) == Some(LeaseMode::Write);
         let lost = self.ranges.extract_if(.., |range| !is_held(range)).map(|range| range.since_ns).min();
@@ -94,7 +96,7 @@ impl Directory {
         self.ranges.iter_mut().find(|range| range.lease == lease)
     }
 
-    /// Counts a name that is made; true when it is one of many.
+    /// Counts a create; returns true if it is one of many.
     fn is_habit(&mut self, prefix: &[u8], now_ns: u64) -> bool {
         let known = self.habits.iter().position(|(other, _)| other == prefix);
         let (prefix, mut habit) = match known {
@@ -113,7 +115,7 @@ impl Directory {
 #[derive(Default)]
 struct Adds {
     next: u64,
-    /// What may be added by requests that aren't answered.
+    /// Names that unanswered requests may add.
     unanswered: HashMap<u64, Add>,
 }
 
@@ -123,24 +125,24 @@ struct Add {
     since_ns: u64,
 }
 
-/// All ranges of a session.
+/// All name-prefix delegations of a session.
 #[derive(Default)]
 pub(crate) struct Ranges {
     directories: Mutex<HashMap<InodeId, Directory>>,
-    /// The directories of all ranges on which there are leases.
+    /// The directory of each delegation, by the inode number that carries its lease.
     of_leases: Mutex<HashMap<InodeId, InodeId>>,
-    /// The session has had a range.
+    /// The session has had a delegation.
     is_used: AtomicBool,
     is_swept: AtomicBool,
     adds: Mutex<Adds>,
 }
 
-/// A name that may be added, until it is known what came of it.
+/// A name that may be added by a request whose outcome isn't known yet.
 pub(crate) struct Adding(u64);
 
 impl Ranges {
-    /// A request is about to leave that may add a name, or changes what files of a directory will
-    /// be.
+    /// Prepares for a request that is about to be sent: records a name that it may add, or drops
+    /// the preallocated inodes of a directory whose attributes it changes.
     pub(crate) fn sending(&self, op: &MetaOp) -> Option<Adding> {
         match op {
             MetaOp::Setattr { ino, .. }
@@ -158,7 +160,7 @@ impl Ranges {
         }
     }
 
-    /// A name may be there from now on.
+    /// Records that a name may exist from now on.
     pub(crate) fn adding(&self, dir: InodeId, name: &[u8]) -> Adding {
         let id = {
             let mut adds = self.adds.lock();
@@ -168,12 +170,12 @@ impl Ranges {
             adds.unanswered.insert(id, Add { dir, name: fingerprint(name), since_ns });
             id
         };
-        // A range that begins after this finds it among those.
+        // A delegation that begins after this finds the name in `unanswered`.
         self.noting(dir, name);
         Adding(id)
     }
 
-    /// This is what came of it. Without this, it may still come.
+    /// Records the outcome of the request. Without it, the name may still be added.
     pub(crate) fn added<T>(&self, adding: &Adding, outcome: &Result<T>) {
         if !is_in_doubt(outcome) {
             self.adds.lock().unanswered.remove(&adding.0);
@@ -192,8 +194,8 @@ impl Ranges {
         }
     }
 
-    /// When it was last known that the directory surely has no such name; `None` if it may have
-    /// one.
+    /// Returns the stamp since which the directory has surely had no such name; `None` if it may
+    /// have one.
     pub(crate) fn lacks(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<Asked> {
         if !self.is_used.load(Ordering::Acquire) {
             return None;
@@ -204,7 +206,7 @@ impl Ranges {
         (!range.names.contains(&fingerprint(name))).then_some(range.asked)
     }
 
-    /// A number for a file that may be promised, and the beginning of its name.
+    /// Takes a preallocated inode number for an asynchronous create, and returns the name's prefix.
     pub(crate) fn number_for(
         &self,
         leases: &Leases,
@@ -229,7 +231,7 @@ impl Ranges {
         Some((Numbered { are_few, ..numbered }, prefix))
     }
 
-    /// The directory of which this is a range.
+    /// The directory of a delegation.
     pub(crate) fn directory_of(&self, lease: InodeId) -> Option<InodeId> {
         if !self.is_used.load(Ordering::Acquire) {
             return None;
@@ -237,14 +239,14 @@ impl Ranges {
         self.of_leases.lock().get(&lease).copied()
     }
 
-    /// There is no lease on it any more.
+    /// Records that the lease is no longer held.
     pub(crate) fn let_go(&self, lease: InodeId) {
         if self.is_used.load(Ordering::Acquire) {
             self.of_leases.lock().remove(&lease);
         }
     }
 
-    /// A name was made; the beginning of all those that are to be asked for.
+    /// Counts a create; returns the prefix that the client should request.
     fn note_made(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<Bytes> {
         let prefix = prefix_of(name)?;
         let now_ns = rt::monotonic_ns();
@@ -263,8 +265,8 @@ impl Ranges {
         wanted.then(|| Bytes::copy_from_slice(prefix))
     }
 
-    /// The session has a range, or has been told more of one. True when it has it since now: which
-    /// names there are is to be found out.
+    /// Records a granted delegation, or more inode numbers for one. Returns true if the existing
+    /// names must be listed.
     fn begin(
         &self,
         leases: &Leases,
@@ -304,7 +306,7 @@ impl Ranges {
         Ok(true)
     }
 
-    /// These are there; false when there are too many, or the range is gone.
+    /// Records existing names. Returns false if there are too many, or the delegation is gone.
     fn found<'a>(&self, dir: InodeId, lease: InodeId, names: impl Iterator<Item = &'a Bytes>) -> bool {
         let mut directories = self.directories.lock();
         let Some(range) = directories.get_mut(&dir).and_then(|directory| directory.range(lease)) else {
@@ -316,7 +318,7 @@ impl Ranges {
         range.names.len() <= MAX_NAMES
     }
 
-    /// The service has been asked for a range, and its names are listed.
+    /// Records the end of a request for a delegation and of the listing of its names.
     fn asked(&self, leases: &Leases, dir: InodeId, listed: Option<InodeId>) {
         let mut directories = self.directories.lock();
         let Some(directory) = directories.get_mut(&dir) else { return };
@@ -335,8 +337,7 @@ impl Ranges {
         }
     }
 
-    /// Takes out those that are of no use any more. Returns the leases under which nothing is
-    /// known, and whether there are any at all.
+    /// Removes unused delegations. Returns the leases to give back, and whether any lease is left.
     fn take_idle(&self, leases: &Leases) -> (Vec<InodeId>, bool) {
         let now_ns = rt::monotonic_ns();
         let mut directories = self.directories.lock();
@@ -362,8 +363,7 @@ impl Ranges {
     }
 }
 
-/// The beginning that a name has in common with others of its kind: what comes before its last
-/// number.
+/// The prefix that a name shares with others of its series: the part before its last number.
 fn prefix_of(name: &[u8]) -> Option<&[u8]> {
     let last = name.iter().rposition(u8::is_ascii_digit)?;
     let digits = name[..last].iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
@@ -371,8 +371,8 @@ fn prefix_of(name: &[u8]) -> Option<&[u8]> {
 }
 
 impl Client {
-    /// Something was made in a directory. Who makes many whose names begin alike, and has to ask
-    /// for each whether it is there, is to have them alone.
+    /// Counts a create. A client that creates many names with one prefix, and must ask the service
+    /// whether each is free, requests that prefix.
     pub(crate) fn note_made_alike(&self, credentials: Credentials, dir: InodeId, name: &[u8]) {
         if self.leases.is_alone() || self.complete.has(dir) {
             return;
@@ -381,7 +381,7 @@ impl Client {
         self.ask_for_range(credentials, dir, prefix, FEW_NUMBERS);
     }
 
-    /// Asks for a range, or for more numbers of one.
+    /// Requests a delegation, or more inode numbers for one.
     pub(crate) fn ask_for_range(&self, credentials: Credentials, dir: InodeId, prefix: Bytes, count: u32) {
         let Some(client) = self.myself.upgrade() else { return };
         rt::spawn(async move {
@@ -402,7 +402,7 @@ impl Client {
     ) -> Result<InodeId> {
         let answer =
             self.ask_for(credentials, MetaOp::Reserve { dir, count, prefix: prefix.clone() }).await?;
-        // Before it is looked whether the lease is held: then it is held since.
+        // Stamped before the check that the lease is held, so the lease is held since this time.
         let now = self.leases.asking();
         let refused = || Error::new(Errno::EBUSY, "the service doesn't grant it");
         let MetaReply::Reserved { range: Some(lease), .. } = answer.reply else { return Err(refused()) };
@@ -448,7 +448,7 @@ impl Client {
         Err(Error::new(Errno::E2BIG, "there are too many names"))
     }
 
-    /// Has ranges given back in which nothing is made any more.
+    /// Starts the task that gives unused delegations back.
     fn sweep_ranges(&self) {
         let Some(client) = self.myself.upgrade() else { return };
         if self.ranges.is_swept.swap(true, Ordering::AcqRel) {
@@ -461,13 +461,13 @@ impl Client {
         while !self.is_over() {
             rt::sleep(SWEEP).await;
             let (idle, are_any) = self.ranges.take_idle(&self.leases);
-            // It is looked at again as long as something is promised there.
+            // Repeated as long as asynchronous creates are pending there.
             idle.into_iter().for_each(|lease| self.inodes.let_go(lease));
             if are_any {
                 continue;
             }
             self.ranges.is_swept.store(false, Ordering::Release);
-            // One that came in between has found somebody who sweeps.
+            // A delegation that was added meanwhile relied on this task.
             if self.ranges.of_leases.lock().is_empty() || self.ranges.is_swept.swap(true, Ordering::AcqRel) {
                 return;
             }

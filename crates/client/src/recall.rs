@@ -1,5 +1,5 @@
-//! Recalls: a session gives up what it relied on. The order of the steps, and why nobody waits for
-//! ever, is told in `lease`.
+//! Recalls: the session gives leases back. `lease` describes the order of the steps, and why there
+//! is no deadlock.
 
 use crate::closing::Blocks;
 use crate::fill::Pass;
@@ -18,105 +18,105 @@ use std::time::Duration;
 use types::{ByteRange, Credentials, Errno, Error, HashMap, InodeId, NodeId};
 use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
 
-/// Inodes whose recalls are handled at a time; more wait. Each may hold a handful of requests.
+/// Maximum number of inodes whose recalls are handled concurrently; more wait. Each may hold a
+/// handful of requests.
 const MAX_AT_ONCE: usize = 256;
-/// How long the kernel may take to forget an inode before reads that wait are let through:
-/// forgetting takes some microseconds, unless it waits for one of them.
+/// How long the kernel may take to drop an inode's pages before waiting reads bypass the gate.
+/// Dropping takes some microseconds, unless it waits for one of these reads.
 const FORGET_PATIENCE: Duration = Duration::from_millis(20);
-/// How often only those are let through who have come since the kernel was told, at first; it
-/// doubles each time the kernel has to forget once more. It doesn't wait for others, but may be
-/// waiting for reads that it hasn't handed out because of them.
+/// How often only new reads bypass the gate, at first; it doubles with each further drop. The
+/// kernel doesn't wait for older reads, but may wait for reads that it hasn't sent yet because of
+/// them.
 const NEWCOMERS: u32 = 5;
-/// Rest before something is tried again that failed.
+/// Pause before a failed step is tried again.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
-/// What a step of a recall may take before it is logged.
+/// Time after which a step of a recall is logged.
 const SLOW: Duration = Duration::from_secs(10);
-/// How often a service is told that a recall is being worked on; one that takes less isn't spoken
-/// of.
+/// How often a service is informed that a recall is in progress. A recall that takes less isn't
+/// mentioned.
 const WORD_INTERVAL: Duration = Duration::from_secs(1);
-/// How long inodes that are of no use any more are collected before the service is told.
+/// How long unused inodes are collected before their leases are released.
 const RELEASE_DELAY: Duration = Duration::from_millis(200);
-/// Silence after which the service may have forgotten that it has ended the session (it remembers
-/// for a week), and whatever is held back is too old to be written.
+/// Time without an answer after which the service may have forgotten that it has ended the session
+/// (it remembers for a week), and data that was held back is too old to be written.
 const FORGOTTEN_NS: u64 = 24 * 3600 * 1_000_000_000;
-/// Inodes of one release.
+/// Maximum number of inodes in one release.
 const RELEASE_BATCH: usize = 4096;
 
-/// Who has to be told when what it got is not valid any more: a kernel with its caches.
+/// The owner of caches that recalls invalidate: a kernel.
 pub trait Invalidate: Send + Sync {
-    /// Forgets everything that was told of an inode as lasting: attributes, pages, and of a
-    /// directory its names and the absence of names. When it has ended, nothing of it is used any
-    /// more. It may wait for reads of the same inode that were told to be kept, and for nothing
-    /// else of this client.
+    /// Drops all cached state of an inode: attributes, pages, and for a directory its names and
+    /// negative entries. When the future completes, none of it is used any more. It may wait for
+    /// cached reads of the same inode, and for nothing else of this client.
     ///
-    /// It doesn't wait for reads of `except`, pages in which nothing is yet, or that may stay: in
-    /// ascending order and apart from each other. With all of them there it is the attributes alone
-    /// that are forgotten, which waits for nothing.
+    /// It doesn't wait for reads of `except`: pages that hold no data yet, or that may stay. The
+    /// ranges are in ascending order and not adjacent. If they cover all pages, only the attributes
+    /// are dropped, which waits for nothing.
     fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
-    /// The session has ended, and no advisory lock is held any more. Nothing is asked of the next
-    /// session yet.
+    /// The session has ended, and with it all advisory locks. The successor session gets no request
+    /// yet.
     fn lost_locks(&self) {}
 
-    /// Whether reads are to show in the access times of files. Asked seldom.
+    /// Whether reads update access times. Called rarely.
     fn keeps_access_times(&self) -> bool {
         false
     }
 
-    /// Whether ids of users may be mapped before requests come. Then the kernel alone knows who
-    /// asks, and has checked what it passes on.
+    /// Whether user ids may be mapped before requests arrive. If so, only the kernel knows the real
+    /// user, and has checked its permissions.
     fn maps_ids(&self) -> bool {
         false
     }
 
-    /// What is known of the user of a thread that is waiting for an answer, beyond its ids. `None`
-    /// when the thread can't be seen, or acts for another user. It may read a file of the kernel's.
+    /// Returns the privileges of a thread that waits for an answer, beyond its ids. `None` if the
+    /// thread can't be found, or acts for another user. May read a file in procfs.
     fn standing(&self, credentials: Credentials) -> Option<Standing> {
         let _ = credentials;
         None
     }
 }
 
-/// What the credentials of a request don't show of its user.
+/// Privileges of a user that the credentials of a request don't contain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Its effective capabilities, bits of `CAP_*`: those that count in the user namespace of the
+    /// Effective capabilities, bits of `CAP_*`: those that are valid in the user namespace of the
     /// mount.
     pub capabilities: u64,
 }
 
-/// Recalls that wait and inodes that are worked on.
+/// Queued recalls, and the inodes whose recalls are being handled.
 #[derive(Default)]
 pub(crate) struct Recalls {
     state: Mutex<Queues>,
 }
 
-/// A recall, and the service that waits for the answer.
+/// A recall, and the service that waits for the acknowledgement.
 struct Due {
     service: Arc<Service>,
     recall: Recall,
-    /// The how manieth it is for this client.
+    /// Position among all recalls of this client.
     place: u64,
 }
 
 #[derive(Default)]
 struct Queues {
-    /// Inodes with recalls to handle, in order; those that are worked on have an entry, too.
+    /// Inodes with recalls to handle, in order; those being handled have an entry, too.
     by_inode: HashMap<InodeId, VecDeque<Due>>,
-    /// Inodes that nobody works on yet.
+    /// Inodes without a worker.
     waiting: VecDeque<InodeId>,
     workers: usize,
-    /// Recalls that are not answered, in the order in which they came: from whom, their numbers,
-    /// and when that was. Numbers start anew with a service.
+    /// Unacknowledged recalls in order of arrival: service, number, and time. A restarted service
+    /// begins its numbers again.
     unanswered: BTreeMap<u64, (NodeId, u64, u64)>,
-    /// Recalls so far.
+    /// Number of recalls so far.
     came: u64,
 }
 
 impl Recalls {
-    /// Queues a recall; true when a new worker should take up work.
+    /// Queues a recall; returns true if a new worker should start.
     fn push(&self, service: Arc<Service>, recall: Recall) -> bool {
         let (mut queues, ino) = (self.state.lock(), recall.ino);
         queues.came += 1;
@@ -138,8 +138,8 @@ impl Recalls {
         self.state.lock().unanswered.remove(&place);
     }
 
-    /// The highest number of those of a service that are not answered, if one of them came long
-    /// enough ago.
+    /// Returns the highest number of a service's unacknowledged recalls, if the oldest of them has
+    /// been in progress for [`WORD_INTERVAL`].
     fn in_arrears(&self, node: NodeId) -> Option<u64> {
         let queues = self.state.lock();
         let mut those = queues.unanswered.values().filter(|(from, ..)| *from == node);
@@ -148,7 +148,8 @@ impl Recalls {
         is_late.then(|| those.next_back().map_or(first, |(_, number, _)| *number))
     }
 
-    /// The next recall for a worker, of the inode that it works on if there is one more.
+    /// Returns the next recall for a worker: another one of the inode that it has `done`, if there
+    /// is one.
     fn next(&self, done: Option<InodeId>) -> Option<Due> {
         let mut queues = self.state.lock();
         if let Some(ino) = done {
@@ -166,7 +167,7 @@ impl Recalls {
 }
 
 impl Client {
-    /// Says who is to be told of invalid caches. It is referred to weakly.
+    /// Sets the owner of the caches to invalidate. The client keeps a weak reference.
     pub fn set_face(&self, face: Weak<dyn Invalidate>) {
         *self.face.lock() = Some(face);
     }
@@ -175,7 +176,7 @@ impl Client {
         self.face.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Registers with a service, hears of its recalls and handles them, for as long as session and
+    /// Registers with a service, receives its recalls and handles them, for as long as session and
     /// service live.
     pub(crate) async fn answer_recalls(self: Arc<Self>, service: Arc<Service>) {
         while self.over().is_none() && !service.is_gone() {
@@ -228,11 +229,11 @@ impl Client {
         }
     }
 
-    /// The question for recalls failed.
+    /// Handles a failed request for recalls.
     async fn unheard(&self, service: &Arc<Service>, error: Error) {
         match error.errno {
             _ if self.over().is_some() || service.is_gone() => {}
-            // The end that was asked for is told here first.
+            // The session's end, which this client requested, is reported by this request first.
             Errno::ESTALE | Errno::ENOTCONN if self.leaves.load(Ordering::Acquire) => rt::sleep(RETRY).await,
             Errno::ESTALE => self.lose_session(error).await,
             Errno::ENOTCONN if is_forgotten(service) => self.lose_session(error).await,
@@ -251,7 +252,7 @@ impl Client {
     async fn give_up(&self, Due { service, recall, place }: &Due) {
         let ino = recall.ino;
         let terms = self.leases.terms(recall);
-        // Programs have what is promised: whoever comes next has to see it.
+        // Applications have asynchronously created files: the next session must see them.
         let promised_in = self.ranges.directory_of(ino).unwrap_or(ino);
         told_if_slow((ino, "the delivery of new files"), self.keep_promises_in(promised_in)).await;
         let inode = self.inodes.recalled(ino);
@@ -266,10 +267,10 @@ impl Client {
             }
             false => None,
         };
-        // It may have been opened meanwhile; nothing is loaded then.
+        // The inode may have been opened meanwhile; nothing is loaded then.
         if let Some(inode) = &inode {
             let mut alone = told_if_slow((ino, "its use by programs"), inode.gate.write()).await;
-            // Somebody else may have let reads through when the kernel had forgotten already.
+            // Another task may have granted bypasses after the kernel had dropped its pages.
             while passes.is_some_and(|passes| passes != inode.fills.passes()) {
                 drop(alone);
                 passes = Some(self.uncache(ino, Some(inode), Pass::Once).await);
@@ -278,7 +279,7 @@ impl Client {
             told_if_slow((ino, "the report of its size"), self.report_and_unload(inode, terms.kept)).await;
             self.inodes.finished(ino);
         }
-        // Said before it is looked whether the inode is open: what is made in between is so
+        // Checked before the inode's usage: a file whose create completes in between is in use
         // already.
         let is_spared = self.making.may_have(ino);
         let in_use = is_spared || self.inodes.usage(ino) == Usage::Open;
@@ -293,13 +294,13 @@ impl Client {
         if let Some(inode) = &inode {
             inode.fills.open();
         }
-        // What is spared is let go when it is known what was made.
+        // A protected inode is released when its create has completed.
         if !is_spared && self.inodes.usage(ino) != Usage::Open {
             self.inodes.let_go(ino);
         }
     }
 
-    /// Has the kernel forget, until it surely has; how often reads had been let through by then.
+    /// Has the kernel drop an inode until it surely has; returns the number of bypasses by then.
     pub(crate) async fn uncache(&self, ino: InodeId, inode: Option<&OpenInode>, pass: Pass) -> u64 {
         if let Some(inode) = inode {
             return self.uncache_pages(inode, ALL_PAGES, pass).await;
@@ -310,7 +311,7 @@ impl Client {
         0
     }
 
-    /// The same of an inode in use, and of the pages of these bytes.
+    /// Like [`Client::uncache`], for an inode in use and the pages of `range`.
     pub(crate) async fn uncache_pages(&self, inode: &OpenInode, range: ByteRange, pass: Pass) -> u64 {
         let Some(face) = self.face() else { return inode.fills.passes() };
         for turn in 0.. {
@@ -333,22 +334,23 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// Has the kernel forget the attributes: a change of content has changed more of them than it
-    /// expects.
+    /// Has the kernel drop the attributes: a change of content has changed more of them than the
+    /// kernel expects.
     pub(crate) async fn uncache_attributes(&self, ino: InodeId) {
         if let Some(face) = self.face() {
             face.forget(ino, vec![ByteRange::new(0, u64::MAX)]).await;
         }
     }
 
-    /// Tells the service what only this session knows. The gate is held exclusively. It is tried
-    /// until it succeeds or the session is ended, since the service then finds out by itself.
+    /// Reports to the service what only this session knows. The caller holds the I/O lock
+    /// exclusively. Repeats until it succeeds or the session ends, since the service then recovers
+    /// the size itself.
     async fn report_and_unload(&self, inode: &OpenInode, kept: Option<LeaseMode>) {
         self.write_back(inode).await;
         loop {
-            // What may still be on its way is not to come after what others do.
+            // Changes that may still be in flight must not arrive after those of other sessions.
             let mut reported = self.leave_spent_epoch(inode).await;
-            // What is beyond the end goes before others come in.
+            // Chunks beyond the end are truncated before other sessions get the lease.
             if reported.is_ok() {
                 reported = self.finish_cut(inode).await;
             }
@@ -375,10 +377,10 @@ impl Client {
         while self.over().is_none() && !service.is_gone() {
             let sent = self.ask_at(service, MetaOp::Yield { yields: vec![answer] });
             match self.services.unless_moved(answer.ino.partition(), service, sent).await {
-                // Another service executes the partition: what this one, which may be dead, waited
-                // for means nothing any more.
+                // Another service owns the partition: the recall of this one, which may be dead, is
+                // void.
                 None | Some(Ok(_)) => return,
-                // Who is not known has nothing to yield.
+                // An unregistered session has nothing to give back.
                 Some(Err(error)) if matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => return,
                 Some(Err(error)) => {
                     tracing::warn!(ino = %answer.ino, %error, "the answer to a recall can't be sent");
@@ -388,15 +390,16 @@ impl Client {
         }
     }
 
-    /// Says of recalls that take their time that they are worked on, for as long as the session
-    /// lives. What is written may have to reach a storage service that doesn't answer, which is no
-    /// reason to end this session.
+    /// Informs services that slow recalls are in progress, for as long as the session lives. Dirty
+    /// data may have to reach a storage service that doesn't answer, which is no reason to end this
+    /// session.
     pub(crate) async fn account_for_recalls(self: Arc<Self>) {
         while self.over().is_none() {
             rt::sleep(WORD_INTERVAL).await;
             for service in self.services.all() {
                 let Some(seen) = self.recalls.in_arrears(service.node) else { continue };
-                // Beside the others: one that doesn't answer must not keep them from hearing of it.
+                // Concurrently, so that an unreachable service doesn't delay the message to the
+                // others.
                 let client = self.clone();
                 rt::spawn(async move {
                     if let Err(error) = client.ask_at(&service, MetaOp::StillYielding { seen }).await {
@@ -407,7 +410,7 @@ impl Client {
         }
     }
 
-    /// Lets leases go that nobody needs, for as long as the session lives.
+    /// Releases unused leases, for as long as the session lives.
     pub(crate) async fn release_leases(self: Arc<Self>) {
         while self.over().is_none() {
             self.inodes.wait_for_idle().await;
@@ -426,19 +429,18 @@ impl Client {
         }
     }
 
-    /// Takes an inode out of the table if nobody needs its lease; true when the service is to be
-    /// told.
+    /// Removes the lease of an unused inode from the table; returns true if the service is to be
+    /// informed.
     fn lets_go(&self, ino: InodeId) -> bool {
         if self.promises.are_in(self.ranges.directory_of(ino).unwrap_or(ino)) {
             return false;
         }
-        // Nobody begins to use it, and relies on the lease, before that is gone.
+        // No use that relies on the lease can begin before it is removed.
         let is_gone = self.inodes.with_usage(ino, |usage| match usage {
             Usage::None => {
                 (self.leases.mode(ino).is_some() || self.leases.is_marked(ino)) && self.leases.let_go(ino)
             }
-            // Under a shared lease nothing is kept that could be of use later, and others can keep
-            // nothing because of it.
+            // A shared lease caches nothing for later use, and keeps other sessions from caching.
             Usage::Known => {
                 let useless = match self.leases.mode(ino) {
                     Some(mode) => mode == LeaseMode::Shared,
@@ -454,7 +456,7 @@ impl Client {
         is_gone
     }
 
-    /// Tells the service of leases that were let go, all of them its own.
+    /// Reports released leases to the service that granted them all.
     async fn release_batch(&self, batch: &[InodeId]) {
         let told = match self.services.executing(batch[0].partition()) {
             Ok(service) => {
@@ -476,8 +478,8 @@ fn is_forgotten(service: &Service) -> bool {
     heard_ns > 0 && rt::monotonic_ns().saturating_sub(heard_ns) > FORGOTTEN_NS
 }
 
-/// What a future comes to. It is logged when a recall takes long because of it: others wait, and
-/// the session ends if it takes longer still.
+/// Returns the result of `work`, and logs a warning if it delays a recall: other sessions wait, and
+/// the service evicts this session if it takes still longer.
 async fn told_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if let Some(done) = within(SLOW, work.as_mut()).await {
@@ -487,7 +489,7 @@ async fn told_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output 
     work.await
 }
 
-/// What a future comes to, if that doesn't take too long; it can be waited for again.
+/// Returns the result of `work`, or `None` after the time-out; the caller can wait for it again.
 pub(crate) async fn within<T>(
     patience: Duration,
     mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,

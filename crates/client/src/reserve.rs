@@ -1,9 +1,9 @@
-//! `fallocate(2)`: all stripes of a file get their space, in all copies, or none does.
+//! `fallocate(2)`: all stripes of a file get their space, on all replicas, or none does.
 //!
-//! The targets of a file often share a disk, where each of them has room for its own part and all
-//! together have not. So the client asks all of them before it reserves anything, and adds up what
-//! each disk is to give. What others write meanwhile may still make a target refuse: then the
-//! client gives back what the others have reserved.
+//! The targets of a file often share a disk, which may have space for the part of each target but
+//! not for all together. So the client queries all targets before it reserves anything, and adds up
+//! the demand on each disk. Concurrent writes may still make a target refuse. Then the client frees
+//! what the other targets have reserved.
 
 use crate::Client;
 use crate::data::Chunked;
@@ -12,19 +12,19 @@ use std::collections::BTreeMap;
 use types::{ByteRange, ClusterMap, Errno, Error, GroupId, Layout, NodeId, Result, TargetId};
 use wire::{Allocate, MemberRoom, Room, StorageOp, StorageReply};
 
-/// What a disk is to give.
+/// Demand on a disk.
 struct Demand {
-    /// A target on it, for messages.
+    /// A target on the disk, for messages.
     target: TargetId,
     wanted: u64,
     free: u64,
 }
 
 impl Client {
-    /// Does `op` on every stripe, which gives a range its space.
+    /// Executes `op` on every stripe, which allocates space for a range.
     ///
     /// # Errors
-    /// `ENOSPC` and `EIO`: no stripe has more space than before then.
+    /// `ENOSPC` and `EIO`: no stripe then has more space than before.
     pub(crate) async fn on_every_stripe_with_space(
         &self,
         under: Under,
@@ -37,14 +37,14 @@ impl Client {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         require_room(&map, layout, &rooms)?;
         let done = self.on_every_known_stripe(under, chunked, op).await;
-        // The first error may be another stripe's. What isn't answered may be done yet.
+        // The first error may be another stripe's. An unanswered request may still be executed.
         if done.as_ref().is_err_and(|error| matches!(error.errno, Errno::ENOSPC | Errno::EIO)) {
             self.give_back(under, layout, &rooms).await;
         }
         done
     }
 
-    /// What each stripe lacks of its part of a range.
+    /// Returns the space that each stripe lacks for its part of a range.
     async fn rooms_for(&self, under: Under, layout: &Layout, range: ByteRange) -> Result<Vec<Room>> {
         let op = |stripe| StorageOp::Room { range: layout::local_range(layout, stripe, range) };
         let replies = self.on_every_stripe(under, layout, op).await?;
@@ -52,8 +52,8 @@ impl Client {
         Ok(replies.into_iter().map(room).collect())
     }
 
-    /// Frees the parts of chunk files that had no space before. Nobody else changes the file
-    /// meanwhile, so there is nothing in them.
+    /// Frees the parts of chunk files that had no space before. No other session changes the file
+    /// meanwhile, so they hold no data.
     async fn give_back(&self, under: Under, layout: &Layout, rooms: &[Room]) {
         let stripes = layout.groups.iter().zip(rooms).enumerate().map(|(stripe, (&group, room))| {
             let chunk_file = layout.chunk_file(under.ino, stripe);
@@ -74,7 +74,8 @@ impl Client {
     }
 }
 
-/// Refuses what a disk has no room for. `rooms`: of the groups of a layout, in its order.
+/// Refuses a demand that exceeds the free space of a disk. `rooms`: one for each group of the
+/// layout, in its order.
 fn require_room(map: &ClusterMap, layout: &Layout, rooms: &[Room]) -> Result<()> {
     let mut disks: BTreeMap<(NodeId, u64), Demand> = BTreeMap::new();
     let of_all = layout.groups.iter().zip(rooms).flat_map(|(&group, room)| of_members(map, group, room));
@@ -94,7 +95,7 @@ fn require_room(map: &ClusterMap, layout: &Layout, rooms: &[Room]) -> Result<()>
     }
 }
 
-/// What the members of a group need.
+/// Returns the demands of a group's members.
 fn of_members(map: &ClusterMap, group: GroupId, room: &Room) -> impl Iterator<Item = MemberRoom> {
     let primary = map.group(group).and_then(|group| group.primary());
     let Room { disk, free, wanted, .. } = *room;
@@ -109,7 +110,7 @@ mod tests {
 
     const GROUP: GroupId = GroupId(11);
 
-    /// A mirrored group of targets 1 and 2, each on a node of its own.
+    /// A mirrored group of targets 1 and 2, each on its own node.
     fn map() -> ClusterMap {
         let target = |id: u32| Target {
             id: TargetId(id),

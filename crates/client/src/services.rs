@@ -1,12 +1,12 @@
-//! The metadata services that the session knows, and the way of a request to the one that executes
-//! its partition.
+//! The metadata services that the session knows, and the routing of requests to the owner of a
+//! partition.
 //!
-//! Where the map names several services, the session is registered with each of them: each has
-//! leases, recalls with numbers of its own, and its own view of whether the session lives. A
-//! request goes to the service that executes the partition of what it is about, by the map. A
-//! service that doesn't (any more, or not yet) says `EREMOTE`; the request then waits for another
-//! map, and is sent again with the same number, so that a change that was carried out before the
-//! partition moved is answered from its record.
+//! If the map names several services, the session registers with each of them. Each service has its
+//! own leases and recall numbers, and its own view of whether the session is alive. A request goes
+//! to the owner of the partition of its inode, by the map. A service that doesn't own the partition
+//! (any more, or yet) answers `EREMOTE`. The request then waits for another map, and is sent again
+//! with the same slot and sequence id. So a change that was executed before the partition moved
+//! gets its recorded answer.
 
 use crate::introduction::User;
 use crate::lease::Answer;
@@ -25,29 +25,29 @@ use std::time::Duration;
 use types::{Errno, Error, InodeId, NodeId, PartitionId, Result};
 use wire::{MetaOp, MetaRequest, MetaResponse, Number};
 
-/// How often the map is looked at for services and partitions that have moved. Requests that wait
-/// for it are sent again then.
+/// How often the map is checked for services and partitions that have moved. Waiting requests are
+/// then sent again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Rest before a service is asked again that didn't execute a partition although the map said so,
-/// at first; it doubles up to `MAX_REST`.
+/// First pause before a request is repeated that a service refused although the map names it as the
+/// owner; it doubles up to `MAX_REST`.
 const MIN_REST: Duration = Duration::from_millis(10);
-/// The longest such rest: a partition moves within less, if nobody has to be waited for.
+/// Longest such pause: a partition moves in less, unless a session must be waited for.
 const MAX_REST: Duration = Duration::from_millis(500);
-/// What the session has at one metadata service.
+/// State of the session at one metadata service.
 pub(crate) struct Service {
     pub(crate) node: NodeId,
-    /// Number of the last recall that came from it.
+    /// Number of the last recall from this service.
     pub(crate) recalls_seen: AtomicU64,
-    /// When the last question was sent that it answered.
+    /// When the last request that it answered was sent, on the monotonic clock.
     pub(crate) heard_ns: AtomicU64,
     /// How often the session was registered there.
     registrations: AtomicU64,
     registered: Event,
-    /// Its recalls are being heard of.
+    /// A task receives its recalls.
     attended: AtomicBool,
-    /// It doesn't belong to the cluster any more.
+    /// It has left the cluster.
     gone: AtomicBool,
-    /// Why it answers nothing to this client, if it has said so since it was last heard of.
+    /// Why it refuses this client, if it has done so since it last answered.
     refusal: Mutex<Option<Error>>,
 }
 
@@ -70,7 +70,7 @@ impl Service {
         self.registrations.load(Ordering::Acquire) > 0
     }
 
-    /// The session has been registered.
+    /// Records a registration.
     pub(crate) fn note_registration(&self) {
         self.registrations.fetch_add(1, Ordering::AcqRel);
         self.wake();
@@ -80,17 +80,17 @@ impl Service {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Why it answers nothing to this client. It does again when it is heard of.
+    /// Returns why it refuses this client. An answer ends the refusal.
     pub(crate) fn refusal(&self) -> Option<Error> {
         self.refusal.lock().clone()
     }
 
-    /// The service is heard of.
+    /// Records that the service answers again.
     pub(crate) fn end_refusal(&self) {
         self.refusal.lock().take();
     }
 
-    /// Lets those look again who wait for a registration.
+    /// Wakes the tasks that wait for a registration, so that they check again.
     fn wake(&self) {
         self.registered.set();
         self.registered.clear();
@@ -100,11 +100,11 @@ impl Service {
 /// All services that the session knows.
 pub(crate) struct Services {
     pub(crate) ways: MetaChannels,
-    /// A handful.
+    /// A handful of services.
     known: RwLock<Vec<Arc<Service>>>,
-    /// Some partition, or service, is not where it was.
+    /// Set when an owner or a service changes.
     moved: Event,
-    /// The session has ended: nothing is waited for.
+    /// The session has ended: no request waits any more.
     ended: AtomicBool,
 }
 
@@ -113,7 +113,7 @@ impl Services {
         Services { ways, known: RwLock::default(), moved: Event::new(), ended: AtomicBool::new(false) }
     }
 
-    /// Every service that the session had to do with.
+    /// Every service that the session has used.
     pub(crate) fn all(&self) -> Vec<Arc<Service>> {
         self.known.read().clone()
     }
@@ -130,32 +130,32 @@ impl Services {
         known.last().expect("it was just put there").clone()
     }
 
-    /// The service that executes a partition.
+    /// Returns the owner of a partition.
     pub(crate) fn executing(&self, partition: PartitionId) -> Result<Arc<Service>> {
         let owner = self.ways.owner(partition);
         owner.map(|node| self.get(node)).ok_or_else(|| Error::new(Errno::EREMOTE, "nobody executes it"))
     }
 
-    /// Whether a service executes the partition of an inode, as far as the map tells.
+    /// Whether a service owns the partition of an inode, by the map.
     pub(crate) fn executes(&self, service: &Service, ino: InodeId) -> bool {
         self.ways.owner(ino.partition()) == Some(service.node)
     }
 
-    /// Lets those look again who wait for a service.
+    /// Wakes the tasks that wait for a service, so that they check again.
     pub(crate) fn wake(&self) {
         self.moved.set();
         self.moved.clear();
         self.known.read().iter().for_each(|service| service.wake());
     }
 
-    /// The session has ended: nobody waits for an answer any more.
+    /// Ends all waits, since the session has ended.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// What `work` comes to, or nothing when the map gives the partition to another service before,
-    /// or the session ends.
+    /// Returns the result of `work`, or `None` if the map assigns the partition to another service
+    /// first, or the session ends.
     pub(crate) async fn unless_moved<T>(
         &self,
         partition: PartitionId,
@@ -183,18 +183,17 @@ impl Services {
     }
 }
 
-/// Whether the cluster has said that it wants nothing to do with this client, other than that it
-/// can't be reached.
+/// Whether the cluster has refused this client, as opposed to being unreachable.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     matches!(error.errno, Errno::EACCES | Errno::EPERM)
 }
 
-/// The session ended before a change was sent: it surely wasn't made.
+/// Error for a change that was not sent because the session had ended: it was surely not executed.
 fn unsent(error: Error) -> Error {
     Error { errno: Errno::ESHUTDOWN, ..error }
 }
 
-/// Waiting for a service that executes a partition.
+/// The wait for an owner of a partition.
 struct Search {
     began_ns: u64,
     rest: Duration,
@@ -205,9 +204,9 @@ impl Search {
         Search { began_ns: rt::monotonic_ns(), rest: MIN_REST }
     }
 
-    /// Rests until another question may be of use.
+    /// Waits until another request may succeed.
     ///
-    /// Errors: `ETIMEDOUT` after the time that a request may take.
+    /// Errors: `ETIMEDOUT` after the time-out of a request.
     async fn rest(&mut self, services: &Services, partition: PartitionId, patience: Duration) -> Result<()> {
         if rt::monotonic_ns() - self.began_ns > patience.as_nanos() as u64 {
             let message = format!("no metadata service has executed partition {partition} for {patience:?}");
@@ -226,8 +225,7 @@ impl Client {
         MetaRequest { session: self.session, number, credentials, privileged, op }
     }
 
-    /// Sends a request to the service that executes a partition, and takes the leases that come
-    /// with the answer.
+    /// Sends a request to the owner of a partition, and records the leases that the answer grants.
     pub(crate) async fn send_for(
         &self,
         partition: PartitionId,
@@ -253,7 +251,7 @@ impl Client {
         })
     }
 
-    /// `sent`: whether it may have arrived anywhere.
+    /// `sent`: whether the request may have arrived anywhere.
     async fn send_after_the_map(
         &self,
         partition: PartitionId,
@@ -264,8 +262,8 @@ impl Client {
         loop {
             let answer = match self.services.executing(partition) {
                 Ok(service) => {
-                    // Apart, so that the futures around it stay small: they are copied on their way
-                    // to who polls them.
+                    // Boxed, so that the futures around it stay small: they are copied on their way
+                    // to the executor.
                     let sending = Box::pin(self.send_to(&service, request, sent));
                     self.services.unless_moved(partition, &service, sending).await
                 }
@@ -274,18 +272,19 @@ impl Client {
             match answer {
                 Some(Err(error)) if error.errno == Errno::EREMOTE => {
                     let rested = search.rest(&self.services, partition, self.patience.get()).await;
-                    // It may have been done by the service that had the partition before.
+                    // The previous owner may have executed it.
                     rested.inspect_err(|_| self.directories.doubt(&self.leases, &request.op))?;
                 }
                 Some(answer) => return answer,
-                // Else the new owner finds in its records what the old one has done.
+                // Otherwise the new owner finds the old one's answer in its duplicate request
+                // cache.
                 None => self.over().map_or(Ok(()), Err)?,
             }
         }
     }
 
-    /// The session can't be kept up at a service. Where that is because the service wants nothing
-    /// to do with this client, nobody waits for it: it won't go away by itself.
+    /// Handles a failed registration or request for recalls. If the service refuses this client,
+    /// requests no longer wait for it: a refusal doesn't end by itself.
     pub(crate) fn note_trouble(&self, service: &Service, error: &Error) {
         if !is_refusal(error) {
             return;
@@ -297,8 +296,8 @@ impl Client {
         service.wake();
     }
 
-    /// Whether a service that has refused this client does so still. The question for recalls would
-    /// wait for some before it is answered.
+    /// Whether a service still refuses this client. A request for recalls wouldn't be answered
+    /// before there are some.
     pub(crate) async fn is_still_refused(&self, service: &Service) -> bool {
         if service.refusal().is_none() {
             return false;
@@ -311,13 +310,13 @@ impl Client {
         refused.is_some()
     }
 
-    /// Asks a service for nothing, only whether it answers this session.
+    /// Sends an empty request, to learn whether a service answers this session.
     async fn ask_nothing(&self, service: &Service) -> Result<()> {
         let nothing = MetaOp::Release { inodes: Vec::new(), seen: 0 };
         self.services.ways.call(service.node, self.request(None, User::default(), nothing)).await.map(drop)
     }
 
-    /// Asks one service about the session itself.
+    /// Sends one service a request about the session itself.
     pub(crate) async fn ask_at(&self, service: &Service, op: MetaOp) -> Result<Answer> {
         let request = self.request(None, User::default(), op);
         self.send_to(service, &request, &Cell::new(false)).await
@@ -335,7 +334,7 @@ impl Client {
                 return Err(error);
             }
             let registration = service.registrations.load(Ordering::Acquire);
-            // Where there is one service, it serves who isn't registered as well, without leases.
+            // A single service also serves unregistered sessions, without leases.
             if registration == 0 && self.services.ways.follow_the_map() && !registers(&request.op) {
                 let unknown = || Error::new(Errno::ETIMEDOUT, "the session could not be registered in time");
                 self.wait_for_registration(service, registration, unknown).await?;
@@ -358,8 +357,8 @@ impl Client {
                     }
                     return Ok(Answer { reply, asked });
                 }
-                // The service was started anew. What it has not answered it has not done, or finds
-                // in its records.
+                // The service has restarted. It didn't execute unanswered requests, or finds their
+                // answers in its duplicate request cache.
                 Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
                     self.wait_for_registration(service, registration, || error).await?;
                 }
@@ -372,8 +371,8 @@ impl Client {
         }
     }
 
-    /// An inode that is gone and a session that has ended are refused in the same way. What
-    /// concerns the session alone can mean only the latter.
+    /// Checks whether the session has ended. A missing inode and an ended session have the same
+    /// error; a request about the session alone can only mean the latter.
     async fn look_whether_it_ended(&self, service: &Service) {
         if self.is_over() {
             return;
@@ -384,7 +383,7 @@ impl Client {
         }
     }
 
-    /// Waits until the session is known again, or `error` is the answer.
+    /// Waits until the session is registered again. Returns `error` after the time-out.
     async fn wait_for_registration(
         &self,
         service: &Service,
@@ -406,8 +405,8 @@ impl Client {
         }
     }
 
-    /// Has the recalls of every service heard of, for as long as the session lives, and lets
-    /// requests go after partitions that move.
+    /// Starts the handling of recalls for every service, for as long as the session lives, and
+    /// redirects requests of partitions that move.
     pub(crate) async fn attend_services(self: Arc<Self>) {
         let mut owners = self.services.ways.owners();
         while self.over().is_none() {
@@ -432,7 +431,8 @@ impl Client {
         }
     }
 
-    /// A service has left the cluster: its partitions are others', and what it granted has ended.
+    /// Removes a service that has left the cluster: other services own its partitions, and its
+    /// leases have ended.
     async fn dismiss(&self, service: &Arc<Service>) {
         tracing::info!(node = %service.node, "a metadata service has left the cluster");
         service.gone.store(true, Ordering::Release);

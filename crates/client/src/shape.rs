@@ -1,5 +1,5 @@
-//! Changes of a file's shape, each alone on its file: truncate, fallocate, the move from inline to
-//! chunks; and what looks at shape: holes and copies.
+//! Changes of a file's size and layout, which run exclusively: truncate, fallocate, the conversion
+//! from inline data to chunks. Also seeks for holes, and copies.
 
 use crate::access::Need;
 use crate::data::{Allocated, ChunkWrite, Chunked};
@@ -22,10 +22,10 @@ const UNSHARE_RANGE: u32 = 0x40;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// Bytes that one `copy_file_range` call moves at most: the caller sees progress and can be
-/// interrupted.
+/// Maximum number of bytes that one `copy_file_range` call copies: the caller sees progress and can
+/// be interrupted.
 const COPY_LIMIT: u64 = 64 * 1024 * 1024;
-/// Bytes of the buffer between the two files.
+/// Size of the buffer between the two files, in bytes.
 const COPY_BUFFER: usize = 1024 * 1024;
 
 impl Client {
@@ -47,7 +47,7 @@ impl Client {
         self.ensure_whole(inode)?;
         self.finish_cut(inode).await?;
         let era = inode.content.lock().era;
-        // The service compares with the size it knows, so it must know the real one.
+        // The service compares with the size on record, so that must be current.
         self.end_write(inode, false).await?;
         let old_size = {
             let content = inode.content.lock();
@@ -59,9 +59,9 @@ impl Client {
         let reply = truncated?;
         let layout = {
             let mut content = inode.content.lock();
-            // The size is set, once. If the lease has ended since, others may have made the file
-            // longer, and the chunks are the service's to cut: when it settles the file, or when
-            // this session gives it up without having used it again.
+            // The size is set, once. If the lease has ended since, other sessions may have extended
+            // the file, and the service truncates the chunks: when it recovers the file, or when
+            // this session releases the file without further use.
             if content.still(inode.ino, era).is_err() {
                 return Ok(());
             }
@@ -78,8 +78,7 @@ impl Client {
         }
     }
 
-    /// Refuses to change a file of which a part is lost, before anything of the change is on
-    /// record.
+    /// Refuses to change a file of which a part is lost, before any of the change is on record.
     ///
     /// # Errors
     /// `EIO`.
@@ -91,25 +90,25 @@ impl Client {
         in_chunks.map_or(Ok(()), |layout| self.ensure_none_is_lost(&layout))
     }
 
-    /// Cuts the chunks of a file whose size has been set.
+    /// Truncates the chunks of a file whose size has been set.
     async fn cut_and_report(&self, inode: &OpenInode, size: u64, layout: &Layout) -> Result<()> {
         self.finish_cut(inode).await?;
         let (ino, Allocated { blocks, lens }) = (inode.ino, self.allocated(inode.ino, layout).await?);
-        // The cut is younger than the time that the service gave the change, and who looks at a
-        // file that is open for writing elsewhere takes the targets' times for those of writes that
-        // nobody has told of.
+        // The truncation of the chunks is later than the time that the service has recorded for the
+        // change. A session that reads the attributes of a file that is open for writing elsewhere
+        // takes later times on the targets for unreported writes.
         let mtime = Some(rt::now());
         let op = MetaOp::EndWrite { ino, size, blocks, lens, mtime, done: false, kill_suid_sgid: false };
         self.report(op).await.map(drop)
     }
 
-    /// Cuts chunks that reach beyond the end of the file, if there may be any. The gate is held
+    /// Truncates chunks that may reach beyond the end of the file. The caller holds the I/O lock
     /// exclusively.
     pub(crate) async fn finish_cut(&self, inode: &OpenInode) -> Result<()> {
         if !inode.content.lock().cut_pending {
             return Ok(());
         }
-        // What is cut must not come back.
+        // An in-flight change must not restore truncated data.
         self.leave_spent_epoch(inode).await?;
         self.leave_doubt(inode).await?;
         let (pending, size, layout, under) = {
@@ -125,8 +124,8 @@ impl Client {
             let cut = pin!(self.on_stripes_there_are(under, &layout, cut));
             self.change_in_era(inode, era, false, cut).await?;
         }
-        // Who was let in meanwhile may have made the file longer, and knows nothing of this cut:
-        // the service has settled it.
+        // Other sessions may have extended the file meanwhile, without knowledge of this
+        // truncation: the service has recovered the file.
         inode.content.lock().still(inode.ino, era)?;
         self.report(MetaOp::TruncateDone { ino: inode.ino }).await?;
         let mut content = inode.content.lock();
@@ -135,8 +134,8 @@ impl Client {
         Ok(())
     }
 
-    /// Makes sure that the file is in chunks and that this session may change them. The gate is
-    /// held exclusively, and nothing has been forgotten since this era.
+    /// Makes sure that the file is in chunks and that this session may change them. The caller
+    /// holds the I/O lock exclusively, and the content hasn't been unloaded since this generation.
     pub(crate) async fn make_chunked(&self, inode: &OpenInode, era: u64) -> Result<Arc<Layout>> {
         self.finish_cut(inode).await?;
         let begun_before = {
@@ -163,8 +162,8 @@ impl Client {
         };
         if let Some(inline) = info.inline {
             if begun_before {
-                // What an earlier, failed move wrote must not show through holes of the content as
-                // it is now.
+                // Data of an earlier, failed conversion must not appear in holes of the current
+                // content.
                 let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
                 inode.content.lock().still(inode.ino, era)?;
                 let cut = pin!(self.on_every_stripe(under, &layout, |_| StorageOp::Truncate { len: 0 }));
@@ -178,7 +177,7 @@ impl Client {
         Ok(layout)
     }
 
-    /// Copies inline content to the chunks; only then the inline copy goes.
+    /// Copies inline content to the chunks, and only then drops the inline copy.
     async fn move_inline(
         &self,
         inode: &OpenInode,
@@ -202,7 +201,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reserves, frees or zeroes a range. `mode` are the flags of `fallocate(2)`.
+    /// Reserves, frees or zeroes a range. `mode` contains the flags of `fallocate(2)`.
     pub async fn fallocate(&self, handle: &Arc<Handle>, mode: u32, range: ByteRange) -> Result<()> {
         let how = match mode & !KEEP_SIZE {
             0 | UNSHARE_RANGE => Allocate::Reserve,
@@ -225,10 +224,10 @@ impl Client {
             false => Err(Errno::ERANGE.into()),
         };
         match done {
-            // It isn't inline, or somebody began to move it to chunks.
+            // The file isn't inline, or its conversion to chunks has begun.
             Err(error) if error.errno == Errno::ERANGE => {
-                // Zeroing makes a chunk file longer. Where the file keeps its size, what is beyond
-                // its end is reserved instead.
+                // Zeroing extends a chunk file. If the file must keep its size, the part beyond its
+                // end is reserved instead.
                 let keeps = mode & KEEP_SIZE != 0 && how == Allocate::Zero;
                 let inside = if keeps { range.intersect(ByteRange::new(0, size)) } else { range };
                 self.allocate_chunks(inode, how, inside).await?;
@@ -264,7 +263,7 @@ impl Client {
         let zeroed = self.report(op).await;
         inode.content.lock().doubt_unless_answered(inode.ino, era, &zeroed);
         zeroed?;
-        // What is inline now is asked for again.
+        // The current inline content is loaded again.
         let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?.reply)?;
         let mut content = inode.content.lock();
         content.still(inode.ino, era)?;
@@ -302,7 +301,8 @@ impl Client {
             return Err(error);
         }
         content.unreported = true;
-        // Reserving, too: the targets' local file systems count it as a change of the chunks.
+        // Also for reservations: the targets' local file systems count them as a change of the
+        // chunks.
         content.mtime = Some(rt::now());
         Ok(())
     }
@@ -343,7 +343,7 @@ impl Client {
         }
     }
 
-    /// The first place over all stripes; each is asked from its first byte in `rest`.
+    /// Returns the first position over all stripes; each is searched from its first byte in `rest`.
     async fn seek_chunks(
         &self,
         under: Under,
@@ -364,7 +364,7 @@ impl Client {
         Ok(found.min())
     }
 
-    /// Copies bytes between two files, or within one; returns how many.
+    /// Copies bytes between two files, or within one; returns the number of bytes.
     pub async fn copy_file_range(
         &self,
         from: &Arc<Handle>,
@@ -385,8 +385,8 @@ impl Client {
             match moved.await {
                 Ok(0) => break,
                 Ok(moved) => copied += moved as u64,
-                // What was copied before counts: only success tells the kernel that its cached
-                // pages are out of date.
+                // Earlier parts count: only success tells the kernel that its cached pages are
+                // outdated.
                 Err(_) if copied > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -395,7 +395,7 @@ impl Client {
     }
 }
 
-/// Data in `0..data_end`, a hole behind it.
+/// Searches content that has data in `0..data_end` and a hole after it.
 fn seek_prefix(data_end: u64, offset: u64, what: Seek) -> Option<u64> {
     match what {
         Seek::Data => (offset < data_end).then_some(offset),

@@ -1,15 +1,14 @@
-//! What a session does that hears nothing of a metadata service any more.
+//! Lease expiry and self-fencing: the session stops when a metadata service doesn't answer.
 //!
-//! The service ends a session that it hasn't heard of for 15 s when somebody needs its leases. The
-//! session can't be told, so it has to stop by itself before: after a shorter silence nothing that
-//! it holds of that service counts any more, the kernel forgets all of it, and what is asked of the
-//! session about it waits until the service is heard of again, or for the patience of a request.
-//! When the partitions of a dead service are given to another, the session follows them there, and
-//! nothing waits any more.
+//! When other sessions need its leases, the service ends a session that hasn't contacted it for 15
+//! s. It can't inform the session, so the session must stop by itself before. After a shorter time
+//! without an answer, the leases of that service are suspended, and the kernel drops everything
+//! cached under them. Requests that need them wait until the service answers again, or for the
+//! time-out of a request. When the partitions of a dead service are given to another, the session
+//! follows them there, and the waits end.
 //!
-//! The silence is counted from when the last question was *sent* that got an answer: the service
-//! can't have heard of it earlier. Clocks of the two need not agree, only run at about the same
-//! speed.
+//! The time counts from when the last answered request was *sent*: the service can't have received
+//! it earlier. The two clocks need not agree, only run at about the same speed.
 
 use crate::Client;
 use crate::fill::Pass;
@@ -23,31 +22,32 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result};
 
-/// Silence after which nothing is relied on: the service waits for 15 s, and the kernel needs a
-/// moment to forget.
+/// Time without an answer after which leases are suspended: the service waits for 15 s, and the
+/// kernel needs a moment to drop its caches.
 const LIMIT: Duration = Duration::from_secs(12);
-/// How often the silence is looked at.
+/// How often that time is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a request waits for the end of a silence that has lasted for longer than a request may
-/// wait: the service may just be back.
+/// Minimum time that a request waits for a service that has not answered for longer than the
+/// time-out of a request: it may just be back.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
-/// Inodes that the kernel forgets side by side.
+/// Inodes that the kernel drops concurrently.
 const AT_ONCE: usize = 64;
-/// How long one keeps others waiting: a page of it that waits for the service keeps it from being
-/// forgotten, and there may be many such.
+/// How long one inode may delay others: a page that waits for the service keeps its inode from
+/// being dropped, and there may be many such.
 const PROMPT: Duration = Duration::from_millis(20);
-/// How long those are waited for in the end, all together. They are passed over then, since nobody
-/// can read those pages.
+/// How long the client waits for these in the end, all together. Then it skips them, since no
+/// application can read those pages.
 const FORGET_LIMIT: Duration = Duration::from_millis(500);
 
-/// Waiting for its end.
+/// Set when a service answers again.
 #[derive(Default)]
 pub(crate) struct Silence {
     ended: Event,
 }
 
 impl Client {
-    /// A service has answered a question that was sent then, and the answer has been acted upon.
+    /// Records that a service has answered a request that was sent at `sent_ns`, and that the
+    /// answer has been processed.
     pub(crate) fn heard(&self, service: &Service, sent_ns: u64) {
         service.heard_ns.fetch_max(sent_ns, Ordering::AcqRel);
         service.end_refusal();
@@ -57,18 +57,18 @@ impl Client {
         }
     }
 
-    /// Lets those look again who wait for the end of a silence.
+    /// Wakes the tasks that wait for a service to answer again, so that they check again.
     pub(crate) fn look_again(&self) {
         self.silence.ended.set();
         self.silence.ended.clear();
         self.leases.wake();
     }
 
-    /// Watches the silence for as long as the session lives.
+    /// Suspends leases that expire, for as long as the session lives.
     pub(crate) async fn watch_silence(self: Arc<Self>) {
         while self.over().is_none() {
             rt::sleep(LOOK_INTERVAL).await;
-            // Nothing of any of them is relied on before the first is forgotten.
+            // The leases of all of them are suspended before the first inode is dropped.
             let mut silent = self.services.all();
             silent.retain(|service| is_silent(service) && !self.leases.set_suspended(service.node, true));
             for service in &silent {
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// What is known here of a service's inodes.
+    /// Returns the inodes of a service that this session caches.
     fn inodes_of(&self, service: &Service) -> Vec<InodeId> {
         let mut inodes = self.leases.of(service.node);
         let open = self.inodes.open_inodes();
@@ -93,8 +93,8 @@ impl Client {
         inodes
     }
 
-    /// Has the kernel forget inodes. One that takes its time keeps no other from being forgotten;
-    /// if there is a limit, such are waited for for so long.
+    /// Has the kernel drop inodes. A slow one delays no other; with a `limit`, slow ones are waited
+    /// for that long in total.
     pub(crate) async fn forget_inodes(&self, inodes: &[InodeId], limit: Option<Duration>) {
         let forget = async |ino| {
             let inode = self.inodes.open(ino);
@@ -118,10 +118,10 @@ impl Client {
         }
     }
 
-    /// Lets nothing pass of an inode while the service is silent that granted the lease on it.
+    /// Waits while the lease on an inode is suspended because its service doesn't answer.
     ///
-    /// Errors: `ETIMEDOUT` when it has been so for as long as a request may wait; the service's
-    /// refusal, when it is silent only to this client; the session's when that has ended.
+    /// Errors: `ETIMEDOUT` after the time-out of a request; the service's refusal, if it refuses
+    /// only this client; the session's error when it has ended.
     pub(crate) async fn while_silent(&self, ino: InodeId) -> Result<()> {
         if !self.leases.is_suspended(ino) {
             return Ok(());

@@ -1,9 +1,9 @@
-//! What was done is on disk.
+//! Syncs: `fsync`, `syncfs`, and syncs of directories.
 //!
-//! All targets are asked to put everything on disk, side by side. One that is gone must not hinder
-//! that if what it had is elsewhere, too: for data in mirrored groups it is enough that all members
-//! that count as good have it on disk, and one that doesn't answer loses that rank when its groups
-//! are asked for something that all of them have to do.
+//! The client asks all targets to sync, concurrently. An unreachable target must not block a sync
+//! if its data has other replicas. For data in mirrored groups it is enough that all members that
+//! are in sync have it on disk. A member that doesn't answer is ejected when its groups are asked
+//! for a sync, which all members must do.
 
 use crate::access::Need;
 use crate::data::Keeper;
@@ -22,17 +22,16 @@ use types::{
 };
 use wire::{LeaseMode, MetaOp, StorageOp, StorageRequest};
 
-/// How long a target of mirrored groups may take before they are asked instead: long enough for a
-/// disk to put much on it, and short beside a client's patience.
+/// Time-out for a target of mirrored groups, after which its groups are asked instead. Long enough
+/// for a disk to write much, and short compared with the time-out of a client's request.
 const PATIENCE_WITH_MEMBERS: Duration = Duration::from_secs(3);
 
-/// Targets that are the only ones to have what this session has changed. Never fewer than there
-/// are: files move away.
+/// Targets with the only replica of data that this session has changed. Grows only: files migrate.
 #[derive(Default)]
 pub(crate) struct Singles(RwLock<BTreeSet<TargetId>>);
 
 impl Handle {
-    /// Tells, once, that something was lost that had been written before.
+    /// Reports a loss of data that was written before, once.
     ///
     /// # Errors
     /// `EIO` then.
@@ -52,8 +51,8 @@ fn lost(what: &str) -> Error {
     Error::new(Errno::EIO, message).hint("write again what was written since the last sync that succeeded")
 }
 
-/// A change of a file's size, place or inline content on its way to the metadata service, until
-/// this is dropped. What isn't answered may have been made.
+/// A change of a file's size, layout or inline content that is in flight to the metadata service,
+/// until this is dropped. An unanswered one may have been executed.
 pub(crate) struct Noted(Arc<OpenInode>);
 
 impl Drop for Noted {
@@ -63,21 +62,21 @@ impl Drop for Noted {
 }
 
 impl Client {
-    /// Data, size and name of the file are on disk when this returns.
+    /// Syncs data, size and name of the file.
     ///
     /// # Errors
-    /// `EIO`, once for each handle, when something written before has gone with the power of
-    /// storage services or of the metadata store. The cause, once for each handle, when it was kept
-    /// for a moment and could not be stored.
+    /// `EIO`, once for each handle, if a power loss of storage services or of the metadata store
+    /// has taken something that was written before. The cause, once for each handle, if a delayed
+    /// write could not be stored.
     pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
         let _ = data_only;
         let inode = &handle.inode;
         let (layouts, changes) = {
-            // What was looked at doesn't go with its lease before it is noted.
+            // Holds the lock, so that a recall can't unload the layout before it is read.
             let _shared = self.enter(inode, Need::Look).await?;
             let mut content = inode.content.lock();
             if content.lease == LeaseMode::Shared {
-                // Others write as well, and what they have written is covered, too.
+                // Other sessions write as well, and the sync covers their writes, too.
                 content.unsynced.doubt();
             }
             let others = content.unsynced_in.iter().filter(|other| Some(*other) != content.layout.as_ref());
@@ -88,30 +87,30 @@ impl Client {
             let synced = layouts.iter().map(|layout| self.sync_stripes(inode, layout)).collect();
             rt::join_all(synced).await.into_iter().collect::<Result<()>>()?;
             let mut content = inode.content.lock();
-            // Under the lock that a change takes when it begins, which may count as the first one
-            // that isn't synced.
+            // Under the lock that a change takes when it begins, which may count as the first
+            // unsynced one.
             let has_lost = |since| layouts.iter().any(|layout| self.has_lost_any(layout, since));
             if content.unsynced.since().is_some_and(has_lost) {
                 content.unsynced.found_loss(self.verifiers.losses());
             }
-            // Only now, so that whoever syncs at the same time waits for the disk as well.
+            // Only now, so that concurrent syncs wait for the disk as well.
             content.synced(changes);
         }
-        // Also when something was lost: what is there is made durable.
+        // Even after a loss: the remaining data is made durable.
         self.sync_shape(inode).await?;
         handle.tell_failure()?;
         handle.tell_loss()
     }
 
-    /// Size, place and inline content of a file are on disk when this returns. Notes when something
-    /// of that had gone before, which the answer to the sync tells.
+    /// Syncs size, layout and inline content of a file. Records a loss of these, which the answer
+    /// to the sync shows.
     pub(crate) async fn sync_shape(&self, inode: &OpenInode) -> Result<()> {
         self.report_progress(inode, false).await?;
         let changes = inode.content.lock().unsynced_names.unsynced_changes();
         self.sync_names(inode.ino.partition()).await?;
         let Some(changes) = changes else { return Ok(()) };
-        // Under the lock that a change takes when it begins, which may count as the first one that
-        // isn't synced.
+        // Under the lock that a change takes when it begins, which may count as the first unsynced
+        // one.
         let unsynced = &mut inode.content.lock().unsynced_names;
         if unsynced.since().is_some_and(|since| self.verifiers.has_lost_names(since)) {
             unsynced.found_loss(self.verifiers.losses());
@@ -120,7 +119,7 @@ impl Client {
         Ok(())
     }
 
-    /// Notes a change of which a sync of the file has to know whether it is there still.
+    /// Records a change that a sync of the file must cover.
     pub(crate) fn note_change(&self, op: &MetaOp) -> Option<Noted> {
         let ino = match *op {
             MetaOp::WriteInline { ino, .. }
@@ -135,9 +134,8 @@ impl Client {
         Some(Noted(inode))
     }
 
-    /// Syncs a file where it is, or where it was when it was changed: what was lost there before it
-    /// moved is told by the answer. Of groups where it was and that aren't there any more nobody
-    /// answers.
+    /// Syncs a file at its current location, or where it was when it was changed: the answer shows
+    /// what was lost there before it migrated. Former groups that don't exist any more are skipped.
     async fn sync_stripes(&self, inode: &OpenInode, layout: &Arc<Layout>) -> Result<()> {
         let under = Under::no_lease(inode.ino);
         if inode.content.lock().layout.as_ref() == Some(layout) {
@@ -152,13 +150,13 @@ impl Client {
         rt::join_all(stripes.collect()).await.into_iter().collect()
     }
 
-    /// Whether one of a file's keepers has lost something after so many losses.
+    /// Whether one of a file's chunk locations has had a loss after the count was `since`.
     fn has_lost_any(&self, layout: &Layout, since: u64) -> bool {
         let has_lost = |keeper| self.verifiers.has_lost(keeper, since);
         layout.groups.iter().any(|group| self.keeper(*group).is_ok_and(has_lost))
     }
 
-    /// Notes where the only copy of a file is that is about to be changed.
+    /// Records the targets of the groups without replicas of a file that is about to be changed.
     pub(crate) async fn note_singles(&self, layout: &Layout) -> Result<()> {
         for &group in &layout.groups {
             if let Keeper::Target(target) = self.keeper_soon(group).await?
@@ -170,7 +168,7 @@ impl Client {
         Ok(())
     }
 
-    /// Everything that returned before is on disk when this returns.
+    /// Syncs everything whose call had returned before.
     pub async fn syncfs(&self) -> Result<()> {
         self.write_all_back().await?;
         let asked = self.storage.targets().into_iter().map(|target| self.sync_target(target));
@@ -181,14 +179,14 @@ impl Client {
         if self.verifiers.take_loss() { Err(lost("sync of everything")) } else { Ok(()) }
     }
 
-    /// After a sync of all targets: members of groups are synced one by one, and only groups know
-    /// whether what that was to cover had gone before.
+    /// Syncs changed groups, after a sync of all targets: members of groups are synced one by one,
+    /// and only groups know of losses before that.
     async fn sync_changed_groups(&self) -> Result<()> {
         let groups = self.verifiers.take_changed_groups();
         let asked = groups.iter().map(|group| self.sync_group(*group));
         let asked: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
         if let Err(error) = asked {
-            // Of a lost group it is told once: no later sync can be any better.
+            // A lost group is reported once: no later sync can succeed.
             let left: Vec<GroupId> = groups.into_iter().filter(|group| !self.is_lost(*group)).collect();
             self.verifiers.are_changed(&left);
             return Err(error);
@@ -211,13 +209,13 @@ impl Client {
         {
             return Ok(());
         }
-        // Either it has done that when its groups say so, or they don't rely on it any more.
+        // Either the target has synced when its groups confirm, or they don't count on it any more.
         let relying = relying_on(&self.current_map(), target);
         let synced = relying.into_iter().map(|group| self.sync_group(group));
         rt::join_all(synced.collect()).await.into_iter().collect()
     }
 
-    /// `None` when it hasn't answered for a while.
+    /// Returns `None` if the target hasn't answered in time.
     async fn sync_member(&self, target: TargetId) -> Option<Result<()>> {
         let request = StorageRequest::new(self.session, target, InodeId::ROOT, StorageOp::SyncTarget);
         let given_up = Box::pin(rt::sleep(PATIENCE_WITH_MEMBERS));
@@ -225,7 +223,7 @@ impl Client {
         answer.map(|answer| answer.map(drop))
     }
 
-    /// Has all good members put on disk what the group has.
+    /// Syncs the data of a group on all members that are in sync.
     async fn sync_group(&self, group: GroupId) -> Result<()> {
         let place = (Keeper::Mirror(group), InodeId::ROOT);
         self.store(Under::no_lease(InodeId::ROOT), place, StorageOp::SyncTarget, None).await.map(drop)
@@ -235,22 +233,21 @@ impl Client {
         self.map.read().expect("nobody panics while holding the map").clone()
     }
 
-    /// Everything that the service of a partition has answered is on disk when this returns.
+    /// Syncs everything that the owner of a partition has answered.
     pub(crate) async fn sync_names(&self, partition: PartitionId) -> Result<()> {
         self.send_for(partition, None, User::default(), MetaOp::Sync).await.map(drop)
     }
 
-    /// What was made, removed and renamed is on disk when this returns.
+    /// Syncs creates, removals and renames.
     ///
     /// # Errors
-    /// `EIO`, once, when the metadata store has lost its power, with which something of that may
-    /// have gone.
+    /// `EIO`, once, if the metadata store has lost power, and possibly some of these.
     pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
         self.sync_names(ino.partition()).await?;
         if self.verifiers.take_loss_of_names() { Err(lost(&format!("directory {ino}"))) } else { Ok(()) }
     }
 
-    /// The same of all services.
+    /// Like `sync_names`, for all partitions.
     pub(crate) async fn sync_all_names(&self) -> Result<()> {
         let owners = self.services.ways.owners().into_iter();
         let synced = rt::join_all(owners.map(|(partition, _)| self.sync_names(partition)).collect()).await;
@@ -263,7 +260,7 @@ fn is_mirror(map: &ClusterMap, target: TargetId) -> bool {
     map.groups.iter().any(|group| group.scheme.is_mirrored() && group.members.contains(&target))
 }
 
-/// The mirrored groups that count on what a target has.
+/// Returns the mirrored groups in which a target is in sync.
 fn relying_on(map: &ClusterMap, target: TargetId) -> Vec<GroupId> {
     let is_good = |group: &&types::Group| {
         group.scheme.is_mirrored() && group.state_of(target) == Some(MemberState::Good)

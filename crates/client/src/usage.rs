@@ -1,4 +1,4 @@
-//! What `statfs(2)` tells: the room of the whole file system.
+//! `statfs(2)`: the space of the whole file system.
 
 use crate::introduction::User;
 use crate::{Client, unexpected};
@@ -7,51 +7,49 @@ use std::time::Duration;
 use types::{Errno, Result};
 use wire::{MetaOp, MetaReply, StoreSpace, Usage};
 
-/// Bytes of a block.
+/// Block size, in bytes.
 const BLOCK: u64 = 4096;
-/// For how long the count of inodes is used again: programs look at the room of a file system in
-/// bursts.
+/// How long the count of inodes is cached, in nanoseconds: applications call `statfs` in bursts.
 const KEPT_NS: u64 = 1_000_000_000;
-/// How long the metadata services may take to answer: where one is away, `df` shows what they said
-/// last.
+/// Time-out for the metadata services: if one is unavailable, `df` shows the last values.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What an inode with its name and all that the store needs beside it takes at least, bytes.
+/// Minimum space for an inode with its name and the store's overhead, in bytes.
 const BYTES_PER_INODE: u64 = 1024;
-/// With fewer inodes than this, what the store takes says nothing of what one takes.
+/// With fewer inodes than this, the store's size doesn't show the space per inode.
 const MIN_INODES: u64 = 100_000;
 
-/// What `statfs` tells.
+/// Result of `statfs`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatFs {
-    /// Bytes of a block.
+    /// Block size, in bytes.
     pub block_size: u32,
-    /// Blocks in all.
+    /// Total number of blocks.
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Inodes in all.
+    /// Total number of inodes.
     pub files: u64,
     /// Free inodes.
     pub files_free: u64,
-    /// Longest name, bytes.
+    /// Longest name, in bytes.
     pub name_max: u32,
 }
 
-/// What the metadata services said last, and when, on the monotonic clock.
+/// Last answer of the metadata services, and its time on the monotonic clock.
 #[derive(Default)]
 pub(crate) struct KnownUsage(Mutex<Option<(u64, Usage)>>);
 
 impl Client {
-    /// Space of all targets together, as management measured it a moment ago: it knows which
-    /// targets share a disk. Inodes as the metadata services count them, and about how many more
-    /// their store has room for.
+    /// Returns the space of all targets together, as management last measured it: management knows
+    /// which targets share a disk. Also returns the number of inodes, as the metadata services
+    /// count them, and an estimate of how many more their store can hold.
     pub async fn statfs(&self) -> Result<StatFs> {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         let capacity: u64 = map.targets.iter().map(|target| target.capacity).sum();
         let free: u64 = map.targets.iter().map(|target| target.free).sum();
         let (blocks, blocks_free) = (capacity / BLOCK, free / BLOCK);
         let usage = self.usage().await;
-        // Where nobody knows the store's disk, there are no more files than blocks for them.
+        // If the store's disk is unknown, there can't be more files than blocks.
         let files_free = usage.store.map_or(blocks_free, |store| room(store, usage.inodes));
         Ok(StatFs {
             block_size: BLOCK as u32,
@@ -63,7 +61,7 @@ impl Client {
         })
     }
 
-    /// As it is now, or was when the services answered last.
+    /// Returns the current usage, or the last known one.
     async fn usage(&self) -> Usage {
         let known = *self.usage.0.lock();
         if let Some((at_ns, usage)) = known
@@ -102,7 +100,7 @@ impl Client {
     }
 }
 
-/// About how many inodes a store has room for, by what those that there are take.
+/// Estimates how many inodes a store has space for, from the space of the existing ones.
 fn room(store: StoreSpace, inodes: u64) -> u64 {
     store.free / (store.used / inodes.max(MIN_INODES)).max(BYTES_PER_INODE)
 }

@@ -1,61 +1,61 @@
-//! Whether what storage services have acknowledged is still there when it is synced.
+//! Detects whether storage services still have what they acknowledged when it is synced.
 //!
-//! A write is in the memory of a storage service until it is synced. When all machines that have it
-//! lose their power, it is gone, and a sync afterwards finds nothing to do. Each answer to a change
-//! or a sync says by its verifier whether that happened since another one
-//! ([`wire::StorageReply::Done`]). Here the losses are counted that this session has heard of: a
-//! file with changes that aren't synced remembers how many there were before the first of them, and
-//! a sync of it fails if one has come since where the file has chunks. What was changed and synced
-//! before isn't concerned.
+//! A write is in the memory of a storage service until it is synced. If all machines that have it
+//! lose power, it is lost, and a later sync finds nothing to do. The verifier in each answer to a
+//! change or a sync shows whether that happened since another answer
+//! ([`wire::StorageReply::Done`]). This module counts the losses that the session has detected. A
+//! file with unsynced changes remembers the count before the first of them. A sync of it fails if a
+//! loss has occurred since at a location of its chunks. Changes that were synced before aren't
+//! concerned.
 //!
-//! An answer under an old verifier may come after one under the new one. It counts as a loss, too,
-//! and the next one again: too many, and never too few.
+//! An answer with an old verifier may arrive after one with the new verifier. It counts as a loss,
+//! too, and so does the next one: the count may be too high, never too low.
 //!
-//! The metadata store has a verifier of its own, which metadata services tell. One that was heard
-//! before is no news: a service that has not asked the store since tells it, and has nothing there
-//! that it could have lost.
+//! The metadata store has its own verifier, which metadata services report. One that was seen
+//! before is no loss: it comes from a service that has not used the store since, and has nothing
+//! there to lose.
 
 use crate::data::Keeper;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{GroupId, HashMap};
 
-/// Verifiers of the metadata store that are remembered: one for each loss of its power while the
-/// session lives.
+/// Verifiers of the metadata store that are remembered: one for each power loss while the session
+/// lives.
 const MAX_OF_NAMES: usize = 16;
 
-/// What was heard of each keeper of chunk files that this session has changed something of.
+/// Verifiers by chunk location, for locations where this session has changed data.
 #[derive(Default)]
 pub(crate) struct Verifiers {
     keepers: RwLock<HashMap<Keeper, Heard>>,
     names: Mutex<OfNames>,
-    /// Losses of all keepers together, which is the time of this module.
+    /// Number of losses at all locations, which serves as this module's clock.
     losses: AtomicU64,
-    /// The last loss of which somebody who syncs everything has been told.
+    /// The last loss that a sync of everything has reported.
     told: AtomicU64,
 }
 
-/// What was heard of the metadata store.
+/// Verifiers of the metadata store.
 #[derive(Default)]
 struct OfNames {
-    /// The last one is in force.
+    /// The last one is current.
     verifiers: Vec<u64>,
-    /// The time of its last loss.
+    /// Value of `losses` at its last loss.
     lost_at: u64,
-    /// The last loss of which somebody who synced a directory has been told.
+    /// The last loss that a sync of a directory has reported.
     told: u64,
 }
 
 struct Heard {
     verifier: u64,
-    /// The time of its last loss.
+    /// Value of `losses` at its last loss.
     lost_at: u64,
-    /// Changed since everything was synced.
+    /// Changed since the last sync of everything.
     is_changed: AtomicBool,
 }
 
 impl Verifiers {
-    /// An answer to a change or a sync.
+    /// Records the verifier of an answer to a change or a sync.
     pub(crate) fn heard(&self, keeper: Keeper, verifier: u64, is_change: bool) {
         {
             let keepers = self.keepers.read();
@@ -82,7 +82,7 @@ impl Verifiers {
         }
     }
 
-    /// An answer of a metadata service that tells of its store; 0: it tells nothing.
+    /// Records the metadata store's verifier from an answer; 0: the answer has none.
     pub(crate) fn heard_of_names(&self, verifier: u64) {
         if verifier == 0 {
             return;
@@ -104,13 +104,13 @@ impl Verifiers {
         }
     }
 
-    /// Whether the metadata store has lost something after so many losses.
+    /// Whether the metadata store has had a loss after the count was `since`.
     pub(crate) fn has_lost_names(&self, since: u64) -> bool {
         self.names.lock().lost_at > since
     }
 
-    /// Whether the metadata store has lost something of which nobody who syncs a directory has been
-    /// told. Told once.
+    /// Whether the metadata store has had a loss that no sync of a directory has reported. Returns
+    /// true once.
     pub(crate) fn take_loss_of_names(&self) -> bool {
         let mut names = self.names.lock();
         let is_news = names.told < names.lost_at;
@@ -118,17 +118,17 @@ impl Verifiers {
         is_news
     }
 
-    /// Losses so far.
+    /// Number of losses so far.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// Whether a keeper has lost something after so many losses.
+    /// Whether a location has had a loss after the count was `since`.
     pub(crate) fn has_lost(&self, keeper: Keeper, since: u64) -> bool {
         self.keepers.read().get(&keeper).is_some_and(|heard| heard.lost_at > since)
     }
 
-    /// The mirrored groups that were changed since this was asked last.
+    /// Returns the mirrored groups that were changed since the last call.
     pub(crate) fn take_changed_groups(&self) -> Vec<GroupId> {
         let keepers = self.keepers.read();
         let is_changed = |heard: &Heard| heard.is_changed.swap(false, Ordering::AcqRel);
@@ -139,7 +139,7 @@ impl Verifiers {
         groups.collect()
     }
 
-    /// They couldn't be synced: they count as changed.
+    /// Marks groups as changed again after a failed sync.
     pub(crate) fn are_changed(&self, groups: &[GroupId]) {
         let keepers = self.keepers.read();
         for heard in groups.iter().filter_map(|group| keepers.get(&Keeper::Mirror(*group))) {
@@ -147,39 +147,39 @@ impl Verifiers {
         }
     }
 
-    /// Whether there was a loss that nobody who syncs everything has been told of. Told once.
+    /// Whether there was a loss that no sync of everything has reported. Returns true once.
     pub(crate) fn take_loss(&self) -> bool {
         let losses = self.losses();
         self.told.swap(losses, Ordering::AcqRel) < losses
     }
 }
 
-/// What is known of changes of a file and the disk.
+/// Changes of a file that may not be on disk.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Unsynced {
-    /// Changes so far, and how many of them a sync is known to cover.
+    /// Number of changes so far, and of those that a sync is known to cover.
     changes: u64,
     synced: u64,
-    /// Changes that haven't been answered.
+    /// Changes in flight.
     under_way: u32,
-    /// Losses before the first change that isn't synced; `None`: nothing is known.
+    /// Number of losses before the first unsynced change; `None`: unknown.
     since: Option<u64>,
-    /// How often a sync has found something lost.
+    /// How often a sync has found a loss.
     found: u64,
 }
 
 impl Unsynced {
-    /// Of a file that was used before: what is left of that.
+    /// State of a file with unsynced changes from an earlier use.
     pub(crate) fn after(since: Option<u64>) -> Unsynced {
         Unsynced { changes: u64::from(since.is_some()), since, ..Unsynced::default() }
     }
 
-    /// What its next use has to know.
+    /// Returns the state for the file's next use.
     pub(crate) fn left(&self) -> Option<u64> {
         self.since.filter(|_| self.synced < self.changes)
     }
 
-    /// There may be something that isn't synced, of an earlier use of the file.
+    /// Records that an earlier use of the file may have left unsynced changes.
     pub(crate) fn doubt(&mut self) {
         if self.is_all_synced() {
             self.since = None;
@@ -187,7 +187,7 @@ impl Unsynced {
         self.changes += 1;
     }
 
-    /// A change is sent, after so many losses.
+    /// Records that a change is being sent. `losses` is the current number of losses.
     pub(crate) fn begin(&mut self, losses: u64) {
         if self.since.is_none() || self.is_all_synced() {
             self.since = Some(losses);
@@ -195,45 +195,46 @@ impl Unsynced {
         self.under_way += 1;
     }
 
-    /// It was answered, or given up. `is_durable`: it is on disk if it was done.
+    /// Records that it was answered or abandoned. `is_durable`: it is on disk if it was executed.
     pub(crate) fn end(&mut self, is_durable: bool) {
         self.under_way -= 1;
         self.changes += u64::from(!is_durable);
     }
 
-    /// A change was made that was sent after so many losses.
+    /// Records a complete change that was sent at this number of losses.
     pub(crate) fn made(&mut self, losses: u64) {
         self.begin(losses);
         self.end(false);
     }
 
-    /// The changes that a sync that begins now covers; `None` when nothing is to be synced.
+    /// Returns the number of changes that a sync that begins now covers; `None` if there is nothing
+    /// to sync.
     pub(crate) fn unsynced_changes(&self) -> Option<u64> {
         (self.synced < self.changes).then_some(self.changes)
     }
 
-    /// Nothing is to be synced, and nothing is on its way.
+    /// Whether nothing is unsynced, and nothing in flight.
     pub(crate) fn is_all_synced(&self) -> bool {
         self.synced == self.changes && self.under_way == 0
     }
 
-    /// A sync has covered so many changes.
+    /// Records that a sync has covered this many changes.
     pub(crate) fn synced(&mut self, changes: u64) {
         self.synced = self.synced.max(changes);
     }
 
-    /// Losses before the first change that isn't synced.
+    /// Number of losses before the first unsynced change.
     pub(crate) fn since(&self) -> Option<u64> {
         self.since
     }
 
-    /// Something was lost, and whoever asks is told. What is changed from now on isn't concerned.
+    /// Records a loss, which callers report. Later changes aren't affected.
     pub(crate) fn found_loss(&mut self, losses: u64) {
         self.since = Some(losses);
         self.found += 1;
     }
 
-    /// How often a sync has found something lost.
+    /// How often a sync has found a loss.
     pub(crate) fn found(&self) -> u64 {
         self.found
     }

@@ -1,5 +1,5 @@
-//! Extended attributes: stored ones, and those by which tools talk to the file system through any
-//! mount.
+//! Extended attributes: stored ones, and virtual ones by which tools access the file system through
+//! any mount.
 
 use crate::access::Need;
 use crate::{Client, unexpected};
@@ -7,20 +7,20 @@ use bytes::Bytes;
 use types::{Credentials, Errno, Error, InodeId, Result};
 use wire::{MetaOp, MetaReply, XattrMode};
 
-/// Read: a description of the inode as JSON. Not listed.
+/// Readable: a description of the inode as JSON. Not listed.
 const ENTRY: &[u8] = b"weft.entry";
-/// File capabilities, which a write takes away.
+/// File capabilities, which a write removes.
 const CAPABILITY: &[u8] = b"security.capability";
-/// Written, on a file, by its owner: the scheme and pool that it is to move to, as JSON. Not
+/// Writable by a file's owner: the scheme and pool that the file is to migrate to, as JSON. Not
 /// listed.
 const MIGRATE: &[u8] = b"weft.migrate";
-/// Read: how far that is, as JSON. Not listed.
+/// Readable: the progress of the migration, as JSON. Not listed.
 const MIGRATION: &[u8] = b"weft.migration";
-/// Written, on a directory, by its owner: changes of its stripe pattern as JSON. Not listed.
+/// Writable by a directory's owner: changes of its stripe pattern, as JSON. Not listed.
 const PATTERN: &[u8] = b"weft.pattern";
 
 impl Client {
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     pub async fn getxattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<Bytes> {
         if name == ENTRY {
             return self.describe(ino).await;
@@ -28,7 +28,7 @@ impl Client {
         if name == MIGRATION {
             return self.migration_of(ino).await;
         }
-        // The kernel asks for it before the first write to any file.
+        // The kernel requests it before the first write to any file.
         if name == CAPABILITY && self.is_bare(ino) {
             return Err(Errno::ENODATA.into());
         }
@@ -65,8 +65,8 @@ impl Client {
         if let Some(open) = &open {
             open.content.lock().bare = false;
         }
-        // The service takes them away when a session begins to write: a write after this is to
-        // begin anew.
+        // The service removes file capabilities when a session begins to write: the next write must
+        // begin again.
         let _alone = match &open {
             Some(open) if name == CAPABILITY => {
                 let alone = self.enter_alone(open, |_| Need::Alone).await?;
@@ -83,7 +83,7 @@ impl Client {
         self.inodes.open(ino).is_some_and(|open| open.content.lock().bare)
     }
 
-    /// Names of all stored attributes.
+    /// Returns the names of all stored attributes.
     pub async fn listxattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
         match self.ask(MetaOp::ListXattr { ino }).await?.reply {
             MetaReply::Names(names) => Ok(names),

@@ -1,4 +1,4 @@
-//! From a list of records to a verdict.
+//! Judges a list of records.
 
 use crate::model::Model;
 use crate::name::{self, Created, Found, Name, Unlinked};
@@ -11,14 +11,14 @@ use crate::{log, window::Window};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How far to go, and what to forgive.
+/// Limits of the search, and tolerated behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Steps of the search for one object; a history without many open effects needs about one for
-    /// each operation.
+    /// Maximum number of search steps for one object; a history without many uncertain outcomes
+    /// needs about one for each operation.
     pub max_steps: u64,
-    /// Reads that caught a write half done say nothing instead of being violations: for local file
-    /// systems, which don't promise more.
+    /// Ignores reads that caught a write half-done instead of treating them as violations: local
+    /// file systems don't guarantee more.
     pub forgive_torn_reads: bool,
     /// All clients of the history are one mount, with one page cache.
     pub one_mount: bool,
@@ -30,32 +30,32 @@ impl Default for Limits {
     }
 }
 
-/// What came out.
+/// Result of a judgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Operations looked at.
+    /// Number of operations.
     pub operations: usize,
-    /// Of them, changes with an open effect.
+    /// Number of those with an uncertain outcome.
     pub open: usize,
-    /// Objects.
+    /// Number of objects.
     pub objects: usize,
-    /// Operations that overlapped with another one on the same object; without them a history shows
-    /// little.
+    /// Number of operations that overlapped with another one on the same object; without them a
+    /// history shows little.
     pub concurrent: usize,
-    /// What can't be explained, in words.
+    /// Descriptions of violations.
     pub violations: Vec<String>,
-    /// Objects on which the search was given up, and after how many steps.
+    /// Objects on which the search was abandoned, and the number of steps.
     pub undecided: Vec<(String, u64)>,
 }
 
 impl Report {
-    /// Whether everything is explained.
+    /// Whether the history is linearizable.
     pub fn is_linearizable(&self) -> bool {
         self.violations.is_empty() && self.undecided.is_empty()
     }
 }
 
-/// Violations that a report shows in full.
+/// Maximum number of violations that a report shows in full.
 const MAX_SHOWN: usize = 5;
 
 impl fmt::Display for Report {
@@ -79,7 +79,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Judges a history, each object for itself.
+/// Judges a history, each object separately.
 pub fn judge(records: &[Record], limits: Limits) -> Report {
     let mut objects: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
     for record in records {
@@ -99,7 +99,8 @@ pub fn judge(records: &[Record], limits: Limits) -> Report {
     report
 }
 
-/// How many were called before one that was called earlier had returned. Records come by call.
+/// Counts the operations that were called before an earlier one had returned. Records are sorted by
+/// call.
 fn concurrent(records: &[&Record]) -> usize {
     let mut busy_until = None;
     let mut count = 0;
@@ -137,11 +138,10 @@ fn judge_object(object: &str, records: &[&Record], limits: Limits) -> Verdict<St
     }
 }
 
-/// Whether a read has met the copying of one content over another in the page cache of its own
-/// kernel: Linux copies to and from pages that are up to date without a lock (`filemap_read` of
-/// `mm/filemap.c`), on nearly every file system, and no file system can do anything about it. Such
-/// a read says nothing. What two contents other than these make up is a violation, and so is what
-/// was read past the page cache.
+/// Whether a read overlapped with a write in the page cache of its own kernel. Linux copies to and
+/// from pages that are up to date without a lock (`filemap_read` of `mm/filemap.c`), on nearly
+/// every file system, and no file system can prevent that. Such a read is ignored. A mix of other
+/// contents than these two is a violation, and so is a torn read that bypassed the page cache.
 fn is_of_page_under_copy(record: &Record, records: &[&Record], limits: Limits) -> bool {
     let Event::TornRead { values, cached: true } = &record.event else { return false };
     let [first, second] = values[..] else { return false };
@@ -170,7 +170,7 @@ fn decide<M: Model>(
     }
 }
 
-/// Operations by the kind of their object.
+/// Operations by type of object.
 #[derive(Default)]
 struct Sorted {
     block: Vec<Operation<register::Action>>,
@@ -179,7 +179,7 @@ struct Sorted {
 }
 
 impl Sorted {
-    /// Adds a record's operation; an error says why it is a violation in itself.
+    /// Adds a record's operation. The error describes a record that is a violation by itself.
     fn add(&mut self, record: &Record, limits: Limits) -> Result<(), String> {
         let is_open = record.returned_ns.is_none();
         let name = |action| operation(record, action);
@@ -191,7 +191,7 @@ impl Sorted {
             Event::Unlink if is_open => self.name.push(name(name::Action::Unlink(Unlinked::Open))),
             Event::Unlink => self.name.push(name(name::Action::Unlink(Unlinked::Done))),
             Event::Refused { what, errno } => return Err(format!("{what} was refused with error {errno}")),
-            // What only looks and has no answer says nothing.
+            // A read-only operation without an answer shows nothing.
             _ if is_open => {}
             Event::Read { value } => self.block.push(operation(record, register::Action::Read(*value))),
             Event::CreateExists => self.name.push(name(name::Action::Create(Created::Exists))),

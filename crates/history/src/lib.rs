@@ -1,20 +1,19 @@
-//! Whether what concurrent programs saw of a file system can be explained by one operation
-//! happening after the other.
+//! A linearizability checker for what concurrent applications saw of a file system.
 //!
-//! A history says of each operation when it was called, when it returned and what it answered. It
-//! is *linearizable* when each operation can be given one moment between its call and its return,
-//! so that the answers are those of an object on which only one thing happens at a time. That is
-//! what a coherent cluster promises to programs on all its mounts. The question is asked for each
-//! object alone (a block of a file, a name, a log), which is enough: a history is linearizable when
-//! the histories of its objects are (Herlihy and Wing).
+//! A history contains for each operation when it was called, when it returned and what it answered.
+//! It is *linearizable* if each operation can be assigned a moment between its call and its return,
+//! so that the answers are those of an object that executes one operation at a time. A coherent
+//! cluster guarantees that to applications on all its mounts. Each object is checked separately (a
+//! block of a file, a name, a log), which is enough: a history is linearizable if the histories of
+//! its objects are (Herlihy and Wing).
 //!
-//! An operation that failed with an error that leaves its effect open (EIO, ETIMEDOUT) or never
-//! returned may have happened at any moment after its call, or not at all.
+//! An operation that failed with an error that leaves its outcome uncertain (EIO, ETIMEDOUT), or
+//! that never returned, may have taken effect at any moment after its call, or not at all.
 //!
-//! The search is that of Wing and Gong with Lowe's memory of what was tried ("Testing for
-//! linearizability", 2017), as in Porcupine: [`search`]. A [`Model`] is the sequential object:
-//! [`register`], [`name`], [`log`]. [`record`] is the form in which a load generator writes what it
-//! saw, and [`judge`] does everything with a list of records.
+//! The search is that of Wing and Gong with Lowe's memoization ("Testing for linearizability",
+//! 2017), as in Porcupine: [`search`]. A [`Model`] is the sequential object: [`register`],
+//! [`name`], [`log`]. [`record`] is the format in which a load generator records what it saw, and
+//! [`judge`] checks a list of records.
 //!
 //! ```
 //! use history::{Event, Limits, Record, judge};
@@ -29,7 +28,7 @@
 //! assert_eq!(judge(&history, Limits::default()).violations.len(), 1, "a stale read");
 //! ```
 //!
-//! A pure crate and a tool for tests: it does no I/O, and nothing of it is shipped.
+//! A pure crate for tests: it does no I/O, and isn't shipped.
 
 #![warn(missing_docs)]
 

@@ -1,38 +1,38 @@
-//! A file that only grows, record by record, and is read whole.
+//! A file to which records are appended, and which is read as a whole.
 //!
-//! The longest read tells the order of all records that anybody has seen, so that the state of the
-//! log is a number: how many records it has.
+//! The longest read shows the order of all records that were read. So the state of the log is a
+//! number: how many records it has.
 
 use crate::model::Model;
 use crate::operation::Operation;
 use std::collections::BTreeMap;
 
-/// Number of a record; no two of a history are equal.
+/// Number of a record, unique in a history.
 pub type RecordId = u64;
 
-/// Something done to a log, as callers saw it.
+/// An operation on a log, as its caller saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Appended this.
+    /// Appended this record.
     Append(RecordId),
-    /// Found these, from first to last.
+    /// Read these records, from first to last.
     Read(Vec<RecordId>),
 }
 
-/// The same with places in the order of records.
+/// An operation with positions in the order of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Action {
-    /// Appended the record that lies at this place; `None`: nobody has seen it.
+    /// Appended the record at this position; `None`: no read contains it.
     Append { record: RecordId, place: Option<usize> },
-    /// Found so many records, the last of which is this one.
+    /// Read this many records, with this last one.
     Read { length: usize, last: Option<RecordId> },
 }
 
-/// The log.
+/// The sequential log.
 #[derive(Clone, Copy, Debug)]
 pub struct Log {
-    /// Records that anybody has seen.
+    /// Number of records that were read.
     seen: usize,
 }
 
@@ -58,7 +58,7 @@ impl Model for Log {
         matches!(action, Action::Read { .. })
     }
 
-    /// Each read.
+    /// Each read separately.
     fn removable(&self, operations: &[Operation<Action>]) -> Vec<Vec<usize>> {
         let looks = |index: &usize| self.only_looks(&operations[*index].action);
         (0..operations.len()).filter(looks).map(|index| vec![index]).collect()
@@ -82,7 +82,7 @@ impl Model for Log {
     }
 }
 
-/// Finds the order of the records. An error says what no order can explain.
+/// Determines the order of the records. The error describes what no order can explain.
 pub fn prepare(operations: Vec<Operation<Seen>>) -> Result<(Log, Vec<Operation<Action>>), String> {
     let order = order(&operations)?;
     let mut places = BTreeMap::new();
@@ -92,8 +92,8 @@ pub fn prepare(operations: Vec<Operation<Seen>>) -> Result<(Log, Vec<Operation<A
         }
     }
     let mut appended = std::collections::BTreeSet::new();
-    // Until when the record at each place must have been appended: when the first read that goes so
-    // far returned.
+    // The latest time at which the record at each position was appended: when the first read that
+    // contains it returned.
     let mut found_by = vec![u64::MAX; order.len()];
     for operation in &operations {
         match &operation.action {
@@ -117,7 +117,7 @@ pub fn prepare(operations: Vec<Operation<Seen>>) -> Result<(Log, Vec<Operation<A
             Seen::Read(records) => Action::Read { length: records.len(), last: records.last().copied() },
         };
         if let (None, Action::Append { place, .. }) = (returned, &action) {
-            // Its effect is open, but not if it was found, and nobody's business if it wasn't.
+            // An uncertain append took effect if it was read, and is irrelevant if it wasn't.
             returned = Some(found_by[(*place)?].max(called));
         }
         Some(Operation { caller, called, returned, action })
@@ -126,7 +126,7 @@ pub fn prepare(operations: Vec<Operation<Seen>>) -> Result<(Log, Vec<Operation<A
     Ok((Log { seen: order.len() }, operations))
 }
 
-/// The longest read, of which all others must be beginnings.
+/// Returns the longest read, of which all others must be prefixes.
 fn order(operations: &[Operation<Seen>]) -> Result<Vec<RecordId>, String> {
     let reads = || {
         operations.iter().filter_map(|operation| match &operation.action {

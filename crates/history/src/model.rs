@@ -1,35 +1,36 @@
-//! What a sequential object does.
+//! The behaviour of a sequential object.
 
 use crate::operation::Operation;
 use std::hash::Hash;
 
-/// An object on which one thing happens at a time.
+/// An object that executes one operation at a time.
 pub trait Model {
     /// An operation with its answer. Two equal actions are interchangeable.
     type Action: Clone + PartialEq;
-    /// All there is to know of the object.
+    /// The complete state of the object.
     type State: Clone + Eq + Hash;
 
-    /// The state before everything.
+    /// Returns the initial state.
     fn initial(&self) -> Self::State;
 
-    /// The state after the action; `None` when the object wouldn't answer so in this state.
+    /// Returns the state after the action; `None` if the object wouldn't give this answer in this
+    /// state.
     ///
-    /// An action whose answer isn't known answers as it does in each state.
+    /// An action with an uncertain outcome is possible in each state.
     fn step(&self, state: &Self::State, action: &Self::Action) -> Option<Self::State>;
 
-    /// Whether the action never changes anything, in no state.
+    /// Whether the action is read-only in every state.
     fn only_looks(&self, action: &Self::Action) -> bool;
 
-    /// Sets of operations of which each can be left out of a linearizable history without making it
-    /// one that isn't, also together.
+    /// Returns sets of operations that can each be removed from a linearizable history, also
+    /// together, without making it non-linearizable.
     ///
-    /// With them a violation is cut down to what a person can read.
+    /// They serve to reduce a violation to a readable size.
     fn removable(&self, operations: &[Operation<Self::Action>]) -> Vec<Vec<usize>>;
 
-    /// An action in words.
+    /// Describes an action.
     fn describe(&self, action: &Self::Action) -> String;
 
-    /// A state in words.
+    /// Describes a state.
     fn describe_state(&self, state: &Self::State) -> String;
 }

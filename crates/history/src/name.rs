@@ -1,13 +1,12 @@
-//! A name that is made exclusively, removed and looked up.
+//! A name that is created exclusively, removed and looked up.
 
 use crate::model::Model;
 use crate::operation::Operation;
 
-/// Number of the file behind a name; `None` where it isn't known.
+/// Inode number of the file with the name; `None` if unknown.
 pub type Inode = Option<u64>;
 
-/// Something done to a name, with its answer; `Open` is the answer of a change that failed with an
-/// error that says nothing.
+/// An operation on a name, with its answer; `Open` is a change with an uncertain outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -15,11 +14,11 @@ pub enum Action {
     Create(Created),
     /// `unlink`.
     Unlink(Unlinked),
-    /// `stat`, or an open of what is there.
+    /// `stat`, or an open of an existing file.
     Look(Found),
 }
 
-/// How an exclusive create ended.
+/// Result of an exclusive create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Created {
@@ -28,7 +27,7 @@ pub enum Created {
     Open,
 }
 
-/// How an unlink ended.
+/// Result of an unlink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Unlinked {
@@ -37,7 +36,7 @@ pub enum Unlinked {
     Open,
 }
 
-/// What somebody found under the name.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Found {
@@ -45,13 +44,13 @@ pub enum Found {
     Missing,
 }
 
-/// The name. It doesn't exist at first.
+/// The sequential name, which doesn't exist at first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Name;
 
 impl Model for Name {
     type Action = Action;
-    /// The file behind the name, if there is one.
+    /// The file with the name, if there is one.
     type State = Option<Inode>;
 
     fn initial(&self) -> Self::State {
@@ -80,7 +79,7 @@ impl Model for Name {
         )
     }
 
-    /// Whatever only looks.
+    /// Each read-only operation separately.
     fn removable(&self, operations: &[Operation<Action>]) -> Vec<Vec<usize>> {
         let looks = |index: &usize| self.only_looks(&operations[*index].action);
         (0..operations.len()).filter(looks).map(|index| vec![index]).collect()

@@ -1,21 +1,21 @@
 //! One operation of a history.
 
-/// What one caller did, and when.
+/// An operation of one caller, with its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation<A> {
-    /// Who did it, for messages.
+    /// The caller, for messages.
     pub caller: String,
-    /// When it was called. Any clock that all callers share.
+    /// When it was called, on any clock that all callers share.
     pub called: u64,
-    /// When it returned. `None`: its effect is open, it may have happened at any moment after its
-    /// call, or never.
+    /// When it returned. `None`: its outcome is uncertain, it may have taken effect at any moment
+    /// after its call, or never.
     pub returned: Option<u64>,
-    /// What it did and what it answered.
+    /// The operation and its answer.
     pub action: A,
 }
 
 impl<A> Operation<A> {
-    /// The latest moment at which it may have happened.
+    /// The latest moment at which it may have taken effect.
     pub fn end(&self) -> u64 {
         self.returned.unwrap_or(u64::MAX)
     }

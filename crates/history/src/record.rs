@@ -1,59 +1,59 @@
-//! What a load generator writes down, one record an operation.
+//! The records of a load generator, one for each operation.
 
 use serde::{Deserialize, Serialize};
 
 /// One operation on one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Which mount.
+    /// Number of the mount.
     pub client: u32,
-    /// Which thread there.
+    /// Number of the thread on the mount.
     pub thread: u32,
-    /// What it was done to. All records of an object are of one kind: block, name or log.
+    /// The object. All records of an object are of one type: block, name or log.
     pub object: String,
-    /// When it was called: any clock that all share.
+    /// When it was called, on a clock that all callers share.
     pub called_ns: u64,
-    /// When it returned; none: its effect is open.
+    /// When it returned; none: its outcome is uncertain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returned_ns: Option<u64>,
-    /// What was done and answered.
+    /// The operation and its answer.
     pub event: Event,
 }
 
-/// What was done, and what was answered.
+/// An operation and its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Event {
     /// Wrote a block.
     Write { value: u64 },
-    /// Found this in a block.
+    /// Read this value from a block.
     Read { value: u64 },
-    /// Found parts of several contents in a block; through the kernel's page cache, or past it.
+    /// Read parts of several contents from a block, through the kernel's page cache or past it.
     TornRead {
         values: Vec<u64>,
         #[serde(default)]
         cached: bool,
     },
-    /// Made a name exclusively. The inode is missing where it couldn't be learnt, or the effect is
-    /// open.
+    /// Created a name exclusively. The inode is missing if it is unknown, or if the outcome is
+    /// uncertain.
     Create { inode: Option<u64> },
-    /// It was there already.
+    /// The name existed already.
     CreateExists,
-    /// Removed a name, or tried to and doesn't know.
+    /// Removed a name, or tried to with an uncertain outcome.
     Unlink,
-    /// There was none to remove.
+    /// There was no name to remove.
     UnlinkMissing,
-    /// Found this inode under the name.
+    /// Found this inode by the name.
     Look { inode: u64 },
-    /// Found nothing under the name.
+    /// Found no inode by the name.
     LookMissing,
-    /// Added a record at the end of a log.
+    /// Appended a record to a log.
     Append { record: u64 },
-    /// Found these records in a log.
+    /// Read these records from a log.
     ReadLog { records: Vec<u64> },
-    /// Found something in a log, after these records, that is no record.
+    /// Read invalid data from a log, after these records.
     TornLog { records: Vec<u64>, rest: String },
-    /// Got an error that a file system doesn't give here.
+    /// Got an error that a file system must not return here.
     Refused { what: String, errno: i32 },
 }

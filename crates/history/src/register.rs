@@ -1,26 +1,26 @@
-//! A block that is written and read whole.
+//! A block that is written and read as a whole.
 
 use crate::model::Model;
 use crate::operation::Operation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The content of a block: a number that no other write of the history writes. Nothing written yet
-/// is [`ZEROS`].
+/// Content of a block: a number that is unique among the writes of a history. An unwritten block
+/// contains [`ZEROS`].
 pub type Value = u64;
 
-/// What a block holds before the first write.
+/// Content of a block before the first write.
 pub const ZEROS: Value = 0;
 
-/// Something done to a block.
+/// An operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Wrote this.
+    /// Wrote this value.
     Write(Value),
-    /// Found this.
+    /// Read this value.
     Read(Value),
 }
 
-/// The block.
+/// The sequential block.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Register;
 
@@ -43,7 +43,7 @@ impl Model for Register {
         matches!(action, Action::Read(_))
     }
 
-    /// A value with everybody who wrote or read it, and each read.
+    /// All operations on each value, and each read separately.
     fn removable(&self, operations: &[Operation<Action>]) -> Vec<Vec<usize>> {
         let mut by_value: BTreeMap<Value, Vec<usize>> = BTreeMap::new();
         let mut reads = Vec::new();
@@ -69,9 +69,9 @@ impl Model for Register {
     }
 }
 
-/// Takes out of the history what only makes the search longer: a write with an open effect either
-/// was read by somebody, and then it happened before that read returned, or is nobody's business.
-/// An error says what no order can explain.
+/// Removes operations that only slow down the search. An uncertain write either was read, and then
+/// took effect before that read returned, or is irrelevant. The error describes what no order can
+/// explain.
 pub fn prepare(operations: Vec<Operation<Action>>) -> Result<Vec<Operation<Action>>, String> {
     let mut written = BTreeSet::from([ZEROS]);
     let mut read_by: BTreeMap<Value, u64> = BTreeMap::new();
@@ -96,8 +96,8 @@ pub fn prepare(operations: Vec<Operation<Action>>) -> Result<Vec<Operation<Actio
     }
     let settle = |mut operation: Operation<Action>| {
         if let (None, Action::Write(value)) = (operation.returned, operation.action) {
-            // A read that returned before the write was called stays a contradiction for the search
-            // to find.
+            // A read that returned before the write was called remains a contradiction for the
+            // search.
             operation.returned = Some((*read_by.get(&value)?).max(operation.called));
         }
         Some(operation)

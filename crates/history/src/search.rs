@@ -1,33 +1,32 @@
 //! The search for an order that explains a history.
 //!
-//! A node of the search is the set of operations that have happened, and the state that they led
-//! to. From it the search goes to every operation that may come next: one that no other of the
-//! remaining ones had finished before it was called. A node that was seen before isn't looked at
-//! again, which makes the search short where the same set of operations leads to the same state by
-//! many orders.
+//! A node of the search is the set of operations that have taken effect, and the resulting state.
+//! From it the search continues with every operation that may come next: one that was called before
+//! any other of the remaining ones had returned. A known node isn't visited again, which shortens
+//! the search if different orders of the same operations lead to the same state.
 //!
 //! Invariants:
-//! - Operations with a return are sorted by their call, so that what has happened is everything
+//! - Operations with a return are sorted by their call, so that the set consists of everything
 //!   below an index and a few more.
-//! - An operation that only looks, may happen now and is possible can be put first without loss: no
-//!   other choice is tried then.
-//! - Of several equal operations with an open effect only the first is tried; one that would change
-//!   nothing is never tried.
+//! - If a read-only operation may come next and is possible, it comes first, and no alternative is
+//!   tried: nothing is lost by that.
+//! - Of several equal operations with an uncertain outcome only the first is tried; one that would
+//!   change nothing is never tried.
 
 use crate::model::Model;
 use crate::operation::Operation;
 use std::hash::Hash;
 
-/// What the search found.
+/// Result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<T> {
-    /// There is an order that explains everything.
+    /// An order explains everything.
     Linearizable,
-    /// There is none.
+    /// No order explains everything.
     Violation(T),
-    /// The search was given up after so many steps.
+    /// The search was abandoned at its limit.
     Undecided {
-        /// Steps made.
+        /// Number of steps.
         steps: u64,
     },
 }
@@ -37,7 +36,7 @@ pub fn search<M: Model>(model: &M, operations: &[Operation<M::Action>], max_step
     search_from(model, &[model.initial()], operations, max_steps)
 }
 
-/// The same from any of several states.
+/// Searches from any of several states.
 pub fn search_from<M: Model>(
     model: &M,
     states: &[M::State],
@@ -56,8 +55,8 @@ pub fn search_from<M: Model>(
     }
 }
 
-/// Every state in which the operations, all of them with a return, can end; `None` when that takes
-/// more than `max_steps`.
+/// Returns every state in which the operations, all of them with a return, can end; `None` if that
+/// takes more than `max_steps`.
 pub fn end_states<M: Model>(
     model: &M,
     operations: &[Operation<M::Action>],
@@ -73,21 +72,21 @@ pub fn end_states<M: Model>(
     outcome.ok().map(|()| states)
 }
 
-/// Whether a search that has come to an end looks for further ones.
+/// Whether a search that has reached an end continues with others.
 enum Goal {
     Reached,
     More,
 }
 
-/// Nodes that the search has met. It only asks whether a node is among them, so that their order is
-/// never seen.
+/// Nodes that the search has visited. It only tests for membership, so their order is never
+/// visible.
 #[allow(clippy::disallowed_types, reason = "its order is never seen")]
 type Visited<S> = std::collections::HashSet<Node<S>>;
 
-/// What has happened, and what came of it.
+/// The operations that have taken effect, and the resulting state.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Node<S> {
-    /// All operations with a return below this index have happened,
+    /// All operations with a return below this index have taken effect,
     first: usize,
     /// and these above it, in ascending order,
     ahead: Vec<usize>,
@@ -98,9 +97,9 @@ struct Node<S> {
 
 struct Search<'a, M: Model> {
     model: &'a M,
-    /// With a return, by call.
+    /// Operations with a return, by call.
     closed: Vec<&'a Operation<M::Action>>,
-    /// Without, by call.
+    /// Operations without a return, by call.
     open: Vec<&'a Operation<M::Action>>,
 }
 
@@ -112,7 +111,7 @@ impl<'a, M: Model> Search<'a, M> {
         Search { model, closed, open }
     }
 
-    /// Depth first. An error says after how many steps it was given up.
+    /// Searches depth first. The error is the number of steps after which it was abandoned.
     fn run(
         &self,
         states: &[M::State],
@@ -144,7 +143,8 @@ impl<'a, M: Model> Search<'a, M> {
         Ok(())
     }
 
-    /// Every node that one more operation leads to, those that are pressed for time first.
+    /// Returns every node that one more operation leads to, the operation with the earliest return
+    /// first.
     fn successors(&self, node: &Node<M::State>) -> Vec<Node<M::State>> {
         let mut bound = u64::MAX;
         let mut ready = Vec::new();
@@ -174,7 +174,7 @@ impl<'a, M: Model> Search<'a, M> {
         found
     }
 
-    /// The same by an operation without a return.
+    /// Returns the nodes that an operation without a return leads to.
     fn open_successors(&self, node: &Node<M::State>, bound: u64) -> Vec<Node<M::State>> {
         let mut found = Vec::new();
         let mut tried: Vec<&M::Action> = Vec::new();

@@ -1,25 +1,25 @@
-//! From a history that has no explanation to the few operations that show it.
+//! Reduces a violation to the few operations that show it.
 //!
-//! Nothing is taken out but what leaves a linearizable history linearizable, so that what remains
-//! is no artefact:
-//! - what comes after the first moment at which there is no explanation any more;
-//! - what the model names as removable;
-//! - what comes before a moment at which nothing was under way, in favour of the states that it can
-//!   have led to.
+//! It only removes what leaves a linearizable history linearizable, so that the remaining violation
+//! is genuine:
+//! - operations after the first moment at which no order explains the history;
+//! - operations that the model names as removable;
+//! - operations before a quiescent moment, which are replaced by the states that they can have led
+//!   to.
 
 use crate::model::Model;
 use crate::operation::Operation;
 use crate::search::{Verdict, end_states, search, search_from};
 use crate::window::{Line, Window};
 
-/// Searches made to find operations that can be left out: enough for some thousand operations of
+/// Maximum number of searches for removable operations: enough for some thousand operations of
 /// which a few matter.
 const MAX_TRIALS: usize = 1000;
 
-/// A window of so many operations is short enough to be read from the object's beginning.
+/// A window of this many operations is short enough to be read from the object's initial state.
 const READABLE: usize = 12;
 
-/// The window of a history that `search` calls a violation within `max_steps`.
+/// Returns the window of a history that `search` classifies as a violation within `max_steps`.
 pub fn shrink<M: Model>(
     model: &M,
     object: &str,
@@ -52,8 +52,8 @@ fn is_violation<M: Model>(model: &M, operations: &[Operation<M::Action>], max_st
     search(model, operations, max_steps) == Verdict::Violation(())
 }
 
-/// The shortest beginning that has no explanation. What hadn't returned by its end may have
-/// happened or not.
+/// Returns the shortest prefix that no order explains. Operations that hadn't returned by its end
+/// have an uncertain outcome.
 fn first_violation<M: Model>(
     model: &M,
     operations: &[Operation<M::Action>],
@@ -69,13 +69,13 @@ fn first_violation<M: Model>(
     };
     let mut returns: Vec<u64> = operations.iter().filter_map(|operation| operation.returned).collect();
     returns.sort_unstable();
-    // A beginning of a linearizable history is linearizable, so there is one border.
+    // A prefix of a linearizable history is linearizable, so there is one boundary.
     let border = returns.partition_point(|&time| !is_violation(model, &until(time), max_steps));
     returns.get(border).map_or_else(|| operations.to_vec(), |&time| until(time))
 }
 
-/// Leaves out all that the model names, in halves, quarters and so on, as long as there is no
-/// explanation.
+/// Removes the sets that the model names, in halves, quarters and so on, as long as the violation
+/// remains.
 fn without_removable<M: Model>(
     model: &M,
     operations: Vec<Operation<M::Action>>,
@@ -105,8 +105,8 @@ fn without_removable<M: Model>(
     kept(&left_out)
 }
 
-/// The last moment at which nothing was under way and from which on there is no explanation: the
-/// states before it, and the index of the first operation after it. Operations come by call.
+/// Finds the last quiescent moment after which the history is still a violation. Returns the states
+/// before it, and the index of the first operation after it. Operations are sorted by call.
 fn latest_cut<M: Model>(
     model: &M,
     operations: &[Operation<M::Action>],

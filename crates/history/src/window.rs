@@ -1,30 +1,30 @@
-//! A violation in a form that a person can read.
+//! A readable violation.
 
 use std::fmt;
 
 /// The few operations that no order explains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// On which object.
+    /// The object.
     pub object: String,
-    /// What the object may be before them; empty: as it is made.
+    /// Possible states of the object before them; empty: the initial state.
     pub before: Vec<String>,
     /// The operations, by call.
     pub lines: Vec<Line>,
 }
 
-/// One operation.
+/// One operation in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// When it was called.
     pub called: u64,
     /// When it returned.
     pub returned: Option<u64>,
-    /// Who.
+    /// The caller.
     pub caller: String,
-    /// What, with the answer.
+    /// The operation, with its answer.
     pub action: String,
-    /// Up to its return there was still an explanation.
+    /// Until its return, an order still explained the history.
     pub decisive: bool,
 }
 

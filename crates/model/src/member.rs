@@ -1,4 +1,4 @@
-//! What a member does.
+//! The behaviour of a member.
 
 use crate::state::{MAX_MEMBERS, Member, Message, Operation, Record, Safeguards, State};
 
@@ -20,7 +20,7 @@ impl Member {
         }
     }
 
-    /// The process is gone, with everything that only it knew.
+    /// Ends the process, which loses its volatile state.
     pub(crate) fn die(&mut self) {
         self.alive = false;
         self.registered = false;
@@ -43,7 +43,7 @@ impl Member {
 }
 
 impl State {
-    /// A member learns the record as it is now.
+    /// Gives a member the current record.
     pub(crate) fn learn(&mut self, me: usize, record: Record, safeguards: &Safeguards, size: usize) {
         let member = &mut self.members[me];
         if member.view == record {
@@ -57,19 +57,20 @@ impl State {
             return;
         }
         if !was_primary || !member.ready {
-            // What an earlier primary has begun may be on some members only. The notes say where.
+            // A change that an earlier primary has begun may be on some members only. The intent
+            // notes show where.
             member.ready = !(safeguards.reconciliation && member.noted);
         }
         let (operation, value, is_ready) = (member.operation, member.value, member.ready);
         match operation {
-            // To all members of the new version, once more.
+            // Replicated again, to all members of the new version.
             Some(operation) => self.begin(me, operation.value, operation.is_write, safeguards, size),
             None if !is_ready => self.begin(me, value, false, safeguards, size),
             None => {}
         }
     }
 
-    /// The primary begins to bring a value to all who get writes.
+    /// Begins to replicate a value from the primary to all members that get writes.
     pub(crate) fn begin(
         &mut self,
         me: usize,
@@ -95,7 +96,7 @@ impl State {
         }
     }
 
-    /// Leaves out what makes no difference any more, so that there are fewer states.
+    /// Removes what makes no difference any more, to reduce the number of states.
     pub(crate) fn normalized(mut self, safeguards: &Safeguards) -> State {
         if self.faults.power_cuts == 0 && !self.members.iter().any(|member| member.lost_power) {
             self.members.iter_mut().for_each(|member| member.on_disk = member.value);
@@ -118,7 +119,7 @@ impl State {
         self
     }
 
-    /// A member takes a message; `None` when it leaves it waiting.
+    /// Delivers a message to a member; `None` if the message must wait.
     pub(crate) fn receive(&self, message: Message, safeguards: &Safeguards, size: usize) -> Option<State> {
         let mut next = self.clone();
         next.messages.remove(&message);
@@ -126,7 +127,7 @@ impl State {
         let member = self.members[me];
         let (version, mine) = (message.version(), member.view.version);
         if safeguards.versions && version != mine {
-            // Of a later version it learns from management first.
+            // The member learns of a later version from management first.
             return (version < mine).then_some(next);
         }
         match message {
@@ -137,7 +138,7 @@ impl State {
                 if !member.ready || member.operation.is_some() {
                     return None;
                 }
-                // An old copy of a write is known by its number.
+                // An old copy of a write is detected by its number.
                 if value >= member.value {
                     next.begin(me, value, true, safeguards, size);
                 }
@@ -170,7 +171,7 @@ impl State {
         Some(next)
     }
 
-    /// The primary ends what it does when all have it.
+    /// Ends the primary's operation once all members have it.
     pub(crate) fn finish(&self, me: usize, size: usize) -> Option<State> {
         let member = self.members[me];
         let operation = member.operation?;
@@ -186,7 +187,7 @@ impl State {
             next.send(Message::Committed { to, version, value });
         }
         if operation.is_write {
-            // A client that doesn't hear it sends the write again, which changes nothing.
+            // A client that doesn't get the answer sends the write again, which changes nothing.
             next.acknowledged = next.acknowledged.max(value);
             next.floor = next.floor.max(value);
         }

@@ -1,4 +1,4 @@
-//! What may happen next, and what must hold whatever happens.
+//! The possible steps, and the invariants.
 
 use crate::state::{
     Consistency, Faults, MAX_MEMBERS, Member, Message, Record, Safeguards, State, Succession,
@@ -6,18 +6,18 @@ use crate::state::{
 use stateright::{Model, Property};
 use std::collections::BTreeSet;
 
-/// A group, and what may happen to it.
+/// A group, and the faults that it may encounter.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
-    /// Members, 2 or 3.
+    /// Number of members, 2 or 3.
     pub size: usize,
-    /// Values that the client writes.
+    /// Number of values that the client writes.
     pub writes: u8,
-    /// What may go wrong in all.
+    /// Maximum number of faults.
     pub faults: Faults,
-    /// What keeps it safe.
+    /// The safeguards in force.
     pub safeguards: Safeguards,
-    /// What becomes of the others when the primary is replaced.
+    /// What happens to the other members when the primary is replaced.
     pub succession: Succession,
 }
 
@@ -25,22 +25,23 @@ pub struct Protocol {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Action {
-    /// The client sends its write, for the first time or again, to the primary of a version.
+    /// The client sends its write, for the first time or again, to the primary of the current
+    /// version.
     SendWrite,
     Deliver(Message),
-    /// The primary's own part of its operation.
+    /// The primary executes its own part of its operation.
     Apply(usize),
     Finish(usize),
     Read(usize),
-    /// Everything acknowledged is on disk on all members, and the client is told.
+    /// A sync that covers everything acknowledged succeeds, and the client is informed.
     Sync,
-    /// A member writes back what it has.
+    /// A member writes its content to disk.
     WriteBack(usize),
-    /// A member forgets that a region may differ.
+    /// A member deletes the note that a region may differ.
     ClearNote(usize),
-    /// The member hears management's record, and may serve.
+    /// The member gets management's record, and a serving lease.
     Renew(usize),
-    /// Management takes a member out of sync.
+    /// Management ejects a member.
     TakeOut(usize),
     Register(usize),
     StartResync(usize),
@@ -69,8 +70,8 @@ impl Protocol {
         next
     }
 
-    /// Whether all whom a member's view leaves out know so, or can't serve: what management says
-    /// when it is asked. Who are brought up to date before anybody is served needn't know.
+    /// Whether all members that a member's view excludes know so, or can't serve: management's
+    /// answer when it is asked. Members that are resynced before the primary serves needn't know.
     fn is_known_to_all(&self, state: &State, me: usize) -> bool {
         let view = &state.members[me].view;
         let believes = |other: &usize| {
@@ -85,7 +86,7 @@ impl Protocol {
         !(0..self.size).any(|other| other != me && state.record.is_good(other))
     }
 
-    /// Whether a member reads and writes under the record as it is now.
+    /// Whether a member reads and writes under the current record.
     fn is_current(state: &State, me: usize) -> bool {
         let member = &state.members[me];
         member.alive && member.lease && member.view == state.record
@@ -107,12 +108,12 @@ impl Protocol {
         Some(next)
     }
 
-    /// Takes out of sync who may have missed something; nobody is told but, where it lives, the
-    /// member itself.
+    /// Ejects a member that may have missed a change. No other member is informed, and the ejected
+    /// one only if it is alive.
     fn take_out(&self, state: &State, me: usize) -> Option<State> {
         let member = &state.members[me];
-        // Somebody in sync has to be heard of: of those that all are silent, nobody can tell which
-        // one has less.
+        // A member that is in sync must be reachable: if all are unreachable, management can't tell
+        // which one has less.
         let is_heard = |other: usize| state.record.is_good(other) && state.members[other].lease;
         let mut others = (0..self.size).filter(|&other| other != me);
         if state.record.states[me] == Consistency::NeedsResync || !others.any(is_heard) {
@@ -126,7 +127,7 @@ impl Protocol {
         if is_reached {
             next.faults.cuts -= 1;
             if self.safeguards.leases {
-                // It is asked first, and says that it knows.
+                // It is asked first, and confirms that it knows.
                 let record = next.record;
                 next.learn(me, record, &self.safeguards, self.size);
             }
@@ -137,8 +138,7 @@ impl Protocol {
     fn register(&self, state: &State, me: usize) -> State {
         let missed = state.record.is_good(me) && !self.is_last_good(state, me)
             || state.record.states[me] == Consistency::Resyncing;
-        // A version of its own even if nothing else changes: what was sent to its earlier run
-        // counts no more.
+        // A new version even if nothing else changes: messages to its earlier process are void.
         let mut next = self.with_record(state, |record| {
             if missed {
                 record.states[me] = Consistency::NeedsResync;
@@ -147,7 +147,7 @@ impl Protocol {
         let record = next.record;
         let member = &mut next.members[me];
         (member.registered, member.lease) = (true, true);
-        // Nothing that it knew of the group counts.
+        // Its earlier knowledge of the group is void.
         member.view = Record { version: 0, primary: MAX_MEMBERS, ..record };
         next.learn(me, record, &self.safeguards, self.size);
         next
@@ -165,7 +165,7 @@ impl Protocol {
         }
         let mut next = state.clone();
         if source.noted || state.members[me].noted {
-            // The region is copied while no write is under way there.
+            // The region is copied while no write is in progress there.
             let (value, target) = (source.value, &mut next.members[me]);
             (target.value, target.noted, target.open) = (value, self.safeguards.intent_notes, false);
         }
@@ -189,7 +189,7 @@ impl Protocol {
             next.faults.kills -= 1;
             next.members[me].die();
         }
-        // What wasn't synced may be gone when all have crashed, and one of them by power.
+        // Unsynced data may be lost when all members have crashed, and one of them by power loss.
         let mut good = (0..self.size).filter(|&member| state.record.is_good(member));
         if good.clone().any(|member| next.members[member].lost_power)
             && good.all(|member| !next.members[member].intact)

@@ -1,18 +1,18 @@
-//! What there is.
+//! The state of the model.
 
 use std::collections::BTreeSet;
 
 /// Members of the largest group.
 pub const MAX_MEMBERS: usize = 3;
 
-/// What management says of a member.
+/// State of a member, by decision of management.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Consistency {
-    /// Has everything that was acknowledged.
+    /// In sync: has everything that was acknowledged.
     Good,
-    /// Has missed something.
+    /// Has missed a change.
     NeedsResync,
-    /// Is being brought up to date, and gets what is written meanwhile.
+    /// Is being resynced, and gets new writes meanwhile.
     Resyncing,
 }
 
@@ -21,9 +21,9 @@ pub enum Consistency {
 pub struct Record {
     /// Grows with every change.
     pub version: u8,
-    /// Orders writes; always good.
+    /// Orders writes; always in sync.
     pub primary: usize,
-    /// By member; of those beyond the group's size nothing is said.
+    /// By member; entries beyond the group's size are unused.
     pub states: [Consistency; MAX_MEMBERS],
 }
 
@@ -33,22 +33,22 @@ impl Record {
         self.states[member] == Consistency::Good
     }
 
-    /// Whether writes go to a member.
+    /// Whether a member gets writes.
     pub fn gets_writes(&self, member: usize) -> bool {
         self.states[member] != Consistency::NeedsResync
     }
 }
 
-/// What the primary is doing in the region; nothing else happens there meanwhile.
+/// The primary's operation in the region, which excludes others there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Operation {
-    /// What is written everywhere.
+    /// The value to replicate.
     pub value: u8,
-    /// A client waits for it; else it is a copy to those who may lack it.
+    /// A client waits for it; otherwise it is a copy to members that may lack it.
     pub is_write: bool,
-    /// The primary has it itself.
+    /// The primary itself has it.
     pub applied: bool,
-    /// Who has said that he has it, by member.
+    /// Members that have confirmed it.
     pub has: [bool; MAX_MEMBERS],
 }
 
@@ -57,31 +57,32 @@ pub struct Operation {
 pub struct Member {
     /// The process runs.
     pub alive: bool,
-    /// Management knows of this run of the process.
+    /// Management knows this process.
     pub registered: bool,
     /// It may serve, as far as it knows.
     pub lease: bool,
-    /// The group as it knows it.
+    /// The group's record, as it knows it.
     pub view: Record,
-    /// The region as it is read.
+    /// Content of the region, as reads return it.
     pub value: u8,
-    /// The region as it is after the power went.
+    /// Content of the region after a power loss.
     pub on_disk: u8,
-    /// The intent log says that the region may differ on others or on disk. On disk itself.
+    /// The intent log, which is on disk itself, has a note that the region may differ on other
+    /// members or on disk.
     pub noted: bool,
-    /// A write was done here, of which it isn't known whether all have it.
+    /// A write was executed here that other members may not have.
     pub open: bool,
-    /// As the primary of its view: nothing can differ between copies that it doesn't know of.
+    /// As the primary of its view: every possible difference between replicas is resolved.
     pub ready: bool,
-    /// As the primary.
+    /// Its operation as the primary.
     pub operation: Option<Operation>,
-    /// It has not lost anything since it was good.
+    /// It has not lost anything since it was in sync.
     pub intact: bool,
-    /// What it has lost may be on disk nowhere.
+    /// Data that it has lost may not be on any disk.
     pub lost_power: bool,
 }
 
-/// What is on its way. Each is for the run of the process that it was sent to.
+/// Messages in flight. Each is for the process to which it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Message {
@@ -96,7 +97,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The member that it is for.
+    /// The member to which it was sent.
     pub fn to(&self) -> usize {
         match *self {
             Message::Write { to, .. }
@@ -106,7 +107,7 @@ impl Message {
         }
     }
 
-    /// The version of the group in which it was sent.
+    /// The group version in which it was sent.
     pub fn version(&self) -> u8 {
         match *self {
             Message::Write { version, .. }
@@ -117,7 +118,7 @@ impl Message {
     }
 }
 
-/// How much may still go wrong.
+/// Remaining faults.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Faults {
     /// Processes that are killed.
@@ -128,36 +129,34 @@ pub struct Faults {
     pub cuts: u8,
 }
 
-/// What keeps it safe; all of it unless a test is to show what happens without.
+/// Safeguards of the protocol; a test may leave one out to show that it is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Safeguards {
-    /// Regions are noted before they are changed, until all copies are known to be equal and on
-    /// disk.
+    /// Regions are noted before they change, until all replicas are known to be equal and on disk.
     pub intent_notes: bool,
-    /// A member that doesn't answer is taken out only when its lease has ended or it knows.
+    /// A member that doesn't answer is ejected only when its lease has ended, or when it knows.
     pub leases: bool,
-    /// A member that has a write of which it doesn't know whether all have it sends readers to the
-    /// primary.
+    /// A member with a write that other members may not have redirects readers to the primary.
     pub open_writes: bool,
     /// A new primary copies noted regions to the others before it serves.
     pub reconciliation: bool,
-    /// Requests of another version are refused.
+    /// Requests of another group version are refused.
     pub versions: bool,
-    /// A primary that takes the others out serves when all of them know so, or can't serve.
+    /// A primary that ejects the others serves once all of them know so, or can't serve.
     pub word: bool,
 }
 
-/// What becomes of the other members that are in sync when the primary is replaced.
+/// What happens to the other members that are in sync when the primary is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Succession {
     /// The new primary copies noted regions to them before it serves.
     Reconciled,
-    /// They need resync, and are brought up to date like any other.
+    /// They need a resync, like any other such member.
     TakenOut,
 }
 
 impl Safeguards {
-    /// As it is meant.
+    /// All safeguards in force.
     pub const ALL: Safeguards = Safeguards {
         intent_notes: true,
         leases: true,
@@ -168,25 +167,25 @@ impl Safeguards {
     };
 }
 
-/// Everything at one time.
+/// A state of the whole model.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    /// What management says.
+    /// Management's record.
     pub record: Record,
-    /// By member.
+    /// State of each member.
     pub members: [Member; MAX_MEMBERS],
-    /// What is on its way.
+    /// Messages in flight.
     pub messages: BTreeSet<Message>,
     /// The last value that the client has begun to write.
     pub begun: u8,
-    /// The last one that it was told is written.
+    /// The last value whose write was acknowledged.
     pub acknowledged: u8,
-    /// The last one that a sync has covered.
+    /// The last value that a sync has covered.
     pub synced: u8,
-    /// What a read may at least give.
+    /// The lowest value that a read may return.
     pub floor: u8,
-    /// A read gave something else than it may.
+    /// A read returned a value that it must not.
     pub misread: bool,
-    /// What may still go wrong.
+    /// Remaining faults.
     pub faults: Faults,
 }

@@ -1,4 +1,4 @@
-//! Every state that a small group can get into.
+//! Checks every reachable state of a small group.
 
 use model::{Faults, Protocol, Safeguards, Succession};
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
@@ -17,9 +17,9 @@ fn check_with(succession: Succession, size: usize, writes: u8, faults: Faults) {
     checker.assert_properties();
 }
 
-/// Steps of a random walk after which an invariant is violated. A search of all states visits
-/// millions of them before it comes to a violation after 26 steps, and random walks find it within
-/// a second. Where they find none, the search decides.
+/// Returns the number of steps of a random walk after which an invariant is violated. An exhaustive
+/// search visits millions of states before it reaches a violation after 26 steps, and random walks
+/// find it within a second. If they find none, the search decides.
 fn walks_into_violation(protocol: &Protocol) -> Option<usize> {
     const WALKS: usize = 50_000;
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -62,7 +62,7 @@ impl Random {
     }
 }
 
-/// Without one of its safeguards the protocol goes wrong, and the checker finds how.
+/// Checks that the protocol fails without one of its safeguards.
 fn check_fails(size: usize, faults: Faults, safeguards: Safeguards) {
     fails(Protocol { size, writes: 2, faults, safeguards, succession: Succession::Reconciled });
 }
@@ -98,7 +98,7 @@ fn three_members() {
     check(3, 1, Faults { cuts: 1, ..NONE });
 }
 
-/// As it is built. Of two members nobody else is left.
+/// As implemented. Of two members, no other one is left.
 #[test]
 fn three_members_of_which_a_new_primary_takes_the_others_out() {
     check_with(Succession::TakenOut, 3, 1, Faults { kills: 1, ..NONE });

@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use types::{ByteRange, Credentials, Errno, Error, InodeId, Result, SetAttr};
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 
-/// An open file. When the cluster has ended its session, or a lock that was taken through it is
-/// lost, everything fails with `EIO` until it is closed.
+/// An open file. After the cluster has ended its session, or a lock that was taken through it is
+/// lost, every operation fails with `EIO` until it is closed.
 pub struct File {
     client: Arc<Client>,
     handle: Arc<Handle>,
-    /// Something was written since the last sync that succeeded.
+    /// It was written to since the last successful sync.
     unsynced: AtomicBool,
-    /// A lock that was taken through it has been lost: others may have changed what it protected.
+    /// A lock that was taken through it has been lost: other sessions may have changed what it
+    /// protected.
     lock_lost: Arc<AtomicBool>,
 }
 
@@ -24,12 +25,12 @@ impl File {
         File { client, handle, unsynced: AtomicBool::new(false), lock_lost: Arc::default() }
     }
 
-    /// The inode that is open.
+    /// The inode of the open file.
     pub fn ino(&self) -> InodeId {
         self.handle.ino()
     }
 
-    /// How its content may be cached where there are other sessions.
+    /// How its content may be cached while other sessions exist.
     pub fn caching(&self) -> Caching {
         self.handle.caching()
     }
@@ -52,7 +53,7 @@ impl File {
 
     /// [`Client::write`].
     pub async fn write(&self, offset: u64, buf: IoBuf, how: WriteHow) -> Result<usize> {
-        // Pages of mappings may be other processes'.
+        // Dirty pages of mappings may belong to other processes.
         if !how.written_back {
             self.check_locks()?;
         }
@@ -63,7 +64,7 @@ impl File {
     /// [`Client::fsync`].
     pub async fn fsync(&self, data_only: bool) -> Result<()> {
         self.check_locks()?;
-        // Before, so that a write beside it counts as one that came later.
+        // Cleared first, so that a concurrent write counts as a later one.
         let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
         let synced = self.judge(self.client.fsync(&self.handle, data_only).await);
         if synced.is_err() && unsynced {
@@ -72,8 +73,8 @@ impl File {
         synced
     }
 
-    /// A descriptor is closed. Programs that don't sync learn here, once, that what they wrote may
-    /// not all be there.
+    /// Closes a descriptor. Applications that don't sync learn here, once, that some of their
+    /// writes may be lost.
     pub async fn flush(&self) -> Result<()> {
         if let Some(ended) = self.client.over() {
             let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
@@ -82,13 +83,12 @@ impl File {
         self.judge(self.client.flush(&self.handle).await)
     }
 
-    /// The last descriptor is gone.
+    /// Releases the last descriptor.
     pub async fn release(&self) {
         self.client.release(self.handle.clone()).await;
     }
 
-    /// [`Client::fallocate`], which takes the rights that the file gives to whoever runs it, as a
-    /// write does.
+    /// [`Client::fallocate`], which clears setuid and setgid as a write does.
     pub async fn fallocate(&self, who: Credentials, mode: u32, range: ByteRange) -> Result<()> {
         self.check_locks()?;
         self.changing();
@@ -105,8 +105,8 @@ impl File {
         self.judge(self.client.lseek(&self.handle, offset, whence).await)
     }
 
-    /// [`Client::copy_file_range`], which takes the rights that the other file gives to whoever
-    /// runs it, as a write does.
+    /// [`Client::copy_file_range`], which clears setuid and setgid of the other file as a write
+    /// does.
     pub async fn copy_file_range(
         &self,
         who: Credentials,
@@ -152,13 +152,13 @@ impl File {
         self.judge(self.client.lock_through(Some(&self.lock_lost), lock, wait, cancel).await)
     }
 
-    /// [`Client::unlock`]. That a lock is lost is an error here, too.
+    /// [`Client::unlock`]. A lost lock is an error here, too.
     pub async fn unlock(&self, space: LockSpace, owner: LockOwner, range: LockRange) -> Result<()> {
         self.judge(self.client.unlock(self.ino(), space, owner, range).await)?;
         self.check_locks()
     }
 
-    /// The same at the end of a descriptor: what is lost is given back already.
+    /// Like [`File::unlock`], when a descriptor is closed: a lost lock is released already.
     pub async fn drop_locks(&self, space: LockSpace, owner: LockOwner, range: LockRange) -> Result<()> {
         if self.is_lost() {
             return Ok(());
@@ -178,14 +178,14 @@ impl File {
         self.judge(self.client.test_lock(self.ino(), owner, kind, range).await)
     }
 
-    /// That the file has been made is lost with a session that has only promised it.
+    /// Marks an asynchronously created file as unsynced: a session that ends loses it.
     pub(crate) fn note_promise(&self) {
         if self.handle.inode.promise().is_some() {
             self.unsynced.store(true, Ordering::Release);
         }
     }
 
-    /// Something may be written from now on, unless the session has ended already.
+    /// Marks the file as written to, unless the session has ended already.
     fn changing(&self) {
         if !self.unsynced.load(Ordering::Relaxed) && !self.is_lost() {
             self.unsynced.store(true, Ordering::Release);
@@ -204,7 +204,7 @@ impl File {
         Err(Error::new(Errno::EIO, message).hint("close the file and open it again"))
     }
 
-    /// What an outcome means for a file whose session may have ended.
+    /// Maps the error of an operation if the file's session has ended.
     fn judge<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| self.client.over().map_or(error, |ended| self.lost(&ended)))
     }

@@ -1,23 +1,23 @@
-//! One session after the other: what a mount uses.
+//! Session failover: the consecutive sessions of a mount.
 //!
-//! The cluster ends a session that it hasn't heard of for too long, or when an administrator asks
-//! for it. The mount goes on under another one:
+//! The cluster ends a session that it hasn't heard from for too long, or at the request of an
+//! administrator. The mount continues with another one:
 //!
-//! 1. Nothing of the old session works any more: its requests fail, its leases are gone. What it
-//!    had told the kernel is forgotten, which also takes the last of what the kernel had yet to
-//!    write of mapped pages: that is sent through files of the old session, which refuse it.
-//! 2. Another session is begun, with an id, capabilities, numbers, leases and locks of its own.
-//!    Nothing is taken over but the kernel's references to inodes, which are numbers: working
-//!    directories stay what they were.
-//! 3. Requests about inodes and names go to it. Those that waited or were on their way are repeated
-//!    if nothing can have come of them; a change that was sent and not answered may have been made
-//!    or not, and fails with `EIO`.
+//! 1. The old session's requests fail, and its leases have ended. The kernel drops everything that
+//!    it cached under it. That includes dirty pages of mappings: the kernel sends them through
+//!    files of the old session, which refuse them.
+//! 2. The mount starts a successor session, with its own id, capabilities, slots, leases and locks.
+//!    The handover consists of the kernel's references to inodes, which are numbers: working
+//!    directories remain valid.
+//! 3. Requests about inodes and names go to the successor. Requests that waited or were in flight
+//!    are repeated if they surely had no effect. A change that was sent and not answered has an
+//!    uncertain outcome, and fails with `EIO`.
 //!
-//! What was open stays with the old session, and each use of it fails with `EIO` until it is
-//! closed: its locks are lost, and others may have written the file. `EIO` is what Linux tells
-//! programs in this case: NFS version 4 when the server has revoked an open file's state, CephFS on
-//! files with locks of a blocklisted session, Lustre for what was under way at an eviction.
-//! `ESTALE` would say that the file is gone, and makes the kernel look paths up again.
+//! Open files stay with the old session, and each operation on them fails with `EIO` until they are
+//! closed: their locks are lost, and other sessions may have written them. Linux returns `EIO` to
+//! applications in this case: NFS version 4 when the server has revoked an open file's state,
+//! CephFS on files with locks of a blocklisted session, Lustre for requests in flight at an
+//! eviction. `ESTALE` would mean that the file is gone, and makes the kernel look paths up again.
 
 mod file;
 mod operations;
@@ -36,31 +36,30 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, Timestamp};
 
-/// Rest before another session is asked for that was refused or couldn't be had, at first; it
-/// doubles up to `MAX_REST`.
+/// First pause before the mount tries again to start a session; it doubles up to `MAX_REST`.
 const MIN_REST: Duration = Duration::from_millis(500);
-/// The longest such rest: who is let in again by a change of the rules doesn't wait for long, and
-/// thousands of clients that are refused are no load.
+/// Longest such pause: a client that is admitted again doesn't wait for long, and thousands of
+/// refused clients cause no load.
 const MAX_REST: Duration = Duration::from_secs(30);
-/// How long a request waits for a session that has been missing for longer than a request may wait:
-/// the cluster may just be back.
+/// Minimum time that a request waits for a session, if there has been none for longer than the
+/// time-out of a request: the cluster may just be back.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
 
-/// Begins a session: makes a client that is registered.
+/// Starts a session: returns a client that is registered.
 pub type Begin = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> + Send + Sync>;
 
-/// A session, and those that took its place when it was ended.
+/// The current session of a mount, which is replaced by a successor when the cluster ends it.
 pub struct Succession {
-    /// The only one there will be.
+    /// The only session, if it has no successors.
     only: Option<Arc<Client>>,
     current: RwLock<Arc<Client>>,
     begin: Option<Begin>,
     state: Mutex<State>,
-    /// There is another session, or news of why there is none.
+    /// Set when a successor exists, or when starting one has failed.
     changed: Event,
     closing: AtomicBool,
     closed: Event,
-    /// There are files of sessions that have ended.
+    /// There are open files of sessions that have ended.
     has_past: AtomicBool,
 }
 
@@ -68,50 +67,50 @@ pub struct Succession {
 struct State {
     replacements: u64,
     last: Option<Replaced>,
-    /// Sessions that ended and had files open.
+    /// Ended sessions with open files.
     past: Vec<Weak<Client>>,
     /// Since when there is no session, on the monotonic clock.
     missing_since_ns: Option<u64>,
-    /// Why the last try to begin one failed.
+    /// Why the last attempt to start one failed.
     failure: Option<Error>,
 }
 
-/// A session that was ended by the cluster.
+/// A session that the cluster has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replaced {
     /// Its id.
     pub session: SessionId,
-    /// When another one took its place.
+    /// When its successor started.
     pub at: Timestamp,
     /// Why it was ended.
     pub cause: String,
-    /// Files that were open then.
+    /// Number of files that were open then.
     pub files: u64,
 }
 
-/// What became of a mount's sessions.
+/// The current session of a mount and its failovers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lineage {
-    /// The session in use, or the one that was ended last.
+    /// The current session, or the last one that was ended.
     pub session: SessionId,
-    /// Why there is none at the moment, if so.
+    /// Why there is no session at the moment, if so.
     pub missing: Option<String>,
-    /// How often another session took the place of one.
+    /// Number of failovers.
     pub replacements: u64,
-    /// The last time.
+    /// The last failover.
     pub last: Option<Replaced>,
-    /// Files of sessions that have ended, which their programs have yet to close.
+    /// Number of files of ended sessions that applications have yet to close.
     pub files_of_before: u64,
 }
 
 impl Succession {
-    /// One that ends with its first session.
+    /// Creates one without failover, for a single session.
     pub fn of_one(client: Arc<Client>) -> Arc<Succession> {
         Arc::new(Succession { only: Some(client.clone()), ..Succession::with(client, None) })
     }
 
-    /// One that begins another session whenever the cluster has ended the last one.
-    /// [`Succession::run`] does it.
+    /// Creates one that starts a successor whenever the cluster has ended the session.
+    /// [`Succession::run`] does that.
     pub fn new(first: Arc<Client>, begin: Begin) -> Arc<Succession> {
         Arc::new(Succession::with(first, Some(begin)))
     }
@@ -129,12 +128,12 @@ impl Succession {
         }
     }
 
-    /// The session in use, or the one that was ended last.
+    /// Returns the current session, or the last one that was ended.
     pub fn current(&self) -> Arc<Client> {
         self.current.read().clone()
     }
 
-    /// What has become of its sessions.
+    /// Returns the current session and its failovers.
     pub fn lineage(&self) -> Lineage {
         let current = self.current();
         let state = self.state.lock();
@@ -152,7 +151,7 @@ impl Succession {
         }
     }
 
-    /// Whether a file of it is open that belongs to a session that has ended.
+    /// Whether the inode has an open file of an ended session.
     pub fn is_open_from_before(&self, ino: InodeId) -> bool {
         if !self.has_past.load(Ordering::Acquire) {
             return false;
@@ -163,8 +162,8 @@ impl Succession {
         state.past.iter().filter_map(Weak::upgrade).any(|past| past.inodes.open(ino).is_some())
     }
 
-    /// Does the background work of its sessions, and begins another one when the cluster has ended
-    /// the last. Runs until the end.
+    /// Runs the background tasks of the sessions, and starts a successor whenever the cluster has
+    /// ended one. Runs until shutdown.
     pub async fn run(self: Arc<Self>) {
         loop {
             let current = self.current();
@@ -179,8 +178,7 @@ impl Succession {
         }
     }
 
-    /// Puts another session in the place of one that the cluster has ended. False when none is
-    /// wanted any more.
+    /// Replaces a session that the cluster has ended. Returns false at shutdown.
     async fn succeed(&self, old: &Arc<Client>, cause: &Error) -> bool {
         let files = old.inodes.uses();
         tracing::warn!(
@@ -245,7 +243,7 @@ impl Succession {
 
     fn note_failure(&self, error: Error) {
         let last = self.state.lock().failure.replace(error.clone());
-        // A refusal that lasts is told once.
+        // A persistent refusal is logged once.
         if last.is_none_or(|last| last.message != error.message) {
             tracing::error!(
                 hint = &*error.hint,
@@ -260,11 +258,11 @@ impl Succession {
         self.changed.clear();
     }
 
-    /// A session that hasn't ended, as far as is known.
+    /// Returns a session that hasn't ended, as far as is known.
     ///
     /// # Errors
-    /// The refusal, when the cluster lets this client have none; `ETIMEDOUT` when there has been
-    /// none for as long as a request may wait.
+    /// The cluster's refusal of this client; `ETIMEDOUT` if there has been no session for the
+    /// time-out of a request.
     async fn living(&self) -> Result<Arc<Client>> {
         let last_chance_ns = rt::monotonic_ns() + LAST_CHANCE.as_nanos() as u64;
         loop {
@@ -296,7 +294,7 @@ impl Succession {
         }
     }
 
-    /// Ends the last session in good order.
+    /// Ends the last session cleanly.
     pub async fn shutdown(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
         self.closed.set();
@@ -309,13 +307,13 @@ impl Succession {
     }
 }
 
-/// Whether an error says that the session of a request has ended.
+/// Whether an error means that the session of a request has ended.
 fn tells_of_the_end(client: &Client, error: &Error) -> bool {
     client.is_over() && matches!(error.errno, Errno::ESTALE | Errno::ESHUTDOWN)
 }
 
 impl Client {
-    /// The kernel is told by the same face.
+    /// Takes over the kernel interface of another session.
     fn take_face_of(&self, other: &Client) {
         let face = other.face.lock().clone();
         *self.face.lock() = face;

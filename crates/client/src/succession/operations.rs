@@ -1,4 +1,4 @@
-//! What is asked about inodes and names, in whichever session there is.
+//! Operations on inodes and names, in the current session.
 
 use super::{File, Succession, tells_of_the_end};
 use crate::{Client, Found, Known, Listing, StatFs};
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use types::{Attr, Credentials, Errno, Error, InodeFlags, InodeId, ProjectId, Result, SetAttr};
 use wire::{LockOwner, LockRange, LockSpace, RenameMode, XattrMode};
 
-/// Passes operations on to the session. `look` for those that change nothing, and may be repeated
-/// in the next one; `change` for those that are one change, and are repeated if it surely wasn't
-/// made; `once` for those that are several, which aren't.
+/// Passes operations to the current session. `look` is for read-only operations, which are repeated
+/// in a successor. `change` is for a single change, which is repeated if it was surely not
+/// executed. `once` is for several changes, which are never repeated.
 macro_rules! operations {
     ($($how:ident $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         impl Succession {
@@ -48,27 +48,27 @@ operations! {
 }
 
 impl Succession {
-    /// [`Client::permissions`] in the session that there is.
+    /// [`Client::permissions`] in the current session.
     pub fn permissions(&self, ino: InodeId) -> Option<Known> {
         self.current().permissions(ino)
     }
 
-    /// [`Client::errno_of_gone`] in the session that there is.
+    /// [`Client::errno_of_gone`] in the current session.
     pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
         self.current().errno_of_gone(credentials, ino)
     }
 
-    /// [`Client::errno_of_replaced`] in the session that there is.
+    /// [`Client::errno_of_replaced`] in the current session.
     pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
         self.current().errno_of_replaced(credentials)
     }
 
-    /// [`Client::removed_directory`] in the session that there is.
+    /// [`Client::removed_directory`] in the current session.
     pub fn removed_directory(&self, ino: InodeId) -> Option<Known> {
         self.current().removed_directory(ino)
     }
 
-    /// Opens an inode in the session that there is.
+    /// Opens an inode in the current session.
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<File> {
         self.look(async |client: &Arc<Client>| {
             let handle = client.open(credentials, ino, flags).await?;
@@ -83,7 +83,7 @@ impl Succession {
         .await
     }
 
-    /// [`Client::create`] in the session that there is.
+    /// [`Client::create`] in the current session.
     pub async fn create(
         &self,
         credentials: Credentials,
@@ -102,7 +102,7 @@ impl Succession {
         .await
     }
 
-    /// [`Client::tmpfile`] in the session that there is.
+    /// [`Client::tmpfile`] in the current session.
     pub async fn tmpfile(
         &self,
         credentials: Credentials,
@@ -118,15 +118,15 @@ impl Succession {
         .await
     }
 
-    /// Gives back the byte-range locks that an owner has on a file, in the session that there is:
-    /// those of sessions before are gone.
+    /// Releases an owner's byte-range locks on a file, in the current session: those of earlier
+    /// sessions are gone.
     pub async fn drop_locks(&self, ino: InodeId, owner: LockOwner, range: LockRange) -> Result<()> {
         let client = self.current();
         let dropped = client.unlock(ino, LockSpace::Posix, owner, range).await;
         if client.is_over() && self.only.is_none() { Ok(()) } else { dropped }
     }
 
-    /// Drops kernel references. Any thread may call it; it doesn't wait.
+    /// Drops kernel references. Callable from any thread; doesn't wait.
     pub fn forget(&self, ino: InodeId, count: u64) {
         self.current.read().forget(ino, count);
     }
@@ -136,7 +136,7 @@ impl Succession {
         self.current.read().remember(attr);
     }
 
-    /// Does what may be repeated.
+    /// Executes a read-only operation, which may be repeated.
     async fn look<T>(&self, operation: impl AsyncFn(&Arc<Client>) -> Result<T>) -> Result<T> {
         if let Some(only) = &self.only {
             return operation(only).await;
@@ -150,7 +150,7 @@ impl Succession {
         }
     }
 
-    /// Does one change, and again if it surely wasn't made because the session ended.
+    /// Executes a single change, and repeats it if the session's end surely prevented it.
     async fn change<T>(&self, operation: impl AsyncFn(&Arc<Client>) -> Result<T>) -> Result<T> {
         if let Some(only) = &self.only {
             return operation(only).await;
@@ -168,7 +168,7 @@ impl Succession {
         }
     }
 
-    /// Does several changes; what became of them isn't known when the session ends meanwhile.
+    /// Executes several changes; their outcome is uncertain if the session ends meanwhile.
     async fn once<T>(&self, operation: impl AsyncFn(&Arc<Client>) -> Result<T>) -> Result<T> {
         if let Some(only) = &self.only {
             return operation(only).await;

@@ -45,7 +45,7 @@ fn a_change_under_way_keeps_the_time_at_which_it_began() {
     file.begin(verifiers.losses());
     verifiers.heard(ONE, 5, true);
     verifiers.heard(ONE, 6, true);
-    // Another one begins before the first is counted.
+    // Another change begins before the first is counted.
     file.begin(verifiers.losses());
     file.end(false);
     file.end(false);
@@ -119,7 +119,7 @@ fn another_metadata_store_is_a_loss_and_one_of_before_is_none() {
     verifiers.heard_of_names(6);
     assert!(verifiers.has_lost_names(file.since().unwrap()) && !verifiers.has_lost(ONE, 0));
     file.found_loss(verifiers.losses());
-    // A service that has not asked the store since says so.
+    // Reported by a service that has not used the store since.
     verifiers.heard_of_names(5);
     verifiers.heard_of_names(6);
     assert!(!verifiers.has_lost_names(file.since().unwrap()));

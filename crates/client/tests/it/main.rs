@@ -1,4 +1,4 @@
-//! The integration tests of the client, in one program.
+//! The client's integration tests, in one program.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Anomalies with a name, each beside its innocent sibling.
+//! Known anomalies, each beside a similar valid history.
 
 use crate::support::{accepted, at, open, report, violation};
 use history::{Event, Limits, judge};
@@ -39,7 +39,7 @@ fn stale_read() {
         at(0, 80, 90, write(3)),
     ]);
     assert!(window.contains("mount 0 thread 0: read -> 1    <- from this answer on"), "{window}");
-    // The write of 1, the write of 2, the stale read; no word of what came later or doesn't matter.
+    // The write of 1, the write of 2, and the stale read, without irrelevant or later operations.
     assert_eq!(window.lines().count(), 4, "{window}");
 }
 
@@ -60,7 +60,7 @@ fn time_goes_back_between_two_readers() {
 #[test]
 fn lost_update() {
     violation(&[at(0, 0, 10, write(1)), at(1, 20, 30, read(0))]);
-    // Both wrote, and what came last isn't there, although nobody was under way any more.
+    // Both wrote, and the last append isn't there, although no append was in progress any more.
     violation(&[
         at(0, 0, 10, write(1)),
         at(1, 20, 30, write(2)),
@@ -102,7 +102,7 @@ fn a_page_that_is_being_written_on_the_same_mount_may_be_seen_half_done() {
     let written = at(0, 0, 50, write(1));
     accepted(&[written.clone(), at(0, 20, 30, torn([1, 0], true))]);
     accepted(&[written.clone(), at(0, 20, 30, torn([0, 1], true)), at(1, 60, 70, read(1))]);
-    // Past the page cache, from another mount, afterwards, of others than these.
+    // Past the page cache, from another mount, afterwards, or of other contents than these.
     violation(&[written.clone(), at(0, 20, 30, torn([1, 0], false))]);
     violation(&[written.clone(), at(1, 20, 30, torn([1, 0], true))]);
     violation(&[written.clone(), at(0, 60, 70, torn([1, 0], true))]);
@@ -139,7 +139,7 @@ fn a_stale_name() {
 fn changes_of_a_name_that_failed() {
     let nothing = Event::Create { inode: None };
     accepted(&[open(0, 0, nothing.clone()), at(1, 10, 20, Event::LookMissing), at(1, 30, 40, look(7))]);
-    // Whatever inode it has, it has one.
+    // Its inode may be any, but only one.
     violation(&[open(0, 0, nothing.clone()), at(1, 10, 20, look(7)), at(1, 30, 40, look(8))]);
     violation(&[
         open(0, 0, nothing.clone()),
@@ -171,7 +171,7 @@ fn many_open_changes_of_one_name_stay_decidable() {
 #[test]
 fn appends_over_each_other() {
     accepted(&[at(0, 0, 50, append(1)), at(1, 10, 60, append(2)), at(0, 70, 80, read_log(&[2, 1]))]);
-    // The later one lies where the earlier one was.
+    // The later one is at the position of the earlier one.
     violation(&[at(0, 0, 50, append(1)), at(1, 10, 60, append(2)), at(0, 70, 80, read_log(&[2]))]);
     let words = violation(&[
         at(0, 0, 5, append(1)),

@@ -6,18 +6,18 @@ use history::{Event, Record};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// What one caller does next: how long it pauses, how long until the effect, how long until the
-/// return, what, and whether the answer is lost.
+/// The next step of a caller: pause, time until the effect, time until the return, operation, and
+/// whether the answer is lost.
 type Step = (u64, u64, u64, u8, bool);
 
-/// One operation under way: when it takes effect, and the rest.
+/// An operation in progress, with the time of its effect.
 struct Planned {
     effect: u64,
     client: u32,
     called: u64,
     returned: Option<u64>,
     what: u8,
-    /// An operation whose answer is lost may not happen at all.
+    /// Whether it takes effect: an operation whose answer is lost may not.
     happens: bool,
 }
 
@@ -29,7 +29,7 @@ fn plan(callers: &[Vec<Step>]) -> Vec<Planned> {
             let called = now + pause;
             let effect = called + before;
             now = effect + after;
-            // An odd pause decides it: as good as a coin.
+            // An odd pause decides it, like a coin.
             let happens = !lost || pause % 2 == 0;
             plan.push(Planned { effect, client, called, returned: (!lost).then_some(now), what, happens });
         }
@@ -123,8 +123,8 @@ fn log_history(callers: &[Vec<Step>]) -> Vec<Record> {
     history
 }
 
-/// Every way to make one read of a block stale for certain: another write began after the write of
-/// that value had returned, and had returned itself before the read began.
+/// Returns every way to make one read of a block stale for certain: another write began after the
+/// write of that value had returned, and had itself returned before the read began.
 fn stale_reads(history: &[Record]) -> Vec<(usize, u64)> {
     let writes: BTreeMap<u64, (u64, u64)> = history
         .iter()
@@ -176,7 +176,7 @@ proptest! {
     #[test]
     fn names_with_a_second_winner(callers in callers(), which in any::<prop::sample::Index>()) {
         let mut history = name_history(&callers);
-        // Nobody removes the name: whoever else makes it is one too many.
+        // No caller removes the name: a second successful create is one too many.
         history.retain(|record| !matches!(record.event, Event::Unlink | Event::UnlinkMissing));
         let mut made = false;
         history.retain(|record| match record.event {

@@ -1,4 +1,4 @@
-//! Small histories of any kind, judged by the search and by trying every order.
+//! Small histories of all kinds, judged by the search and by trying every order.
 
 use history::log::{self, Seen};
 use history::name::{Action as NameAction, Created, Found, Name, Unlinked};
@@ -7,8 +7,8 @@ use history::search::search;
 use history::{Event, Limits, Model, Operation, Record, Verdict, judge};
 use proptest::prelude::*;
 
-/// Whether an order explains the operations, by trying all: next comes any that no other must
-/// precede, or an open one is left out.
+/// Whether an order explains the operations, by trying all: the next operation is any that no other
+/// must precede, or an uncertain one is left out.
 fn explained<M: Model>(model: &M, state: &M::State, left: &[Operation<M::Action>]) -> bool {
     if left.iter().all(|operation| operation.returned.is_none()) {
         return true;
@@ -25,7 +25,7 @@ fn explained<M: Model>(model: &M, state: &M::State, left: &[Operation<M::Action>
     })
 }
 
-/// Three callers, each one thing after the other, some with open ends.
+/// Three callers with sequential operations, some with uncertain outcomes.
 fn history<A: Clone + std::fmt::Debug>(
     action: impl Strategy<Value = A> + Clone,
     closed: impl Fn(&A) -> bool + Clone + 'static,
@@ -73,7 +73,7 @@ fn log_action() -> impl Strategy<Value = Seen> + Clone {
     ]
 }
 
-/// A log as a list, without knowing the order beforehand.
+/// A log as a list, whose order isn't known beforehand.
 struct PlainLog;
 
 impl Model for PlainLog {
@@ -108,7 +108,7 @@ impl Model for PlainLog {
     }
 }
 
-/// Keeps the first of each written value: histories need unique ones.
+/// Removes repeated writes of a value: histories need unique ones.
 fn unique<A: Clone>(operations: Vec<Operation<A>>, value: impl Fn(&A) -> Option<u64>) -> Vec<Operation<A>> {
     let mut seen = std::collections::BTreeSet::new();
     operations
@@ -139,7 +139,7 @@ proptest! {
         });
         let truth = explained(&Register, &register::ZEROS, &operations);
         prop_assert_eq!(search(&Register, &operations, 100_000) == Verdict::Linearizable, truth);
-        // And with what was taken out of the history before the search, by the front door.
+        // Also through the public function, which removes operations before the search.
         let records: Vec<Record> = operations.iter().map(|operation| record(operation, match operation.action {
             BlockAction::Write(value) => Event::Write { value },
             BlockAction::Read(value) => Event::Read { value },

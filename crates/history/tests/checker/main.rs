@@ -1,5 +1,5 @@
-//! The checker accepts what an atomic object does, rejects known anomalies, and agrees with trying
-//! out all orders.
+//! The checker accepts histories of atomic objects, rejects known anomalies, and agrees with trying
+//! all orders.
 
 mod anomalies;
 mod atomic_objects;

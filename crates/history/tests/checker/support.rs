@@ -1,13 +1,13 @@
-//! Short ways to write histories down.
+//! Short notations for histories.
 
 use history::{Event, Limits, Record, Report, judge};
 
-/// An operation of a mount; each has one thread.
+/// An operation of a mount; each mount has one thread.
 pub fn at(client: u32, called_ns: u64, returned_ns: u64, event: Event) -> Record {
     Record { client, thread: 0, object: "it".to_string(), called_ns, returned_ns: Some(returned_ns), event }
 }
 
-/// One whose effect is open.
+/// An operation with an uncertain outcome.
 pub fn open(client: u32, called_ns: u64, event: Event) -> Record {
     Record { returned_ns: None, ..at(client, called_ns, 0, event) }
 }
@@ -17,7 +17,7 @@ pub fn report(records: &[Record]) -> Report {
     judge(records, Limits::default())
 }
 
-/// The one violation of a history, in words.
+/// The only violation of a history, as text.
 #[track_caller]
 pub fn violation(records: &[Record]) -> String {
     let report = report(records);

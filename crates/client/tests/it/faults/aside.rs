@@ -1,4 +1,4 @@
-//! Files of the only session, which has no leases, move while it uses them.
+//! Migration of files that the only session, which has no leases, is using.
 
 use super::cluster::{CHUNK, Cluster, targets, with_cluster, with_cluster_of_seed};
 use rt::IoBuf;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use types::TargetId;
 use wire::MetaOp;
 
-/// How late answers are: many passes of the mover.
+/// Delay of answers: many passes of the migrator.
 const LATE: Duration = Duration::from_secs(30);
-/// Bytes of a file with several chunks on every target.
+/// Size of a file with several chunks on every target, in bytes.
 const LONG: usize = 20 * CHUNK;
 
-/// Who writes pieces of a file, and what is there then.
+/// Writes parts of a file until stopped; returns the expected content.
 async fn keep_writing(
     cluster: Rc<Cluster>,
     file: Arc<client::Handle>,
@@ -72,7 +72,7 @@ fn what_is_known_before_a_move_is_not_used_after_it() {
         let (ino, file) = cluster.create("f").await;
         cluster.fill(&file, 0, LONG, b'a').await.unwrap();
         cluster.client.release(file).await;
-        // An opening asks where the file is, and hears of it when it is somewhere else.
+        // An open requests the layout, and gets the answer when the file has migrated.
         let late = cluster.open(ino).await;
         cluster.names.delay_answers(LATE, |request| matches!(request.op, MetaOp::Open { .. }));
         let cluster = Rc::new(cluster);
@@ -88,7 +88,7 @@ fn what_is_known_before_a_move_is_not_used_after_it() {
         rt::sleep(3 * LATE).await;
         assert_eq!(seen.borrow_mut().take(), Some(vec![(b'a', LONG)]));
         assert_eq!(cluster.chunk_files(TargetId(1)).await, 0);
-        // What is written now is where the file is.
+        // Writes go to the file's new location.
         cluster.fill(&late, CHUNK, CHUNK, b'b').await.unwrap();
         assert_eq!(cluster.chunk_files(TargetId(1)).await, 0);
     });

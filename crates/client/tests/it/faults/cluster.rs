@@ -1,4 +1,4 @@
-//! A cluster on a simulated machine, its client behind taps.
+//! A cluster on a simulated machine, with taps between its client and the services.
 
 use super::tap::Tap;
 use chunkstore::Store;
@@ -21,25 +21,25 @@ use wire::{MetaOp, MetaRequest, MetaResponse, Number, StorageReply, StorageReque
 
 /// Targets of the cluster; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 4;
-/// Bytes of a chunk.
+/// Chunk size, in bytes.
 pub(crate) const CHUNK: usize = 64 * 1024;
 const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
-/// The client's session at first.
+/// The client's first session.
 const SESSION: SessionId = SessionId(1);
-/// A number that no other change has.
+/// A slot that no other change uses.
 const LATE: Number = Number { lane: 60_000, sequence: 1 };
 
 /// A running cluster.
 pub(crate) struct Cluster {
     pub(crate) client: Arc<Client>,
-    /// What the client says to storage.
+    /// The client's requests to storage.
     pub(crate) storage: Arc<Tap<StorageRequest, StorageReply>>,
-    /// What the client says to the metadata service.
+    /// The client's requests to the metadata service.
     pub(crate) names: Arc<Tap<MetaRequest, MetaResponse>>,
     services: cluster::Cluster,
 }
 
-/// The client, as the mover knows it.
+/// The client, as the migrator sees it.
 struct Here(Weak<Client>);
 
 impl LocalMount for Here {
@@ -53,7 +53,7 @@ pub(crate) fn with_cluster<F: Future<Output = ()> + 'static>(test: impl FnOnce(C
     with_cluster_of_seed(1, test);
 }
 
-/// The same with another order of events.
+/// Like [`with_cluster`], with another order of events.
 pub(crate) fn with_cluster_of_seed<F: Future<Output = ()> + 'static>(
     seed: u64,
     test: impl FnOnce(Cluster) -> F + 'static,
@@ -79,7 +79,7 @@ impl Cluster {
         Cluster { client, storage, names, services }
     }
 
-    /// Ends everything in good order and starts it again.
+    /// Shuts everything down cleanly and starts it again.
     pub(crate) async fn restart(self) -> Cluster {
         let metadata = &self.services.metadata;
         self.client.shutdown().await.unwrap();
@@ -91,14 +91,14 @@ impl Cluster {
         Cluster::of(builder().over(metadata.engine().clone()).open().await, SessionId(2)).await
     }
 
-    /// Starts what moves files off targets that are drained, from the client, too.
+    /// Starts the migrator, which drains targets and also migrates files in use by the client.
     pub(crate) fn start_moving(&self) {
         let meta = self.services.metadata.service();
         meta.set_local_mount(Arc::new(Here(Arc::downgrade(&self.client))));
         rt::spawn(meta.background());
     }
 
-    /// Empties a target; true when that is done within a while.
+    /// Drains a target; returns true if it is empty in time.
     pub(crate) async fn empty(&self, target: TargetId) -> bool {
         map::change(&self.services.map, |map| {
             map.targets.iter_mut().for_each(|t| t.drain = t.id == target);
@@ -106,33 +106,33 @@ impl Cluster {
         self.services.becomes_empty(target).await
     }
 
-    /// Chunk files on a target.
+    /// Number of chunk files on a target.
     pub(crate) async fn chunk_files(&self, target: TargetId) -> usize {
         self.services.chunk_files(target).await.len()
     }
 
-    /// Where a target has the chunk file of a file.
+    /// Path of a file's chunk file on a target.
     pub(crate) fn chunk_file(&self, target: TargetId, ino: InodeId) -> PathBuf {
         Store::chunk_file_path(self.services.store(target).dir(), ino)
     }
 
-    /// What was counted as damage on all targets.
+    /// Damage counted on all targets.
     pub(crate) fn damage_counted(&self) -> u64 {
         self.services.stores.iter().map(|store| store.statistics().corrupt_ranges.get()).sum()
     }
 
-    /// Chunk files of a target that requests have found to lack something.
+    /// Number of chunk files of a target in which requests have found missing data.
     pub(crate) fn lacking(&self, target: TargetId) -> u64 {
         self.services.store(target).lacking_count()
     }
 
-    /// Another client, which knows only what the services know.
+    /// Another client, which has only the state of the services.
     pub(crate) fn stranger(&self) -> Arc<Client> {
         let meta = self.services.metadata.service();
         client_over(&self.services.map, SessionId(99), meta, self.storage.clone())
     }
 
-    /// A request of the client that it has given up comes to the service now.
+    /// Delivers a request that the client has abandoned.
     pub(crate) async fn ask_late(&self, op: MetaOp) {
         let (session, credentials) = (SESSION, Credentials::default());
         let request = MetaRequest { session, number: Some(LATE), credentials, privileged: false, op };
@@ -162,7 +162,7 @@ impl Cluster {
         self.client.write(file, offset as u64, data, WriteHow::default()).await
     }
 
-    /// The same at the end of the file.
+    /// Appends `len` times the same byte.
     pub(crate) async fn append(&self, file: &Arc<Handle>, len: usize, byte: u8) -> Result<usize> {
         let how = WriteHow { append: true, ..WriteHow::default() };
         self.client.write(file, 0, IoBuf::from_slice(&vec![byte; len]).slice(0..len), how).await
@@ -173,7 +173,7 @@ impl Cluster {
         self.client.setattr(root, ino, SetAttr::default(), Some(size as u64)).await
     }
 
-    /// Everything in a file, as runs of equal bytes: `(byte, how many)`.
+    /// Returns the content of a file as runs of equal bytes: `(byte, how many)`.
     pub(crate) async fn runs(&self, file: &Arc<Handle>) -> Vec<(u8, usize)> {
         let size = self.client.getattr(file.ino()).await.unwrap().size as usize;
         let buf = IoBuf::alloc(size);
@@ -187,7 +187,7 @@ fn builder() -> ClusterBuilder {
     ClusterBuilder::new(map).pace(Pace::AtOnce).without_background()
 }
 
-/// A client that is told that there is no other one.
+/// A client that believes it is the only one.
 fn client_over(
     map: &MapHandle,
     session: SessionId,

@@ -1,4 +1,4 @@
-//! `copy_file_range` that fails on its way.
+//! `copy_file_range` that fails half-way.
 
 use super::cluster::{TARGETS, with_cluster};
 use types::{Errno, TargetId};

@@ -1,4 +1,5 @@
-//! What a change that failed on one target leaves beyond the end of a file never shows.
+//! A change that failed on one target leaves data beyond the end of a file, which must never be
+//! readable.
 
 use super::cluster::{CHUNK, TARGETS, with_cluster};
 use types::{Errno, TargetId};
@@ -6,7 +7,7 @@ use wire::{MetaOp, StorageOp};
 
 /// The target that fails.
 const FAILING: TargetId = TargetId(3);
-/// A stripe over all targets.
+/// Size of a stripe over all targets, in bytes.
 const STRIPE: usize = CHUNK * TARGETS as usize;
 
 #[test]
@@ -50,7 +51,8 @@ fn a_half_done_truncate_is_finished_by_the_close() {
     });
 }
 
-/// What a write that failed on one target leaves, once the file has grown by other means.
+/// Extends a file, by a write or a truncation, after a write beyond its end failed on one target,
+/// and checks that the failed write isn't readable.
 fn check_failed_extension(grow_by_write: bool) {
     with_cluster(move |cluster| async move {
         let (ino, file) = cluster.create("f").await;

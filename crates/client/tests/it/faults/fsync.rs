@@ -1,4 +1,4 @@
-//! `fsync` of several at once.
+//! Concurrent `fsync` calls, and `fsync` after losses.
 
 use super::cluster::{CHUNK, TARGETS, with_cluster};
 use net::LocalFuture;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use types::{Errno, TargetId};
 use wire::{MetaOp, MetaResponse, StorageOp, StorageReply};
 
-/// How long a target takes for a sync.
+/// Duration of a sync on a target.
 const SYNC_TIME: Duration = Duration::from_millis(100);
-/// When the second program calls: the targets are busy with the first one's sync.
+/// Delay of the second application's call: the targets are busy with the first sync.
 const LATER: Duration = Duration::from_millis(10);
 
 #[test]
@@ -52,8 +52,8 @@ fn an_fsync_that_failed_on_one_target_syncs_all_again_the_next_time() {
     });
 }
 
-/// A target loses its power with what a program has written, and is emptied before the program
-/// syncs: the file isn't there any more, and what was lost is.
+/// A target loses power and unsynced writes, and is drained before the application syncs: the file
+/// isn't there any more, but the loss is.
 #[test]
 fn an_fsync_tells_of_what_was_lost_where_the_file_was_before_it_moved() {
     with_cluster(|cluster| async move {
@@ -77,8 +77,8 @@ fn an_fsync_tells_of_what_was_lost_where_the_file_was_before_it_moved() {
     });
 }
 
-/// The metadata store loses its power with what it had been told of a file, and its service tells
-/// so when it is asked to sync.
+/// The metadata store loses power and unsynced state of a file, and its service reports that when
+/// it is asked to sync.
 #[test]
 fn an_fsync_tells_of_what_went_with_the_metadata_store() {
     with_cluster(|cluster| async move {
@@ -97,7 +97,7 @@ fn an_fsync_tells_of_what_went_with_the_metadata_store() {
         let told = cluster.client.fsync(&file, false).await;
         assert_eq!(told.map_err(|error| error.errno), Err(Errno::EIO));
         cluster.client.fsync(&file, false).await.unwrap();
-        // What was synced before isn't concerned, nor what is written over in place.
+        // Changes that were synced before aren't concerned, nor overwrites in place.
         cluster.client.fsync(&synced, false).await.unwrap();
         cluster.fill(&file, 0, CHUNK, b'c').await.unwrap();
         cluster.client.fsync(&file, false).await.unwrap();

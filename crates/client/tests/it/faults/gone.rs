@@ -1,5 +1,5 @@
-//! Chunk files that are removed or cut behind the stores' back, with their checksums: what is
-//! missing is damage, and holes stay holes.
+//! Chunk files that are removed or truncated, with their checksums, without the store's knowledge:
+//! missing data is damage, and holes stay holes.
 
 use super::cluster::{CHUNK, Cluster, TARGETS, with_cluster};
 use client::{Handle, ReadHow};
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use types::{ByteRange, Errno, InodeId, Result, TargetId};
 use wire::StorageOp;
 
-/// A stripe over all targets.
+/// Size of a stripe over all targets, in bytes.
 const STRIPE: usize = CHUNK * TARGETS as usize;
-/// The target that loses something.
+/// The target that loses data.
 const LOSING: TargetId = TargetId(3);
-/// Bytes for which a checksum file has one byte: 4 for each block of 4 KiB.
+/// Bytes of data for each byte of a checksum file, which has 4 for each block of 4 KiB.
 const BYTES_PER_SUM_BYTE: u64 = 1024;
 /// Modes of `fallocate(2)`.
 const KEEP_SIZE: u32 = 1;
@@ -28,7 +28,7 @@ async fn remove(path: &Path) {
     rt::remove_file(&path.with_extension("sum")).await.unwrap();
 }
 
-/// Cuts a chunk file and its checksums to whole blocks.
+/// Truncates a chunk file and its checksums to whole blocks.
 async fn cut(path: &Path, len: u64) {
     let write = OpenOptions { read: true, write: true, ..OpenOptions::default() };
     rt::File::open(path, write).await.unwrap().set_len(len).await.unwrap();
@@ -42,7 +42,7 @@ async fn read(cluster: &Cluster, file: &Arc<Handle>, offset: usize, len: usize) 
     Ok(buf.as_slice()[..got].to_vec())
 }
 
-/// The chunks of a file that can't be read, all others being of one byte each.
+/// Returns the unreadable chunks of a file, and checks that all others contain `byte`.
 async fn unreadable(cluster: &Cluster, file: &Arc<Handle>, chunks: usize, byte: u8) -> Vec<usize> {
     let mut unreadable = Vec::new();
     for chunk in 0..chunks {
@@ -57,7 +57,7 @@ async fn unreadable(cluster: &Cluster, file: &Arc<Handle>, chunks: usize, byte: 
     unreadable
 }
 
-/// A file of two full stripes that was closed, in a cluster that was started again since.
+/// A closed file of two full stripes, after a restart of the cluster.
 async fn full_file(cluster: Cluster) -> (Cluster, InodeId) {
     let (ino, file) = cluster.create("f").await;
     cluster.fill(&file, 0, 2 * STRIPE, b'd').await.unwrap();
@@ -87,7 +87,7 @@ fn a_chunk_file_that_is_gone_is_damage_and_no_hole() {
             let error = cluster.client.lseek(&file, at, whence).await.unwrap_err();
             assert_eq!(error.errno, Errno::EIO, "what copies by holes must not lose it");
         }
-        // A change behind what is gone would make a hole of it.
+        // A change after the missing part would turn it into a hole.
         let error = cluster.fill(&file, lost[1] * CHUNK, CHUNK, b'n').await.unwrap_err();
         assert_eq!(error.errno, Errno::EIO, "{error}");
         let range = ByteRange::at((lost[1] * CHUNK) as u64, CHUNK as u64);
@@ -98,7 +98,7 @@ fn a_chunk_file_that_is_gone_is_damage_and_no_hole() {
         let cluster = cluster.restart().await;
         let file = cluster.open(ino).await;
         assert_eq!(unreadable(&cluster, &file, 2 * TARGETS as usize, b'd').await, lost);
-        // Emptied, it has lost nothing any more.
+        // A truncation to 0 ends the damage.
         cluster.set_size(ino, 0).await.unwrap();
         cluster.fill(&file, STRIPE, STRIPE, b'n').await.unwrap();
         assert_eq!(cluster.runs(&file).await, [(0, STRIPE), (b'n', STRIPE)]);
@@ -118,13 +118,13 @@ fn a_chunk_file_that_was_cut_is_damage_behind_its_end() {
         let start = lost[0] * CHUNK;
         assert_eq!(read(&cluster, &file, start, CHUNK / 2).await.unwrap(), vec![b'd'; CHUNK / 2]);
         assert_eq!(read(&cluster, &file, start + CHUNK / 2, 1).await.unwrap_err().errno, Errno::EIO);
-        // What is gone and written again is there.
+        // Missing data that is written again is readable.
         cluster.fill(&file, start + CHUNK / 2, CHUNK / 2, b'n').await.unwrap();
         assert_eq!(read(&cluster, &file, start + CHUNK / 2, CHUNK / 2).await.unwrap(), vec![b'n'; CHUNK / 2]);
     });
 }
 
-/// The lengths come with the reports that are sent anyway.
+/// The lengths are part of reports that are sent anyway.
 #[test]
 fn what_is_known_of_chunk_files_costs_no_request() {
     with_cluster(|cluster| async move {
@@ -149,25 +149,25 @@ fn what_is_known_of_chunk_files_costs_no_request() {
 #[test]
 fn holes_stay_holes() {
     with_cluster(|cluster| async move {
-        // Chunk files that were never made, behind and before one that was.
+        // Chunk files that were never created, after and before an existing one.
         let (sparse, file) = cluster.create("sparse").await;
         cluster.fill(&file, CHUNK, CHUNK, b'd').await.unwrap();
         cluster.set_size(sparse, 2 * STRIPE).await.unwrap();
         cluster.client.release(file).await;
-        // Content that was punched out, whole chunks of it.
+        // Whole chunks of content that were punched out.
         let (punched, file) = cluster.create("punched").await;
         cluster.fill(&file, 0, 2 * STRIPE, b'd').await.unwrap();
         let range = ByteRange::new(0, (2 * STRIPE) as u64);
         cluster.client.fallocate(&file, PUNCH_HOLE | KEEP_SIZE, range).await.unwrap();
         cluster.client.release(file).await;
-        // Content that was cut off, and the file is long again.
+        // Content that was truncated, in a file that is extended again.
         let (cut, file) = cluster.create("cut").await;
         cluster.fill(&file, 0, 2 * STRIPE, b'd').await.unwrap();
         cluster.client.fsync(&file, false).await.unwrap();
         cluster.set_size(cut, CHUNK + 5).await.unwrap();
         cluster.set_size(cut, 2 * STRIPE).await.unwrap();
         cluster.client.release(file).await;
-        // Content that was cut off, and the file is written behind it.
+        // Content that was truncated, in a file that is written beyond it.
         let (behind, file) = cluster.create("behind").await;
         cluster.fill(&file, 0, 2 * STRIPE, b'd').await.unwrap();
         cluster.client.fsync(&file, false).await.unwrap();
@@ -199,7 +199,7 @@ fn holes_stay_holes() {
     });
 }
 
-/// A move keeps the length of a chunk file that ends with a hole.
+/// Migration preserves the length of a chunk file that ends with a hole.
 #[test]
 fn a_file_that_moved_lacks_nothing() {
     with_cluster(|cluster| async move {
@@ -216,7 +216,8 @@ fn a_file_that_moved_lacks_nothing() {
     });
 }
 
-/// A move would make a hole of what is missing, and leave no place for what is found again.
+/// Migration would turn missing data into a hole, and leave no location for data that is found
+/// again.
 #[test]
 fn a_file_that_lacks_a_chunk_file_stays_where_it_is_until_that_is_put_back() {
     with_cluster(|cluster| async move {

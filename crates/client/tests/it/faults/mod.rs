@@ -1,7 +1,7 @@
-//! What the client makes of requests that fail half-way, come late or come side by side.
+//! The client's handling of requests that fail half-way, arrive late or run concurrently.
 //!
-//! The services and stores are the real ones, on a simulated machine; between them and the client
-//! sits a [`tap::Tap`] that can refuse or delay requests and counts what was answered.
+//! The services and stores are the real ones, on a simulated machine. Between them and the client
+//! sits a [`tap::Tap`], which can refuse or delay requests and counts the answered ones.
 
 mod aside;
 mod cluster;

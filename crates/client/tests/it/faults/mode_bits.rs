@@ -7,7 +7,7 @@ use std::sync::Arc;
 use types::{Credentials, SetAttr};
 use wire::MetaOp;
 
-/// A write as the kernel sends it for an unprivileged program.
+/// Writes as the kernel does for an unprivileged application.
 async fn write(cluster: &Cluster, file: &Arc<Handle>) {
     let how = WriteHow { kill_suid_sgid: true, ..WriteHow::default() };
     let data = IoBuf::from_slice(&vec![b'a'; CHUNK]);

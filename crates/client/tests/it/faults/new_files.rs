@@ -1,4 +1,4 @@
-//! What is known of a file because it was made just now.
+//! State of a file that the client knows because it has just created it.
 
 use super::cluster::with_cluster;
 use types::{Credentials, Errno};

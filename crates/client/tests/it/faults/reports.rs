@@ -1,5 +1,4 @@
-//! Requests to the metadata service whose answers don't come, so that nobody knows whether they
-//! were carried out.
+//! Requests to the metadata service whose answers are lost, so that their outcome is uncertain.
 
 use super::cluster::{CHUNK, Cluster, with_cluster};
 use std::time::Duration;
@@ -10,12 +9,12 @@ fn ends_writing(request: &MetaRequest) -> bool {
     matches!(request.op, MetaOp::EndWrite { done: true, .. })
 }
 
-/// What the services know by themselves.
+/// The size that the services have on record.
 async fn size_on_record(cluster: &Cluster, ino: InodeId) -> usize {
     cluster.stranger().getattr(ino).await.unwrap().size as usize
 }
 
-/// Until it is reported the file counts as open, and would keep its room when somebody deletes it.
+/// Until it is reported, the file counts as open and would keep its space when it is deleted.
 #[test]
 fn a_close_that_could_not_be_reported_is_reported_later() {
     with_cluster(|cluster| async move {
@@ -35,8 +34,8 @@ fn a_close_that_could_not_be_reported_is_reported_later() {
     });
 }
 
-/// Where the service had ended it, what is written next would be nobody's business: its report
-/// would make the file no longer.
+/// If the service has executed the `EndWrite`, it would not accept the report of later writes as an
+/// extension of the file.
 #[test]
 fn what_is_written_after_a_close_whose_report_was_done_and_not_answered_is_kept() {
     with_cluster(|cluster| async move {
@@ -57,8 +56,8 @@ fn what_is_written_after_a_close_whose_report_was_done_and_not_answered_is_kept(
     });
 }
 
-/// The session is on record as changing the file before it changes anything again: should it die
-/// now, the service finds out what it wrote.
+/// The session is on record as a writer of the file before it changes anything again: if it dies
+/// now, the service recovers what it wrote.
 #[test]
 fn who_can_not_know_whether_its_writing_has_been_ended_begins_it_again() {
     with_cluster(|cluster| async move {
@@ -72,7 +71,7 @@ fn who_can_not_know_whether_its_writing_has_been_ended_begins_it_again() {
         };
         let before = begun(&cluster);
         let file = cluster.open(ino).await;
-        // A report that ends nothing tells nothing of the one before.
+        // A report that ends nothing doesn't resolve the outcome of the one before.
         cluster.client.fsync(&file, false).await.unwrap();
         cluster.fill(&file, 0, CHUNK, b'b').await.unwrap();
         assert_eq!(begun(&cluster) - before, 1);
@@ -83,13 +82,13 @@ fn who_can_not_know_whether_its_writing_has_been_ended_begins_it_again() {
     });
 }
 
-/// The same report, sent twice; the second is told by the size that the service answers with.
+/// A report that is sent twice: the size in the second answer shows that it must be repeated.
 #[test]
 fn a_report_that_comes_after_its_writing_was_ended_is_made_again() {
     with_cluster(|cluster| async move {
         let (ino, file) = cluster.create("f").await;
         cluster.fill(&file, 0, CHUNK, b'a').await.unwrap();
-        // As if an older report of this session, which it doesn't wait for any more, had been late.
+        // An older report of this session, which no longer waits for it, arrives late.
         let late = MetaOp::EndWrite {
             ino,
             size: 0,
@@ -108,8 +107,8 @@ fn a_report_that_comes_after_its_writing_was_ended_is_made_again() {
     });
 }
 
-/// Whether the file was cut is found out before anything else is done to it. The service would cut
-/// off what is written later.
+/// The client learns whether the file was truncated before it does anything else to it. Otherwise
+/// the service would truncate later writes.
 #[test]
 fn what_is_written_after_a_cut_that_was_not_answered_is_kept() {
     for is_made in [false, true] {
@@ -139,7 +138,7 @@ fn what_is_written_after_a_cut_that_was_not_answered_is_kept() {
     }
 }
 
-/// An append says where the file is to end: one that doesn't know would be refused for ever.
+/// An append states the file's size: a client with an outdated one would be refused for ever.
 #[test]
 fn small_appends_go_on_after_one_that_was_not_answered() {
     with_cluster(|cluster| async move {

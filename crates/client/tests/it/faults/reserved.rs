@@ -1,4 +1,4 @@
-//! Reservations of space that a target refuses although it had room when the client asked.
+//! Reservations of space that a target refuses although it had space when the client asked.
 
 use super::cluster::{CHUNK, TARGETS, with_cluster};
 use std::path::Path;
@@ -6,7 +6,7 @@ use types::{ByteRange, Errno, TargetId};
 use wire::{Allocate, StorageOp, StorageRequest};
 
 const MIB: u64 = 1 << 20;
-/// What names and checksums take of the disk meanwhile.
+/// Space that metadata and checksums take meanwhile, in bytes.
 const SLACK: u64 = MIB;
 
 fn reserves(request: &StorageRequest) -> bool {
@@ -17,7 +17,7 @@ async fn free() -> u64 {
     rt::space(Path::new("/")).await.unwrap().1
 }
 
-/// Another program fills the disk of one target between the client's question and its request.
+/// Another program fills the disk of one target between the client's query and its request.
 #[test]
 fn what_the_other_targets_have_reserved_is_given_back() {
     with_cluster(|cluster| async move {

@@ -1,4 +1,4 @@
-//! The end of a session in which not everything goes well.
+//! Shutdown of a session with failures.
 
 use super::cluster::{CHUNK, with_cluster};
 use types::{Credentials, Errno, InodeId};

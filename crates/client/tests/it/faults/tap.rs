@@ -1,4 +1,4 @@
-//! A service seen through a tap: requests pass, unless a test wants otherwise.
+//! A tap on a service: it passes requests on, unless a test interferes.
 
 use net::{Handler, LocalFuture};
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ type Change<Req, Rep> = Box<dyn Fn(&Req, Rep) -> Rep + Send>;
 pub(crate) struct Tap<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
     state: Mutex<State<Req>>,
-    /// What becomes of answers.
+    /// Changes answers.
     changed: Mutex<Option<Change<Req, Rep>>>,
 }
 
@@ -25,7 +25,7 @@ struct State<Req> {
     /// Each loses one answer.
     losses: Vec<Predicate<Req>>,
     delays: Vec<(Predicate<Req>, Duration)>,
-    /// Of answers.
+    /// Delays of answers.
     late: Vec<(Predicate<Req>, Duration)>,
     /// Requests in the order of their answers, and whether they succeeded.
     answered: Vec<(Req, bool)>,
@@ -43,37 +43,37 @@ impl<Req: Clone, Rep> Tap<Req, Rep> {
         Arc::new(Tap { service, state: Mutex::new(state), changed: Mutex::new(None) })
     }
 
-    /// Answers the next such request with an error; the service doesn't see it.
+    /// Answers the next matching request with an error, without passing it on.
     pub(crate) fn refuse_next(&self, errno: Errno, which: impl Fn(&Req) -> bool + Send + 'static) {
         self.state.lock().refusals.push((Box::new(which), errno));
     }
 
-    /// The next such request is carried out, and the client isn't told.
+    /// Passes the next matching request on, and drops its answer.
     pub(crate) fn lose_next_answer(&self, which: impl Fn(&Req) -> bool + Send + 'static) {
         self.state.lock().losses.push(Box::new(which));
     }
 
-    /// Holds back all such requests for a while.
+    /// Delays all matching requests.
     pub(crate) fn delay(&self, time: Duration, which: impl Fn(&Req) -> bool + Send + 'static) {
         self.state.lock().delays.push((Box::new(which), time));
     }
 
-    /// The same for their answers: what they say is of before.
+    /// Delays the answers of all matching requests, so that they are outdated.
     pub(crate) fn delay_answers(&self, time: Duration, which: impl Fn(&Req) -> bool + Send + 'static) {
         self.state.lock().late.push((Box::new(which), time));
     }
 
-    /// From now on all answers are changed so.
+    /// Changes all answers from now on.
     pub(crate) fn change_answers(&self, change: impl Fn(&Req, Rep) -> Rep + Send + 'static) {
         *self.changed.lock() = Some(Box::new(change));
     }
 
-    /// How many such requests were carried out.
+    /// Number of matching requests that were executed.
     pub(crate) fn succeeded(&self, which: impl Fn(&Req) -> bool) -> usize {
         self.state.lock().answered.iter().filter(|(request, ok)| *ok && which(request)).count()
     }
 
-    /// Every refusal and every loss that was asked for has happened.
+    /// Whether every requested refusal and loss has happened.
     pub(crate) fn has_refused_all(&self) -> bool {
         let state = self.state.lock();
         state.refusals.is_empty() && state.losses.is_empty()

@@ -1,4 +1,4 @@
-//! Times that a program sets while the client still has its own to report.
+//! Times that an application sets while the client has unreported ones.
 
 use super::cluster::{CHUNK, Cluster, with_cluster_of_seed};
 use net::LocalFuture;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use types::{Credentials, InodeId, SetAttr, SetTime, Timestamp};
 use wire::StorageOp;
 
-/// What the program sets.
+/// The time that the application sets.
 const SET: Timestamp = Timestamp::new(1_000_000_000, 5);
-/// How long the close takes to ask the targets for its report.
+/// How long the close takes to query the targets for its report.
 const CLOSE_TIME: Duration = Duration::from_millis(4);
-/// Latest start of the change, in milliseconds after the close: it is over by then.
+/// Latest start of the change, in milliseconds after the close, which has ended by then.
 const LAST_START_MS: u64 = 8;
 
 async fn set_mtime(cluster: &Cluster, ino: InodeId) {

@@ -1,4 +1,4 @@
-//! A cluster on a simulated machine whose files have two copies.
+//! A cluster on a simulated machine whose files have two replicas.
 
 use super::group::{Groups, copy, take_out};
 use chunkstore::Store;
@@ -20,9 +20,9 @@ use types::{ClusterMap, GroupId, InodeId, MapHandle, TargetId};
 pub(crate) use testkit::program::{Program, RDONLY, RDWR, ROOT, runs};
 
 pub(crate) const TARGETS: u32 = 3;
-/// Bytes of a chunk.
+/// Chunk size, in bytes.
 pub(crate) const CHUNK: usize = 64 * 1024;
-/// Each pair of targets has a group: 11 is of 1 and 2, 12 of 2 and 3, 13 of 3 and 1.
+/// Each pair of targets has a group: 11 consists of 1 and 2, 12 of 2 and 3, 13 of 3 and 1.
 pub(crate) const GROUPS: [u32; 3] = [11, 12, 13];
 const PATTERN: &[u8] = br#"{"chunk_size":65536,"inline_limit":0,"scheme":"mirror:2"}"#;
 
@@ -51,22 +51,22 @@ impl Cluster {
         cluster
     }
 
-    /// The metadata service that there is now.
+    /// The current metadata service.
     pub(crate) fn meta(&self) -> Arc<MetaService> {
         self.services.metadata.service()
     }
 
-    /// Ends the metadata service without warning, and starts another.
+    /// Kills the metadata service, and starts another.
     pub(crate) async fn restart_names(&self) {
         self.services.metadata.restart().await;
     }
 
-    /// A client that hears of maps as the members do.
+    /// A client that gets maps as the members do.
     pub(crate) async fn client(&self) -> Arc<Client> {
         self.client_by(self.map.clone()).await
     }
 
-    /// A client with a map of its own.
+    /// A client with its own map.
     pub(crate) async fn client_by(&self, map: MapHandle) -> Arc<Client> {
         let groups: StorageHandler = self.groups.clone();
         let names = Channel::in_process(self.services.metadata.handler());
@@ -74,12 +74,12 @@ impl Cluster {
         clients::start(ClientOptions { map, ..options }).await
     }
 
-    /// A map that stays as it is.
+    /// A copy of the current map that doesn't change.
     pub(crate) fn map_of_now(&self) -> MapHandle {
         map::fork(&self.map)
     }
 
-    /// All members of groups that a target is in know that it is out.
+    /// Ejects a target from its groups; all members know it.
     pub(crate) fn take_out(&self, target: u32) {
         for group in GROUPS.into_iter().filter(|&group| pair(group).contains(&TargetId(target))) {
             take_out(&self.map, GroupId(group), TargetId(target));
@@ -90,18 +90,18 @@ impl Cluster {
         map::change(&self.map, edit);
     }
 
-    /// Chunk files of a target's copy of a group.
+    /// Chunk files of a target's replica of a group.
     pub(crate) async fn chunk_files(&self, target: u32, group: u32) -> Vec<InodeId> {
         self.store(copy(TargetId(target), GroupId(group))).list().await.unwrap()
     }
 
-    /// The store of this name.
+    /// The store of this target.
     pub(crate) fn store(&self, target: TargetId) -> &Arc<Store> {
         self.services.store(target)
     }
 }
 
-/// Does something after a while.
+/// Calls `what` after a delay.
 pub(crate) fn later(ms: u64, what: impl FnOnce() + 'static) {
     rt::spawn(async move {
         rt::sleep(Duration::from_millis(ms)).await;

@@ -1,4 +1,4 @@
-//! Reads and writes while primaries are replaced.
+//! Reads and writes during failovers of primaries.
 
 use super::cluster::{CHUNK, Program, RDWR, later, runs, with_cluster};
 use super::group::Way;
@@ -34,8 +34,8 @@ fn changes_are_for_the_primary_of_a_version_and_reads_for_any_member() {
     });
 }
 
-/// A member that is read from hears nothing of a write that never got further than the primary, and
-/// couldn't keep it from coming late.
+/// A member that serves a read doesn't know of a write that reached only the primary, and couldn't
+/// prevent it from arriving late.
 #[test]
 fn a_write_that_failed_does_not_come_after_what_was_read_since() {
     with_cluster(async |cluster| {
@@ -78,7 +78,7 @@ fn a_primary_that_dies_in_the_middle_of_reads_and_writes_costs_no_error() {
                 let reads = client.bytes(&file);
                 let (_, seen) = (writes.await, reads.await);
                 assert_eq!(runs(&seen), [(1, CHUNK / 2), (byte, 5 * CHUNK), (1, CHUNK / 2)]);
-                // It comes back, and has everything again.
+                // The target returns, and has everything again.
                 held.groups.be(victim, Way::Answers);
                 let stat = client.getattr(file.ino()).await.unwrap();
                 assert_eq!(stat.size, 6 * CHUNK as u64);
@@ -90,7 +90,7 @@ fn a_primary_that_dies_in_the_middle_of_reads_and_writes_costs_no_error() {
     }
 }
 
-/// Copies everything to a target's copies, and calls them good.
+/// Resyncs all replicas of a target, and marks them as in sync.
 async fn resync(cluster: &super::cluster::Cluster, target: u32) {
     use super::cluster::{GROUPS, pair};
     use super::group::copy;
@@ -114,7 +114,8 @@ async fn resync(cluster: &super::cluster::Cluster, target: u32) {
     });
 }
 
-/// What a dead primary had done already isn't done again over what somebody else has written since.
+/// A change that a dead primary had executed isn't executed again over later writes of another
+/// client.
 #[test]
 fn a_write_beside_others_is_done_once_by_two_primaries() {
     with_cluster(async |cluster| {
@@ -122,7 +123,7 @@ fn a_write_beside_others_is_done_once_by_two_primaries() {
         let (slow, other) = (cluster.client_by(behind.clone()).await, cluster.client().await);
         let file = slow.make("a").await;
         let same = other.open_named("a", RDWR).await;
-        // Both have it open to write, and so work without a lease of their own.
+        // Both have it open for writing, and so share the lease.
         slow.put(&file, 0, 100, 1).await;
         other.put(&same, 0, 100, 2).await;
         slow.put(&file, 0, 100, 3).await;
@@ -183,7 +184,7 @@ fn without_a_good_copy_programs_learn_which_group_it_is() {
             "{error}"
         );
         assert!(error.hint.contains("weft group show"), "{error}");
-        // Waiting pays.
+        // A request succeeds if it waits.
         let again = cluster.clone();
         later(3000, move || again.change(|map| set(map, [MemberState::Good, MemberState::Good])));
         client.put(&file, 0, 100, 3).await;

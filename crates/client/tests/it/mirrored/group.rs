@@ -1,7 +1,7 @@
-//! Groups as clients know them: the primary does what is asked on all good members and answers
-//! then, each of them answers readers; who isn't primary, or good, in the version of the group that
-//! the request names refuses. Each copy is a real store behind a real storage service, so that
-//! numbers, epochs and fences are theirs.
+//! Groups as clients see them. The primary executes requests on all members that are in sync, and
+//! then answers; each of these members serves reads. A member that isn't the primary, or not in
+//! sync, in the request's group version refuses it. Each replica is a real store behind a real
+//! storage service, with its own slots, epochs and fences.
 
 use net::{Handler, LocalFuture};
 use parking_lot::Mutex;
@@ -17,28 +17,28 @@ use testkit::map::change;
 use types::{Errno, GroupId, MapHandle, MemberState, Result, TargetId};
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
-/// The name that a copy has as a target of its own.
+/// The name of a replica as a target of its own.
 pub(crate) fn copy(target: TargetId, group: GroupId) -> TargetId {
     TargetId(target.0 * 100 + group.0)
 }
 
-/// How long an answer is waited for.
+/// Time-out of a request.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What becomes of requests to a target.
+/// How a target handles requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     Answers,
-    /// It neither does anything nor answers.
+    /// It neither executes nor answers.
     Hangs,
-    /// It does what it is asked, and doesn't answer.
+    /// It executes requests, and doesn't answer.
     LosesAnswers,
 }
 
 /// The storage services of all targets.
 pub(crate) struct Groups {
     service: Arc<StorageService>,
-    /// As the members know it; clients may be behind.
+    /// As the members know it; clients may have an older one.
     pub(crate) map: MapHandle,
     ways: Mutex<BTreeMap<TargetId, Way>>,
     changed: Event,
@@ -46,7 +46,7 @@ pub(crate) struct Groups {
     held: Mutex<Option<Held>>,
 }
 
-/// Which requests are held up before anything is done.
+/// Selects the requests that are held up before they are executed.
 type Held = Box<dyn Fn(&StorageRequest) -> bool + Send>;
 
 impl Groups {
@@ -55,14 +55,14 @@ impl Groups {
         Arc::new(Groups { service, map, ways, changed: Event::new(), asked, held: Mutex::default() })
     }
 
-    /// Holds requests up that are so, and lets those go on that were held up and aren't.
+    /// Holds up matching requests, and releases those that no longer match.
     pub(crate) fn hold(&self, which: impl Fn(&StorageRequest) -> bool + Send + 'static) {
         *self.held.lock() = Some(Box::new(which));
         self.changed.set();
         self.changed.clear();
     }
 
-    /// Waits until something is asked.
+    /// Waits for a matching request.
     pub(crate) async fn until_asked(&self, what: impl Fn(&StorageRequest) -> bool) -> StorageRequest {
         for _ in 0..60_000 {
             if let Some(found) = self.asked().into_iter().find(&what) {
@@ -89,7 +89,7 @@ impl Groups {
         self.changed.clear();
     }
 
-    /// What was asked so far, in its order.
+    /// All requests so far, in order.
     pub(crate) fn asked(&self) -> Vec<StorageRequest> {
         std::mem::take(&mut *self.asked.lock())
     }
@@ -108,7 +108,7 @@ impl Groups {
         }
     }
 
-    /// As a connection gives up.
+    /// Answers within the time-out, like a connection.
     async fn answer_in_time(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         let answer = rt::timeout(TIMEOUT, self.answer(request, payload)).await;
         answer.unwrap_or_else(|| Err(Errno::ETIMEDOUT.into()))
@@ -149,7 +149,7 @@ impl Groups {
         let mut answer = Err(Errno::EIO.into());
         let good = group.with_states().filter(|(_, state)| *state == MemberState::Good);
         for (member, _) in good {
-            // The primary takes a member out that doesn't answer.
+            // The primary ejects a member that doesn't answer.
             if member != request.target && self.way(member) != Way::Answers {
                 take_out(&self.map, id, member);
                 continue;
@@ -158,7 +158,7 @@ impl Groups {
             let done = self.service.handle(request, payload.clone()).await;
             answer = if member == group.primary().unwrap() { done } else { answer };
         }
-        // The copies of a group have one verifier.
+        // The replicas of a group have one verifier.
         match answer {
             Ok(StorageReply::Done { .. }) => Ok(StorageReply::Done { verifier: 1 }),
             answer => answer,
@@ -180,7 +180,7 @@ impl Groups {
     }
 }
 
-/// Management takes a member out of a group.
+/// Ejects a member from a group, as management does.
 pub(crate) fn take_out(map: &MapHandle, group: GroupId, member: TargetId) {
     change(map, |map| {
         let epoch = map.epoch;
@@ -206,7 +206,7 @@ impl Handler<StorageRequest, StorageReply> for Groups {
         Box::pin(self.answer_in_time(request, payload))
     }
 
-    /// What hangs can be given up.
+    /// A request that hangs can be abandoned.
     fn handle_unless<'a>(
         &'a self,
         given_up: LocalFuture<'a, ()>,

@@ -1,4 +1,4 @@
-//! A group whose content is lost: its part of files gives errors, and everything else goes on.
+//! A group whose content is lost: its part of files fails, and everything else continues.
 
 use super::cluster::{CHUNK, Cluster, GROUPS, Program, RDONLY, RDWR, ROOT, pair, with_cluster};
 use client::{Client, Handle, ReadHow};
@@ -19,7 +19,7 @@ fn lose(cluster: &Cluster) {
     });
 }
 
-/// What reading each of the first chunks of a file gives, and how long all of them take.
+/// Reads each of the first chunks of a file; returns the results and the total time.
 async fn chunks(client: &Arc<Client>, file: &Arc<Handle>) -> (Vec<Result<usize>>, Duration) {
     let (mut read, began_ns) = (Vec::new(), rt::monotonic_ns());
     for at in 0..GROUPS.len() {
@@ -29,7 +29,7 @@ async fn chunks(client: &Arc<Client>, file: &Arc<Handle>) -> (Vec<Result<usize>>
     (read, Duration::from_nanos(rt::monotonic_ns() - began_ns))
 }
 
-/// The number of the chunk that can't be read; the others can.
+/// Returns the number of the chunk that can't be read, and checks that the others can.
 fn lost_chunk(read: &[Result<usize>]) -> usize {
     let failed: Vec<usize> = (0..read.len()).filter(|at| read[*at].is_err()).collect();
     assert_eq!(failed.len(), 1, "{read:?}");
@@ -53,7 +53,7 @@ fn a_lost_group_fails_at_once_and_files_there_can_be_deleted() {
         assert!(took < Duration::from_secs(1), "it took {took:?}");
         let written = client.try_put(&file, lost * CHUNK, 10, 2).await;
         assert_eq!(written.unwrap_err().errno, Errno::EIO);
-        // What failed there is in nobody's way elsewhere.
+        // The failure there affects nothing elsewhere.
         let (read, _) = chunks(&client, &file).await;
         assert_eq!(lost_chunk(&read), lost);
         let cut = client.setattr(ROOT, ino, SetAttr::default(), Some(0)).await;
@@ -77,7 +77,7 @@ fn a_lost_group_fails_at_once_and_files_there_can_be_deleted() {
     });
 }
 
-/// The size of a file that a dead client was writing is settled from the chunk files that are left.
+/// Size recovery for a file of a dead client uses the remaining chunk files.
 #[test]
 fn a_file_of_a_dead_writer_is_settled_without_a_lost_group() {
     with_cluster(async |cluster| {
@@ -93,7 +93,7 @@ fn a_file_of_a_dead_writer_is_settled_without_a_lost_group() {
     });
 }
 
-/// What a writer has changed of the parts that are left comes to the metadata service.
+/// A writer's changes of the remaining parts are reported to the metadata service.
 #[test]
 fn a_file_that_is_open_for_writing_is_reported_without_a_lost_group() {
     with_cluster(async |cluster| {
@@ -104,7 +104,7 @@ fn a_file_that_is_open_for_writing_is_reported_without_a_lost_group() {
         lose(&cluster);
         let (read, _) = chunks(&client, &file).await;
         let lost = lost_chunk(&read);
-        // Behind the end, so that what other targets may have taken of it is to be cut.
+        // Beyond the end, so that what other targets may have stored of it must be truncated.
         let beyond = client.try_put(&file, (GROUPS.len() + lost) * CHUNK, 10, 2).await;
         assert_eq!(beyond.unwrap_err().errno, Errno::EIO);
         client.put(&file, (lost + 1) % GROUPS.len() * CHUNK, 10, 2).await;

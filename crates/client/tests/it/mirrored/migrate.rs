@@ -1,4 +1,4 @@
-//! Files that get another scheme, or another pool, while they are in use.
+//! Migration of files to another scheme or pool while they are in use.
 
 use super::cluster::{CHUNK, Cluster, GROUPS, Program, RDWR, ROOT, TARGETS, later, pair, runs, with_cluster};
 use super::group::{Way, copy};
@@ -14,7 +14,7 @@ use testkit::map::change;
 use types::{Credentials, Errno, GroupId, InodeId, Pool, PoolId, Result, SessionId, TargetId, Timestamp};
 use wire::{StorageOp, StorageRequest, XattrMode};
 
-/// Bytes of a file with several chunks in every group, the last of them partial.
+/// Size of a file with several chunks in every group, the last of them partial, in bytes.
 const LONG: usize = 40 * CHUNK + 1234;
 
 fn pattern(len: usize, salt: usize) -> Vec<u8> {
@@ -49,7 +49,7 @@ async fn entry(client: &Arc<Client>, ino: InodeId) -> Value {
     serde_json::from_slice(&client.getxattr(ROOT, ino, b"weft.entry").await.unwrap()).unwrap()
 }
 
-/// Waits until a file has ended its move; what was said last.
+/// Waits until a file's migration has ended; returns its last state.
 async fn ended(client: &Arc<Client>, ino: InodeId) -> Value {
     for _ in 0..3000 {
         let state = migration(client, ino).await;
@@ -74,7 +74,7 @@ async fn is_all(client: &Arc<Client>, ino: InodeId, scheme: &str) -> bool {
 }
 
 impl Cluster {
-    /// Chunk files that targets have for themselves, and those that are in copies of groups.
+    /// Numbers of chunk files: on targets themselves, and in replicas of groups.
     async fn counts(&self) -> (usize, usize) {
         let (mut single, mut copies) = (0, 0);
         for target in 1..=TARGETS {
@@ -88,7 +88,7 @@ impl Cluster {
         (single, copies)
     }
 
-    /// When each chunk file was changed last.
+    /// The mtime of each chunk file.
     async fn times(&self) -> Vec<Timestamp> {
         let mut times = Vec::new();
         let copies =
@@ -131,7 +131,7 @@ fn a_file_goes_to_and_fro_and_keeps_every_byte() {
             assert!(bytes(&two, &other).await == expected, "{scheme}, written");
             cluster.counts_become(if scheme == "single" { (3, 0) } else { (0, 6) }).await;
         }
-        // There already: nothing happens.
+        // It is there already: nothing happens.
         migrate(&one, file.ino(), "mirror:2").await;
         let ino = file.ino();
         one.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
@@ -143,8 +143,8 @@ fn a_file_goes_to_and_fro_and_keeps_every_byte() {
     });
 }
 
-/// The times of chunk files are told to programs where nobody has a lease, and taken for the file's
-/// when a writer has died.
+/// Applications see the times of chunk files if no session has a lease, and size recovery takes
+/// them for the file's when a writer has died.
 #[test]
 fn a_file_that_was_moved_is_no_newer() {
     with_cluster(async |cluster| {
@@ -182,10 +182,10 @@ fn holes_sizes_and_files_without_chunks_keep_what_they_are() {
         assert_eq!(ended(&one, empty.ino()).await, Value::Null);
         let copy = two.open_named("sparse", RDWR).await;
         assert_eq!(runs(&two.bytes(&copy).await), [(0, 7 * CHUNK), (b's', 100), (0, 23 * CHUNK - 99)]);
-        // What had no chunks gets them where it is to be.
+        // A file without chunks gets them in the new location.
         one.put(&empty, 0, 3 * CHUNK, b'e').await;
         assert!(is_all(&one, empty.ino(), "single").await);
-        // Where the sparse one is only a hole, it has no chunk file.
+        // Where the sparse file has only a hole, it has no chunk file.
         cluster.counts_become((4, 0)).await;
     });
 }
@@ -197,7 +197,7 @@ fn a_file_moves_while_two_clients_write_it_all_the_time() {
         let file = one.make("f").await;
         fill(&one, &file, &pattern(LONG, 0)).await;
         let other = two.open_named("f", RDWR).await;
-        // Each has every second piece.
+        // Each writes every second piece.
         const PIECE: usize = 5000;
         let done = Rc::new(Cell::new(0));
         let last: Rc<[Cell<u8>]> = (0..LONG / PIECE).map(|_| Cell::new(0)).collect();
@@ -236,13 +236,14 @@ fn a_file_moves_while_two_clients_write_it_all_the_time() {
     });
 }
 
-/// The part of a name that all chunk files of an inode have in common: the rest is the slot.
+/// Whether a request is for a chunk file of an inode: all their names are the same except for the
+/// slot.
 fn is_of(ino: InodeId, request: &StorageRequest) -> bool {
     request.ino.0 << 8 == ino.0 << 8
 }
 
-/// Who deletes what is doomed looks which chunk files those are, and is then kept waiting. A move
-/// that begins meanwhile dooms what it fills until all of it is there.
+/// The task that deletes doomed chunk files lists them, and is then delayed. A migration that
+/// begins meanwhile dooms its new chunk files until they are complete.
 #[test]
 fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
     with_cluster(async |cluster| {
@@ -254,7 +255,7 @@ fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
         fill(&client, &first, &data).await;
         fill(&client, &file, &data).await;
         let deletes = |request: &StorageRequest| request.op == StorageOp::Delete && request.group.is_some();
-        // What the file had in groups is doomed, and not deleted yet.
+        // The file's chunk files in groups are doomed, and not deleted yet.
         cluster.groups.hold(deletes);
         migrate(&client, ino, "single").await;
         client.unlink(ROOT, InodeId::ROOT, b"a").await.unwrap();
@@ -262,7 +263,7 @@ fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
         client.forget(gone, 1);
         cluster.groups.asked();
         cluster.groups.until_asked(|request| is_of(gone, request) && deletes(request)).await;
-        // Whoever deletes is busy with the first, and has seen what is doomed of the other.
+        // The deleting task is busy with the first, and has listed the doomed ones of the other.
         let fills = move |request: &StorageRequest| {
             is_of(ino, request)
                 && request.group.is_some()
@@ -278,7 +279,7 @@ fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
         let both = deletes_it;
         cluster.groups.hold(move |request| fills(request) || both(request));
         rt::sleep(Duration::from_secs(2)).await;
-        // A deletion that was sent comes late.
+        // A deletion request arrives late.
         cluster.groups.hold(deletes_it);
         assert_eq!(ended(&client, ino).await, Value::Null);
         cluster.groups.hold(|_| false);
@@ -291,8 +292,8 @@ fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
     });
 }
 
-/// The move has copied all that there was, and what is cut off is noted; what is written far behind
-/// the new end makes a hole of what was there.
+/// The migration has copied everything, and the truncation is recorded; a write far beyond the new
+/// end turns the old data into a hole.
 #[test]
 fn what_is_cut_off_during_a_move_does_not_come_back() {
     with_cluster(async |cluster| {
@@ -315,7 +316,7 @@ fn what_is_cut_off_during_a_move_does_not_come_back() {
         client.setattr(ROOT, ino, types::SetAttr::default(), Some(end as u64)).await.unwrap();
         cluster.groups.hold(syncs);
         cluster.groups.until_asked(syncs).await;
-        // Something in every stripe.
+        // Data in every stripe.
         client.put(&file, far, 16 * CHUNK, b'f').await;
         cluster.groups.hold(|_| false);
         assert_eq!(ended(&client, ino).await, Value::Null);
@@ -328,8 +329,7 @@ fn what_is_cut_off_during_a_move_does_not_come_back() {
     });
 }
 
-/// The groups of a scheme are made when they are first wanted, and not all clients hear of them at
-/// once.
+/// The groups of a scheme are created on demand, and not all clients learn of them at once.
 #[test]
 fn a_client_waits_for_the_map_that_has_the_groups_of_a_file() {
     with_cluster(async |cluster| {
@@ -350,7 +350,7 @@ fn a_client_waits_for_the_map_that_has_the_groups_of_a_file() {
     });
 }
 
-/// Files, each of which has something in every group: more than move at a time.
+/// Number of files, each with data in every group: more than migrate at a time.
 const FILES: usize = 30;
 
 #[test]
@@ -371,7 +371,7 @@ fn a_metadata_service_that_dies_in_the_middle_leaves_what_the_next_one_finishes(
         }
         let mut moving = 0;
         for _ in 0..4 {
-            // Until one is half way, if any comes to be seen so.
+            // Until one is half-way, if that state is observed.
             let mut under_way = Vec::new();
             for _ in 0..2000 {
                 for &ino in &inodes {
@@ -389,7 +389,7 @@ fn a_metadata_service_that_dies_in_the_middle_leaves_what_the_next_one_finishes(
             }
             moving += under_way.len();
             cluster.restart_names().await;
-            // Those that were begun are finished, though nobody asks for them again.
+            // Migrations that have begun are completed without another request.
             for ino in under_way {
                 assert_eq!(ended(&one, ino).await, Value::Null);
                 assert!(is_all(&one, ino, "single").await);
@@ -418,7 +418,7 @@ fn a_primary_that_is_replaced_in_the_middle_costs_nothing_but_time() {
         let data = pattern(LONG, 0);
         fill(&one, &file, &data).await;
         let gone = cluster.clone();
-        // While the copying is under way.
+        // While the copying is in progress.
         ask_as(ROOT, &two, file.ino(), "{\"scheme\":\"single\"}").await.unwrap();
         later(1, move || {
             gone.groups.be(1, Way::Hangs);
@@ -457,8 +457,8 @@ fn what_can_not_be_is_refused_with_its_cause_and_changes_nothing() {
         assert_eq!(errno, Some(Errno::EINVAL));
         assert!(message.contains("no pool tape"), "{message}");
         assert_eq!(refused("{\"scheme\":\"raid\"}").await.0, Some(Errno::EINVAL));
-        // Targets that have too little left: said with how much is lacking, before anything is
-        // begun.
+        // Targets with too little space: the error reports how much is lacking, before anything
+        // begins.
         cluster.change(|map| {
             map.targets.iter_mut().for_each(|target| target.free = (target.capacity / 100) + 4096)
         });
@@ -486,7 +486,7 @@ fn another_pool_takes_what_the_first_one_had() {
         let file = client.make("f").await;
         let data = pattern(LONG, 0);
         fill(&client, &file, &data).await;
-        // Target 3 is another pool's from now on, with what is alone on it.
+        // Target 3 belongs to another pool from now on, with the chunk files that are only there.
         cluster.change(|map| {
             map.pools.push(Pool { id: PoolId(2), name: "cold".into(), spare: 0 });
             map.targets[2].pool = PoolId(2);
@@ -497,7 +497,7 @@ fn another_pool_takes_what_the_first_one_had() {
         });
         ask_as(ROOT, &client, file.ino(), "{\"pool\":\"cold\",\"scheme\":\"single\"}").await.unwrap();
         assert_eq!(ended(&client, file.ino()).await, Value::Null);
-        // All three stripes are in one group, in chunk files of their own.
+        // All three stripes are in one group, in separate chunk files.
         cluster.counts_become((3, 0)).await;
         assert_eq!(cluster.store(TargetId(3)).list().await.unwrap().len(), 3);
         assert!(bytes(&client, &file).await == data);
@@ -509,8 +509,8 @@ fn another_pool_takes_what_the_first_one_had() {
     });
 }
 
-/// What somebody has punched in a chunk file is damage, which its checksums tell of. A copy would
-/// have zeros there, and be good for all who come.
+/// A hole that was punched into a chunk file on disk is damage, which its checksums show. A copy
+/// would contain zeros with valid checksums.
 #[test]
 fn what_was_punched_on_a_disk_is_no_hole_after_a_move() {
     with_cluster(async |cluster| {
@@ -524,7 +524,7 @@ fn what_was_punched_on_a_disk_is_no_hole_after_a_move() {
         let punched = File::open(&path, options).await.unwrap();
         punched.allocate(Fallocate::Punch, CHUNK as u64, 2 * CHUNK as u64).await.unwrap();
         ask_as(ROOT, &client, file.ino(), "{\"scheme\":\"single\"}").await.unwrap();
-        // Here no other copy is asked.
+        // No other replica is asked here.
         for _ in 0..600 {
             if !migration(&client, file.ino()).await["error"].is_null() {
                 break;
@@ -535,7 +535,7 @@ fn what_was_punched_on_a_disk_is_no_hole_after_a_move() {
         for target in pair(11) {
             assert_eq!(cluster.chunk_files(target.0, 11).await.len(), 1, "what copies have is kept");
         }
-        // Written anew it is good.
+        // After it is written again, it is intact.
         fill(&client, &file, &data).await;
         assert_eq!(ended(&client, file.ino()).await, Value::Null);
         assert!(is_all(&client, file.ino(), "single").await);

@@ -1,8 +1,8 @@
-//! Files in mirrored groups, seen by clients and the metadata service: what they ask of whom, while
-//! primaries come and go.
+//! Files in mirrored groups, as clients and the metadata service see them during failovers of
+//! primaries.
 //!
-//! Clients, metadata service and stores are the real ones, on a simulated machine. In between are
-//! groups that keep to what clients are promised, and nothing more: see `group`.
+//! Clients, metadata service and stores are the real ones, on a simulated machine. Between them are
+//! groups that guarantee what real groups guarantee to clients, and nothing more: see `group`.
 
 mod cluster;
 mod failover;

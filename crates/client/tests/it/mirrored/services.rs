@@ -1,4 +1,4 @@
-//! What the metadata service asks of mirrored groups.
+//! Requests of the metadata service to mirrored groups.
 
 use super::cluster::{CHUNK, Cluster, GROUPS, Program, RDWR, ROOT, pair, runs, with_cluster};
 use super::group::{Way, copy};
@@ -27,8 +27,8 @@ fn a_deleted_file_leaves_no_copy() {
         let file = client.make("a").await;
         client.put(&file, 0, 3 * CHUNK, 1).await;
         assert_eq!(copies(&cluster, file.ino()).await.len(), 6);
-        // Deleted while one member of each of two groups is gone: theirs go when they are brought
-        // in step.
+        // Deleted while one member of each of two groups is down: its replicas are deleted by the
+        // resync.
         cluster.groups.be(1, Way::Hangs);
         cluster.take_out(1);
         let ino = file.ino();
@@ -98,8 +98,8 @@ fn a_target_that_is_drained_keeps_its_copies_and_says_so() {
     });
 }
 
-/// What a crash has left on a target is judged apart from what it left in its groups, where the
-/// same names may be in use.
+/// Crash reconciliation of a target is separate from that of its groups, where the same names may
+/// be in use.
 #[test]
 fn targets_and_groups_are_put_right_apart() {
     with_cluster(async |cluster| {
@@ -109,7 +109,7 @@ fn targets_and_groups_are_put_right_apart() {
         client.shutdown().await.unwrap();
         let (ino, nobodys) = (file.ino(), InodeId(file.ino().0 + 1000));
         let data = IoBuf::from_slice(&[7; 4096]);
-        // The target itself has nothing of the file, whatever lies there under its name.
+        // The target itself has nothing of the file, whatever exists there under its name.
         for name in [ino, nobodys] {
             cluster
                 .store(TargetId(1))

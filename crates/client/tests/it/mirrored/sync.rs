@@ -1,4 +1,4 @@
-//! What is on disk, when a member of mirrored groups is gone.
+//! Syncs while a member of mirrored groups is down.
 
 use super::cluster::{CHUNK, Program, ROOT, with_cluster};
 use super::group::Way;
@@ -31,7 +31,8 @@ fn a_member_that_is_gone_doesnt_hinder_it() {
         let file = client.make("a").await;
         client.put(&file, 0, 3 * CHUNK, 1).await;
         cluster.groups.be(3, Way::Hangs);
-        // Of group 13 it is primary, and replaced by management; of group 12 the primary finds out.
+        // It is the primary of group 13, in which management replaces it; in group 12 the primary
+        // detects its failure.
         let held = cluster.clone();
         super::cluster::later(1000, move || {
             super::group::take_out(&held.map, types::GroupId(13), types::TargetId(3));

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{ByteRange, InodeId, SetAttr, SetTime, Timestamp};
 
-/// Longer than accesses wait to be reported.
+/// Longer than accesses wait for their report.
 const REPORTED: Duration = Duration::from_secs(25);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -79,7 +79,7 @@ fn the_first_read_since_a_change_shows_and_no_read_costs_a_request() {
     });
 }
 
-/// The service hears of a read some time later, and says until then when the file was read before.
+/// The service gets the time of a read some time later, and returns the earlier one until then.
 #[test]
 fn a_file_that_is_opened_again_was_read_already() {
     with_cluster(|cluster| async move {
@@ -103,7 +103,7 @@ fn a_file_that_is_opened_again_was_read_already() {
     });
 }
 
-/// Programs tell by it whether there is something new in a file that they have open.
+/// Applications detect by it whether a file that they have open has new content.
 #[test]
 fn the_first_read_after_each_change_shows() {
     with_cluster(|cluster| async move {
@@ -111,7 +111,7 @@ fn the_first_read_after_each_change_shows() {
         let _mount = mount(&one);
         let file = one.make("f").await;
         let mut last = Timestamp::default();
-        // In the inode at first, then in chunks; some of it is reported before the read.
+        // Inline at first, then in chunks; some of it is reported before the read.
         let changes = [(100, false), (200, false), (2 * CHUNK, false), (2 * CHUNK, true), (2 * CHUNK, false)];
         for (step, (len, is_synced)) in changes.into_iter().enumerate() {
             one.put(&file, 0, len, b'x').await;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, InodeId};
 
-/// Records that each client appends.
+/// Number of records that each client appends.
 const RECORDS: u32 = 12;
-/// Bytes of a record: so many that the file leaves the metadata store after some.
+/// Size of a record, in bytes: the file leaves the metadata store after some of them.
 const RECORD: usize = 700;
 
 #[test]
@@ -49,16 +49,17 @@ fn records_that_three_clients_append_never_overlap() {
     }
 }
 
-/// Orders of events that are tried.
+/// Number of event orders to try.
 const SEEDS: u64 = 40;
-/// Programs on each mount.
+/// Applications on each mount.
 const PROGRAMS: u32 = 3;
-/// Sessions that are ended, one after the other.
+/// Number of evictions, one after the other.
 const EVICTIONS: u32 = 6;
-/// The longest pause of a program between two records, and between two evictions, microseconds.
+/// Longest pauses of an application between two records, and between two evictions, in
+/// microseconds.
 const PAUSE_US: (u64, u64) = (2_000, 30_000);
 
-/// What a program appends: lengths vary, so that overlaps show.
+/// A record of an application; lengths vary, so that overlaps are detected.
 fn line(program: u32, number: u32) -> String {
     format!("{program}:{number}:{}\n", "x".repeat((number * 31 + program * 7) as usize % 150))
 }
@@ -67,7 +68,7 @@ async fn rest_for_up_to(most_us: u64) {
     rt::sleep(Duration::from_micros(rt::random_u64() % most_us)).await;
 }
 
-/// Appends records until it is told to stop; those that were acknowledged.
+/// Appends records until `stop` is set; returns the acknowledged ones.
 async fn append_records(mount: Arc<Succession>, program: u32, stop: Rc<Cell<bool>>) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let append = WriteHow { append: true, ..WriteHow::default() };

@@ -1,4 +1,4 @@
-//! A client that keeps small writes for a moment, and what others see of them.
+//! A client with write-behind, as other clients see it.
 
 use super::cluster::{Cluster, Program, RDONLY, RDWR, runs, with_cluster, with_cluster_of_seed};
 use client::{Client, Handle, WriteHow};
@@ -9,12 +9,12 @@ use std::time::Duration;
 use types::{Errno, Error};
 
 const PAGE: usize = 4096;
-/// Longer than anything is kept.
+/// Longer than any write is delayed.
 const KEPT: Duration = Duration::from_millis(1_300);
-/// Longer than a client tries to write back what it has kept when the lease has ended.
+/// Longer than a client retries a flush after the lease has ended.
 const LONG: Duration = Duration::from_secs(9);
 
-/// A file in chunks, of which the next page in a row will be kept: it has this many.
+/// A file in chunks with this many pages, whose next sequential page will be delayed.
 async fn begun(client: &Arc<Client>) -> (Arc<Handle>, usize) {
     let file = client.make("f").await;
     client.put(&file, 0, 2 * PAGE, b'a').await;
@@ -28,7 +28,7 @@ async fn go_on(client: &Arc<Client>, file: &Arc<Handle>, pages: std::ops::Range<
     }
 }
 
-/// The same where none of it is sent.
+/// Appends pages, and checks that none of them is sent.
 async fn keep(
     cluster: &Cluster,
     client: &Arc<Client>,
@@ -115,7 +115,7 @@ fn what_is_large_or_out_of_turn_or_durable_is_not_kept() {
     });
 }
 
-/// Storage is full, or gone, when what was kept is sent.
+/// Storage is full, or unavailable, during the flush.
 #[test]
 fn a_failure_is_told_once_to_each_descriptor_and_leaves_the_file_as_it_was() {
     with_cluster(|cluster| async move {
@@ -139,7 +139,7 @@ fn a_failure_is_told_once_to_each_descriptor_and_leaves_the_file_as_it_was() {
     });
 }
 
-/// The service lets nobody in before that has been written back.
+/// The service grants nothing to other sessions before the flush.
 #[test]
 fn what_is_kept_outlives_the_metadata_service() {
     with_cluster(|cluster| async move {
@@ -157,8 +157,8 @@ fn what_is_kept_outlives_the_metadata_service() {
     });
 }
 
-/// Storage doesn't answer until the service has let others in: it must not come over what they have
-/// written, and the program has to know.
+/// Storage doesn't answer until the service has granted leases to others: the flush must not
+/// overwrite their writes, and the application must get an error.
 #[test]
 fn what_could_not_be_written_back_in_time_never_is() {
     with_cluster(|cluster| async move {
@@ -181,7 +181,7 @@ fn what_could_not_be_written_back_in_time_never_is() {
     });
 }
 
-/// Writing back is under way, since it was time, or since the metadata service was started anew.
+/// A flush is in progress, because of the extent's age or a restart of the metadata service.
 #[test]
 fn a_close_waits_for_what_is_being_written_back() {
     for restarts in [false, true] {
@@ -219,7 +219,7 @@ fn a_close_waits(restarts: bool) {
     });
 }
 
-/// What a file is to contain.
+/// Expected content of a file.
 #[derive(Default)]
 struct Model(Vec<u8>);
 
@@ -233,7 +233,7 @@ impl Model {
     }
 }
 
-/// Two clients that keep writes and one that doesn't use a file in turn, in all ways.
+/// Two clients with write-behind and one without use a file in turn, in all ways.
 async fn in_turn(cluster: &Rc<Cluster>) {
     let below = |limit: u64| (rt::random_u64() % limit) as usize;
     let clients =

@@ -1,11 +1,11 @@
-//! Files that programs close while others open them.
+//! Files that applications close while others open them.
 
 use super::cluster::{CHUNK, Program, RDONLY, ROOT, with_cluster};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes of a file for which whoever opens it waits for a close that is under way: more than 1 MiB.
+/// Size of a file whose opens wait for a close in progress, in bytes: more than 1 MiB.
 const LEN: usize = 20 * CHUNK;
 
 #[test]

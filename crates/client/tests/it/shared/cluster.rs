@@ -23,11 +23,11 @@ pub(crate) use testkit::program::{Program, RDONLY, RDWR, ROOT, runs};
 
 /// Targets; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 3;
-/// Bytes of a chunk.
+/// Chunk size, in bytes.
 pub(crate) const CHUNK: usize = 64 * 1024;
 const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
 
-/// A running cluster, whose clients have slow ways to its services.
+/// A running cluster, whose clients have slow connections to its services.
 pub(crate) struct Cluster(cluster::Cluster);
 
 impl Deref for Cluster {
@@ -43,7 +43,7 @@ pub(crate) fn with_cluster<F: Future<Output = ()> + 'static>(test: impl FnOnce(R
     with_cluster_of_seed(1, test);
 }
 
-/// The same, with a disk of so many bytes, which all targets share.
+/// Like [`with_cluster`], with a disk of this many bytes, which all targets share.
 pub(crate) fn with_cluster_on_disk<F: Future<Output = ()> + 'static>(
     bytes: u64,
     test: impl FnOnce(Rc<Cluster>) -> F + 'static,
@@ -57,7 +57,7 @@ pub(crate) fn with_cluster_on_disk<F: Future<Output = ()> + 'static>(
     machine.run(run).unwrap();
 }
 
-/// The same with another order of events.
+/// Like [`with_cluster`], with another order of events.
 pub(crate) fn with_cluster_of_seed<F: Future<Output = ()> + 'static>(
     seed: u64,
     test: impl FnOnce(Rc<Cluster>) -> F + 'static,
@@ -79,60 +79,60 @@ impl Cluster {
         cluster
     }
 
-    /// Requests to the metadata service so far.
+    /// Number of requests to the metadata service so far.
     pub(crate) fn requests(&self) -> u64 {
         self.metadata.route().requests()
     }
 
-    /// Requests to the storage service so far.
+    /// Number of requests to the storage service so far.
     pub(crate) fn storage_requests(&self) -> u64 {
         targets().map(|target| self.storage.counters(target).unwrap().requests).sum()
     }
 
-    /// Ends the metadata service without warning, and starts another.
+    /// Kills the metadata service, and starts another.
     pub(crate) async fn restart_names(&self) {
         self.metadata.restart().await;
     }
 
-    /// The machine of the metadata store loses its power, and with it what wasn't synced; then the
-    /// service is there again.
+    /// Cuts the power of the metadata store's machine, which loses unsynced changes; then the
+    /// service is started again.
     pub(crate) async fn lose_power_of_names(&self) {
         self.metadata.lose_power().await;
     }
 
-    /// Begins to empty a target, or lets it be.
+    /// Starts or cancels the draining of a target.
     pub(crate) fn drain(&self, target: u32, drain: bool) {
         map::drain(&self.map, TargetId(target), drain);
     }
 
-    /// Waits until a target is empty, for a while.
+    /// Waits until a target is empty; panics after a time-out.
     pub(crate) async fn emptied(&self, target: u32) {
         let is_empty = self.0.becomes_empty(TargetId(target)).await;
         assert!(is_empty, "{:?}", self.metadata.service().drains());
     }
 
-    /// Whether the metadata service calls a target empty.
+    /// Whether the metadata service reports a target as empty.
     pub(crate) fn is_empty(&self, target: u32) -> bool {
         self.0.is_empty(TargetId(target))
     }
 
-    /// Files that this metadata service has moved off a target.
+    /// Number of files that this metadata service has migrated off a target.
     pub(crate) fn moved(&self, target: u32) -> u64 {
         let drains = self.metadata.service().drains();
         drains.iter().filter(|drain| drain.target == TargetId(target)).map(|drain| drain.files_moved).sum()
     }
 
-    /// Chunk files on a target, by name.
+    /// Names of the chunk files on a target.
     pub(crate) async fn chunk_files(&self, target: u32) -> Vec<InodeId> {
         self.0.chunk_files(TargetId(target)).await
     }
 
-    /// One more client.
+    /// Adds a client.
     pub(crate) async fn client(&self) -> Arc<Client> {
         clients::start(self.options()).await
     }
 
-    /// Some more clients.
+    /// Adds clients.
     pub(crate) async fn clients<const N: usize>(&self) -> [Arc<Client>; N] {
         let mut clients = Vec::new();
         for _ in 0..N {
@@ -141,18 +141,18 @@ impl Cluster {
         clients.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"))
     }
 
-    /// A client whose way to the metadata service can be cut.
+    /// Adds a client whose connection to the metadata service can be cut.
     pub(crate) async fn client_to_cut(&self) -> (Arc<Client>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
         let way = Cuttable::new(self.metadata.handler());
         (clients::start(self.options_over(way.clone(), self.slow_storage())).await, way)
     }
 
-    /// A client whose requests to the metadata service go through a handler.
+    /// Adds a client whose requests to the metadata service go through a handler.
     pub(crate) async fn client_through(&self, meta: MetaHandler) -> Arc<Client> {
         clients::start(self.options_over(meta, self.slow_storage())).await
     }
 
-    /// A client whose way to the storage services can be cut.
+    /// Adds a client whose connection to the storage services can be cut.
     pub(crate) async fn client_to_cut_from_storage(
         &self,
     ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
@@ -160,18 +160,18 @@ impl Cluster {
         (clients::start(self.options_over(self.metadata.handler(), way.clone())).await, way)
     }
 
-    /// A client with a way of its own to the storage services.
+    /// Adds a client with its own connection to the storage services.
     pub(crate) async fn client_over(&self, storage: StorageHandler) -> Arc<Client> {
         clients::start(self.options_over(self.metadata.handler(), storage)).await
     }
 
-    /// The same that keeps small writes for a moment.
+    /// Like [`Cluster::client_over`], with write-behind.
     pub(crate) async fn client_over_that_keeps(&self, storage: StorageHandler) -> Arc<Client> {
         let options = self.options_over(self.metadata.handler(), storage);
         clients::start(ClientOptions { write_behind: true, ..options }).await
     }
 
-    /// One that keeps small writes for a moment.
+    /// Adds a client with write-behind.
     pub(crate) async fn client_that_keeps(
         &self,
     ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
@@ -180,19 +180,18 @@ impl Cluster {
         (clients::start(ClientOptions { write_behind: true, ..options }).await, way)
     }
 
-    /// A client whose changes of chunk files can be held up.
+    /// Adds a client whose changes of chunk files can be held up.
     pub(crate) async fn client_over_a_holding_network(&self) -> (Arc<Client>, Arc<Holding>) {
         let way = Holding::new(self.storage.clone());
         (clients::start(self.options_over(self.metadata.handler(), way.clone())).await, way)
     }
 
-    /// A mount that gets another session when the cluster has ended one. Its way to the metadata
-    /// service can be cut.
+    /// Adds a mount with session failover. Its connection to the metadata service can be cut.
     pub(crate) async fn mount(&self) -> (Arc<Succession>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
         self.mount_let_in_by(Arc::default()).await
     }
 
-    /// The same where another session is refused as long as that is set.
+    /// Like [`Cluster::mount`]; another session is refused while `refused` is set.
     pub(crate) async fn mount_let_in_by(
         &self,
         refused: Arc<AtomicBool>,
@@ -217,7 +216,7 @@ impl Cluster {
         (mount, way)
     }
 
-    /// Ends the session of a mount, as an administrator does, and waits until it has another one.
+    /// Ends the session of a mount, as an administrator does, and waits for its successor.
     pub(crate) async fn replace_session(&self, mount: &Succession) {
         let before = mount.lineage();
         self.evict(mount);
@@ -226,13 +225,13 @@ impl Cluster {
         }
     }
 
-    /// The metadata service ends without warning, its store loses the record of a mount's session,
-    /// and another service starts.
+    /// Kills the metadata service, deletes the record of a mount's session from its store, and
+    /// starts another service.
     pub(crate) async fn restart_names_without(&self, mount: &Succession) {
         let (engine, session) = (self.metadata.engine(), mount.lineage().session);
         let pairs = engine.scan(&[], &[0xff; 16], usize::MAX).unwrap();
         let keys = pairs.into_iter().map(|(key, _)| key.to_vec());
-        // Notes of what the session writes end so, too, and name a file besides.
+        // The keys of records of written files end with the session, too, but also contain a file.
         let is_record = |key: &Vec<u8>| key.len() < 16 && key.ends_with(&session.0.to_be_bytes());
         let records: Vec<_> = keys.filter(is_record).collect();
         assert_eq!(records.len(), 1, "the record of the session");
@@ -246,7 +245,7 @@ impl Cluster {
         self.metadata.service().evict_session(mount.lineage().session).unwrap();
     }
 
-    /// What the cluster map says of all targets from now on.
+    /// Sets the state of all targets in the cluster map.
     pub(crate) fn targets_are(&self, state: TargetState) {
         let mut map = self.map.write().unwrap();
         let mut changed = (**map).clone();
@@ -254,7 +253,7 @@ impl Cluster {
         *map = Arc::new(changed);
     }
 
-    /// A client that nobody knows and that hears of no recall yet.
+    /// A client that isn't registered and receives no recalls yet.
     pub(crate) fn unregistered(&self) -> Arc<Client> {
         Client::new(self.options())
     }

@@ -1,4 +1,4 @@
-//! A cluster on a simulated machine whose partitions are shared by several metadata services.
+//! A cluster on a simulated machine with several metadata services, which share the partitions.
 
 use super::cluster::{TARGETS, targets};
 use super::late::Holding;
@@ -27,7 +27,7 @@ use wire::{MetaRequest, MetaResponse};
 /// Nodes with a metadata service.
 pub(crate) const FIRST: NodeId = NodeId(1);
 pub(crate) const SECOND: NodeId = NodeId(2);
-/// Many, so that directories lie in different ones.
+/// Many, so that directories are in different ones.
 pub(crate) const PARTITIONS: u16 = 8;
 
 type Way = Arc<Cuttable<MetaRequest, MetaResponse>>;
@@ -37,22 +37,22 @@ type Processes = Arc<Mutex<BTreeMap<NodeId, Arc<MetaService>>>>;
 pub(crate) struct Company {
     engine: Arc<Memory>,
     map: MapHandle,
-    /// What the services know of the map.
+    /// The map of each service.
     known: RefCell<BTreeMap<NodeId, MapHandle>>,
-    /// A service that management can't be reached from: it doesn't learn of maps, and nobody counts
-    /// on it.
+    /// A service that is cut off from management: it gets no maps, and management doesn't count on
+    /// it.
     cut_off: Arc<Mutex<Option<NodeId>>>,
-    /// How often a node was counted on again.
+    /// How often management counted on a node again.
     seen_again: Arc<AtomicU64>,
     storage: Arc<StorageService>,
     stores: Vec<Arc<Store>>,
-    /// The services' own ways to it.
+    /// The services' connections to storage.
     to_storage: RefCell<BTreeMap<NodeId, Arc<Holding>>>,
     processes: Processes,
     sessions: Cell<u64>,
 }
 
-/// A client with its ways to the services, and its own view of the map.
+/// A client with its own map, and its connections to the services.
 pub(crate) struct Member {
     pub(crate) client: Arc<Client>,
     pub(crate) map: MapHandle,
@@ -90,7 +90,7 @@ impl Company {
         company
     }
 
-    /// Starts a node's service.
+    /// Starts the service of a node.
     fn serve(&self, node: NodeId) {
         let to_storage = Holding::new(self.storage.clone());
         self.to_storage.borrow_mut().insert(node, to_storage.clone());
@@ -112,12 +112,12 @@ impl Company {
         self.processes.lock().insert(node, meta);
     }
 
-    /// Chunk files on a target, by name.
+    /// Names of the chunk files on a target.
     pub(crate) async fn chunk_files(&self, target: TargetId) -> Vec<InodeId> {
         self.stores[target.0 as usize - 1].list().await.unwrap()
     }
 
-    /// Those on all targets.
+    /// Names of the chunk files on each target.
     pub(crate) async fn all_chunk_files(&self) -> Vec<Vec<InodeId>> {
         let mut all = Vec::new();
         for target in targets() {
@@ -126,12 +126,12 @@ impl Company {
         all
     }
 
-    /// A service's way to the chunks.
+    /// A service's connection to storage.
     pub(crate) fn way_to_storage(&self, node: NodeId) -> Arc<Holding> {
         self.to_storage.borrow()[&node].clone()
     }
 
-    /// Changes the map that the services see.
+    /// Changes the map of the services.
     pub(crate) fn change_map(&self, change: impl FnOnce(&mut ClusterMap)) {
         let map = map::change(&self.map, change);
         let cut_off = *self.cut_off.lock();
@@ -141,15 +141,15 @@ impl Company {
         }
     }
 
-    /// Management loses sight of a node, whose service and clients notice nothing, and gives its
-    /// partitions to the other one.
+    /// Makes a node unreachable for management, but not for its service's clients, and assigns its
+    /// partitions to the other node.
     pub(crate) fn lose_sight_of(&self, node: NodeId) {
         *self.cut_off.lock() = Some(node);
         self.take_for_dead(node);
     }
 
-    /// Management has word of the node again that it had lost sight of, and gives it all partitions
-    /// in the same moment.
+    /// Makes the node reachable for management again, and assigns all partitions to it at the same
+    /// moment.
     pub(crate) fn sees_again(&self, node: NodeId) {
         *self.cut_off.lock() = None;
         self.seen_again.fetch_add(1, Ordering::Relaxed);
@@ -159,14 +159,14 @@ impl Company {
         });
     }
 
-    /// Gives partitions to a node, as far as the services are told.
+    /// Assigns partitions to a node, in the map of the services.
     pub(crate) fn give(&self, partitions: impl IntoIterator<Item = PartitionId>, node: NodeId) {
         self.change_map(|map| {
             partitions.into_iter().for_each(|partition| map.partitions[partition.0 as usize] = node);
         });
     }
 
-    /// Waits until every service executes what the map gives it.
+    /// Waits until every service owns what the map assigns to it.
     pub(crate) async fn settled(&self) {
         loop {
             let map = self.map.read().unwrap().clone();
@@ -182,7 +182,7 @@ impl Company {
         }
     }
 
-    /// A node's service dies, and management learns of it.
+    /// Kills a node's service, and informs management.
     pub(crate) fn kill(&self, node: NodeId) {
         let dead = self.processes.lock().remove(&node).unwrap();
         dead.stop();
@@ -197,12 +197,12 @@ impl Company {
         });
     }
 
-    /// One more client, which sees every map that the services see.
+    /// Adds a client that gets every map of the services.
     pub(crate) async fn client(&self) -> Arc<Client> {
         self.member(self.map.clone()).await.client
     }
 
-    /// One that is told of maps by hand, and whose ways can be cut.
+    /// Adds a client that gets maps only by [`Member::learn`], and whose connections can be cut.
     pub(crate) async fn behind(&self) -> Member {
         self.member(map::fork(&self.map)).await
     }
@@ -227,7 +227,7 @@ impl Company {
         Member { client, map, ways }
     }
 
-    /// Makes directories until one lies in a partition of this kind.
+    /// Creates directories until one is in a matching partition.
     pub(crate) async fn directory_in(
         &self,
         client: &Client,
@@ -246,13 +246,13 @@ impl Company {
 }
 
 impl Member {
-    /// Learns of a map.
+    /// Gives the client the current map.
     pub(crate) fn learn(&self, company: &Company) {
         let map = company.map.read().unwrap().clone();
         *self.map.write().unwrap() = map;
     }
 
-    /// Nothing passes between the client and a service any more.
+    /// Cuts the connection between the client and a service.
     pub(crate) fn cut(&self, node: NodeId) {
         self.ways.lock()[&node].cut();
     }

@@ -1,4 +1,4 @@
-//! Attributes of directories, right after they were changed.
+//! Attributes of directories, right after a change.
 
 use super::cluster::{Cluster, RDWR, ROOT, with_cluster, with_cluster_of_seed};
 use client::{Client, Found};
@@ -18,7 +18,7 @@ async fn mkdir(client: &Client, parent: InodeId, name: &str) -> InodeId {
     client.mkdir(ROOT, parent, name.as_bytes(), 0o755, 0).await.unwrap().ino
 }
 
-/// What the client says, which has to say it without asking anybody.
+/// Returns the attributes from the client, and checks that it sends no request.
 async fn told(cluster: &Cluster, client: &Client, dir: InodeId) -> Attr {
     let before = cluster.requests();
     let known = client.getattr(dir).await.unwrap();
@@ -71,7 +71,7 @@ fn what_is_changed_otherwise_is_asked_for_again() {
         // Another session.
         mkdir(&two, dir, "c").await;
         assert_eq!(one.getattr(dir).await.unwrap().nlink, 5);
-        // A service that has forgotten all leases.
+        // A service that has lost all leases.
         rt::sleep(Duration::from_secs(2)).await;
         mkdir(&one, dir, "e").await;
         cluster.restart_names().await;
@@ -80,7 +80,7 @@ fn what_is_changed_otherwise_is_asked_for_again() {
     });
 }
 
-/// Values that only grow: how far each must have come, and can have come.
+/// Values that only grow: the minimum and maximum of each.
 #[derive(Default)]
 struct Grown {
     begun: Cell<u64>,
@@ -95,8 +95,8 @@ impl Grown {
     }
 }
 
-/// Several tasks of two clients add directories to one, and one task changes its mode; what each
-/// then sees is no older than what had ended before.
+/// Several tasks of two clients add directories to one, and one task changes its mode. The
+/// attributes that each sees include everything that had ended before.
 #[test]
 fn what_is_told_is_never_older_than_what_has_been_answered() {
     let told_at_once = Arc::new(AtomicU64::new(0));
@@ -124,7 +124,7 @@ fn what_is_told_is_never_older_than_what_has_been_answered() {
                     let name = format!("{task}-{step}");
                     links.grow(async |_| _ = mkdir(client, dir, &name).await).await;
                     look(client, &links, &modes, &told_here).await;
-                    // The other client lets the lease come back in between.
+                    // The other client pauses, so that the lease returns.
                     rt::sleep(Duration::from_millis(if task == 3 { 3000 } else { 400 * (step % 4) })).await;
                 }
             };
@@ -149,7 +149,7 @@ fn what_is_told_is_never_older_than_what_has_been_answered() {
     assert!(told_at_once.load(Relaxed) > 0, "the service was asked every time");
 }
 
-/// Looks for a name that must be absent, and tells whether the service was asked.
+/// Looks up a name that must be absent; returns whether that cost a request.
 async fn asks_for_absent(cluster: &Cluster, client: &Client, dir: InodeId, name: &str) -> bool {
     let before = cluster.requests();
     let found = client.find(ROOT, dir, name.as_bytes()).await.unwrap();
@@ -169,17 +169,17 @@ fn names_that_a_directory_made_here_lacks_are_not_asked_for() {
         assert!(!asks_for_absent(&cluster, &one, dir, "b").await);
         one.rename(ROOT, dir, b"a", dir, b"b", RenameMode::Replace).await.unwrap();
         assert!(one.lookup(ROOT, dir, b"b").await.is_ok());
-        // That it is gone again is for the service to say.
+        // Only the service knows that it is gone again.
         assert!(asks_for_absent(&cluster, &one, dir, "a").await);
-        // Another session's names are found, and end what was known.
+        // Another session's name is found, and ends the complete state.
         mkdir(&two, dir, "c").await;
         assert!(one.lookup(ROOT, dir, b"c").await.is_ok());
         assert!(asks_for_absent(&cluster, &one, dir, "x").await);
     });
 }
 
-/// Two clients make names that only grow in number, in directories that one of them made, and look
-/// for all of them: what had been made before is found.
+/// Two clients create names with growing numbers, in directories that one of them created, and look
+/// all of them up: names created before are found.
 #[test]
 fn names_that_were_made_are_found_whoever_made_them() {
     let answered_here = Arc::new(AtomicU64::new(0));
@@ -216,9 +216,9 @@ fn names_that_were_made_are_found_whoever_made_them() {
     assert!(answered_here.load(Relaxed) > 0, "the service was asked every time");
 }
 
-/// Two clients fill a directory in turns until each knows who may do what there without asking.
-/// What each client makes in [`fill_in_turns`]: more than it takes until recalls have found out
-/// that both fill it, in whichever order they come.
+/// Names that each client creates in [`fill_in_turns`]: more than it takes until recalls have shown
+/// that both fill the directory, in whatever order they arrive. Two clients fill it in turns until
+/// each knows its permissions without a request.
 const FILLERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 async fn fill_in_turns(clients: &[Arc<Client>; 2], dir: InodeId) {
@@ -271,7 +271,7 @@ fn a_change_of_permissions_ends_what_the_others_know_of_them() {
                 other.rmdir(ROOT, dir, name.as_bytes()).await.unwrap();
             }
         }
-        // So does its end, and a service that has forgotten all leases.
+        // The end of the change does so, too, and a service that has lost all leases.
         fill_in_turns(&clients, dir).await;
         cluster.restart_names().await;
         rt::sleep(Duration::from_secs(20)).await;

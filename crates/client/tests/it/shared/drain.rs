@@ -1,4 +1,4 @@
-//! Targets are emptied while their files are in use.
+//! Draining of targets while their files are in use.
 
 use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, TARGETS, runs, with_cluster};
 use client::{ReadHow, WriteHow};
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use types::InodeId;
 
-/// Bytes of a file with several chunks on every target, the last of them partial.
+/// Size of a file with several chunks on every target, the last of them partial, in bytes.
 const LONG: usize = 40 * CHUNK + 1234;
 
 fn pattern(len: usize, salt: usize) -> Vec<u8> {
@@ -33,13 +33,14 @@ fn a_file_in_use_moves_and_keeps_every_byte() {
         expected[3 * CHUNK + 5..5 * CHUNK + 5].fill(b'z');
         assert_eq!(two.bytes(&other).await, expected);
         assert!(cluster.chunk_files(2).await.is_empty(), "nobody writes where it has been");
-        // And from there, with what was moved, to where there is one chunk file of it already.
+        // And from there, with what was migrated, to a target that already has a chunk file of the
+        // file.
         cluster.drain(3, true);
         cluster.emptied(3).await;
         assert!(cluster.chunk_files(3).await.is_empty());
         assert_eq!(cluster.chunk_files(1).await.len(), TARGETS as usize);
         assert_eq!(one.bytes(&file).await, expected);
-        // And back, since there is room again.
+        // And back, since there is space again.
         cluster.drain(2, false);
         cluster.drain(3, false);
         cluster.drain(1, true);
@@ -77,7 +78,7 @@ fn holes_sizes_and_names_without_content_survive_a_move() {
             assert!(cluster.chunk_files(target).await.is_empty());
             cluster.drain(target, false);
         }
-        // What was cut off must not be seen again.
+        // Truncated data must not reappear.
         one.set_size(cut.ino(), 9 * CHUNK).await;
         let expected = [
             ("sparse", vec![(0, 7 * CHUNK), (b's', 100), (0, 23 * CHUNK - 99)]),
@@ -112,7 +113,7 @@ fn a_file_moves_while_it_is_written_all_the_time() {
             result.replace(expected);
             ended.set(ended.get() + 1);
         });
-        // Another one reads, so that the file is shared part of the time.
+        // Another client reads, so that the file is shared part of the time.
         let ended = done.clone();
         rt::spawn(async move {
             for at in 0..40 {
@@ -136,7 +137,7 @@ fn a_file_moves_while_it_is_written_all_the_time() {
     });
 }
 
-/// Files, each of which has something on every target: more than move at a time.
+/// Number of files, each with data on every target: more than migrate at a time.
 const FILES: usize = 60;
 
 #[test]

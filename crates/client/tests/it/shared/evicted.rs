@@ -1,4 +1,4 @@
-//! Mounts whose session was ended by the cluster, and that go on under another one.
+//! Mounts whose session the cluster has ended, and that continue with a successor.
 
 use super::cluster::{CHUNK, Cluster, Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
 use super::kernel::Kernel;
@@ -78,7 +78,7 @@ fn an_evicted_mount_goes_on_and_files_of_before_fail() {
         fails(lock(&file, LockKind::Shared, false).await);
         fails(file.copy_file_range(ROOT, 0, (&quiet, 0), 10).await);
 
-        // What a mount knows of directories goes on, and so do files that are opened now.
+        // Directories that the mount knows remain usable, and so do files that are opened now.
         let made = mount.create(ROOT, dir.ino, b"inside", 0o100_644, 0, RDWR).await.unwrap().1;
         put(&made, 0, 10, b'i').await.unwrap();
         fails(file.copy_file_range(ROOT, 0, (&made, 0), 10).await);
@@ -89,7 +89,7 @@ fn an_evicted_mount_goes_on_and_files_of_before_fail() {
         let elsewhere = other.open_named("f", RDONLY).await;
         assert_eq!(runs(&other.bytes(&elsewhere).await), [(b'z', 10), (b'x', 2 * CHUNK - 10)]);
 
-        // One close in all says that something may be lost, where something was written.
+        // Exactly one close reports that writes may be lost, if there were any.
         fails(file.flush().await);
         file.flush().await.unwrap();
         quiet.flush().await.unwrap();
@@ -107,7 +107,7 @@ fn an_evicted_mount_goes_on_and_files_of_before_fail() {
     });
 }
 
-/// As after a power cut that took the last half second of a store that doesn't sync what it should.
+/// As after a power cut that took the last half second of an unsynced store.
 #[test]
 fn a_lost_lock_makes_the_file_fail_through_which_it_was_taken_until_it_is_closed() {
     with_cluster(|cluster| async move {
@@ -146,7 +146,7 @@ fn a_lost_lock_makes_the_file_fail_through_which_it_was_taken_until_it_is_closed
             fails(file.unlock(LockSpace::Posix, LockOwner(7), WHOLE).await);
         }
         assert_eq!(mount.lineage().replacements, 0);
-        // What another open file of the same mount does goes on, and what was written is there.
+        // Another open file of the same mount continues to work, and its writes are there.
         assert_eq!(runs(&bytes(&beside).await.unwrap()), [(b'x', CHUNK)]);
         put(&beside, 0, 1, b'z').await.unwrap();
         for file in [&locker, &flocker] {
@@ -181,7 +181,7 @@ fn a_mount_that_was_cut_off_comes_back_by_itself_and_sees_what_others_did() {
         let theirs = other.open_named("f", RDWR).await;
         other.put(&theirs, 0, 10, b'y').await;
         kernel.forgotten.lock().clear();
-        // Asked while the way is cut, answered by the next session.
+        // Sent while the connection is cut, answered in the successor session.
         let sizes = Rc::new(RefCell::new(None));
         let (asking, told, ino) = (mount.clone(), sizes.clone(), file.ino());
         rt::spawn(async move {
@@ -201,7 +201,7 @@ fn a_mount_that_was_cut_off_comes_back_by_itself_and_sees_what_others_did() {
         assert_eq!(runs(&bytes(&again).await.unwrap()), [(b'y', 10), (b'x', CHUNK - 10)]);
         put(&again, 0, 5, b'z').await.unwrap();
         assert_eq!(runs(&other.bytes(&theirs).await)[0], (b'z', 5));
-        // The next session tells the same kernel.
+        // The successor session notifies the same kernel.
         rt::sleep(Duration::from_secs(2)).await;
         assert!(mount.getattr(InodeId::ROOT).await.unwrap().trusted);
         kernel.forgotten.lock().clear();
@@ -219,7 +219,7 @@ fn locks_of_before_are_lost_and_those_of_others_are_not() {
         let file = make(&mount, "f").await;
         lock(&file, LockKind::Exclusive, false).await.unwrap();
         let theirs = other.open_named("f", RDWR).await;
-        // Another file whose lock somebody else holds, and this mount waits for it.
+        // Another file whose lock another client holds, and for which this mount waits.
         let (wanted, held) = (make(&mount, "g").await, other.open_named("g", RDWR).await);
         let take = async |ino| {
             let cancel = Cancel::default();
@@ -240,7 +240,7 @@ fn locks_of_before_are_lost_and_those_of_others_are_not() {
         assert_eq!(waited.get(), Some(Err(Errno::EIO)));
 
         take(theirs.ino()).await.unwrap();
-        // The end of the old descriptor gives nothing back that is somebody else's by now.
+        // The close of the old descriptor doesn't release a lock that another client holds by now.
         fails(file.unlock(LockSpace::Posix, LockOwner(7), WHOLE).await);
         file.drop_locks(LockSpace::Posix, LockOwner(7), WHOLE).await.unwrap();
         file.release().await;
@@ -249,7 +249,7 @@ fn locks_of_before_are_lost_and_those_of_others_are_not() {
         other.unlock(theirs.ino(), LockSpace::Posix, LockOwner(9), WHOLE).await.unwrap();
         lock(&again, LockKind::Exclusive, false).await.unwrap();
         assert_eq!(take(theirs.ino()).await.unwrap_err().errno, Errno::EAGAIN);
-        // A restart asks the session for its locks, and gets those of now.
+        // After a restart, the session reclaims its current locks.
         cluster.restart_names().await;
         rt::sleep(Duration::from_secs(20)).await;
         assert_eq!(take(theirs.ino()).await.unwrap_err().errno, Errno::EAGAIN);
@@ -278,7 +278,7 @@ fn a_mount_that_is_refused_says_so_and_comes_back_when_it_may() {
         rt::sleep(Duration::from_secs(31)).await;
         assert_eq!(mount.lineage().replacements, 1);
         assert!(bytes(&open(&mount, "f", RDONLY).await.unwrap()).await.unwrap().is_empty());
-        // The end of a mount that has no session.
+        // Shutdown of a mount without a session.
         refused.store(true, Ordering::Relaxed);
         cluster.evict(&mount);
         rt::sleep(Duration::from_secs(1)).await;
@@ -303,7 +303,7 @@ fn what_the_kernel_refers_to_stays_known_and_can_be_forgotten() {
         assert_eq!(mount.errno_of_gone(ROOT, ino), Errno::ESTALE);
         mount.forget(dir, 1);
         let again = mount.open(ROOT, ino, RDWR).await.unwrap();
-        // A reference that an answer of the old session brings, late, counts as well.
+        // A reference from a late answer of the old session counts as well.
         old.remember(&mount.getattr(ino).await.unwrap().attr);
         other.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
         put(&again, 0, CHUNK, b'x').await.unwrap();
@@ -326,7 +326,7 @@ fn evictions_in_a_row_lose_nothing_that_was_synced_and_invent_nothing() {
     }
 }
 
-/// Two threads of a mount write blocks of files of their own and read them back, and make names,
+/// Two threads of a mount write blocks of their own files and read them back, and create names,
 /// while their session is ended again and again.
 async fn evict_under_load(cluster: &Rc<Cluster>) {
     const ROUNDS: u32 = 12;
@@ -354,7 +354,7 @@ async fn evict_under_load(cluster: &Rc<Cluster>) {
     }
     let lineage = mount.lineage();
     assert_eq!((lineage.replacements, lineage.files_of_before), (u64::from(ROUNDS), 0));
-    // Another client sees what the mount sees.
+    // Another client sees the same as the mount.
     let other = cluster.client().await;
     for number in 0..2 {
         let name = format!("f{number}");
@@ -365,8 +365,7 @@ async fn evict_under_load(cluster: &Rc<Cluster>) {
     mount.shutdown().await.unwrap();
 }
 
-/// Writes a file anew under a byte of its own, and looks whether it is there as soon as it was
-/// synced.
+/// Rewrites a file with its own byte, and checks that it can be read once it is synced.
 async fn write_and_look(mount: &Succession, number: u32, turn: u32) {
     let (name, byte) = (format!("f{number}"), b'a' + (turn % 26) as u8);
     let written: Result<()> = async {
@@ -394,7 +393,7 @@ async fn write_and_look(mount: &Succession, number: u32, turn: u32) {
     .await;
     match looked {
         Ok(bytes) if written.is_ok() => assert_eq!(runs(&bytes), [(byte, 2 * CHUNK)]),
-        // Where the outcome isn't known it may be any part of it.
+        // With an uncertain outcome it may be any part of it.
         Ok(bytes) => assert!(bytes.len() <= 2 * CHUNK),
         Err(error) => assert!(matches!(error.errno, Errno::EIO | Errno::ENOENT), "{error}"),
     }
@@ -406,7 +405,7 @@ async fn write_and_look(mount: &Succession, number: u32, turn: u32) {
             file.release().await;
             mount.forget(known.ino, 1);
         }
-        // Never EEXIST: nothing is made twice.
+        // Never EEXIST: no create is executed twice.
         Err(error) => assert_eq!(error.errno, Errno::EIO, "{error}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Flags of inodes that one client sets bind all of them.
+//! Inode flags that one client sets apply to all clients.
 
 use super::cluster::{Program, RDONLY, ROOT, with_cluster};
 use client::WriteHow;
@@ -22,7 +22,7 @@ fn a_file_that_another_client_makes_immutable_is_not_opened_for_writing() {
         one.put(&file, 0, 100, b'x').await;
         let ino = file.ino();
         let set = async |flags| other.set_flags(ROOT, ino, flags, None).await.unwrap();
-        // The lease of `one`, under which it opens without asking, is recalled by each change.
+        // Each change recalls the lease of `one`, under which it opens without a request.
         for turn in 0..3 {
             let opened = one.open(ROOT, ino, WRONLY).await.unwrap();
             one.release(opened).await;
@@ -31,7 +31,7 @@ fn a_file_that_another_client_makes_immutable_is_not_opened_for_writing() {
                 let refused = client.open(ROOT, ino, WRONLY | O_APPEND).await;
                 assert_eq!(refused.map(drop).unwrap_err().errno, Errno::EPERM, "turn {turn}");
             }
-            // What was open is written as before.
+            // A file that was open stays writable.
             one.put(&file, 0, 50, b'y').await;
             set(InodeFlags::NONE).await;
         }
@@ -39,7 +39,7 @@ fn a_file_that_another_client_makes_immutable_is_not_opened_for_writing() {
     });
 }
 
-/// A listing brings leases, and no flags.
+/// A listing grants leases, and contains no flags.
 #[test]
 fn flags_of_before_a_recall_are_asked_for_again() {
     with_cluster(|cluster| async move {
@@ -55,7 +55,7 @@ fn flags_of_before_a_recall_are_asked_for_again() {
             let at = listing.entries.iter().position(|entry| entry.ino == ino).unwrap();
             listing.trusted_attributes[at]
         };
-        // A recall leaves nobody a lease unasked for a second.
+        // After a recall, the service grants no unrequested lease for a second.
         let mut has_lease = false;
         for _ in 0..10 {
             rt::sleep(Duration::from_secs(1)).await;
@@ -70,8 +70,8 @@ fn flags_of_before_a_recall_are_asked_for_again() {
     });
 }
 
-/// The kernel wants to make a file that it doesn't know of, and opens what is there without asking
-/// for its flags.
+/// The kernel wants to create a file that it doesn't know, and opens the existing one without
+/// checking its flags.
 #[test]
 fn an_immutable_file_that_is_found_instead_of_being_made_is_not_opened_for_writing() {
     with_cluster(|cluster| async move {

@@ -1,4 +1,4 @@
-//! What a kernel with caches would be told, and when.
+//! Notifications to a kernel with caches, and their timing.
 
 use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
 use client::{Caching, Invalidate, ReadHow, WriteHow};
@@ -14,18 +14,18 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{ByteRange, InodeId};
 
-/// A kernel that forgets after a while.
+/// A kernel that drops inodes after a delay.
 #[derive(Default)]
 pub(crate) struct Kernel {
-    /// Inodes that were forgotten, and when.
+    /// Inodes that were dropped, and when.
     pub(crate) forgotten: Mutex<Vec<(InodeId, u64)>>,
-    /// What was left out each time.
+    /// The ranges that were excluded each time.
     spared: Mutex<Vec<Vec<ByteRange>>>,
-    /// A page of this inode that is being filled, which has to be waited for.
+    /// A page of this inode that is being filled; drops of the inode wait for it.
     filling: Mutex<Option<(InodeId, Arc<rt::sync::Event>)>>,
-    /// Inodes that it never forgets.
+    /// Inodes that it never drops.
     pub(crate) stuck: Mutex<BTreeSet<InodeId>>,
-    /// Everybody who tells it to forget waits for that page.
+    /// All notifying threads wait for that page.
     is_all_busy: AtomicBool,
 }
 
@@ -85,8 +85,7 @@ fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
         let kept = ReadHow { kept: true, ..ReadHow::default() };
         one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
 
-        // The kernel has locked a page and waits for it while it should forget; the read comes a
-        // bit later.
+        // The kernel has locked a page, and a drop waits for it; the read arrives a bit later.
         let filled = Arc::new(rt::sync::Event::new());
         *kernel.filling.lock() = Some((file.ino(), filled.clone()));
         let (reader, page) = (one.clone(), open.clone());
@@ -108,8 +107,8 @@ fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
     });
 }
 
-/// A page comes in while the kernel should forget, a program changes it at once, and the kernel has
-/// to write it before it can forget it.
+/// A page is filled while the kernel should drop it, an application changes it at once, and the
+/// kernel must write it before it can drop it.
 #[test]
 fn a_page_that_was_let_through_and_changed_is_written_back_while_the_kernel_waits_for_it() {
     with_cluster(|cluster| async move {
@@ -121,10 +120,10 @@ fn a_page_that_was_let_through_and_changed_is_written_back_while_the_kernel_wait
         two.put(&file, 0, CHUNK, b'x').await;
         two.release(file.clone()).await;
         one.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap();
-        // A recall leaves nobody a lease unasked for a second.
+        // After a recall, the service grants no unrequested lease for a second.
         rt::sleep(Duration::from_secs(2)).await;
         assert!(one.getattr(file.ino()).await.unwrap().trusted);
-        // Under what came with its attributes, so that nothing of the content is known yet.
+        // Under the lease that came with its attributes, so that no content is loaded yet.
         let mapped = one.open(ROOT, file.ino(), RDWR).await.unwrap();
         let page = Arc::new(rt::sync::Event::new());
         *kernel.filling.lock() = Some((file.ino(), page.clone()));
@@ -169,8 +168,8 @@ fn a_read_that_waits_for_the_registration_does_not_keep_the_session_from_it() {
         let kept = ReadHow { kept: true, ..ReadHow::default() };
         one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
 
-        // The kernel has locked a page, and the read for it comes when the service has been started
-        // anew and nothing is loaded any more.
+        // The kernel has locked a page, and the read for it arrives when the service has restarted
+        // and no content is loaded any more.
         let filled = Arc::new(rt::sync::Event::new());
         *kernel.filling.lock() = Some((file.ino(), filled.clone()));
         cluster.restart_names().await;
@@ -199,8 +198,8 @@ fn a_read_that_waits_for_the_registration_does_not_keep_the_session_from_it() {
     });
 }
 
-/// The session has other inodes than the one that is read, and the kernel forgets none of them
-/// before the read has its answer.
+/// The session has other inodes than the one that is read, and the kernel drops none of them before
+/// the read has its answer.
 #[test]
 fn a_kernel_that_forgets_nothing_for_a_while_does_not_keep_the_session_from_its_registration() {
     with_cluster(|cluster| async move {
@@ -217,7 +216,7 @@ fn a_kernel_that_forgets_nothing_for_a_while_does_not_keep_the_session_from_its_
         let kept = ReadHow { kept: true, ..ReadHow::default() };
         one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
         let other = one.lookup(ROOT, InodeId::ROOT, b"other").await.unwrap().ino;
-        // What has just been recalled is shared for a while.
+        // A file whose lease was just recalled is shared for a while.
         rt::sleep(Duration::from_secs(2)).await;
         assert!(one.getattr(other).await.unwrap().trusted);
 
@@ -262,7 +261,7 @@ fn pages_that_outlive_their_file_go_before_a_write_on_the_same_client() {
             one.release(reader).await;
             kernel.forgotten.lock().clear();
             if reopened {
-                // Nothing is in use for a moment.
+                // The file is unused for a moment.
                 one.release(writer.clone()).await;
                 let writer = one.open_named("log", RDWR).await;
                 one.append(&writer, &[b'x'; 100]).await;
@@ -279,8 +278,8 @@ fn pages_that_outlive_their_file_go_before_a_write_on_the_same_client() {
     });
 }
 
-/// The file is opened and read between the beginning of an append and its turn: what is read must
-/// not lie in the page cache as if it were all when the append has made the file longer.
+/// The file is opened and read after an append has begun, before it has its lease. When the append
+/// has extended the file, the page cache must not contain the old data as if it were complete.
 #[test]
 fn a_read_for_the_page_cache_waits_for_an_append_that_waits_for_its_lease() {
     with_cluster(|cluster| async move {
@@ -291,12 +290,12 @@ fn a_read_for_the_page_cache_waits_for_an_append_that_waits_for_its_lease() {
         let writer = one.make("log").await;
         one.append(&writer, &[b'x'; 100]).await;
         let kept = ReadHow { kept: true, ..ReadHow::default() };
-        // A recall leaves nobody a lease unasked for a second.
+        // After a recall, the service grants no unrequested lease for a second.
         rt::sleep(Duration::from_secs(2)).await;
         let elsewhere = two.open_named("log", RDONLY).await;
         assert_eq!(two.read(&elsewhere, 0, IoBuf::alloc(4096), kept).await.unwrap(), 100);
 
-        // The other kernel takes its time to forget, and so the append waits.
+        // The other kernel drops its pages slowly, and so the append waits.
         let filled = Arc::new(rt::sync::Event::new());
         *kernel.filling.lock() = Some((writer.ino(), filled.clone()));
         let read = Rc::new(Cell::new(None));
@@ -321,7 +320,7 @@ fn a_read_for_the_page_cache_waits_for_an_append_that_waits_for_its_lease() {
 }
 
 /// A kernel that has just looked up a page reads the file's size afterwards, and takes the rest of
-/// an old page for zeros when that has grown.
+/// an old page for zeros if the size has grown.
 #[test]
 fn a_file_that_is_being_changed_is_read_past_the_page_cache() {
     with_cluster(|cluster| async move {
@@ -356,8 +355,8 @@ fn a_file_that_is_being_changed_is_read_past_the_page_cache() {
     });
 }
 
-/// A program that has mapped a file goes on with its pages when it, or another one of the same
-/// node, writes elsewhere in it.
+/// An application that has mapped a file continues to use its pages when it, or another one on the
+/// same node, writes elsewhere in it.
 #[test]
 fn a_write_leaves_other_pages_alone_where_nobody_else_has_the_file() {
     with_cluster(|cluster| async move {
@@ -385,8 +384,7 @@ fn a_write_leaves_other_pages_alone_where_nobody_else_has_the_file() {
     });
 }
 
-/// What has to be reported of a file that was written takes longer than its next user takes to open
-/// it.
+/// The report of a written file takes longer than its next user takes to open it.
 #[test]
 fn a_long_file_is_kept_for_whoever_opens_it_while_its_last_writer_goes() {
     with_cluster(|cluster| async move {
@@ -398,7 +396,7 @@ fn a_long_file_is_kept_for_whoever_opens_it_while_its_last_writer_goes() {
             one.flush(&writer).await.unwrap();
             let closer = one.clone();
             rt::spawn(async move {
-                // The kernel tells of the end of a descriptor when its close has returned.
+                // The kernel sends the release of a descriptor after its close has returned.
                 rt::sleep(Duration::from_millis(number)).await;
                 closer.release(writer).await;
             });
@@ -413,7 +411,7 @@ fn a_long_file_is_kept_for_whoever_opens_it_while_its_last_writer_goes() {
     });
 }
 
-/// What the last use has to report may wait for a storage service that doesn't answer.
+/// The report of the last use may wait for a storage service that doesn't answer.
 #[test]
 fn a_long_file_is_kept_for_whoever_opens_it_before_its_last_writer_has_reported() {
     with_cluster(|cluster| async move {

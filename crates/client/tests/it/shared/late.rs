@@ -1,5 +1,5 @@
-//! Requests to storage of which a copy is held up on the way, and arrives when the right to do it
-//! is somebody else's.
+//! Requests to storage of which a copy is held up in the network, and arrives when another session
+//! has the lease.
 
 use super::cluster::{CHUNK, Cluster, Program, RDWR, ROOT, runs, with_cluster};
 use super::company::{FIRST, SECOND, with_company};
@@ -13,17 +13,18 @@ use std::time::Duration;
 use types::{Errno, InodeId, Result, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
-/// More than a client goes on with what was sent under a lease that has ended, and than it waits
-/// for the end of that.
+/// Longer than a client retries a request whose lease has ended, and than it waits for the end of
+/// that.
 const LONG: Duration = Duration::from_secs(9);
 
-/// What becomes of changes that are sent.
+/// How changes are handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Changes {
     Pass,
-    /// Nobody answers until they pass again, when they are sent once more, and a copy is kept.
+    /// They get no answer until the network passes them again; then they are retransmitted, and a
+    /// copy is kept.
     AreHeld,
-    /// The same, and the sender learns at once that it won't be answered.
+    /// Like `AreHeld`, and the sender gets a time-out at once.
     TimeOut,
 }
 
@@ -50,7 +51,7 @@ impl Holding {
         if changes == Changes::Pass { self.pass.set() } else { self.pass.clear() }
     }
 
-    /// What was held up arrives; whether each was done.
+    /// Delivers the held requests; returns their results.
     async fn deliver(&self) -> Vec<Result<()>> {
         let held = std::mem::take(&mut *self.held.lock());
         let mut done = Vec::new();
@@ -73,7 +74,7 @@ impl Handler<StorageRequest, StorageReply> for Holding {
             if !is_change || changes == Changes::Pass {
                 return self.service.handle(request, payload).await;
             }
-            // The sender may use its memory again.
+            // The sender may reuse its memory.
             let copy = payload.as_ref().map(|payload| IoBuf::from_slice(payload.as_slice()));
             self.held.lock().push((request.clone(), copy));
             if changes == Changes::TimeOut {
@@ -85,7 +86,7 @@ impl Handler<StorageRequest, StorageReply> for Holding {
     }
 }
 
-/// That all of it was refused.
+/// Whether all of them were refused.
 fn refused(delivered: &[Result<()>]) -> bool {
     !delivered.is_empty()
         && delivered.iter().all(|done| done.as_ref().is_err_and(|error| error.errno == Errno::EKEYREVOKED))
@@ -97,8 +98,8 @@ async fn two_clients(cluster: &Cluster) -> (Arc<Client>, Arc<Client>, Arc<Holdin
     (one, two, way)
 }
 
-/// The client tries again by itself when the metadata service is back; what it sent before must not
-/// undo what was written after that.
+/// The client retries by itself when the metadata service is back; earlier copies must not
+/// overwrite later writes.
 #[test]
 fn a_write_of_before_a_restart_does_not_come_over_what_others_have_written_since() {
     with_cluster(|cluster| async move {
@@ -119,8 +120,8 @@ fn a_write_of_before_a_restart_does_not_come_over_what_others_have_written_since
         assert!(!written.is_set());
         way.be(Changes::Pass);
         written.wait().await;
-        // What was sent again since then went over newer connections at last, which end the older
-        // ones with what is in them.
+        // The retransmissions since then finally arrived over newer connections, which end the
+        // older ones with their contents.
         way.held.lock().truncate(of_before);
         let theirs = one.open_named("f", RDWR).await;
         assert_eq!(runs(&one.bytes(&theirs).await), [(b'y', 4 * CHUNK)]);
@@ -132,7 +133,7 @@ fn a_write_of_before_a_restart_does_not_come_over_what_others_have_written_since
     });
 }
 
-/// Nobody but a reader has been there since.
+/// Only a reader has used the file since.
 #[test]
 fn what_was_read_under_a_lease_does_not_change_by_what_comes_late() {
     with_cluster(|cluster| async move {
@@ -151,7 +152,7 @@ fn what_was_read_under_a_lease_does_not_change_by_what_comes_late() {
     });
 }
 
-/// The program was told that its write failed, and wrote again.
+/// The application got an error for its write, and wrote again.
 #[test]
 fn a_write_that_failed_does_not_come_over_a_later_one_of_the_same_program() {
     with_cluster(|cluster| async move {
@@ -172,8 +173,8 @@ fn a_write_that_failed_does_not_come_over_a_later_one_of_the_same_program() {
     });
 }
 
-/// What a failed write may have left beyond the end is cut off before the file is anybody else's,
-/// and stays so.
+/// Data that a failed write may have left beyond the end is truncated before another session gets
+/// the file, and doesn't return.
 #[test]
 fn a_failed_write_beyond_the_end_does_not_come_back_when_it_has_been_cut_off() {
     with_cluster(|cluster| async move {
@@ -192,7 +193,8 @@ fn a_failed_write_beyond_the_end_does_not_come_back_when_it_has_been_cut_off() {
     });
 }
 
-/// Those who share a file learn that their epoch is over when a target refuses them, and go on.
+/// Sessions that share a file learn that their epoch has ended when a target refuses them, and
+/// continue.
 #[test]
 fn writers_that_share_a_file_go_on_in_the_epoch_that_one_of_them_has_begun() {
     with_cluster(|cluster| async move {
@@ -223,8 +225,8 @@ fn writers_that_share_a_file_go_on_in_the_epoch_that_one_of_them_has_begun() {
     });
 }
 
-/// A service was moving a file off a target when its partition became another one's, which moves it
-/// now.
+/// A service was migrating a file off a target when another service took over its partition, which
+/// migrates the file now.
 #[test]
 fn what_a_deposed_mover_has_sent_does_not_come_over_the_file() {
     with_company(|company| async move {

@@ -1,4 +1,4 @@
-//! Advisory locks, and metadata services that are started anew.
+//! Advisory locks, and restarts of metadata services.
 
 use super::cluster::{Program, with_cluster, with_cluster_of_seed};
 use client::{Cancel, Client};
@@ -10,7 +10,7 @@ use types::{Errno, InodeId, Result};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How many runs, each with its own seed and something at another moment.
+/// Number of runs, each with its own seed and with the event at another moment.
 const MOMENTS: u64 = 200;
 const OWNER: LockOwner = LockOwner(5);
 
@@ -28,7 +28,7 @@ async fn flock(client: &Client, ino: InodeId, kind: LockKind, cancel: Option<&Ca
     client.lock(ino, LockSpace::Flock, OWNER, 7, kind, range(0, 0), wait, cancel).await
 }
 
-/// What the other client would have to wait for.
+/// The locks that conflict with the other client.
 async fn in_the_way(client: &Client, ino: InodeId) -> Vec<(LockKind, u64, u64)> {
     let (mut found, mut start) = (Vec::new(), 0);
     while let Some((kind, held, pid)) =
@@ -93,8 +93,8 @@ fn waits_go_on_over_a_start_of_the_metadata_service() {
     });
 }
 
-/// Restarts at every moment of a lock's life: what the client was told is what the next service
-/// knows.
+/// Restarts at every moment of a lock's life: the next service knows the locks that the client was
+/// granted.
 #[test]
 fn locks_that_are_taken_while_the_service_ends_are_held_or_refused() {
     for seed in 1..=MOMENTS {
@@ -124,8 +124,8 @@ fn locks_that_are_taken_while_the_service_ends_are_held_or_refused() {
     }
 }
 
-/// Interrupts at every moment of a wait that is about to be granted: who was not told of a lock
-/// doesn't hold it, and keeps what it had.
+/// Interrupts at every moment of a wait that is about to be granted: a client without an answer
+/// doesn't hold the lock, and keeps its earlier ones.
 #[test]
 fn an_interrupted_wait_leaves_no_lock_behind() {
     for seed in 1..=MOMENTS {

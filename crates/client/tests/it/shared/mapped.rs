@@ -1,8 +1,8 @@
-//! A program changes a file through a mapping while others want its lease: the kernel fills pages,
-//! writes them back, and forgets them when it is told to.
+//! An application changes a file through a mapping while other clients want its lease: the kernel
+//! fills pages, writes them back, and drops them when it is told to.
 //!
-//! The kernel's part is a model of what Linux does: a page that is being filled or written is
-//! waited for by whoever forgets it, and one that is dirty is written by who forgets it.
+//! The kernel is modelled after Linux: a drop waits for a page that is being filled or written, and
+//! writes a dirty page.
 
 use super::cluster::{CHUNK, Cluster, Program, RDWR, TARGETS, with_cluster_of_seed};
 use client::{Client, Handle, Invalidate, ReadHow, WriteHow};
@@ -21,12 +21,12 @@ use types::{ByteRange, InodeId};
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=100;
 const STEPS: u8 = 100;
 const PAGE: usize = 4096;
-/// Pages of the mapping, which only its program changes.
+/// Pages of the mapping, which only its application changes.
 const PAGES: usize = 6;
-/// Where others write.
+/// Where other clients write.
 const ELSEWHERE: usize = 2 * CHUNK;
-/// What any access may take where nothing is wrong with the services. Each waits for some recalls
-/// at most, which take milliseconds.
+/// Longest time of any access while the services work, in nanoseconds. Each access waits for some
+/// recalls at most, which take milliseconds.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
 #[derive(Clone, Default)]
@@ -39,12 +39,12 @@ enum Page {
     Locked(Arc<Event>),
 }
 
-/// A file of which a program uses a mapping.
+/// A file with a mapping that an application uses.
 struct Mapping {
     client: Weak<Client>,
     file: Arc<Handle>,
     pages: Mutex<Vec<Page>>,
-    /// How often a page had to be written before it could be forgotten.
+    /// How often a page had to be written before a drop.
     laundered: AtomicU64,
 }
 
@@ -63,7 +63,7 @@ impl Mapping {
         self.pages.lock()[number].clone()
     }
 
-    /// Locks a page if it is as it was found, does something, and leaves it as that says.
+    /// Keeps a page locked while `work` runs, and then sets the state that it returns.
     async fn locked(&self, number: usize, work: impl Future<Output = Page>) {
         let done = Arc::new(Event::new());
         self.pages.lock()[number] = Page::Locked(done.clone());
@@ -72,7 +72,7 @@ impl Mapping {
         done.set();
     }
 
-    /// What the program sees in a page.
+    /// Returns the application's view of a page.
     async fn fault(&self, number: usize) -> u8 {
         loop {
             match self.page(number) {
@@ -122,8 +122,8 @@ impl Mapping {
         }
     }
 
-    /// The program writes past its mapping. The kernel writes the page back and drops it before it
-    /// sends the write.
+    /// Writes with a system call instead of through the mapping. The kernel writes the page back
+    /// and drops it before it sends the write.
     async fn write(&self, number: usize, byte: u8) {
         self.drop_page(number).await;
         self.client().put(&self.file, number * PAGE, PAGE, byte).await;
@@ -176,7 +176,7 @@ async fn in_time(what: &str, work: impl Future<Output = ()>) {
     assert!(took_ns < PATIENCE_NS, "{what} took {} ms", took_ns / 1_000_000);
 }
 
-/// What the program does with its mapping; the bytes that it has left in its pages.
+/// Accesses the mapping as an application; returns the bytes that it has left in its pages.
 async fn use_mapping(map: &Arc<Mapping>) -> Vec<u8> {
     let mut expected = vec![0; PAGES];
     for step in 1..=STEPS {
@@ -195,7 +195,7 @@ async fn use_mapping(map: &Arc<Mapping>) -> Vec<u8> {
             }
             7 => in_time("to write all back", map.write_all_back()).await,
             8 => {
-                // The kernel reads ahead.
+                // The kernel's readahead.
                 let ahead = map.clone();
                 rt::spawn(async move {
                     ahead.fault(number).await;
@@ -211,8 +211,8 @@ async fn use_mapping(map: &Arc<Mapping>) -> Vec<u8> {
     expected
 }
 
-/// The kernel writes back when it likes, and another program of the same machine writes elsewhere
-/// in the file.
+/// The kernel writes back at random times, and another application on the same machine writes
+/// elsewhere in the file.
 async fn work_beside(map: Arc<Mapping>, is_over: Rc<Cell<bool>>) {
     while !is_over.get() {
         match dice(3) {
@@ -223,7 +223,7 @@ async fn work_beside(map: Arc<Mapping>, is_over: Rc<Cell<bool>>) {
     }
 }
 
-/// Others open the file, look at it, read it and write elsewhere in it.
+/// Another client opens the file, reads its attributes and content, and writes elsewhere in it.
 async fn be_in_the_way(client: Arc<Client>, is_over: Rc<Cell<bool>>) {
     let mut byte = 0;
     while !is_over.get() {
@@ -240,7 +240,7 @@ async fn be_in_the_way(client: Arc<Client>, is_over: Rc<Cell<bool>>) {
     }
 }
 
-/// Its chunks move to and fro, too.
+/// Migrates its chunks back and forth.
 async fn move_chunks(cluster: Rc<Cluster>, is_over: Rc<Cell<bool>>) {
     while !is_over.get() {
         let target = 1 + dice(u64::from(TARGETS)) as u32;

@@ -1,4 +1,4 @@
-//! Several clients on one cluster: what one of them did, every other sees.
+//! Several clients of one cluster: each sees what another did.
 //!
 //! Services, stores and clients are the real ones, on a simulated machine.
 

@@ -1,5 +1,4 @@
-//! Several metadata services, and partitions that move from one to another while clients rely on
-//! what they were told.
+//! Several metadata services, and partitions that move between them while clients hold leases.
 
 use super::cluster::{Program, RDONLY, RDWR, ROOT};
 use super::company::{Company, FIRST, Member, SECOND, with_company};
@@ -25,8 +24,8 @@ async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
     client.create(ROOT, dir, name.as_bytes(), 0o100_644, 0, RDWR).await.unwrap().1
 }
 
-/// A client that is told of maps by hand and has read what another one has written, which both have
-/// open.
+/// A client that gets maps only by hand. It has read what another one has written; both have the
+/// file open.
 struct Beside {
     one: Member,
     two: Arc<Client>,
@@ -54,7 +53,7 @@ fn names_lead_from_service_to_service() {
         let dir = company.directory_in(&one, is_moved).await;
         let file = make(&one, dir, "f").await;
         one.put(&file, 0, 100_000, b'x').await;
-        // By name from the root, which is the other service's.
+        // By name from the root, which the other service owns.
         let page = two.readdir(InodeId::ROOT, 0, 100, true).await.unwrap();
         let entry = page.entries.iter().find(|entry| entry.ino == dir).unwrap();
         let found = two.lookup(ROOT, InodeId::ROOT, &entry.name).await.unwrap();
@@ -63,7 +62,7 @@ fn names_lead_from_service_to_service() {
         assert_eq!(two.lookup(ROOT, dir, b"..").await.unwrap().ino, InodeId::ROOT);
         let seen = two.lookup(ROOT, dir, b"f").await.unwrap();
         assert_eq!(seen.size, 100_000, "what only another client knew");
-        // Across the two.
+        // From one service's partition to the other's.
         two.rename(ROOT, dir, b"f", InodeId::ROOT, b"g", RenameMode::Replace).await.unwrap();
         let renamed = one.lookup(ROOT, InodeId::ROOT, b"g").await.unwrap();
         assert_eq!((renamed.ino, renamed.size), (file.ino(), 100_000));
@@ -103,7 +102,7 @@ fn nothing_is_relied_on_that_the_service_before_said() {
         assert_eq!(one.bytes(&file).await.len(), 150_000);
         one.put(&file, 0, 10, b'w').await;
         assert_eq!(two.bytes(&other).await[..11], *b"wwwwwwwwwwx");
-        // What is open without a name stays.
+        // An open file without a name stays.
         rt::sleep(Duration::from_secs(20)).await;
         assert_eq!(one.bytes(&gone).await.len(), 100_000);
 
@@ -149,13 +148,12 @@ fn requests_go_on_at_the_service_that_takes_over_from_a_dead_one() {
     });
 }
 
-/// The old service is there, and says that it lives; the new one can't be reached, and nobody tells
-/// of the map.
+/// The old service is alive and reports that; the client can't reach the new one, and gets no map.
 #[test]
 fn a_client_that_does_not_follow_is_ended_before_others_are_let_in() {
     with_company(|company| async move {
         let Beside { one, two, file, open } = beside(&company).await;
-        // Its background work asks the second service for recalls, too.
+        // Its background tasks ask the second service for recalls, too.
         rt::sleep(Duration::from_secs(1)).await;
         one.cut(SECOND);
         company.give(moved(), SECOND);
@@ -177,8 +175,8 @@ fn a_client_that_does_not_follow_is_ended_before_others_are_let_in() {
     });
 }
 
-/// The old service lives and can be reached, but management doesn't count on it any more: so it
-/// doesn't say that it lives.
+/// The old service is alive and reachable, but management doesn't count on it any more: so it
+/// doesn't extend leases.
 #[test]
 fn a_service_that_is_cut_off_keeps_no_client_in_the_belief_that_it_holds_leases() {
     with_company(|company| async move {
@@ -198,7 +196,7 @@ fn a_service_that_is_cut_off_keeps_no_client_in_the_belief_that_it_holds_leases(
     });
 }
 
-/// The service stood still, or was cut off, for so long that another one had its partitions. It has
+/// The service was suspended, or cut off, for so long that another one had its partitions. It gets
 /// them back before it can have noticed.
 #[test]
 fn a_service_that_is_counted_on_again_says_nothing_of_what_it_remembers() {
@@ -218,7 +216,7 @@ fn a_service_that_is_counted_on_again_says_nothing_of_what_it_remembers() {
     });
 }
 
-/// A recall was under way at the service that died.
+/// A recall was in progress at the service that died.
 #[test]
 fn the_answer_to_a_recall_of_a_dead_service_keeps_nobody_waiting() {
     with_company(|company| async move {
@@ -229,7 +227,7 @@ fn the_answer_to_a_recall_of_a_dead_service_keeps_nobody_waiting() {
         let dir = company.directory_in(&two, is_moved).await;
         let file = make(&one.client, dir, "f").await;
         one.client.put(&file, 0, 100_000, b'x').await;
-        // Has it recalled; the answer doesn't get through.
+        // Triggers the recall; the acknowledgement is lost.
         let (client, ino) = (two.clone(), file.ino());
         rt::spawn(async move { _ = client.getattr(ino).await });
         rt::sleep(Duration::from_millis(2)).await;
@@ -252,8 +250,8 @@ impl Seen for Result<&Vec<u8>, &types::Error> {
     }
 }
 
-/// The service that takes over may hear that a lock is given back before it hears that there was
-/// one: it is told of many locks in several requests.
+/// The service that takes over may get the release of a lock before the lock: many locks are
+/// reclaimed by several requests.
 #[test]
 fn a_lock_that_is_given_back_while_its_partition_moves_stays_given_back() {
     const LOCKS: u64 = 10_000;
@@ -274,7 +272,7 @@ fn a_lock_that_is_given_back_while_its_partition_moves_stays_given_back() {
         let given_back = (0..GIVEN_BACK).map(|number| {
             let (one, number) = (one.clone(), number * (LOCKS / GIVEN_BACK));
             async move {
-                // About when the locks are told.
+                // About when the locks are reclaimed.
                 rt::sleep(Duration::from_micros(30_000 + rt::random_u64() % 50_000)).await;
                 one.unlock(ino, LockSpace::Posix, LockOwner(number), byte(number)).await.unwrap();
                 number

@@ -1,4 +1,4 @@
-//! Names that one client makes, moves and removes.
+//! Names that one client creates, moves and removes.
 
 use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
 use client::{Client, Found, Invalidate, Standing};
@@ -26,7 +26,7 @@ fn names_made_moved_and_removed_by_one_are_so_for_the_other() {
     });
 }
 
-/// The kernel takes a file that it has opened with `O_CREAT` for made, and looks at no mode.
+/// The kernel takes a file that it has opened with `O_CREAT` for new, and checks no mode.
 #[test]
 fn who_loses_the_race_to_make_a_file_may_open_it_only_as_its_mode_says() {
     with_cluster(|cluster| async move {
@@ -45,14 +45,14 @@ fn who_loses_the_race_to_make_a_file_may_open_it_only_as_its_mode_says() {
         assert_eq!(own(&two, b"g", 0o644, RDWR).await.unwrap_err(), Errno::EACCES);
         own(&two, b"g", 0o644, RDONLY).await.unwrap();
         own(&two, b"h", 0o644, RDWR).await.unwrap();
-        // What it has made itself, on another machine or once before without hearing the answer, is
-        // its own.
+        // A file that the same user has created, on another machine or by an earlier request
+        // without an answer, may be opened.
         own(&one, b"i", 0o400, RDWR).await.unwrap();
         own(&two, b"i", 0o400, RDWR).await.unwrap();
     });
 }
 
-/// A kernel that says so of every user.
+/// A kernel that reports these privileges for every user.
 struct Vouching(Standing);
 
 impl Invalidate for Vouching {
@@ -65,7 +65,8 @@ impl Invalidate for Vouching {
     }
 }
 
-/// What the kernel leaves to the service: a file that was found instead of made, and moving a file.
+/// Checks that the kernel leaves to the service: for a file that was found instead of created, and
+/// for migrating a file.
 #[test]
 fn who_needs_a_capability_has_it_for_each_request_alone() {
     const CAP_DAC_OVERRIDE: u64 = 1 << 1;
@@ -92,7 +93,7 @@ fn who_needs_a_capability_has_it_for_each_request_alone() {
         assert_eq!(tries(&[], CAP_DAC_OVERRIDE).await, [Ok(()), refused]);
         assert_eq!(tries(&[], CAP_FOWNER).await, [closed, Ok(())]);
         assert_eq!(tries(&[500], 0).await, [Ok(()), refused]);
-        // Another process has the number by now.
+        // Another process has the pid by now.
         assert_eq!(tries(&[], 0).await, [closed, refused]);
     });
 }
@@ -139,7 +140,8 @@ fn a_file_that_another_deletes_stays_while_it_is_open_and_its_space_comes_back_a
     });
 }
 
-/// A program that has a directory open, or works in it, may ask for its attributes until the end.
+/// An application that has a directory open, or as its working directory, may request its
+/// attributes until the end.
 #[test]
 fn a_directory_that_another_removes_has_attributes_while_the_kernel_knows_it() {
     with_cluster(|cluster| async move {
@@ -170,7 +172,7 @@ fn a_directory_that_another_removes_has_attributes_while_the_kernel_knows_it() {
 /// `O_EXCL`.
 const EXCL: u32 = 0o200;
 
-/// Another file takes the place of `f`, whose content begins with this byte.
+/// Replaces `f` with another file, whose content begins with this byte.
 async fn replace(client: &Arc<client::Client>, byte: u8) {
     let (_, file) = client.create(ROOT, InodeId::ROOT, b"beside", 0o100_644, 0, RDWR).await.unwrap();
     client.put(&file, 0, 2 * CHUNK, byte).await;
@@ -190,7 +192,7 @@ fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
         rt::sleep(Duration::from_millis(500)).await;
         let missed = two.open(ROOT, first, RDONLY).await.err().expect("the file is gone");
         assert_eq!(missed.errno, Errno::ESTALE);
-        // The kernel is told so, and comes again.
+        // The kernel gets this error, and tries again.
         assert_eq!(two.errno_of_gone(ROOT, first), Errno::ESTALE);
         let second = two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino;
         replace(&one, b'c').await;
@@ -199,7 +201,7 @@ fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
         assert_eq!(runs(&two.bytes(&file).await), [(b'b', 2 * CHUNK)]);
         two.release(file).await;
         [first, second].into_iter().for_each(|ino| two.forget(ino, 1));
-        // Nor is it kept for longer.
+        // It isn't kept in use for longer.
         rt::sleep(Duration::from_secs(30)).await;
         assert_eq!(one.getattr(second).await.unwrap_err().errno, Errno::ESTALE);
         for store in &cluster.stores {
@@ -238,7 +240,7 @@ fn a_file_that_is_removed_as_soon_as_it_is_seen_was_made_once() {
                 }
             }
             assert!(made.len() > 10, "seed {seed}: {} files were made", made.len());
-            // Nothing stays behind of them.
+            // Nothing of them remains.
             rt::sleep(Duration::from_secs(10)).await;
             done.set(true);
             for ino in made {

@@ -1,4 +1,4 @@
-//! Requests to storage that are on their way while the metadata service is replaced.
+//! Requests to storage that are in flight while the metadata service is replaced.
 
 use super::cluster::{CHUNK, Cluster, Program, RDWR, runs, with_cluster};
 use std::cell::RefCell;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use testkit::channel::Cuttable;
 use wire::{StorageReply, StorageRequest};
 
-/// Less than a client waits for what is on its way, and more.
+/// Less than a client waits for in-flight requests, and more.
 const SHORT: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(9);
 
 type Way = Arc<Cuttable<StorageRequest, StorageReply>>;
 
-/// Does something whose requests to storage are held up until the metadata service has been
+/// Runs an operation whose requests to storage are held up until the metadata service has been
 /// replaced and some time has passed.
 async fn over_a_restart<T: 'static>(
     cluster: &Cluster,
@@ -42,7 +42,7 @@ async fn over_a_restart<T: 'static>(
     }
 }
 
-/// The service had settled where the file ends before the write was there.
+/// The service had recovered the size before the write arrived.
 #[test]
 fn a_write_that_lands_late_makes_the_file_longer_all_the_same() {
     with_cluster(|cluster| async move {
@@ -59,20 +59,21 @@ fn a_write_that_lands_late_makes_the_file_longer_all_the_same() {
     });
 }
 
-/// Others are not let in before it has landed: a record of theirs would lie where it lands.
+/// Other sessions get no lease before it has arrived: otherwise it would overwrite their records.
 #[test]
 fn an_append_that_lands_late_lies_over_nothing() {
     let records = beside_an_append_that_is_held_up(SHORT);
     assert!(["firstlatebeside", "firstbesidelate"].contains(&&*records), "{records}");
 }
 
-/// Others are let in when a target doesn't answer for long, and then it must not land any more.
+/// Other sessions get the lease if a target doesn't answer for long; the append must not be
+/// executed after that.
 #[test]
 fn an_append_that_is_held_up_for_long_goes_behind_what_others_have_appended() {
     assert_eq!(beside_an_append_that_is_held_up(LONG), "firstbesidelate");
 }
 
-/// What is in the file at last.
+/// Returns the final content of the file.
 fn beside_an_append_that_is_held_up(time: Duration) -> String {
     let found: Arc<Mutex<String>> = Arc::default();
     let told = found.clone();

@@ -1,10 +1,10 @@
-//! The metadata store loses its power, and programs live on.
+//! Power loss of the metadata store while applications continue.
 
 use super::cluster::{CHUNK, Program, RDWR, runs, with_cluster};
 use std::time::Duration;
 use types::Errno;
 
-/// Longer than it takes until what was done is on disk by itself.
+/// Longer than it takes until changes are on disk without a sync.
 const SETTLED: Duration = Duration::from_secs(2);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Changes of content that the kernel leaves to the file system to take setuid and setgid for.
+//! Changes of content for which the kernel leaves it to the file system to clear setuid and setgid.
 
 use super::cluster::{CHUNK, Program, RDWR, ROOT, with_cluster};
 use super::kernel::Kernel;

@@ -1,4 +1,4 @@
-//! Files that programs get before the service has them: nobody sees less than there is.
+//! Asynchronous creates: every client sees the file, whether the service has it yet or not.
 
 use super::cluster::{Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
 use super::company::{FIRST, SECOND, with_company};
@@ -14,12 +14,12 @@ use types::{Attr, Credentials, Errno, InodeId, PartitionId, Result, SetAttr};
 use wire::{RenameMode, XattrMode};
 
 const O_EXCL: u32 = 0o200;
-/// Less than a promise is held, and time enough for answers.
+/// Less than a create stays pending, and time enough for answers.
 const SOON: Duration = Duration::from_millis(10);
-/// Longer than a promise is held.
+/// Longer than a create stays pending.
 const LATER: Duration = Duration::from_millis(100);
 
-/// As a kernel does it, which looks the name up first.
+/// Creates a file as a kernel does, which looks the name up first.
 pub async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
     look(client, dir, name).await;
     create(client, dir, name).await
@@ -35,7 +35,8 @@ async fn create(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
     client.create(ROOT, dir, name.as_bytes(), 0o100_644, 0o022, RDWR).await.unwrap().1
 }
 
-/// Making it asks nobody, though a client may be asking something else at that moment.
+/// Creates a file; returns whether that cost no request. A client may be sending another request at
+/// that moment.
 pub async fn create_unasked(client: &Arc<Client>, dir: InodeId, name: &str) -> (bool, Arc<Handle>) {
     let made = client.create(ROOT, dir, name.as_bytes(), 0o100_644, 0o022, RDWR);
     let mut made = pin!(made);
@@ -57,10 +58,10 @@ pub async fn close(client: &Arc<Client>, file: Arc<Handle>) -> Result<()> {
     flushed
 }
 
-/// Makes files until the client has a directory to itself.
+/// Creates files until the client has the directory delegation.
 async fn has_alone(client: &Arc<Client>, dir: InodeId) {
     for _ in 0..10_000 {
-        // A number at its end would be one of many.
+        // With a number at its end, the name would be one of a series.
         let number = rt::random_u64().to_string();
         let letters: String = number.bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
         let name = format!("early{letters}");
@@ -75,14 +76,14 @@ async fn has_alone(client: &Arc<Client>, dir: InodeId) {
     panic!("the client never gets the directory to itself");
 }
 
-/// A directory that a client has to itself.
+/// Creates a directory of which the client has the delegation.
 async fn own_directory(client: &Arc<Client>) -> InodeId {
     let dir = client.mkdir(ROOT, InodeId::ROOT, b"own", 0o755, 0).await.unwrap().ino;
     has_alone(client, dir).await;
     dir
 }
 
-/// A file that is promised: making it asks nobody.
+/// Creates a file asynchronously, without a request.
 async fn promised(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
     look(client, dir, name).await;
     let (unasked, file) = create_unasked(client, dir, name).await;
@@ -146,7 +147,7 @@ fn whoever_looks_finds_what_was_promised_before() {
         let found = two.lookup(ROOT, dir, b"f").await.unwrap();
         assert_eq!((found.ino, found.size), (file.ino(), 0));
         one.put(&file, 0, 100, b'x').await;
-        // Now the directory is of both.
+        // Now both use the directory.
         let other = two.open(ROOT, found.ino, RDWR).await.unwrap();
         assert_eq!(runs(&two.bytes(&other).await), [(b'x', 100)]);
         two.put(&other, 50, 100, b'y').await;
@@ -197,7 +198,7 @@ fn others_remove_what_was_promised() {
         assert_eq!(runs(&one.bytes(&file).await), [(b'x', 10)], "it is open");
         close(&one, file).await.unwrap();
         assert_eq!(one.lookup(ROOT, dir, b"f").await.unwrap_err().errno, Errno::ENOENT);
-        // The directory is removed by its name, in another one.
+        // The directory is removed by its name, in another directory.
         let own = two.mkdir(ROOT, InodeId::ROOT, b"second", 0o755, 0).await.unwrap().ino;
         has_alone(&two, own).await;
         for entry in two.readdir(own, 0, 1000, false).await.unwrap().entries {
@@ -287,7 +288,7 @@ fn what_has_to_be_new_or_durable_is_made_at_once() {
             assert!(cluster.requests() > before, "{flags:o}");
             close(&one, file).await.unwrap();
         }
-        // Who doesn't own it is looked at by the service.
+        // For other users than the owner, the service checks the permission.
         let who = Credentials { uid: 1000, gid: 1000, pid: 1 };
         let refused = one.create(who, dir, b"g", 0o100_644, 0, RDWR).await;
         assert_eq!(refused.map(drop).unwrap_err().errno, Errno::EACCES);
@@ -407,8 +408,8 @@ fn who_closes_a_file_is_told_that_its_session_was_ended() {
     });
 }
 
-/// Two clients do one thing after the other in one directory, and in turns have it alone. Whatever
-/// one does, both then see what a plain map says.
+/// Two clients execute operations one after the other in one directory, and get its delegation in
+/// turns. After each, both see what a plain map contains.
 #[test]
 fn two_clients_in_turn_agree_with_a_map() {
     for seed in 1..=30 {
@@ -416,7 +417,7 @@ fn two_clients_in_turn_agree_with_a_map() {
             let clients: [Arc<Client>; 2] = cluster.clients().await;
             let mut twin = Twin::new(&clients[0]).await;
             for step in 0..480 {
-                // In turns each has it to itself, and the other one comes in between.
+                // Each gets the delegation in turns, and the other one intervenes.
                 let (burst, within) = (step / 40, step % 40);
                 if within == 0 {
                     rt::sleep(Duration::from_secs(70)).await;

@@ -1,4 +1,4 @@
-//! Names in a directory that a client has to itself while others use the directory.
+//! Name-prefix delegations in a directory that several clients use.
 
 use super::cluster::{Program, RDWR, ROOT, with_cluster, with_cluster_of_seed};
 use super::company::{FIRST, SECOND, with_company};
@@ -11,18 +11,18 @@ use std::time::Duration;
 use types::{Errno, InodeId, PartitionId, SetAttr};
 use wire::RenameMode;
 
-/// Less than it takes until a range is given back in which nothing is made.
+/// Shorter than an unused delegation is kept.
 const SOON: Duration = Duration::from_millis(10);
-/// Longer than that.
+/// Longer than an unused delegation is kept.
 const LATER: Duration = Duration::from_secs(5);
 
-/// A directory in the root that everybody knows.
+/// Creates a directory in the root that all clients know.
 async fn shared_directory(client: &Arc<Client>) -> InodeId {
     client.mkdir(ROOT, InodeId::ROOT, b"shared", 0o755, 0).await.unwrap().ino
 }
 
-/// Makes files whose names begin so until a client has such names to itself; the number of the next
-/// one.
+/// Creates files with this prefix until the client has its delegation; returns the number of the
+/// next one.
 async fn has_range(client: &Arc<Client>, dir: InodeId, prefix: &str, from: u32) -> u32 {
     for number in from..from + 10_000 {
         let name = format!("{prefix}{number}");
@@ -48,7 +48,7 @@ fn two_clients_fill_a_directory_with_one_request_for_each_file() {
         let dir = shared_directory(&one).await;
         let mut next = [0, 0];
         for _ in 0..2 {
-            // In turns, so that each has been there after the other one.
+            // In turns, so that each has used it after the other.
             for (client, (prefix, next)) in
                 [&one, &two].into_iter().zip(["a.", "b."].into_iter().zip(&mut next))
             {
@@ -66,7 +66,7 @@ fn two_clients_fill_a_directory_with_one_request_for_each_file() {
                 close(client, file).await.unwrap();
             }
         }
-        // More numbers are asked for now and then.
+        // More inode numbers are requested now and then.
         let asked = cluster.requests() - before;
         assert!((80..86).contains(&asked), "{asked} requests for 80 files");
         assert_eq!(names(&two, dir).await.len() as u32, next[0] + next[1] + 80);
@@ -105,12 +105,12 @@ fn others_find_what_was_just_made_and_who_made_it_finds_theirs() {
         make(&two, dir, "b").await;
         let next = has_range(&one, dir, "a.", 0).await;
         let name = |n: u32| format!("a.{}", next + n);
-        // A promised file that nobody has asked about.
+        // A pending file that no other client has looked up.
         let (unasked, file) = create_unasked(&one, dir, &name(0)).await;
         assert!(unasked);
         assert!(!is_absent(&two, dir, &name(0)).await);
         close(&one, file).await.unwrap();
-        // The other one was let in, and adds a name of the same kind.
+        // The other client has got the lease, and adds a name with the same prefix.
         let theirs = make(&two, dir, &name(1)).await;
         close(&two, theirs).await.unwrap();
         assert!(!is_absent(&one, dir, &name(1)).await);
@@ -161,8 +161,8 @@ fn a_range_in_which_nothing_is_made_any_more_keeps_nobody_from_caching() {
         let dir = shared_directory(&one).await;
         make(&two, dir, "b").await;
         has_range(&one, dir, "a.", 0).await;
-        // Who adds a name of another kind disturbs nobody, and may keep what he is told if nobody
-        // has names to himself.
+        // A client that adds a name with another prefix causes no recall, and may cache attributes
+        // if no client holds a prefix.
         let trusted = async |name: &str| {
             let file = make(&two, dir, name).await;
             close(&two, file).await.unwrap();
@@ -247,8 +247,8 @@ fn ranges_end_when_their_directory_moves_to_another_service() {
     });
 }
 
-/// Three clients do one thing after the other in one directory, each mostly with names of its own.
-/// Whatever one does, all then see what a plain map says.
+/// Three clients execute operations one after the other in one directory, each mostly with its own
+/// prefix. After each, all see what a plain map contains.
 #[test]
 fn clients_with_names_of_their_own_agree_with_a_map() {
     let total = Arc::new(AtomicU64::new(0));
@@ -264,7 +264,7 @@ fn clients_with_names_of_their_own_agree_with_a_map() {
                 let draw = rt::random_u64();
                 let who = (draw >> 8) as usize % 3;
                 let client = &clients[who];
-                // Now and then another one's, or one that begins like all.
+                // Now and then with another one's prefix, or with the common one.
                 let whose = if (draw >> 12).is_multiple_of(16) { (draw >> 20) % 4 } else { who as u64 };
                 let prefix = ["r.a.", "r.b.", "r.c.", "r."][whose as usize];
                 let name = format!("{prefix}{}", (draw >> 24) % 60);

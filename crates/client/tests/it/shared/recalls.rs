@@ -1,4 +1,4 @@
-//! Recalls that can't be answered at once.
+//! Recalls that can't be acknowledged at once.
 
 use super::cluster::{CHUNK, Program, RDWR, runs, with_cluster};
 use std::cell::Cell;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use types::TargetState;
 
-/// Much longer than a session may take to answer that says nothing.
+/// Much longer than a session without any message may take to acknowledge.
 const LONG: Duration = Duration::from_secs(40);
 
 #[test]

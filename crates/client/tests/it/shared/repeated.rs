@@ -15,9 +15,9 @@ use std::time::Duration;
 use types::{Result, TargetId};
 use wire::{MetaOp, MetaRequest, MetaResponse, StorageReply, StorageRequest};
 
-/// More than a client waits for what is in flight before it registers again.
+/// More than a client waits for in-flight requests before it registers again.
 const LONG: Duration = Duration::from_secs(9);
-/// Bytes of a record, of which so many lie in front of the border of two chunks.
+/// Size of a record, in bytes; as many lie before the boundary of two chunks.
 const RECORD: usize = 400;
 const IN_FRONT: usize = 150;
 
@@ -25,13 +25,13 @@ const IN_FRONT: usize = 150;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nothing,
-    /// Those to one target, before they are there.
+    /// Those to one target, before they arrive.
     RequestsTo(TargetId),
-    /// All of them, when they have been done.
+    /// All of them, after they were executed.
     Answers,
 }
 
-/// A way to storage.
+/// A connection to storage.
 struct Way {
     service: Arc<dyn Handler<StorageRequest, StorageReply>>,
     held: Mutex<Held>,
@@ -77,7 +77,7 @@ impl Handler<StorageRequest, StorageReply> for Way {
     }
 }
 
-/// Something that an application does meanwhile.
+/// A concurrent operation of an application.
 struct Task(Rc<Cell<bool>>);
 
 impl Task {
@@ -98,7 +98,8 @@ impl Task {
     }
 }
 
-/// What is in a log after an append during which the metadata service is replaced some times.
+/// Returns the content of a log after an append during which the metadata service is replaced
+/// several times.
 async fn log_after(
     restarts: u32,
     held: Held,
@@ -122,12 +123,12 @@ async fn log_after(
     other.bytes(&other.open_named("log", RDWR).await).await
 }
 
-/// What the log has to hold.
+/// Expected content of the log.
 fn whole() -> Vec<u8> {
     [vec![b'x'; CHUNK - IN_FRONT], vec![b'a'; RECORD], b"end".to_vec()].concat()
 }
 
-/// The other targets have their part of it when the service settles the file.
+/// The other targets have their part of it when the service recovers the size.
 #[test]
 fn an_append_that_has_not_reached_one_target_leaves_nothing_torn() {
     for target in targets() {
@@ -142,7 +143,7 @@ fn an_append_that_has_not_reached_one_target_leaves_nothing_torn() {
     }
 }
 
-/// Storage has done it each time, and the client doesn't know.
+/// Storage has executed it each time, and the client doesn't know.
 #[test]
 fn an_append_whose_answers_are_lost_is_applied_once() {
     for restarts in 1..=3 {
@@ -155,8 +156,7 @@ fn an_append_whose_answers_are_lost_is_applied_once() {
     }
 }
 
-/// Storage answers when the lease has ended, and before the next service is told where the file
-/// ends.
+/// Storage answers after the lease has ended, and before the next service gets the file's size.
 #[test]
 fn writes_past_the_end_that_are_answered_late_stay() {
     with_cluster(|cluster| async move {
@@ -182,8 +182,8 @@ fn writes_past_the_end_that_are_answered_late_stay() {
     });
 }
 
-/// What a program appended and was told of at once is there as a whole, or it hears of it, and
-/// nothing is there.
+/// An append that was acknowledged at once is in the file as a whole, or the application gets an
+/// error and none of it is in the file.
 #[test]
 fn what_was_kept_for_a_moment_is_there_as_a_whole_or_not_at_all() {
     for target in targets() {
@@ -207,8 +207,8 @@ fn what_was_kept_for_a_moment_is_there_as_a_whole_or_not_at_all() {
     }
 }
 
-/// A way to the metadata service on which the answer to a truncation is lost: the request is sent
-/// again when the test says so.
+/// A connection to the metadata service on which the answer to a truncation is lost. The request is
+/// retransmitted when the test asks for it.
 struct Repeating {
     service: Arc<dyn Handler<MetaRequest, MetaResponse>>,
     again: Event,
@@ -228,7 +228,7 @@ impl Handler<MetaRequest, MetaResponse> for Repeating {
     }
 }
 
-/// Others have seen it, and made the file longer.
+/// Other clients have seen it, and extended the file.
 #[test]
 fn a_truncation_whose_answer_is_lost_is_applied_once() {
     with_cluster(|cluster| async move {

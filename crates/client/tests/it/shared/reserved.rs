@@ -5,9 +5,9 @@ use std::path::Path;
 use types::{ByteRange, Errno};
 
 const DISK: u64 = 512 << 20;
-/// An eighth of the disk.
+/// Reserved space: an eighth of the disk.
 const RESERVE: u64 = DISK / 8;
-/// What names and notes take meanwhile.
+/// Space that metadata takes meanwhile, in bytes.
 const SLACK: u64 = 1 << 20;
 
 async fn free() -> u64 {
@@ -22,7 +22,7 @@ fn a_reservation_that_does_not_fit_takes_nothing() {
         one.put(&file, 0, 4 * CHUNK, b'x').await;
         one.fallocate(&file, 0, ByteRange::new(0, 16 << 20)).await.unwrap();
         let before = free().await;
-        // Each of the three targets has room for a third of it.
+        // Each of the three targets has space for a third of it.
         let range = ByteRange::new(0, 2 * DISK);
         let error = one.fallocate(&file, 0, range).await.unwrap_err();
         assert_eq!(error.errno, Errno::ENOSPC, "{error}");
@@ -39,7 +39,7 @@ fn reservations_at_the_same_time_take_all_of_their_space_or_none() {
         let [one, two] = cluster.clients().await;
         let (first, second) = (one.make("first").await, two.make("second").await);
         let before = free().await;
-        // Both fit on the disk, and not beside the reserve.
+        // Both fit on the disk, but not beside the reserved space.
         let bytes = (before - RESERVE / 2) / 2;
         let range = ByteRange::new(0, bytes / (3 * CHUNK as u64) * (3 * CHUNK as u64));
         let asked = [one.fallocate(&first, 0, range), two.fallocate(&second, 0, range)];

@@ -1,4 +1,4 @@
-//! Sessions that end, in good order or not.
+//! Sessions that end, cleanly or not.
 
 use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
 use client::{Cancel, Client};
@@ -11,7 +11,7 @@ use testkit::channel::MetaHandler;
 use types::{Errno, InodeId, Result};
 use wire::{LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaRequest, MetaResponse};
 
-/// Counts the open inodes that a client tells a service of when it comes back.
+/// Counts the open inodes that a client reports when it registers again.
 struct Told {
     service: MetaHandler,
     all: AtomicUsize,
@@ -39,7 +39,7 @@ fn a_session_that_is_not_heard_of_stands_in_nobodys_way_for_long_and_fails_for_g
         let other = live.open_named("f", RDWR).await;
         assert_eq!(runs(&live.bytes(&other).await), [(b'x', CHUNK)]);
         live.put(&other, 0, 10, b'y').await;
-        // It hears of its end when it listens again.
+        // It learns of its end when it receives messages again.
         rt::spawn(deaf.clone().background());
         rt::sleep(Duration::from_secs(1)).await;
         let failed = deaf.try_bytes(&file).await.unwrap_err();
@@ -76,7 +76,7 @@ fn leases_that_nobody_needs_are_given_back() {
         one.release(file).await;
         one.forget(ino, 1);
         rt::sleep(Duration::from_secs(2)).await;
-        // Nobody has to be asked: what the other gets, it may keep.
+        // No recall is needed: the other client may cache the answer.
         assert!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().trusted);
         let again = one.open_named("f", RDONLY).await;
         assert!(one.bytes(&again).await.is_empty());
@@ -108,7 +108,7 @@ fn sessions_go_on_after_the_metadata_service_was_started_anew() {
     });
 }
 
-/// A list in a message is bounded, what a session has open isn't.
+/// A list in a message is bounded, the number of open files of a session isn't.
 #[test]
 fn a_session_with_many_open_files_tells_of_them_in_pieces_and_keeps_them_over_a_restart() {
     const OPEN: usize = 4500;
@@ -139,7 +139,7 @@ fn a_session_with_many_open_files_tells_of_them_in_pieces_and_keeps_them_over_a_
     });
 }
 
-/// Says of locks on one file that another session has them by now.
+/// Reports locks on one file as held by another session.
 struct Lost {
     service: MetaHandler,
     file: Mutex<Option<InodeId>>,

@@ -1,5 +1,5 @@
-//! A file is shortened while the metadata service is replaced, so that the answer comes when the
-//! client doesn't rely on it any more.
+//! A file is truncated while the metadata service is replaced, so that the answer arrives after the
+//! lease has ended.
 
 use super::cluster::{CHUNK, Cluster, Program, RDWR, runs, with_cluster};
 use client::{Client, Handle};
@@ -11,8 +11,8 @@ use std::time::Duration;
 const SIZE: usize = 3 * CHUNK;
 const LEFT: usize = 10;
 
-/// A client whose truncation reaches the next metadata service, and is answered when all leases of
-/// before have ended.
+/// A client whose truncation reaches the next metadata service, and is answered when all earlier
+/// leases have ended.
 async fn shortened_late(cluster: &Cluster) -> (Arc<Client>, Arc<Handle>) {
     let (client, way) = cluster.client_to_cut().await;
     let file = client.make("f").await;

@@ -27,7 +27,7 @@ fn nothing_is_served_from_memory_when_others_may_have_changed_it() {
         kernel.forgotten.lock().clear();
 
         way.cut();
-        // What is in memory is true as long as nobody else could be let in.
+        // The cached state is valid as long as no other session could get the lease.
         assert_eq!(lonely.bytes(&open).await, [b'x'; 10]);
         let writer = other.open(ROOT, file.ino(), RDWR).await.unwrap();
         let written = Rc::new(RefCell::new(None));
@@ -64,8 +64,8 @@ fn nothing_is_served_from_memory_when_others_may_have_changed_it() {
     });
 }
 
-/// Pages that wait for the service are many while a program reads a set of files; what is known of
-/// all the others goes in time.
+/// Many pages wait for the service while an application reads a set of files; the caches of all
+/// other files are dropped in time.
 #[test]
 fn files_that_can_not_be_forgotten_keep_no_other_from_it() {
     const FILES: usize = 1280;
@@ -84,7 +84,7 @@ fn files_that_can_not_be_forgotten_keep_no_other_from_it() {
             let name = format!("f{i}");
             known.push(lonely.lookup(ROOT, InodeId::ROOT, name.as_bytes()).await.unwrap().ino);
         }
-        // What was taken back is leased to nobody for a while.
+        // After a recall, the service grants no lease for a while.
         rt::sleep(Duration::from_secs(3)).await;
         for ino in &known {
             assert!(lonely.getattr(*ino).await.unwrap().trusted);
@@ -127,7 +127,7 @@ fn a_short_cut_ends_nothing() {
     });
 }
 
-/// A client whose certificate isn't good any more, say.
+/// For example a client whose certificate has been revoked.
 #[test]
 fn a_client_that_is_refused_is_told_so_at_once_and_goes_on_when_it_is_let_in() {
     with_cluster(|cluster| async move {
@@ -150,7 +150,7 @@ fn a_client_that_is_refused_is_told_so_at_once_and_goes_on_when_it_is_let_in() {
     });
 }
 
-/// The same when the service was started anew, and knows nothing of the session yet.
+/// The same after a restart of the service, which doesn't know the session yet.
 #[test]
 fn a_client_that_may_not_register_again_is_told_so_at_once() {
     with_cluster(|cluster| async move {

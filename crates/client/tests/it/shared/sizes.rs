@@ -32,7 +32,7 @@ fn a_truncate_by_one_is_seen_by_the_other_and_nothing_old_comes_back() {
         two.set_size(file.ino(), 3 * CHUNK).await;
         let expected = [(b'y', 10), (b'x', CHUNK - 5), (0, 2 * CHUNK - 5)];
         assert_eq!(runs(&one.bytes(&file).await), expected);
-        // The close of one who knew a longer file doesn't make it long again.
+        // A close by a client that knew a larger size doesn't extend the file again.
         one.set_size(file.ino(), 20).await;
         two.release(other).await;
         one.release(file.clone()).await;
@@ -76,8 +76,8 @@ fn the_times_of_a_change_of_shape_are_the_same_for_all_who_look() {
                 _ => one.set_size(file.ino(), 0).await,
             }
             let before = one.getattr(file.ino()).await.unwrap();
-            // The file is open for writing over there: who looks from here asks the targets, too,
-            // which have times of their own.
+            // The file is open for writing on the other client: this one also asks the targets,
+            // which have their own times.
             let seen = two.getattr(file.ino()).await.unwrap();
             assert_eq!((seen.mtime, seen.ctime), (before.mtime, before.ctime), "{step}, by the other");
             let after = one.getattr(file.ino()).await.unwrap();
@@ -86,8 +86,7 @@ fn the_times_of_a_change_of_shape_are_the_same_for_all_who_look() {
     });
 }
 
-/// The kernel takes the size that comes with a name for the right one, and cuts the pages that it
-/// has to it.
+/// The kernel relies on the size that comes with a name, and truncates its pages to it.
 #[test]
 fn a_name_of_a_file_that_is_written_elsewhere_tells_its_size_as_it_is() {
     with_cluster(|cluster| async move {

@@ -1,8 +1,7 @@
-//! Clients do at random what comes to their minds, and everything that has ended is seen by
-//! everything that begins later.
+//! Clients execute random operations, and each operation sees every one that ended before it began.
 //!
-//! A file is a few registers: blocks that are written whole, each time with another value. A read
-//! that begins after a write has ended sees that write or a later one.
+//! A file consists of a few registers: blocks that are written as a whole, each time with another
+//! value. A read that begins after a write has ended returns that write or a later one.
 
 use super::cluster::{CHUNK, Cluster, Program, RDWR, ROOT, TARGETS, with_cluster_of_seed};
 use client::{Client, Handle, ReadHow, WriteHow};
@@ -16,14 +15,14 @@ use types::{InodeId, SetAttr};
 
 const CLIENTS: usize = 3;
 const STEPS: usize = 60;
-/// Bytes of a register: some of a file are in its first chunk, some in others.
+/// Size of a register, in bytes: some registers of a file are in its first chunk, some in others.
 const REGISTER: usize = 8 * 1024;
-/// Registers of a file, and where they begin.
+/// Offsets of a file's registers.
 const PLACES: [usize; 4] = [0, REGISTER, CHUNK, 3 * CHUNK + REGISTER];
-/// Where everything ends that isn't cut.
+/// Seeds for the order of events.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=25;
 
-/// One register: writes by the time of their beginning and end, in steps of a counter.
+/// One register: its writes, with the times of their beginning and end, in steps of a counter.
 #[derive(Default)]
 struct Register {
     writes: Vec<Write>,
@@ -48,8 +47,9 @@ impl Model {
         self.clock
     }
 
-    /// Values that a read may return that ran from `begun` to now: of writes that began before its
-    /// end, unless another write lay wholly between their end and its beginning.
+    /// Whether a read that ran from `begun` to now may return a value: that of a write which began
+    /// before the read's end, unless another write lay wholly between the write's end and the
+    /// read's beginning.
     fn allows(&self, register: usize, value: u64, begun: u64) -> bool {
         let writes = &self.registers[register].writes;
         let overwritten = |ended: u64| {
@@ -61,7 +61,7 @@ impl Model {
         at_first || writes.iter().any(fits)
     }
 
-    /// Notes that something begins to be in some registers; where to note its end.
+    /// Records the beginning of a write to some registers; returns where to record its end.
     fn begin(&mut self, value: u64, registers: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
         let begun = self.tick();
         let mut begin = |register: usize| {
@@ -111,14 +111,14 @@ fn every_completed_truncate_is_visible_while_files_move_from_target_to_target() 
     storm(Storm { truncates: true, drains: true });
 }
 
-/// What else happens.
+/// Concurrent events.
 #[derive(Clone, Copy, Default)]
 struct Storm {
     truncates: bool,
     drains: bool,
 }
 
-/// Empties one target after the other until everybody is done, and counts them.
+/// Drains one target after the other until `done` is set, and counts the drained ones.
 async fn drain_in_turn(cluster: Rc<Cluster>, done: Rc<Cell<bool>>, emptied: Arc<AtomicU64>) {
     for target in (1..=TARGETS).cycle() {
         cluster.drain(target, true);
@@ -183,7 +183,7 @@ async fn program(client: Arc<Client>, mut dice: Dice, model: Rc<RefCell<Model>>,
                 assert!(model.borrow().allows(register, value, begun), "seed {seed}: {value} read");
             }
             8 if storm.truncates => {
-                // Cut to where a register begins, or made so long.
+                // Truncates to where a register begins, or extends to there.
                 let size = PLACES[register];
                 let cut = (0..PLACES.len()).filter(|&other| PLACES[other] >= size);
                 let writes = model.borrow_mut().begin(0, cut);
@@ -191,7 +191,7 @@ async fn program(client: Arc<Client>, mut dice: Dice, model: Rc<RefCell<Model>>,
                 model.borrow_mut().end(&writes);
             }
             8 => {
-                // A size that was reached stays: nobody makes the file shorter.
+                // The size never shrinks: no client truncates the file.
                 let before = known_end(&model.borrow());
                 let size = client.getattr(file.ino()).await.unwrap().size;
                 assert!(size >= before, "seed {seed}: {size} of {before} bytes");
@@ -230,18 +230,18 @@ async fn write(client: &Arc<Client>, file: &Arc<Handle>, register: usize, model:
     model.borrow_mut().end(&writes);
 }
 
-/// The value of a register; 0 where nothing was written.
+/// Returns the value of a register; 0 where nothing was written.
 async fn read(client: &Arc<Client>, file: &Arc<Handle>, register: usize, kept: bool) -> u64 {
     let buf = IoBuf::alloc(REGISTER);
     let how = ReadHow { kept, ..ReadHow::default() };
     let got = client.read(file, PLACES[register] as u64, buf.clone(), how).await.unwrap();
     let bytes = &buf.as_slice()[..got];
     let value = bytes.get(..8).map_or(0, |first| u64::from_le_bytes(first.try_into().unwrap()));
-    // A write beside the read may show in part, block by block; the first block is as good as any.
+    // A concurrent write may be visible in part, block by block; the first block is as good as any.
     value
 }
 
-/// Whoever makes a name is the only one, and it is gone for all when it is removed.
+/// Exactly one client creates a name, and after its removal no client sees it.
 #[test]
 fn of_clients_that_make_and_remove_the_same_names_one_wins_each_time() {
     for seed in SEEDS {
@@ -270,7 +270,7 @@ async fn name_program(
         let name = name.as_bytes();
         let owner = owners.borrow()[slot];
         if owner == Some(index) {
-            // Nobody else removes what is mine.
+            // No other client removes this client's file.
             assert_eq!(client.lookup(ROOT, InodeId::ROOT, name).await.unwrap().nlink, 1);
             owners.borrow_mut()[slot] = None;
             client.unlink(ROOT, InodeId::ROOT, name).await.unwrap();

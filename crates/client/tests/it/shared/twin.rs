@@ -1,5 +1,5 @@
-//! A directory beside a plain map: whatever clients do there one after the other, each then sees
-//! what the map says.
+//! A directory beside a plain map: after each operation of a client, every client sees what the map
+//! contains.
 
 use super::cluster::{Program, RDONLY, ROOT};
 use super::promised::{close, create_unasked, look, names, open};
@@ -13,18 +13,18 @@ pub struct Twin {
     dir: InodeId,
     there: BTreeMap<String, Vec<u8>>,
     open_files: Vec<(Arc<Client>, Arc<Handle>)>,
-    /// Files that were made without asking the service.
+    /// Number of files that were created without a request.
     pub unasked: u64,
 }
 
 impl Twin {
-    /// An empty directory that everybody may use.
+    /// An empty directory that all clients may use.
     pub async fn new(client: &Arc<Client>) -> Twin {
         let dir = client.mkdir(ROOT, InodeId::ROOT, b"d", 0o777, 0).await.unwrap().ino;
         Twin { dir, there: BTreeMap::new(), open_files: Vec::new(), unasked: 0 }
     }
 
-    /// Makes a file or opens it, and writes to its beginning; it stays open.
+    /// Creates a file or opens it, and writes to its beginning; it stays open.
     pub async fn make(&mut self, client: &Arc<Client>, name: &str, (len, byte): (usize, u8)) {
         look(client, self.dir, name).await;
         let (at_once, file) = create_unasked(client, self.dir, name).await;

@@ -1,4 +1,4 @@
-//! What `statfs(2)` tells.
+//! Results of `statfs(2)`.
 
 use super::cluster::{Program, with_cluster};
 use std::time::Duration;
@@ -11,7 +11,7 @@ fn what_was_counted_last_is_told_while_the_metadata_service_is_away() {
         let before = one.statfs().await.unwrap();
         assert!(before.files > before.files_free);
         way.cut();
-        // What is known counts as of now for a second.
+        // The last values are cached for a second.
         rt::sleep(Duration::from_secs(2)).await;
         let after = rt::timeout(Duration::from_secs(10), one.statfs()).await;
         let after = after.expect("it doesn't wait for the service").unwrap();

@@ -95,7 +95,7 @@ fn of_two_writes_to_the_same_blocks_one_is_last_on_every_block() {
     });
 }
 
-/// Runs two futures of different kinds side by side.
+/// Runs two futures of different types concurrently.
 pub(crate) async fn both(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
     let futures: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> =
         vec![Box::pin(first), Box::pin(second)];
