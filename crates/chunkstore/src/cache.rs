@@ -1,4 +1,4 @@
-//! Open chunk files, kept for reuse.
+//! Cache of open chunk files.
 
 use crate::chunk_file::ChunkFile;
 use parking_lot::Mutex;
@@ -7,25 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{HashMap, InodeId};
 
-/// Independent parts, so that cores rarely meet.
+/// Independent parts, so that cores rarely contend.
 const SHARDS: usize = 64;
 
 #[derive(Default)]
 struct Files {
     by_ino: HashMap<InodeId, Arc<ChunkFile>>,
-    /// Second-chance queue of what to close.
+    /// Second-chance queue of candidates for closing.
     queue: VecDeque<InodeId>,
 }
 
 /// One part of the cache.
 pub(crate) struct Shard {
     files: Mutex<Files>,
-    /// Held while a file of this shard is opened, made or removed, so that an inode never has two
-    /// [`ChunkFile`]s.
+    /// Held while a file of this shard is opened, created or removed, so that an inode never has
+    /// two [`ChunkFile`]s.
     pub(crate) opening: rt::sync::RwLock,
 }
 
-/// What came of a search for files to close.
+/// Result of a search for files to close.
 pub(crate) enum Room {
     /// The shard is within its limit, or everything in it is in use.
     Enough,
@@ -33,7 +33,7 @@ pub(crate) enum Room {
     After(Arc<ChunkFile>),
 }
 
-/// Open chunk files by inode, at most a fixed number of idle ones.
+/// Open chunk files by inode, with a limit on idle ones.
 pub(crate) struct FileCache {
     shards: Vec<Shard>,
     files_per_shard: usize,
@@ -49,8 +49,8 @@ impl FileCache {
     }
 
     pub(crate) fn shard(&self, ino: InodeId) -> &Shard {
-        // Not the low bits: the inodes of one file set differ there in step with their place in the
-        // stripe.
+        // Not the low bits: among the inodes of one file set, they correlate with the position in
+        // the stripe.
         let hash = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(hash >> 58) as usize % SHARDS]
     }
@@ -70,7 +70,7 @@ impl FileCache {
     pub(crate) fn make_room(&self, shard: &Shard) -> Room {
         let mut files = shard.files.lock();
         let mut dirty = None;
-        // Twice around: the first time takes away second chances.
+        // Two rounds: the first takes away second chances.
         for _ in 0..2 * files.queue.len() {
             if files.by_ino.len() <= self.files_per_shard {
                 return Room::Enough;
@@ -90,7 +90,7 @@ impl FileCache {
         dirty.map_or(Room::Enough, Room::After)
     }
 
-    /// Files of which memory knows what the disk doesn't, in order of their inodes.
+    /// Returns files with state that is only in memory, in order of their inodes.
     pub(crate) fn to_write_back(&self) -> Vec<Arc<ChunkFile>> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -101,7 +101,7 @@ impl FileCache {
         found
     }
 
-    /// Files that are open now.
+    /// Number of open files.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.files.lock().by_ino.len()).sum()

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use types::{ByteRange, Errno, InodeId};
 
-/// A chunk file with its checksums and locks. There is one per inode and store at a time.
+/// A chunk file with its checksums and locks. At most one per inode and store exists at a time.
 pub(crate) struct ChunkFile {
     pub(crate) ino: InodeId,
     pub(crate) path: PathBuf,
@@ -20,29 +20,29 @@ pub(crate) struct ChunkFile {
     home: Arc<Home>,
     /// Through the page cache.
     pub(crate) cached: File,
-    /// Past it; `None` when the local file system can't.
+    /// Past the page cache; `None` when the local file system doesn't support that.
     direct: OnceLock<Option<File>>,
     sum_file: OnceLock<File>,
-    /// Made by us: whatever checksum file is there is the leftover of a deletion that a crash
+    /// Created by this store: an existing checksum file is the leftover of a deletion that a crash
     /// interrupted.
     fresh: bool,
     pub(crate) sums: SumCache,
     pub(crate) ranges: RangeLock,
-    /// Keeps write-backs of checksums, and cuts of the checksum file, one after another. Who holds
-    /// it neither locks ranges nor makes room for pages.
+    /// Serializes write-backs of checksums and truncations of the checksum file. Its holder neither
+    /// locks ranges nor makes room for pages.
     pub(crate) write_back: rt::sync::RwLock,
     /// Changed since its last sync began.
     pub(crate) unsynced: AtomicBool,
-    /// Changed since the background last looked.
+    /// Changed since the last background pass.
     pub(crate) is_hot: AtomicBool,
     pub(crate) deleted: AtomicBool,
-    /// Used since the cache last looked.
+    /// Used since the last pass of the cache.
     pub(crate) used: AtomicBool,
     /// Small reads since it was opened that found nothing in memory.
     pub(crate) misses: AtomicU32,
-    /// It was at least so long when its length was last looked at.
+    /// Lower bound of its length when that was last checked.
     pub(crate) reaches: AtomicU64,
-    /// Where a change was abandoned or failed half-way, so that checksums may not match.
+    /// Range in which a change was abandoned or failed half-way, so that checksums may not match.
     unsettled: Mutex<Option<ByteRange>>,
 }
 
@@ -58,7 +58,7 @@ fn absent_as_none(opened: io::Result<File>) -> io::Result<Option<File>> {
 }
 
 impl ChunkFile {
-    /// Opens an existing chunk file; `None` when there is none.
+    /// Opens an existing chunk file; `None` when it doesn't exist.
     pub(crate) async fn open(
         home: &Arc<Home>,
         ino: InodeId,
@@ -69,7 +69,7 @@ impl ChunkFile {
         Ok(file.map(|file| ChunkFile::new(home, ino, path, file, budget)))
     }
 
-    /// Makes a chunk file, which must not exist.
+    /// Creates a chunk file, which must not exist.
     pub(crate) async fn create(
         home: &Arc<Home>,
         ino: InodeId,
@@ -79,7 +79,7 @@ impl ChunkFile {
         let options = OpenOptions { create: true, exclusive: true, ..READ_WRITE };
         let file = match File::open(&path, options).await {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                // First, so that no folders are made below an empty mount point.
+                // First, so that no folders are created below an empty mount point.
                 home.check()?;
                 rt::create_dir_all(&place::folder(home.dir(), ino)).await?;
                 File::open(&path, options).await?
@@ -119,7 +119,8 @@ impl ChunkFile {
         }
     }
 
-    /// The descriptor for direct I/O; `None` where the local file system has none.
+    /// Returns the descriptor for direct I/O; `None` where the local file system doesn't support
+    /// it.
     pub(crate) async fn direct(&self) -> io::Result<Option<&File>> {
         if let Some(file) = self.direct.get() {
             return Ok(file.as_ref());
@@ -128,14 +129,14 @@ impl ChunkFile {
         let opened = match self.home.confirm(opened) {
             Ok(file) => Some(file),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL.0) => None,
-            // Deleted meanwhile; what is open stays good.
+            // Deleted meanwhile; open descriptors stay valid.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
         Ok(self.direct.get_or_init(|| opened).as_ref())
     }
 
-    /// The checksum file if there is one.
+    /// Returns the checksum file if it exists.
     pub(crate) async fn sum_file(&self) -> io::Result<Option<&File>> {
         if self.lacks_sum_file() {
             return Ok(None);
@@ -143,8 +144,8 @@ impl ChunkFile {
         self.open_sum_file(READ_WRITE).await
     }
 
-    /// The checksum file, made when it is needed; `None` when the chunk file is deleted. The caller
-    /// holds `write_back`.
+    /// Returns the checksum file, created if necessary; `None` when the chunk file is deleted. The
+    /// caller holds `write_back`.
     pub(crate) async fn sum_file_for_writing(&self) -> io::Result<Option<&File>> {
         if self.deleted.load(Ordering::Acquire) {
             return Ok(None);
@@ -160,12 +161,12 @@ impl ChunkFile {
         Ok(opened.map(|file| self.sum_file.get_or_init(|| file)))
     }
 
-    /// A new chunk file whose checksum file has not been made yet.
+    /// Whether it is a new chunk file whose checksum file hasn't been created yet.
     pub(crate) fn lacks_sum_file(&self) -> bool {
         self.fresh && self.sum_file.get().is_none()
     }
 
-    /// Whether closing it now would lose something that only memory knows.
+    /// Whether closing it now would lose state that is only in memory.
     pub(crate) fn needs_write_back(&self) -> bool {
         self.lacks_sum_file() || self.sums.is_dirty() || self.unsettled().is_some()
     }
@@ -174,7 +175,8 @@ impl ChunkFile {
         &self.sum_path
     }
 
-    /// Notes that checksums in a range may not match the data, through nobody's fault but ours.
+    /// Records that checksums in a range may not match the data because of an unfinished change,
+    /// and not because of damage.
     pub(crate) fn unsettle(&self, range: ByteRange) {
         let mut unsettled = self.unsettled.lock();
         let hull =
@@ -186,7 +188,7 @@ impl ChunkFile {
         *self.unsettled.lock()
     }
 
-    /// Takes note that checksums in a range have been made to match.
+    /// Records that checksums in a range match again.
     pub(crate) fn settle(&self, range: ByteRange) {
         let mut unsettled = self.unsettled.lock();
         if unsettled.is_some_and(|u| range.start <= u.start && u.end <= range.end) {
@@ -202,8 +204,8 @@ pub(crate) fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Watches over a change of data and checksums: dropped before [`Change::settled`], it leaves a
-/// note that they may not match.
+/// Guards a change of data and checksums: dropped before [`Change::settled`], it records that they
+/// may not match.
 pub(crate) struct Change<'a> {
     file: &'a ChunkFile,
     range: ByteRange,

@@ -1,9 +1,9 @@
-//! Reservations of space (`fallocate(2)`): none reaches into what the disk keeps free.
+//! Reservations of space (`fallocate(2)`): none takes the disk's reserve.
 //!
-//! One reservation takes as much as a disk has, and targets often share a disk. So a reservation
-//! claims its bytes before it takes any, and all stores of the process count what is claimed on
-//! their disk and not yet taken. It takes them in pieces, and looks at the disk before each:
-//! another process may write there, too.
+//! One reservation may ask for all space of a disk, and targets often share a disk. So a
+//! reservation claims its bytes before it allocates any, and all stores of the process count the
+//! claimed bytes of their disk that aren't allocated yet. A reservation allocates in pieces and
+//! checks the disk before each: another process may write there, too.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{ByteRange, InodeId, kept_free};
 
-/// Bytes that are reserved at a time. What processes overlook of each other on one disk is no more
-/// than this, each.
+/// Bytes that are reserved at a time. Bounds, for each process, what other processes on the same
+/// disk can overlook.
 const PIECE_BYTES: u64 = 64 << 20;
 
-/// What a range needs, and what its disk has.
+/// The space that a range needs, and the space of its disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RoomFor {
-    /// The disk, of all of this machine.
+    /// Id of the disk, among all of this machine.
     pub disk: u64,
     /// Bytes that chunk files may still take on it.
     pub free: u64,
@@ -33,7 +33,7 @@ pub struct RoomFor {
     pub gaps: Vec<ByteRange>,
 }
 
-/// Bytes that reservations of this process are still to take, by disk.
+/// Claimed bytes of this process that aren't allocated yet, by disk.
 #[derive(Default)]
 struct Claims(Mutex<BTreeMap<u64, u64>>);
 
@@ -43,7 +43,7 @@ impl Claims {
     }
 }
 
-/// The claim of one reservation; what is left of it ends with it.
+/// The claim of one reservation; its rest is released when this is dropped.
 pub(crate) struct Claim {
     all: Arc<Claims>,
     disk: u64,
@@ -55,8 +55,9 @@ impl Claim {
         Claim { all: rt::process_wide::<Claims>(), disk, left: 0 }
     }
 
-    /// Claims bytes that `space` has beside the reserve and other claims. `before`: claims when the
-    /// disk had not been looked at yet; what was taken meanwhile is missing in one of both numbers.
+    /// Claims bytes of `space` beside the reserve and other claims. `before`: claims before the
+    /// disk was checked. Bytes that were allocated meanwhile are missing in one of both numbers,
+    /// hence the maximum.
     fn take(&mut self, space: Space, before: u64, bytes: u64) -> bool {
         let mut by_disk = self.all.0.lock();
         let claimed = by_disk.entry(self.disk).or_default();
@@ -83,20 +84,20 @@ impl Drop for Claim {
     }
 }
 
-/// What chunk files may take of a disk.
+/// Bytes of a disk that chunk files may take.
 fn usable(space: Space) -> u64 {
     space.free.saturating_sub(kept_free(space.capacity))
 }
 
 impl Store {
-    /// What it takes to give a range all of its space, with the first `most` parts that have none.
+    /// Returns the space that a range needs, with the first `most` parts that have none.
     pub async fn room_for(&self, ino: InodeId, range: ByteRange, most: usize) -> Result<RoomFor> {
         self.end_of(ino, range.start, range.len())?;
         let (wanted, gaps) = self.gaps(ino, range, most).await?;
         Ok(RoomFor { disk: self.disk()?, free: usable(self.unclaimed_space().await?), wanted, gaps })
     }
 
-    /// The space of the disk without what reservations have claimed.
+    /// Returns the space of the disk without what reservations have claimed.
     pub(crate) async fn unclaimed_space(&self) -> Result<Space> {
         let claimed = rt::process_wide::<Claims>().on(self.disk()?);
         let space = self.space().await?;
@@ -106,7 +107,7 @@ impl Store {
     /// Claims what a range needs.
     ///
     /// # Errors
-    /// [`Kind::NoSpace`](crate::Kind::NoSpace): nothing is claimed then, and nothing was taken.
+    /// [`Kind::NoSpace`](crate::Kind::NoSpace): nothing is claimed or allocated then.
     pub(crate) async fn claim(&self, ino: InodeId, range: ByteRange) -> Result<Claim> {
         let mut claim = Claim::none_on(self.disk()?);
         let (wanted, _) = self.gaps(ino, range, 0).await?;
@@ -120,18 +121,18 @@ impl Store {
         }
     }
 
-    /// The space that was too little; `None` when it was enough.
+    /// Returns the space if it was insufficient; `None` when the claim succeeded.
     async fn try_claim(&self, claim: &mut Claim, bytes: u64) -> Result<Option<Space>> {
         let before = claim.all.on(claim.disk);
         let space = self.space().await?;
         Ok((!claim.take(space, before, bytes)).then_some(space))
     }
 
-    /// Gives a range its space, out of its claim.
+    /// Allocates the space of a range, out of its claim.
     ///
     /// # Errors
-    /// [`Kind::NoSpace`](crate::Kind::NoSpace) when others have filled the disk meanwhile: some of
-    /// the range may have its space then.
+    /// [`Kind::NoSpace`](crate::Kind::NoSpace) when other writers have filled the disk meanwhile:
+    /// some of the range may have its space then.
     pub(crate) async fn reserve(
         &self,
         ino: InodeId,
@@ -157,8 +158,8 @@ impl Store {
         Ok(())
     }
 
-    /// Bytes of a range's blocks without space, and the first `most` parts of it; none are told
-    /// where the local file system does not list extents.
+    /// Returns the bytes of a range's blocks without space, and the first `most` parts of it; no
+    /// parts where the local file system does not list extents.
     async fn gaps(&self, ino: InodeId, range: ByteRange, most: usize) -> Result<(u64, Vec<ByteRange>)> {
         if range.is_empty() {
             return Ok((0, Vec::new()));
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn claims_on_one_disk_add_up_until_they_end() {
-        // A disk that no other test has.
+        // A disk that no other test uses.
         let on = |disk| Claim::none_on(disk);
         let space = Space { capacity: 6 * GIB, free: 4 * GIB + KEPT };
         let (mut first, mut second, mut elsewhere) = (on(u64::MAX), on(u64::MAX), on(u64::MAX - 1));

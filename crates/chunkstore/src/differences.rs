@@ -1,10 +1,10 @@
-//! Where a copy may differ from others.
+//! Regions in which a replica may differ from others.
 //!
-//! The notes of the intent log tell that, if they stay longer than the log itself needs them: until
-//! the noted change is known to be on all copies. Who knows that holds them. What is noted covers
-//! every difference:
-//! - of bytes, in the noted ranges of a file;
-//! - of a file's length, and of whether there is one, in that anything of the file is noted.
+//! The intent log knows them if it retains its entries longer than it needs them itself: until the
+//! change is known to be on all replicas. The storage service knows that and holds the entries. The
+//! dirty regions cover every difference:
+//! - of bytes, in the dirty ranges of a file;
+//! - of a file's length, and of its existence, in that any region of the file is dirty.
 
 use crate::error::Result;
 use crate::intent::NoteHold;
@@ -18,32 +18,32 @@ use types::{ByteRange, InodeId};
 const FOLDERS: usize = 256;
 
 impl Store {
-    /// Notes that are relied on from now on don't retire while this lives: to be taken before a
-    /// change, and let go when all copies have it. Cheap enough for every change.
+    /// Retains entries that changes rely on from now on, until the result is dropped. Must be taken
+    /// before a change, and dropped when all replicas have it. Cheap enough for every change.
     pub fn hold_notes(self: &Arc<Store>) -> NoteHold {
         self.intents.as_ref().map_or_else(NoteHold::of_nothing, |log| log.holds().hold())
     }
 
-    /// No note retires while this is set. A group's store that was left without a shutdown, or with
-    /// notes, has it set from the start, until somebody knows that the copies are equal.
+    /// While this is set, no entry retires. A group's store that was left without a shutdown, or
+    /// with entries, has it set from the start, until the replicas are known to be equal.
     pub fn keep_all_notes(&self, keep: bool) {
         if let Some(log) = &self.intents {
             log.holds().keep_everything(keep);
         }
     }
 
-    /// More was noted than the log takes, or the log was lost: all of this copy may differ. Stays
-    /// so, also over restarts, until [`Store::forget_overflow`].
+    /// Whether the log couldn't retain all entries, or was lost: then the whole replica may differ.
+    /// Stays so, also over restarts, until [`Store::forget_overflow`].
     pub fn notes_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::SeqCst) || self.intents.is_none()
     }
 
-    /// Ranges that may differ from other copies, by file and start, also of files that are gone: of
-    /// whole files from `from` on, about `max` ranges, and where to go on.
+    /// Returns ranges that may differ from other replicas, by file and start, including deleted
+    /// files: of whole files from `from` on, about `max` ranges, and where to continue.
     ///
-    /// When [`Store::notes_overflowed`], it lists all files as [`Store::files`] does, which says
-    /// nothing of files that only another copy has; who has asked for several parts asks for that
-    /// at the end.
+    /// If [`Store::notes_overflowed`], it lists all files as [`Store::files`] does, without files
+    /// that only another replica has. A caller that fetches several parts must check for an
+    /// overflow at the end.
     pub async fn noted(
         &self,
         from: InodeId,
@@ -63,10 +63,10 @@ impl Store {
         }
     }
 
-    /// The inodes that have a chunk file: about `max`, and where to go on. From [`InodeId`] 0 on it
-    /// is all of them, in an order of the store's own, which is the same for all stores.
+    /// Lists the inodes that have a chunk file: about `max`, and where to continue. From
+    /// [`InodeId`] 0 on it lists all of them, in an order that is the same for all stores.
     ///
-    /// Files that are made or removed meanwhile may be missing or not.
+    /// Files that are created or removed meanwhile may be missing or not.
     pub async fn files(&self, from: InodeId, max: usize) -> Result<(Vec<InodeId>, Option<InodeId>)> {
         let (outer, inner) = place::folders(from);
         let inner = format!("{inner:02x}");
@@ -96,17 +96,16 @@ impl Store {
         Ok((found, None))
     }
 
-    /// What sorts inodes in the order of [`Store::files`].
+    /// Sort key of inodes in the order of [`Store::files`].
     pub fn place_in_order(ino: InodeId) -> (u8, u8, InodeId) {
         let (outer, inner) = place::folders(ino);
         (outer, inner, ino)
     }
 
-    /// The inodes of the chunk files of a folder, in order.
+    /// Lists the inodes of the chunk files of a folder, in order.
     pub(crate) async fn inodes_in(&self, folder: &std::path::Path) -> Result<Vec<InodeId>> {
         let names = self.names(folder).await?;
-        // A name that is in another folder than its own is a stranger's: nobody would ever look for
-        // it there.
+        // A file in another folder than its own is foreign: no lookup would ever find it there.
         let at_home = |ino: &InodeId| place::folder(&self.dir, *ino) == folder;
         let mut inodes: Vec<InodeId> =
             names.iter().filter_map(|name| inode_of(name)).filter(at_home).collect();

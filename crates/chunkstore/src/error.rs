@@ -1,4 +1,4 @@
-//! What can go wrong on a target.
+//! Errors of a target.
 
 use crate::home::Vanished;
 use std::borrow::Cow;
@@ -17,21 +17,21 @@ const EDQUOT: i32 = types::Errno::EDQUOT.0;
 /// `EFBIG`: beyond what the local file system can address.
 const EFBIG: i32 = types::Errno::EFBIG.0;
 
-/// What the caller can do about an error depends on this alone.
+/// The kind of an error, which alone determines the caller's reaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The local file system has no room.
+    /// The local file system has no free space.
     NoSpace,
     /// The local file system failed a call.
     Io,
     /// Data doesn't match its checksums.
     Corrupt {
-        /// Whose chunk file.
+        /// The inode of the chunk file.
         ino: InodeId,
         /// Damaged bytes of the chunk file, whole blocks.
         range: ByteRange,
     },
-    /// The offset lies beyond what a chunk file can hold.
+    /// The offset lies beyond the longest chunk file.
     TooLarge,
     /// The directory holds no target.
     NotATarget,
@@ -44,13 +44,13 @@ pub enum Kind {
     /// The target's superblock or intent log can't be read.
     Damaged,
     /// The store's directory isn't the one that was opened: its file system was unmounted, has
-    /// failed, or another one is in its place. Nothing is known of what the store holds.
+    /// failed, or another one is in its place. The store's content is unknown.
     Vanished,
     /// The store is shut down.
     Closed,
 }
 
-/// What failed, on which object, and what the reader can do.
+/// What failed, on which object, and the remedy.
 #[derive(Debug)]
 pub struct StoreError {
     kind: Kind,
@@ -63,7 +63,7 @@ impl StoreError {
         StoreError { kind, message, hint: hint.into() }
     }
 
-    /// A call of the local file system that failed.
+    /// A failed call of the local file system.
     pub(crate) fn io(target: TargetId, doing: &str, path: &Path, error: io::Error) -> StoreError {
         if let Some(Vanished(cause)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
             return StoreError::vanished(target, cause);
@@ -100,7 +100,7 @@ impl StoreError {
         )
     }
 
-    /// There are checksums of a chunk file, and there is no such file.
+    /// Orphaned checksums: the chunk file of these checksums doesn't exist.
     pub(crate) fn removed(target: TargetId, ino: InodeId, range: ByteRange) -> StoreError {
         StoreError::new(
             Kind::Corrupt { ino, range },
@@ -111,7 +111,7 @@ impl StoreError {
         )
     }
 
-    /// What is at the store's path isn't the store.
+    /// The store's path leads to something else.
     #[cold]
     pub(crate) fn vanished(target: TargetId, cause: &str) -> StoreError {
         StoreError::new(
@@ -121,8 +121,8 @@ impl StoreError {
         )
     }
 
-    /// The metadata knows that the chunk file had at least `known` bytes; it has `len`, or isn't
-    /// there.
+    /// The metadata knows that the chunk file had at least `known` bytes; it has `len`, or doesn't
+    /// exist.
     pub(crate) fn lacking(
         (target, ino): (TargetId, InodeId),
         path: &Path,
@@ -150,7 +150,7 @@ impl StoreError {
         )
     }
 
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub fn kind(&self) -> Kind {
         self.kind
     }

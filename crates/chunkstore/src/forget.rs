@@ -1,4 +1,4 @@
-//! Giving up what can't be read any more.
+//! Giving up unreadable content.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use types::{BLOCK_SIZE, ByteRange, InodeId};
 
 impl Store {
-    /// Makes holes of the blocks of a range that can't be read: they read as zeros afterwards, and
-    /// everything else stays as it is. What was lost, in order. One that isn't there, has nothing
-    /// in it, or ends before the range is made a hole up to the end of the range: all of the range
-    /// was lost then. What its checksums tell of between its end and the range stays damage.
+    /// Turns the unreadable blocks of a range into holes: they read as zeros afterwards, and
+    /// everything else stays as it is. Returns what was lost, in order. A chunk file that is
+    /// absent, empty, or ends before the range becomes a hole up to the end of the range: the whole
+    /// range was lost then. Damage that its checksums show between its end and the range stays.
     ///
-    /// All of it is looked at while nobody changes it, so that what was written over meanwhile is
-    /// safe. Nothing is removed, and nothing cut.
+    /// Each block is checked with its range held, so that content that was overwritten meanwhile is
+    /// safe. Nothing is removed or truncated.
     pub async fn forget(&self, ino: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
         self.end_of(ino, range.start, range.len())?;
         self.make_room_for_notes().await?;
@@ -50,8 +50,8 @@ impl Store {
         Ok(lost)
     }
 
-    /// The chunk file. One that somebody else has removed is made again beside its checksums, by
-    /// which what is written now is told from what is lost.
+    /// Returns the chunk file. If another program has removed it, it is created again beside its
+    /// checksums, which distinguish new content from lost content.
     async fn find_or_make_again(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
         let _in_progress = self.begin_change()?;
         if self.find(ino).await?.is_none() && self.is_missing(ino).await? {
@@ -60,11 +60,11 @@ impl Store {
         self.find_or_create(ino).await
     }
 
-    /// Makes a chunk file with nothing in it, or one that ends before a range, a hole up to the end
-    /// of the range. False: it has bytes there.
+    /// Turns an empty chunk file, or one that ends before a range, into a hole up to the end of the
+    /// range. False: it has bytes there.
     async fn become_hole(&self, file: &Arc<ChunkFile>, range: ByteRange) -> Result<bool> {
         let _in_progress = self.begin_change()?;
-        // All of it, so that nobody writes anywhere in it meanwhile.
+        // The whole file, so that no write runs anywhere in it meanwhile.
         let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
         let failed = |e| self.failed("extend", &file.path, e);
         let len = file.cached.stat().await.map_err(failed)?.len;
@@ -72,8 +72,8 @@ impl Store {
             return Ok(false);
         }
         self.note(file, range).await?;
-        // The block in which it ends has always had zeros behind its end. Checksums before the
-        // range stay: what they tell of is not given up, and must not read as zeros.
+        // The block in which it ends has always had zeros beyond its end. Checksums before the
+        // range stay: the content that they describe isn't given up, and must not read as zeros.
         let first = range.start.max(len.next_multiple_of(BLOCK));
         self.clear_sums(file, whole_blocks(ByteRange::new(first, range.end))).await?;
         self.mark_unsynced(file);
@@ -82,7 +82,7 @@ impl Store {
         Ok(true)
     }
 
-    /// True: it could not be read, and is a hole now.
+    /// True: it was unreadable, and is a hole now.
     async fn forget_block(&self, file: &Arc<ChunkFile>, block: ByteRange) -> Result<bool> {
         let _in_progress = self.begin_change()?;
         let _held = file.ranges.acquire(block, Passage::Cached).await;
@@ -96,9 +96,9 @@ impl Store {
             Err(e) if matches!(e.kind(), Kind::Corrupt { .. } | Kind::Io) => {}
             Err(e) => return Err(e),
         }
-        // Without a note: after a crash that makes checksums of what is there, and the damage would
-        // look right. Whatever of this is on disk when the power goes, the block still doesn't
-        // match, or is the hole that it is to be.
+        // Without an entry: recovery after a crash would compute checksums from the data, which
+        // would validate the damage. Whatever part of this is on disk when power fails, the block
+        // still doesn't match, or is the intended hole.
         self.fallocate(file, Fallocate::Punch, block).await?;
         self.clear_sums(file, block).await?;
         Ok(true)

@@ -1,9 +1,8 @@
-//! Bytes of anybody's making to what reads the files of a target: for the fuzz targets and their
-//! short form in `tests/`.
+//! Feeds arbitrary bytes to the readers of a target's files: for the fuzz targets and their short
+//! form in `tests/`.
 //!
-//! Each function takes the bytes as they are, and again with their checksums made right, which no
-//! random change finds. It panics when what was accepted isn't the same after it was written and
-//! read again.
+//! Each function takes the bytes as they are, and again with corrected checksums, which no random
+//! change finds. It panics when accepted input isn't the same after it was written and read again.
 
 use crate::identity::{self, Parsed};
 use crate::intent::{Header, Records};
@@ -11,7 +10,7 @@ use crate::sums::{PAGE_BYTES, SUM_BYTES, stored_sums};
 use crate::{ROW_BYTES, rows, verifier};
 use types::{BLOCK_SIZE, crc32c};
 
-/// Inodes that a recovery is ready to look for because of one span.
+/// Inodes that a recovery looks for because of one span.
 const SPAN_LIMIT: usize = 1024;
 
 /// One of the two files of an intent log: a header, then blocks of records.
@@ -52,14 +51,14 @@ fn read_log(bytes: &[u8]) {
     assert_eq!(again.merged(), records);
 }
 
-/// A file of block sums.
+/// A file of block checksums.
 pub fn block_sums(bytes: &[u8]) {
     for page in bytes.chunks(PAGE_BYTES) {
         let sums = stored_sums(page);
         let again: Vec<u8> = sums.iter().flat_map(|sum| sum.0.to_le_bytes()).collect();
         let whole = page.len() / SUM_BYTES * SUM_BYTES;
         assert_eq!(again[..whole], page[..whole]);
-        // Blocks without a stored sum are holes.
+        // Blocks without a stored checksum are holes.
         assert!(again[whole..].iter().all(|byte| *byte == 0));
     }
 }
@@ -89,7 +88,7 @@ pub fn rows(bytes: &[u8]) {
     }
 }
 
-/// The record of which unsynced content is there.
+/// The record of the verifier.
 pub fn verifier(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Some(record) = verifier::parse(&text) {

@@ -1,13 +1,13 @@
-//! What a target has of a mirrored group: a store of its own in a folder of the target's directory.
+//! A target's replica of a mirrored group: a separate store in a folder of the target's directory.
 //!
-//! So each group has its own notes, rows and recovery, and what is said of one copy is said of
-//! nothing else. Memory for checksums, the count of what was done, and the room on the disk are
-//! shared with the target.
+//! So each group has its own intent log, rows and recovery, and reports about a replica concern
+//! nothing else. It shares memory for checksums, statistics, and the space on the disk with the
+//! target.
 //!
-//! Beside the store there is a mark that it was made (`made/ID`). A store that is gone although it
-//! is marked was lost: an empty one in its place would be a copy that lacks everything, or worse,
-//! the one from which others are made. It is made again only for who sends it everything
-//! ([`IfAbsent::MakeAnew`]).
+//! Beside the store, a mark records that it was created (`made/ID`). A store that is missing
+//! although it is marked was lost: an empty one in its place would be a replica that lacks
+//! everything, or worse, the source of others. It is created again only for a resync that sends it
+//! everything ([`IfAbsent::MakeAnew`]).
 
 use crate::error::{Kind, Result, StoreError};
 use crate::identity::{self, Owner};
@@ -22,25 +22,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{GroupId, TargetId};
 
-/// Length of each intent log file of a group's store by default, bytes: some 43,000 notes, a
-/// quarter of them in force. A target has many groups, each with its share of the target's files.
+/// Default length of each intent log file of a group's store, bytes: some 43,000 entries, a quarter
+/// of them active. A target has many groups, each with its share of the target's files.
 pub const DEFAULT_GROUP_LOG_BYTES: u64 = 1 << 20;
-/// The part of the target's open files that a group's store may keep open besides: many groups
-/// together take as many as a few targets.
+/// Divisor of the target's limit of open files for the additional limit of a group's store: many
+/// groups together take as many as a few targets.
 const OPEN_FILES_DIVISOR: usize = 8;
 
-/// What the folder of a group that is being removed ends with.
+/// Suffix of the folder of a group that is being removed.
 const FORGOTTEN: &str = "gone";
 
-/// What is done where a target has nothing of a group.
+/// What to do where a target has no store of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IfAbsent {
     /// Nothing.
     Leave,
-    /// A store is made.
+    /// Create a store.
     Make,
-    /// A store is made also where there was one that is lost. Everything counts as noted there
-    /// ([`Store::notes_overflowed`]), so that the copy is compared with another one as a whole.
+    /// Create a store even where one was lost. Everything counts as dirty there
+    /// ([`Store::notes_overflowed`]), so that the whole replica is compared with another one.
     MakeAnew,
 }
 
@@ -64,14 +64,14 @@ async fn remove_all(dir: PathBuf) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes an empty file whose being there says something, durably.
+/// Creates an empty marker file durably.
 async fn make_mark(dir: &Path, name: &str) -> io::Result<()> {
     let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
     File::open(&dir.join(name), options).await?.sync_data().await?;
     rt::sync_dir(dir).await
 }
 
-/// The groups that a folder has entries of.
+/// Returns the groups that a folder has entries of.
 async fn numbered_in(dir: &Path) -> Result<Vec<GroupId>> {
     let names = match rt::read_dir(dir).await {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -81,7 +81,7 @@ async fn numbered_in(dir: &Path) -> Result<Vec<GroupId>> {
     Ok(names.iter().filter_map(|name| number(name.to_str()?)).map(GroupId).collect())
 }
 
-/// Whether a mark is there.
+/// Whether a mark exists.
 pub(crate) async fn has_mark(target: TargetId, path: &Path) -> Result<bool> {
     match File::open(path, OpenOptions { read: true, ..OpenOptions::default() }).await {
         Ok(_) => Ok(true),
@@ -90,7 +90,7 @@ pub(crate) async fn has_mark(target: TargetId, path: &Path) -> Result<bool> {
     }
 }
 
-/// Whether a folder is there.
+/// Whether a folder exists.
 async fn has_folder(target: TargetId, path: &Path) -> Result<bool> {
     match rt::read_dir(path).await {
         Ok(_) => Ok(true),
@@ -100,13 +100,12 @@ async fn has_folder(target: TargetId, path: &Path) -> Result<bool> {
 }
 
 impl Store {
-    /// Where a target in `target_dir` keeps what it has of a group.
+    /// Returns the path of the store of a group on a target in `target_dir`.
     pub fn group_dir(target_dir: &Path, group: GroupId) -> PathBuf {
         target_dir.join(GROUPS).join(group.to_string())
     }
 
-    /// The groups that a target in `target_dir` has something of, or has lost what it had, in
-    /// order.
+    /// Returns the groups of which a target in `target_dir` has, or has lost, a store, in order.
     pub async fn groups_on(target_dir: &Path) -> Result<Vec<GroupId>> {
         let mut groups = numbered_in(&target_dir.join(GROUPS)).await?;
         groups.extend(numbered_in(&target_dir.join(MADE)).await?);
@@ -115,25 +114,25 @@ impl Store {
         Ok(groups)
     }
 
-    /// The groups that this target has something of, in order.
+    /// Returns the groups of which this target has a store, in order.
     ///
     /// # Errors
-    /// Also when the target's directory isn't the one that was opened: then it has groups that
-    /// aren't seen.
+    /// Also when the target's directory isn't the one that was opened: then there are groups that
+    /// it doesn't list.
     pub async fn groups(&self) -> Result<Vec<GroupId>> {
         let groups = Store::groups_on(&self.dir).await?;
         self.check_home()?;
         Ok(groups)
     }
 
-    /// Opens what a target has of a group, with the recovery that a target has; `None` when there
-    /// is nothing and nothing was to be made.
+    /// Opens a target's store of a group, with recovery as for a target; `None` when it doesn't
+    /// exist and none should be created.
     ///
-    /// Whoever opens makes sure that nobody else has it open, and runs [`Store::background`]. It is
-    /// closed before the target is.
+    /// The caller makes sure that it is open only once, and runs [`Store::background`]. It must be
+    /// closed before the target.
     ///
     /// # Errors
-    /// As [`Store::open`]; [`Kind::Damaged`] when the target has lost what it had of the group.
+    /// As [`Store::open`]; [`Kind::Damaged`] when the target has lost its store of the group.
     pub async fn open_group(
         target: &Arc<Store>,
         group: GroupId,
@@ -156,7 +155,7 @@ impl Store {
             }
             target.make_group(&dir, &owner, is_lost).await?;
         } else if !has_chunks {
-            // Where the power went while it was made, everything is there but this.
+            // If power failed during its creation, only this is missing.
             target.make_chunk_folder(&dir, is_lost).await?;
         }
         if !was_made {
@@ -177,8 +176,8 @@ impl Store {
         Store::open_checked(&dir, owner, options, shared, log_bytes).await.map(Some)
     }
 
-    /// Removes what this target has of a group, whose store must be closed. Should it be cut short,
-    /// the rest goes with [`Store::remove_forgotten_groups`].
+    /// Removes this target's store of a group, which must be closed. If the removal is interrupted,
+    /// [`Store::remove_forgotten_groups`] completes it.
     ///
     /// # Errors
     /// When the disk fails.
@@ -187,15 +186,15 @@ impl Store {
         let dir = Store::group_dir(&self.dir, group);
         let gone = dir.with_extension(FORGOTTEN);
         let failed = |e| self.failed("remove", &dir, e);
-        // One of before that is in the way goes first.
+        // The leftover of an earlier removal is in the way.
         if rt::read_dir(&gone).await.is_ok() {
             remove_all(gone.clone()).await.map_err(failed)?;
         }
         // The mark first: a crash after that leaves a store without one, which is marked again when
-        // it is opened. The other way round it would leave a store that looks lost.
+        // it is opened. The reverse order would leave a store that looks lost.
         self.unmark_made(group).await?;
         match self.home.confirm(rt::rename(&dir, &gone).await) {
-            // It has been lost, or has never been.
+            // It was lost, or never existed.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             renamed => renamed.map_err(failed)?,
         }
@@ -203,7 +202,7 @@ impl Store {
         remove_all(gone).await.map_err(failed)
     }
 
-    /// Removes what is left of groups whose removal was cut short.
+    /// Completes interrupted removals of groups.
     ///
     /// # Errors
     /// When the disk fails.
@@ -224,12 +223,12 @@ impl Store {
         self.group
     }
 
-    /// Makes an empty store of a group. One that a crash kept from being finished is made anew.
-    /// Where one `was_lost`, everything counts as noted.
+    /// Creates an empty store of a group; begins again if a crash has interrupted an earlier
+    /// attempt. If `was_lost`, everything counts as dirty.
     async fn make_group(&self, dir: &Path, owner: &Owner, was_lost: bool) -> Result<()> {
         let failed = |e| self.failed("make", dir, e);
         rt::create_dir_all(dir).await.map_err(failed)?;
-        // Chunks come last, so where there are some there was a superblock.
+        // The chunk folder comes last, so where it exists there was a superblock.
         if rt::read_dir(dir).await.map_err(failed)?.iter().any(|name| name == CHUNKS) {
             return Err(StoreError::new(
                 Kind::Damaged,
@@ -238,7 +237,7 @@ impl Store {
             ));
         }
         IntentLog::format(self.target(), dir, self.options.group_log_bytes).await?;
-        // Before the superblock, so that what has one is found again.
+        // Before the superblock, so that a store with one is found again.
         rt::sync_dir(&self.dir.join(GROUPS)).await.map_err(failed)?;
         rt::sync_dir(&self.dir).await.map_err(failed)?;
         identity::write(dir, owner).await?;
@@ -254,7 +253,7 @@ impl Store {
         rt::sync_dir(dir).await.map_err(failed)
     }
 
-    /// Notes that there is a store of a group, once there is one and before anything comes into it.
+    /// Marks that a store of a group exists, once it does and before it gets any content.
     async fn mark_made(&self, group: GroupId) -> Result<()> {
         let made = self.dir.join(MADE);
         let mark = async {
@@ -265,7 +264,7 @@ impl Store {
         mark.await.map_err(|e| self.failed("write", &made, e))
     }
 
-    /// Notes that there is none any more.
+    /// Removes the mark.
     async fn unmark_made(&self, group: GroupId) -> Result<()> {
         let made = self.dir.join(MADE);
         let mark = made.join(group.to_string());
@@ -289,7 +288,7 @@ impl Store {
         )
     }
 
-    /// From here on everything counts as noted; on disk before any note goes.
+    /// From here on everything counts as dirty; on disk before any entry is dropped.
     pub(crate) async fn mark_overflow(&self, let_go_of_held: bool) -> Result<()> {
         let _marking = self.marking.write().await;
         if !self.overflowed.load(Ordering::SeqCst) {
@@ -316,16 +315,16 @@ impl Store {
         Ok(())
     }
 
-    /// Takes the mark of [`Store::notes_overflowed`] away: all copies are equal, but for what is
-    /// held and what changes from here on. It stays as long as somebody holds notes that were let
-    /// go; ask again then.
+    /// Removes the mark of [`Store::notes_overflowed`]: all replicas are equal, except for held
+    /// entries and later changes. The mark stays while an invalidated hold exists; call this again
+    /// then.
     pub async fn forget_overflow(&self) -> Result<()> {
         let _marking = self.marking.write().await;
         let has_broken = self.intents.as_ref().is_some_and(|log| log.holds().has_broken());
         if !self.overflowed.load(Ordering::SeqCst) || has_broken {
             return Ok(());
         }
-        // First, so that what is noted from here on is kept again.
+        // First, so that entries made from here on are retained again.
         if let Some(log) = &self.intents {
             log.holds().let_go(false);
         }

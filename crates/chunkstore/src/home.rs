@@ -1,11 +1,11 @@
-//! Whether a store is still where it was opened: the proof behind every "there is no such file".
+//! Checks that a store is still where it was opened, so that "file not found" can be believed.
 //!
 //! Chunk files are found by path. If the target's file system is unmounted under the store, or
 //! another disk is mounted in its place, the same paths lead elsewhere: to the empty directory
 //! below the mount point, or to files of another store. An `ENOENT` from there says nothing about
-//! this store. So a lookup is believed only if the path of the chunk folder still leads to the
-//! folder that the store has held open since it was opened ([`Home::confirm`]). The check comes
-//! after the lookup, so that it covers everything that happened before the lookup ended.
+//! this store. So a lookup counts only if the path of the chunk folder still leads to the folder
+//! that the store has held open since it was opened ([`Home::confirm`]). The check follows the
+//! lookup, so that it covers everything that happened before the lookup ended.
 
 use crate::error::{Kind, Result, StoreError};
 use crate::identity::{self, Owner};
@@ -15,7 +15,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The directory of an open store, held with its superblock and its chunk folder.
+/// The directory of an open store; holds its superblock and its chunk folder open.
 pub(crate) struct Home {
     dir: PathBuf,
     owner: Owner,
@@ -40,8 +40,7 @@ impl Home {
     /// Holds the directory of a store whose superblock was just checked.
     ///
     /// # Errors
-    /// [`Kind::Damaged`] when the chunk folder is missing, which every store has from the
-    /// beginning.
+    /// [`Kind::Damaged`] when the chunk folder is missing, which every store has from its creation.
     pub(crate) fn hold(dir: &Path, owner: Owner) -> Result<Home> {
         let target = owner.identity.target;
         let hold = |path: PathBuf| HeldPath::new(&path).map_err(|e| (path, e));
@@ -62,9 +61,9 @@ impl Home {
         &self.dir
     }
 
-    /// Passes on what a lookup below the directory said, if that was the store's own directory.
-    /// Only "found" and "not found" need the proof, and "not a directory", which means that there
-    /// is nothing below a file: any other error is one already.
+    /// Passes on the result of a lookup below the directory, if that was the store's own directory.
+    /// Only "found", "not found" and "not a directory" (nothing exists below a file) need the
+    /// check: any other error is one already.
     pub(crate) fn confirm<T>(&self, looked_up: io::Result<T>) -> io::Result<T> {
         match looked_up {
             Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Err(e),
@@ -72,12 +71,12 @@ impl Home {
         }
     }
 
-    /// Whether paths of chunk files lead into this store: one `stat(2)`.
+    /// Checks that paths of chunk files lead into this store: one `stat(2)`.
     pub(crate) fn check(&self) -> io::Result<()> {
         self.check_one(&self.chunks)
     }
 
-    /// The same of everything that is held.
+    /// Checks everything that is held open.
     pub(crate) fn check_all(&self) -> io::Result<()> {
         self.check_one(&self.superblock)?;
         self.check_one(&self.chunks)
@@ -97,19 +96,19 @@ impl Home {
         ))))
     }
 
-    /// Proves that this is the store: everything held is in its place, and the superblock, read
-    /// again, says whose store it is.
+    /// Verifies that this is the store: everything held open is in its place, and the superblock,
+    /// read again, names this store.
     pub(crate) async fn prove(&self) -> Result<()> {
         let target = self.owner.identity.target;
         let vanished = |e| StoreError::io(target, "examine", &self.dir, e);
         self.check_all().map_err(vanished)?;
         let is_there = identity::is_there(&self.dir, &self.owner).await;
-        // Afterwards again: what was read came from the held superblock then.
+        // Again afterwards: then the text that was read came from the held superblock.
         self.check_all().map_err(vanished)?;
         match is_there {
             Ok(true) => Ok(()),
             Ok(false) => Err(StoreError::vanished(target, &format!("{} is no store", self.dir.display()))),
-            // The file is there and can't be read now: that says nothing of whose it is.
+            // The file exists but can't be read now: that says nothing about its owner.
             Err(e) if e.kind() == Kind::Io => Err(e),
             Err(e) => Err(StoreError::vanished(target, e.message())),
         }

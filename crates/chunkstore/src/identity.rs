@@ -1,4 +1,4 @@
-//! `target.toml`: whose data a directory holds.
+//! `target.toml`: the identity of the store in a directory.
 
 use crate::error::{Kind, Result, StoreError};
 use crate::place::{CHUNKS, GROUP_SUPERBLOCK, SUPERBLOCK};
@@ -10,27 +10,27 @@ use types::{BLOCK_SIZE, GroupId, TargetId, block_sum};
 
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
-/// What a superblock says it is.
+/// Magic of a target's superblock.
 const MAGIC: &str = "weft target";
-/// What the superblock of a group's store on a target says it is.
+/// Magic of the superblock of a group's store on a target.
 const GROUP_MAGIC: &str = "weft group";
 /// Name of the last line's key.
 const CHECKSUM_KEY: &str = "checksum";
 
-/// Which target of which cluster.
+/// A target of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// The cluster's uuid, as its own superblock has it.
+    /// The cluster's uuid, as in the cluster's own superblock.
     pub cluster: String,
     /// The target's id within the cluster.
     pub target: TargetId,
 }
 
-/// Whose store a directory is.
+/// The owner of a store's directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Owner {
     pub(crate) identity: Identity,
-    /// What the store has of this group; `None`: what isn't any mirrored group's.
+    /// The group whose replica the store holds; `None`: chunk files outside of mirrored groups.
     pub(crate) group: Option<GroupId>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn render(Owner { identity, group }: &Owner) -> String {
     format!("{body}{CHECKSUM_KEY} = \"{sum}\"\n")
 }
 
-/// What a superblock's text says.
+/// A parsed superblock.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Parsed {
     Ours(Owner),
@@ -126,13 +126,13 @@ pub(crate) fn parse(text: &str) -> Parsed {
     }
 }
 
-/// A superblock's text with the checksum that belongs to it.
+/// Returns a superblock's text with the matching checksum.
 pub(crate) fn resealed(text: &str) -> String {
     let body = &text[..text.rfind(CHECKSUM_KEY).unwrap_or(text.len())];
     format!("{body}{CHECKSUM_KEY} = \"{}\"\n", checksum(body))
 }
 
-/// Writes the superblock of a new store so that it is there entirely, and durably, or not at all.
+/// Writes the superblock of a new store atomically and durably.
 pub(crate) async fn write(dir: &Path, owner: &Owner) -> Result<()> {
     let name = owner.superblock();
     let path = dir.join(name);
@@ -151,7 +151,7 @@ pub(crate) async fn write(dir: &Path, owner: &Owner) -> Result<()> {
     write.await.map_err(|e| StoreError::io(owner.identity.target, "write", &path, e))
 }
 
-/// Refuses to make a target where something is already.
+/// Fails if a directory already holds something that a new target would replace.
 pub(crate) async fn refuse_occupied(dir: &Path, identity: &Identity) -> Result<()> {
     let names = match rt::read_dir(dir).await {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -167,13 +167,13 @@ pub(crate) async fn refuse_occupied(dir: &Path, identity: &Identity) -> Result<(
     Ok(())
 }
 
-/// What a directory says of itself; `None` when it has no target's superblock. `target` stands for
-/// it in messages.
+/// Returns the identity in a directory; `None` when it has no target's superblock. `target` stands
+/// for it in messages.
 pub(crate) async fn find(dir: &Path, target: TargetId) -> Result<Option<Identity>> {
     Ok(find_owner(&dir.join(SUPERBLOCK), target).await?.map(|owner| owner.identity))
 }
 
-/// Whether a directory holds the store that is expected, or none; refused when it is another's.
+/// Whether a directory holds the expected store; false if it holds none. Fails if it holds another.
 /// Changes nothing.
 pub(crate) async fn is_there(dir: &Path, expected: &Owner) -> Result<bool> {
     let path = dir.join(expected.superblock());
@@ -208,7 +208,7 @@ async fn find_owner(path: &Path, target: TargetId) -> Result<Option<Owner>> {
     }
 }
 
-/// Checks that a directory is the target that is expected. Changes nothing.
+/// Checks that a directory is the expected target. Changes nothing.
 pub(crate) async fn check(dir: &Path, expected: &Identity) -> Result<()> {
     if is_there(dir, &Owner { identity: expected.clone(), group: None }).await? {
         return Ok(());
@@ -229,7 +229,7 @@ fn another(dir: &Path, found: &Owner, expected: &Owner) -> StoreError {
     )
 }
 
-/// The superblock's bytes; `None` when there is none.
+/// Reads the superblock's bytes; `None` when it doesn't exist.
 async fn read(path: &Path, target: TargetId) -> Result<Option<Vec<u8>>> {
     let file = match File::open(path, OpenOptions { read: true, ..Default::default() }).await {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

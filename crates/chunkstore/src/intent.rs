@@ -1,13 +1,12 @@
-//! The intent log: which regions of which chunk files may differ from their checksums after a
-//! crash.
+//! The intent log: which regions of which chunk files may not match their checksums after a crash.
 //!
-//! Before a region of a chunk file is first changed, a note is made durable here; it goes when data
-//! and checksums of the region are on disk. After a crash only noted regions are examined.
-//! Concurrent notes share one write.
+//! Before the first change of a region of a chunk file, an entry is written durably here. The entry
+//! is removed when data and checksums of the region are on disk. After a crash, recovery examines
+//! only these dirty regions. Concurrent entries share one write.
 //!
-//! So that not every new file costs a durable write, the note of the first of many is a span: it
-//! stands for the first region of all files that come next in the partition. A recovery looks for
-//! each of them; [`MAX_SPANS`] bounds how many that are.
+//! To save a durable write per new file, the entry for the first of many is a span: it stands for
+//! the first region of all files that come next in the partition. Recovery looks for each of them;
+//! [`MAX_SPANS`] bounds their number.
 
 mod format;
 mod holds;
@@ -34,20 +33,21 @@ pub(crate) use format::{Header, LogState, Note, Records, Span, merged, seal};
 pub use holds::NoteHold;
 pub(crate) use spans::MAX_SPANS;
 
-/// What a note speaks of: this many bytes of a chunk file, aligned.
+/// Size of a region, bytes, aligned in the chunk file.
 pub(crate) const REGION_BYTES: u64 = 1 << 20;
-/// Length of each log file. Holds some 345,000 notes, many times [`IntentLog::note_limit`] of them.
+/// Length of each log file. Holds some 345,000 entries, many times [`IntentLog::note_limit`].
 pub(crate) const DEFAULT_LOG_BYTES: u64 = 8 << 20;
 /// Smallest useful log: a header and a few blocks of records.
 const MIN_LOG_BYTES: u64 = 16 * BLOCK_SIZE as u64;
-/// What is noted of a chunk file before it is made.
+/// The region that is marked dirty before a chunk file is created.
 const NEW_FILE: Range<u64> = 0..1;
 /// Unit of zeroing and of reading a log, bytes.
 const BULK_BYTES: usize = 1 << 20;
-/// The share of a log's notes that may be in force, so that a rewritten log has room to go on.
+/// The share of a log's capacity that active entries may take, as 1 in so many, so that a rewritten
+/// log has space for more.
 const NOTE_SHARE: u64 = 4;
-/// Retired notes that stay in the log while others are in force: a recovery examines their regions
-/// for nothing, some GiB at most. A span counts as one for each of its inodes.
+/// Retired entries that may stay in the log while others are active: recovery examines their
+/// regions needlessly, some GiB at most. A span counts as one for each of its inodes.
 const TIDY_RETIRED_NOTES: usize = 4096;
 
 impl Note {
@@ -62,7 +62,7 @@ fn regions_of(range: ByteRange) -> Range<u64> {
     range.start / REGION_BYTES..end
 }
 
-/// What was found on disk.
+/// The log found on disk.
 pub(crate) struct Found {
     pub(crate) log: IntentLog,
     pub(crate) past: Past,
@@ -70,17 +70,17 @@ pub(crate) struct Found {
 
 /// How the store was left.
 pub(crate) enum Past {
-    /// By a shutdown that finished.
+    /// By a finished shutdown.
     Clean,
-    /// By one that finished, with records of what other copies may not have.
+    /// By a finished shutdown, with records of regions in which other replicas may differ.
     Settled(Records),
     /// In use, with these records.
     InUse(Records),
-    /// The log is gone: anything may be out of date.
+    /// The log is lost: any checksum may be outdated.
     Unknown,
 }
 
-/// What a recovery leaves in force.
+/// Records that stay active after a recovery.
 #[derive(Default)]
 pub(crate) struct Inherited {
     pub(crate) records: Records,
@@ -94,7 +94,7 @@ struct Tail {
     sequence: u64,
     /// Where the next record block goes.
     next_block: u64,
-    /// What is in the file, retired or not, see [`weight`].
+    /// Records in the file, retired or not, see [`weight`].
     recorded: usize,
 }
 
@@ -120,11 +120,11 @@ pub(crate) struct IntentLog {
     files: [File; 2],
     blocks: u64,
     table: NoteTable,
-    /// Held by whoever writes to the log.
+    /// Held by the task that writes to the log.
     writer: rt::sync::RwLock,
     tail: Mutex<Tail>,
     pending: Mutex<Pending>,
-    /// The log's clock, too.
+    /// Also the log's clock.
     holds: Arc<Holds>,
 }
 
@@ -132,7 +132,7 @@ fn paths(dir: &Path) -> [PathBuf; 2] {
     INTENT_FILES.map(|name| dir.join(name))
 }
 
-/// Chunk files that a recovery has to look at because of records, about.
+/// Approximate number of chunk files that recovery has to examine because of records.
 fn weight(records: &Records) -> usize {
     records.notes.len() + records.spans.len() * SPAN_INODES as usize
 }
@@ -143,7 +143,7 @@ fn block_buf(block: &[u8]) -> IoBuf {
     buf
 }
 
-/// Opens past the page cache where the local file system can.
+/// Opens past the page cache where the local file system supports it.
 async fn open_file(path: &Path, options: OpenOptions) -> io::Result<File> {
     match File::open(path, OpenOptions { direct: true, ..options }).await {
         Err(e) if e.raw_os_error() == Some(Errno::EINVAL.0) => File::open(path, options).await,
@@ -152,8 +152,8 @@ async fn open_file(path: &Path, options: OpenOptions) -> io::Result<File> {
 }
 
 impl IntentLog {
-    /// Writes an empty log. Every block is written once, so that later writes change no metadata of
-    /// the local file system.
+    /// Writes an empty log. Writes every block once, so that later writes change no metadata of the
+    /// local file system.
     pub(crate) async fn format(target: TargetId, dir: &Path, bytes: u64) -> Result<()> {
         let bytes = bytes.max(MIN_LOG_BYTES).next_multiple_of(BLOCK_SIZE as u64);
         for (i, path) in paths(dir).iter().enumerate() {
@@ -182,14 +182,14 @@ impl IntentLog {
         Ok(())
     }
 
-    /// Makes a log where a part of it is missing.
+    /// Creates a log where a part of it is missing.
     pub(crate) async fn replace(target: TargetId, dir: &Path, bytes: u64) -> Result<IntentLog> {
         IntentLog::format(target, dir, bytes).await?;
         Ok(IntentLog::open(target, dir).await?.ok_or_else(|| damaged(target, dir))?.log)
     }
 
-    /// Reads the log and says how the store was left; `None` when a part of it is missing. Changes
-    /// nothing on disk.
+    /// Reads the log and returns how the store was left; `None` when a part of it is missing.
+    /// Changes nothing on disk.
     pub(crate) async fn open(target: TargetId, dir: &Path) -> Result<Option<Found>> {
         let paths = paths(dir);
         let options = OpenOptions { read: true, write: true, ..Default::default() };
@@ -236,8 +236,8 @@ impl IntentLog {
         Ok(Some(Found { log, past }))
     }
 
-    /// All records of the file in use, up to the first block that isn't one: the last write may
-    /// have been torn, and nobody relied on it.
+    /// Returns all records of the file in use, up to the first invalid block: the last write may
+    /// have been torn, and no change relied on it.
     async fn read_records(&self, current: usize, sequence: u64) -> Result<Records> {
         let mut records = Records::default();
         let buf = IoBuf::alloc(BULK_BYTES);
@@ -260,8 +260,8 @@ impl IntentLog {
         Ok(records.merged())
     }
 
-    /// Notes that nothing has to be put right at the next start. Nothing may be noted at the same
-    /// time, nor later.
+    /// Records a shutdown: no recovery is needed at the next start. No entries may be made at the
+    /// same time or later.
     pub(crate) async fn leave(&self) -> Result<()> {
         let _writer = self.writer.write().await;
         if self.has_settled() {
@@ -271,7 +271,7 @@ impl IntentLog {
         self.switch(&self.table.all().merged(), LogState::Settled).await
     }
 
-    /// Begins a new log in use with what was left.
+    /// Begins a new log in use with the records that were left.
     pub(crate) async fn resume(&self, inherited: &Inherited) -> Result<()> {
         let _writer = self.writer.write().await;
         let Inherited { records, in_spans } = inherited;
@@ -292,7 +292,7 @@ impl IntentLog {
         Ok(())
     }
 
-    /// Rewrites the log when most of what a recovery would find in it has retired.
+    /// Rewrites the log when most records that a recovery would find in it have retired.
     pub(crate) async fn tidy(&self, statistics: &Statistics) -> Result<()> {
         let _writer = self.writer.write().await;
         self.table.spans().drop_unused();
@@ -305,45 +305,45 @@ impl IntentLog {
         self.switch(&kept, LogState::InUse).await
     }
 
-    /// How many notes may take room in the log before older ones have to retire.
+    /// Limit of entries in the log; beyond it older ones have to retire.
     pub(crate) fn note_limit(&self) -> usize {
         ((self.blocks - 1) * NOTES_PER_BLOCK as u64 / NOTE_SHARE) as usize
     }
 
-    /// Notes that take room in the log.
+    /// Number of entries with a record of their own in the log.
     pub(crate) fn logged_count(&self) -> usize {
         self.table.logged()
     }
 
-    /// Notes in force, those that a span stands for included.
+    /// Number of active entries, including those that a span stands for.
     pub(crate) fn note_count(&self) -> usize {
         self.table.len()
     }
 
-    /// Spans in force.
+    /// Number of active spans.
     pub(crate) fn span_count(&self) -> usize {
         self.table.spans().len()
     }
 
-    /// What keeps notes from retiring.
+    /// The holds that keep entries from retiring.
     pub(crate) fn holds(&self) -> &Arc<Holds> {
         &self.holds
     }
 
-    /// Whether nothing is noted that anybody has to know at the next start.
+    /// Whether no dirty region matters at the next start.
     fn has_settled(&self) -> bool {
         self.table.len() == 0 && !(self.holds.keeps_everything() && self.table.spans().has_inherited())
     }
 
-    /// What is noted of files from `from` on, by file and region: of whole files, as many as have
-    /// about `max` notes, and where to go on. Of a span that an earlier life of the store has left,
-    /// all inodes are named: which files were in it and are gone nobody knows.
+    /// Returns the dirty regions of files from `from` on, by file and region: of whole files with
+    /// about `max` entries together, and where to continue. Of an inherited span, it returns all
+    /// inodes: which of its files existed and are deleted is unknown.
     pub(crate) fn noted(&self, from: InodeId, max: usize) -> (Vec<Note>, Option<InodeId>) {
         let mut notes = self.table.noted(from);
         notes.extend(self.table.spans().inherited_from(from, max));
         let mut notes = merged(notes);
         let Some(cut) = notes.get(max.max(1)).map(|note| note.ino) else { return (notes, None) };
-        // The file at the cut goes into the next answer, unless it is alone in this one.
+        // The file at the limit goes into the next answer, unless it is alone in this one.
         let first = notes[0].ino;
         let end = if cut == first { InodeId(first.0.saturating_add(1)) } else { cut };
         let kept = notes.partition_point(|note| note.ino < end);
@@ -352,13 +352,13 @@ impl IntentLog {
         (notes, (!is_last).then_some(end))
     }
 
-    /// Takes note of an inode that has a chunk file.
+    /// Records an inode that has a chunk file.
     pub(crate) fn see(&self, ino: InodeId) {
         self.table.spans().see(ino);
     }
 
-    /// As [`IntentLog::note`] for region 0 of a chunk file that doesn't exist yet, and for those
-    /// that come next if it can be.
+    /// As [`IntentLog::note`] for region 0 of a chunk file that doesn't exist yet, and for those of
+    /// the next ones if possible.
     pub(crate) async fn note_new(&self, ino: InodeId, statistics: &Statistics) -> Result<()> {
         if self.awaits_span(ino) {
             let _writer = self.writer.write().await;
@@ -366,14 +366,14 @@ impl IntentLog {
                 Box::pin(self.commit(statistics)).await?;
             }
         }
-        // Relies on the span, or on a note of its own where there is none, or none any more.
+        // Relies on the span, or on an entry of its own where no span is open, or none any more.
         self.note_regions(ino, NEW_FILE, statistics).await
     }
 
-    /// Whether a span that covers a new inode is about to be written. Proposes one if it may.
+    /// Whether a span that covers a new inode is about to be written. Proposes one if allowed.
     fn awaits_span(&self, ino: InodeId) -> bool {
-        // Held all the time: a span is in force before it stops being pending, so that one of the
-        // two shows.
+        // Held all the time: a span becomes active before it stops being pending, so that one of
+        // the two is always visible.
         let mut pending = self.pending.lock();
         if pending.has_span_of(ino) {
             return true;
@@ -383,8 +383,8 @@ impl IntentLog {
         proposed.is_some()
     }
 
-    /// Returns when a range is noted durably. The caller holds the range and keeps holding it until
-    /// its change is done.
+    /// Returns when a range has a durable entry. The caller holds the range until its change has
+    /// ended.
     pub(crate) async fn note(&self, ino: InodeId, range: ByteRange, statistics: &Statistics) -> Result<()> {
         self.note_regions(ino, regions_of(range), statistics).await
     }
@@ -406,8 +406,8 @@ impl IntentLog {
         Box::pin(self.commit(statistics)).await
     }
 
-    /// Makes everything pending durable; the caller is the writer. What a failed or abandoned
-    /// attempt leaves stays pending.
+    /// Makes everything pending durable; the caller is the writer. After a failed or abandoned
+    /// attempt, the records stay pending.
     async fn commit(&self, statistics: &Statistics) -> Result<()> {
         let records = {
             let mut pending = self.pending.lock();
@@ -435,7 +435,7 @@ impl IntentLog {
         Ok(())
     }
 
-    /// Writes records behind the last ones; there is room for them.
+    /// Appends records, for which there is space.
     async fn append(&self, records: &Records) -> Result<()> {
         let (current, sequence, at) = {
             let mut tail = self.tail.lock();
@@ -451,7 +451,7 @@ impl IntentLog {
         Ok(())
     }
 
-    /// Writes records to the other file and makes that one count.
+    /// Writes records to the other file and makes that one current.
     async fn switch(&self, records: &Records, state: LogState) -> Result<()> {
         let (other, sequence) = {
             let tail = self.tail.lock();
@@ -465,8 +465,8 @@ impl IntentLog {
                 "the target's disk doesn't keep up with writes to so many files; look for disk errors in the kernel log",
             ));
         }
-        // An earlier attempt may have failed with its header on disk all the same; from here on
-        // that must not count.
+        // An earlier attempt may have failed with its header on disk all the same, which must not
+        // count from here on.
         self.tail.lock().next_block = self.blocks;
         self.write_durably(other, block_buf(&[0; BLOCK_SIZE]), 0).await?;
         if needed > 0 {
@@ -492,11 +492,11 @@ impl IntentLog {
         written.map(|_| ()).map_err(|e| StoreError::io(self.target, "write", &self.paths[file], e))
     }
 
-    /// Starts a maintenance pass: notes that were idle for `idle_passes` whole passes and that
-    /// nobody holds begin to retire, and spans close.
+    /// Starts a maintenance pass: entries that were idle for `idle_passes` whole passes and that no
+    /// hold retains begin to retire, and spans close.
     pub(crate) fn begin_retiring(&self, idle_passes: u64) -> BTreeMap<InodeId, Vec<Note>> {
         let (pass, before) = self.holds.next_pass(idle_passes);
-        // Inherited ones are kept by being open: nobody holds them for files that are gone.
+        // Inherited ones stay because they are open: for files that are gone there are no holds.
         if !self.holds.keeps_everything() {
             self.table.spans().close(pass, idle_passes);
         }

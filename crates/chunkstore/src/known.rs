@@ -1,9 +1,9 @@
-//! Chunk files that are shorter than the metadata knows, or gone with their checksums.
+//! Chunk files that are shorter than the metadata knows, or missing with their checksums.
 //!
-//! Whoever asks may say how long the chunk file is known to be at least. What is missing below that
-//! length was written once: it must neither be read as a hole nor become one. One thing excuses it:
-//! the file was being changed when the store was last left without a shutdown, so that what is
-//! missing had never been on disk.
+//! A request may state the known minimum length of the chunk file. Missing content below that
+//! length was written once: it must neither be read as a hole nor become one. There is one
+//! exception: if the file was being changed when the store was last left without a shutdown, the
+//! missing content may never have been on disk.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Result, StoreError};
@@ -16,21 +16,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{ByteRange, InodeId};
 
-/// A place in a chunk file.
+/// A position in a chunk file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct At {
     /// The name of the chunk file.
     pub ino: InodeId,
     /// Offset in it, bytes.
     pub offset: u64,
-    /// Bytes that the chunk file is known to have at least; 0: nothing is known.
+    /// Known minimum length of the chunk file, bytes; 0: unknown.
     pub known: u64,
 }
 
-/// Chunk files that are remembered as lacking something.
+/// Limit of chunk files that are recorded as incomplete.
 const MAX_LACKING: usize = 4096;
 
-/// Chunk files that requests have found to lack something.
+/// Chunk files that requests have found incomplete.
 #[derive(Default)]
 pub(crate) struct Lacking(Mutex<BTreeSet<InodeId>>);
 
@@ -42,20 +42,20 @@ impl Lacking {
         }
     }
 
-    /// It lacks nothing any more, or is to have nothing.
+    /// Removes a chunk file that is complete again, or should be empty.
     pub(crate) fn forget(&self, ino: InodeId) {
         self.0.lock().remove(&ino);
     }
 }
 
-/// What was being changed when the store was last left without a shutdown.
+/// Files that were being changed when the store was last left without a shutdown.
 #[derive(Default)]
 pub(crate) struct AtCrash(Mutex<Changing>);
 
 #[derive(Default)]
 struct Changing {
     files: BTreeSet<InodeId>,
-    /// From the first of two numbers up to the second: chunk files were being made there.
+    /// Ranges of inodes whose chunk files were being created; the second number is exclusive.
     made: Vec<(InodeId, InodeId)>,
 }
 
@@ -74,7 +74,7 @@ impl AtCrash {
         changing.files.contains(&ino) || changing.made.iter().any(is_within)
     }
 
-    /// A chunk file is as long as it should be: nothing has to be excused any more.
+    /// Records that a chunk file has its full length: missing content has no excuse any more.
     fn is_whole(&self, ino: InodeId) {
         let mut changing = self.0.lock();
         if !changing.files.is_empty() {
@@ -84,8 +84,8 @@ impl AtCrash {
 }
 
 impl Store {
-    /// The chunk file for a change that begins at or beyond its byte `needed`, made if there is
-    /// none and it needs none.
+    /// Returns the chunk file for a change that begins at or beyond its byte `needed`; creates it
+    /// if absent and `needed` is 0.
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) when it lacks bytes below `needed`.
@@ -102,7 +102,7 @@ impl Store {
         Ok(file)
     }
 
-    /// Refuses a chunk file that ends before `needed`.
+    /// Fails if a chunk file ends before `needed`.
     pub(crate) async fn require_len(&self, file: &Arc<ChunkFile>, needed: u64) -> Result<()> {
         let len = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
         file.reaches.store(len, Ordering::Relaxed);
@@ -111,15 +111,14 @@ impl Store {
             self.lacking.forget(file.ino);
             return Ok(());
         }
-        // What is open after its deletion reads as an empty file.
+        // A file that is open after its deletion reads as an empty one.
         if file.deleted.load(Ordering::Acquire) || self.at_crash.covers(file.ino) {
             return Ok(());
         }
         Err(self.report_lacking(file.ino, Some(len), needed))
     }
 
-    /// Refuses a chunk file that isn't there although it is known to have bytes, unless a crash
-    /// explains it.
+    /// Fails for an absent chunk file that is known to have bytes, unless a crash explains it.
     pub(crate) fn require_gone(&self, ino: InodeId, known: u64) -> Result<()> {
         if self.at_crash.covers(ino) { Ok(()) } else { Err(self.report_lacking(ino, None, known)) }
     }
@@ -130,8 +129,8 @@ impl Store {
         self.at_crash.covers(ino)
     }
 
-    /// How many chunk files requests have found to be gone, or shorter than is known, and that are
-    /// so still as far as is known here. At most [`MAX_LACKING`].
+    /// Number of chunk files that requests have found missing, or shorter than known, and that
+    /// haven't been found complete since. At most [`MAX_LACKING`].
     pub fn lacking_count(&self) -> u64 {
         self.lacking.0.lock().len() as u64
     }

@@ -2,41 +2,42 @@
 //!
 //! A target is a directory on XFS or ext4. A chunk file is an ordinary sparse file, named by inode;
 //! every 4 KiB block of it has a CRC32C in a second file beside it. Allocation, journalling and
-//! recovery of files are the local file system's job; this crate's is that data read is data
+//! recovery of files are the local file system's job; this crate ensures that data read is data
 //! written.
 //!
-//! It isn't a file system: no names, no sizes of files, no striping, no copies. It doesn't know who
-//! asks. Of what a mirrored group has here it can say in which places it may differ from other
-//! copies; making them equal is for others.
+//! It isn't a file system: no names, no sizes of files, no striping, no replication. It doesn't
+//! know its callers. It can tell in which regions a replica of a mirrored group may differ from the
+//! others; its callers make them equal.
 //!
 //! ```text
-//! DIR/target.toml               whose data this is
-//! DIR/intent.0, intent.1        regions that may be changing
-//! DIR/recent                    changes that must not be done again
-//! DIR/fences                    sessions that were ended
-//! DIR/verifier                  which unsynced content counts as being there
+//! DIR/target.toml               superblock: the identity of the target
+//! DIR/intent.0, intent.1        dirty regions: regions that may be changing
+//! DIR/recent                    duplicate request cache
+//! DIR/fences                    ended sessions
+//! DIR/verifier                  verifier of unsynced content
 //! DIR/chunks/hh/hh/<inode>      a chunk file
 //! DIR/chunks/hh/hh/<inode>.sum  its checksums
-//! DIR/orphans/<inode>           a chunk file of no file that was moved aside, or one as it was before
-//!                               a repair cut it, and its checksums
-//! DIR/groups/<group>/           the same for what the target has of a mirrored group: a store of its own
+//! DIR/orphans/<inode>           an orphaned chunk file that was set aside, or a copy from before
+//!                               a repair truncated it, with its checksums
+//! DIR/groups/<group>/           the same layout: the separate store of a mirrored group
 //! ```
 //!
 //! Invariants:
 //! - whatever a read returns has been checked against its checksums;
-//! - before a region of a chunk file changes, a note of that is on disk; a note goes only when data
-//!   and checksums of the region are on disk. So after a crash, checksums outside of noted regions
-//!   are right, and those inside are rebuilt from the data. One note may stand for the first
-//!   regions of many new files. Without a note is done what makes damage right
-//!   ([`Store::rewrite`]): the right checksums come first;
-//! - who changes blocks holds their range, from before the note until the checksums in memory are
+//! - before a region of a chunk file changes, an entry for it in the intent log is on disk; the
+//!   entry is removed only when data and checksums of the region are on disk. So after a crash,
+//!   checksums outside of dirty regions are right, and those inside are rebuilt from the data. One
+//!   entry may stand for the first regions of many new files. A repair of damage
+//!   ([`Store::rewrite`]) makes no entry: the right checksums come first;
+//! - a change of blocks holds their range, from before the entry until the checksums in memory are
 //!   right again;
-//! - what needs space is refused while the disk has none but a reserve; what frees space never is;
-//! - "there is no such file" is believed only of the directory that was opened: see `home`;
+//! - operations that need space are refused while the disk has only a reserve; operations that free
+//!   space never are;
+//! - "file not found" only counts if it comes from the directory that was opened: see `home`;
 //! - a failing chunk file fails requests for that file, not for others.
 //!
-//! The order in which locks are taken: maintenance, a cache shard's `opening`, a range, the log's
-//! writer, a file's `write_back`.
+//! Lock order: maintenance, a cache shard's `opening`, a range, the log's writer, a file's
+//! `write_back`.
 
 #![warn(missing_docs)]
 

@@ -1,10 +1,10 @@
-//! What no copy has any more, while the file goes on: blocks that are refused on every copy, so
-//! that nobody takes what an old one has for what was written.
+//! Lost blocks: no replica has their content any more, while the file stays in use. They are
+//! refused on every replica, so that no reader takes older content for what was written.
 //!
-//! A marked block is filled with [`MARK`], and its checksum is one that doesn't match that. So it
-//! looks like any damaged block: reads refuse it, a search and `weft fsck` name it, a write of the
-//! whole block makes it good. The content is for the time after a crash, when checksums of noted
-//! regions are made anew from what is there: by it the mark is known, and stays.
+//! A marked block is filled with [`MARK`], and its stored checksum doesn't match that. So it looks
+//! like any damaged block: reads refuse it, a scrub and `weft fsck` report it, and a write of the
+//! whole block makes it valid. The content matters after a crash, when the checksums of dirty
+//! regions are rebuilt from the data: it identifies the mark, which stays.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
@@ -15,18 +15,18 @@ use rt::IoBuf;
 use std::sync::Arc;
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, block_sum};
 
-/// What a marked block is filled with, over and over up to the end of the file: half of it for
-/// people, half of it random, so that no program writes it.
+/// The content of a marked block, repeated up to the end of the file: half of it readable text,
+/// half of it random, so that no application writes it.
 const MARK: [u8; 32] = *b"weft: data lost\n\x29\x7c\xfa\x1a\xcc\x1f\x0f\x0e\x0c\x87\x45\x03\x9b\x13\x2b\xe7";
 
-/// Turned in the checksum of a marked block's content.
+/// XORed into the checksum of a marked block's content.
 const TURNED: u32 = 0x5a5a_5a5a;
 
 /// Bytes marked at a time.
 const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// Whether a block has been marked. Of a last one that ends within the first copy of the mark
-/// nothing can be told.
+/// Whether a block has been marked. Can't tell for a last block that ends within the first copy of
+/// the mark.
 pub(crate) fn is_mark(block: &[u8]) -> bool {
     if !block.starts_with(&MARK) {
         return false;
@@ -35,14 +35,14 @@ pub(crate) fn is_mark(block: &[u8]) -> bool {
     block[marked..].iter().all(|byte| *byte == 0)
 }
 
-/// The checksum that is stored for a marked block: not its own.
+/// Returns the checksum that is stored for a marked block: not its own.
 pub(crate) fn sum_of_mark(block: &[u8]) -> BlockSum {
     BlockSum(block_sum(block).0 ^ TURNED)
 }
 
 impl Store {
-    /// Marks the whole blocks of a range as lost, as far as the chunk file reaches: they can't be
-    /// read until they are written anew, or given up by [`Store::forget`].
+    /// Marks the whole blocks of a range as lost, up to the end of the chunk file: they can't be
+    /// read until they are rewritten, or given up by [`Store::forget`].
     pub async fn mark_lost(&self, ino: InodeId, range: ByteRange) -> Result<()> {
         self.end_of(ino, range.start, range.len())?;
         let _in_progress = self.begin_change()?;
@@ -56,14 +56,14 @@ impl Store {
             self.mark_segment(&file, segment.intersect(ByteRange::new(0, len))).await?;
             at = segment.end;
         }
-        // Without a note, as what is given up: whatever of this is on disk when the power goes, the
-        // blocks don't match.
+        // Without an entry, as in [`Store::forget`]: whatever part of this is on disk when power
+        // fails, the blocks don't match.
         self.flush_sums(&file).await?;
         self.sync_file(&file).await?;
         self.sync_sums(&file).await
     }
 
-    /// The caller holds it. It begins with a block.
+    /// Marks a segment, which the caller holds. It begins with a block.
     async fn mark_segment(&self, file: &Arc<ChunkFile>, segment: ByteRange) -> Result<()> {
         let data = IoBuf::alloc(segment.len() as usize);
         let mut sums = Vec::new();
@@ -80,10 +80,10 @@ impl Store {
         self.set_sums(file, segment.start / BLOCK, &sums).await
     }
 
-    /// Makes a chunk file that somebody else has removed or cut as long as it was, where its
-    /// checksums tell that there was more: what was cut off can't be read then, instead of being
-    /// taken for holes. `len` is how long it may have been; it is so if the checksums don't say
-    /// otherwise. Whether anything was done.
+    /// Extends a chunk file that another program has removed or truncated to its former length,
+    /// where its checksums show that it was longer: the missing part then fails to read, instead of
+    /// being taken for holes. `len` is its probable length, which is used if it fits the checksums.
+    /// Returns whether anything was done.
     pub async fn stretch(&self, ino: InodeId, len: u64) -> Result<bool> {
         if self.find(ino).await?.is_none() {
             if !self.is_missing(ino).await? {
@@ -100,14 +100,14 @@ impl Store {
             return Ok(false);
         }
         let right = if len.next_multiple_of(BLOCK) == end { len } else { end };
-        // Without a note, since after a crash that would make the hole look right.
+        // Without an entry, since after a crash that would make the hole look right.
         self.mark_unsynced(&file);
         file.cached.set_len(right).await.map_err(failed)?;
         self.mark_unsynced(&file);
         Ok(true)
     }
 
-    /// Makes an empty chunk file beside checksums that are there, and leaves those alone.
+    /// Creates an empty chunk file beside existing checksums, and leaves those alone.
     pub(crate) async fn make_again(&self, ino: InodeId) -> Result<()> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
@@ -122,8 +122,8 @@ impl Store {
         }
     }
 
-    /// Where a range that looks like a hole isn't one any more: checksums of data there mean that
-    /// something was lost.
+    /// Returns where an apparent hole in a range ends: where checksums of data show that content
+    /// was lost.
     pub async fn true_hole_end(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
         let Some(file) = self.find(ino).await? else { return Ok(range.end) };
         // Beyond there are no checksums.

@@ -1,4 +1,4 @@
-//! Getting changes to disk, on demand and in the background.
+//! Syncing changes to disk, on demand and in the background.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result, StoreError};
@@ -13,31 +13,31 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::InodeId;
 
-/// How often the background looks. What was written is on disk within about twice this when its
-/// file rests, and within about ten times as long when it doesn't.
+/// Period of background passes. Written content is on disk within about twice this time once its
+/// file isn't changed any more, and within about ten times while it is.
 const MAINTENANCE_PERIOD: Duration = Duration::from_millis(500);
-/// From so many files on, one sync of the whole file system is cheaper than one for each.
+/// Number of files from which on one sync of the whole file system is cheaper than one for each.
 const BULK_SYNC_FILES: usize = 16;
-/// Passes without a change after which a region's note goes: long enough that a file written at
-/// random places isn't noted anew all the time, short enough that little is left to examine after a
-/// crash.
+/// Passes without a change after which a region's entry retires: long enough that a file with
+/// random writes doesn't need new entries all the time, short enough that little is left to examine
+/// after a crash.
 const IDLE_PASSES: u64 = 16;
-/// The same when there are many notes. Still longer than the metadata service takes to make a new
-/// file durable: until then its note is what tells the next start to look at its chunks.
+/// The same when there are many entries. Still longer than the metadata service takes to make a new
+/// file durable: until then its entry tells the next start to check its chunks.
 const EAGER_IDLE_PASSES: u64 = 4;
-/// Notes from which on they go as soon as they can: what a recovery may have to examine, in
-/// regions, is then in the tens of GiB.
+/// Number of entries from which on they retire early: recovery may then have to examine tens of
+/// GiB.
 const EAGER_NOTES: usize = 16 * 1024;
-/// The same for spans, since beyond [`MAX_SPANS`] new files are noted one by one.
+/// The same for spans, since beyond [`MAX_SPANS`] each new file needs an entry in the log.
 const EAGER_SPANS: usize = MAX_SPANS / 2;
-/// Notes that may be kept for other copies to learn what they have missed, those that a span stands
-/// for included: some 64 MiB of memory.
+/// Entries that may be retained for other replicas that have missed something, including those that
+/// a span stands for: some 64 MiB of memory.
 const MAX_KEPT_NOTES: usize = 128 * 1024;
-/// How many times the notes that may take room in the log may be held: half of the log.
+/// Multiple of the entry limit that holds may retain: half of the log.
 const HELD_NOTE_LIMITS: usize = 2;
-/// Passes that a shutdown makes until nothing is left to do.
+/// Passes of a shutdown until nothing is left to do.
 const CLOSING_PASSES: usize = 4;
-/// Failures that are remembered for the syncs that have to report them.
+/// Failures that are retained for the syncs that have to report them.
 const MAX_SYNC_FAILURES: usize = 1024;
 
 impl Store {
@@ -63,7 +63,8 @@ impl Store {
         self.recent().sync().await
     }
 
-    /// Keeps changes on their way to disk until the store is closed; fails requests, never itself.
+    /// Writes changes back periodically until the store is closed. A failure makes later syncs
+    /// fail, but doesn't end this.
     pub async fn background(self: Arc<Self>) {
         loop {
             rt::sleep(MAINTENANCE_PERIOD).await;
@@ -81,11 +82,11 @@ impl Store {
         }
     }
 
-    /// One maintenance pass: makes all changes durable, and drops notes that no change has relied
+    /// One maintenance pass: makes all changes durable, and drops entries that no change has relied
     /// on for `idle_passes`.
     ///
     /// # Errors
-    /// The first of those that occurred; everything that could be done is done.
+    /// The first one; the pass still does everything else.
     pub async fn maintain(&self, idle_passes: u64) -> Result<()> {
         self.pass(idle_passes, Due::All).await
     }
@@ -114,12 +115,12 @@ impl Store {
         pass.finish().await
     }
 
-    /// Whether a file hasn't been changed since this was asked last.
+    /// Whether a file hasn't been changed since the last call.
     fn has_rested(&self, ino: InodeId) -> bool {
         self.cache.get(ino).is_none_or(|file| !file.is_hot.swap(false, Ordering::Relaxed))
     }
 
-    /// Lets old notes retire when the intent log has too many. Called without any range held, since
+    /// Retires old entries when the intent log has too many. Called without any range held, since
     /// it waits for changes to end.
     pub(crate) async fn make_room_for_notes(&self) -> Result<()> {
         let Some(log) = &self.intents else { return Ok(()) };
@@ -135,8 +136,8 @@ impl Store {
         Box::pin(self.maintain(0)).await
     }
 
-    /// Makes everything durable, and every note unnecessary that isn't kept for other copies;
-    /// changes don't come any more.
+    /// Makes everything durable, and retires every entry that isn't retained for other replicas; no
+    /// changes begin any more.
     pub(crate) async fn settle_everything(&self) -> Result<()> {
         for _ in 0..CLOSING_PASSES {
             self.maintain(0).await?;
@@ -152,27 +153,26 @@ impl Store {
         self.sync_filesystem().await
     }
 
-    /// Brings everything on the target's file system to disk, and knows that it was that file
-    /// system.
+    /// Syncs the target's file system, and checks that it is still the right one.
     pub(crate) async fn sync_filesystem(&self) -> Result<()> {
         let synced = self.home.confirm(rt::sync_filesystem(&self.dir).await);
         synced.map_err(|e| self.failed("sync", &self.dir, e))
     }
 
-    /// Makes the data of a file durable. Its checksums may lag behind as long as its notes are
-    /// kept.
+    /// Makes the data of a file durable. Its checksums may be written later as long as its entries
+    /// are retained.
     ///
-    /// It stays in the list of what isn't synced until it is: who syncs everything meanwhile has to
-    /// wait for the disk, too.
+    /// The file stays in the list of unsynced files until then: a concurrent sync of everything has
+    /// to wait for the disk, too.
     pub(crate) async fn sync_file(&self, file: &ChunkFile) -> Result<()> {
-        // Before the sync: a change that comes while it runs has to be synced again.
+        // Before the sync: a change during it has to be synced again.
         file.unsynced.store(false, Ordering::Release);
         file.cached.sync_data().await.map_err(|e| {
             self.mark_unsynced(file);
             self.failed("sync", &file.path, e)
         })?;
         let mut unsynced = self.unsynced.lock();
-        // Whoever marks or deletes it from here on puts it into the list afterwards.
+        // A task that marks or deletes the file from here on adds it to the list afterwards.
         if !file.unsynced.load(Ordering::Acquire) && !file.deleted.load(Ordering::Acquire) {
             unsynced.remove(file.ino);
         }
@@ -201,7 +201,7 @@ impl Store {
 #[derive(Clone, Copy)]
 enum Due {
     All,
-    /// Those of files that have rested, or haven't rested for long.
+    /// Those of files that weren't changed lately, or have been changing for long.
     Rested,
 }
 
@@ -219,8 +219,8 @@ impl Pass<'_> {
         self.first_error.get_or_insert(error);
     }
 
-    /// For each file with notes that retire: waits for the changes that rely on them, and hands its
-    /// checksums over.
+    /// For each file with retiring entries: waits for the changes that rely on them, and writes its
+    /// checksums.
     async fn prepare(&mut self) {
         let files: Vec<InodeId> = self.retiring.keys().copied().collect();
         for ino in files {
@@ -263,7 +263,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Drops the notes of what is durable now; keeps those of what isn't, and remembers why.
+    /// Drops the entries of what is durable now; keeps the others, and records the failures.
     async fn finish(mut self) -> Result<()> {
         if let Some(log) = &self.store.intents {
             for ino in self.retiring.keys() {

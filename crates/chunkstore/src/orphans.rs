@@ -1,10 +1,10 @@
-//! Chunk files that belong to no file, moved aside, and copies of those that are longer than their
+//! Orphaned chunk files that were set aside, and copies of chunk files that are longer than their
 //! files.
 //!
-//! The check of a file system doesn't delete what may be somebody's data after all: it moves chunk
-//! files of no file into a folder of the target, where they are no chunk files any more and stay
-//! until an administrator puts them back or deletes them. Before it cuts a chunk file, it copies
-//! all of it there. Listing, putting back and deleting need no open store.
+//! The file system check doesn't delete what may be valuable data after all. It moves orphaned
+//! chunk files into a folder of the target, where they are no chunk files any more. They stay there
+//! until an administrator restores or deletes them. Before the check truncates a chunk file, it
+//! copies all of it there. Listing, restoring and deleting need no open store.
 
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::{Kind, Result, StoreError};
@@ -17,38 +17,38 @@ use std::io;
 use std::path::{Path, PathBuf};
 use types::{ByteRange, GroupId, InodeId, kept_free};
 
-/// The folder in a target's directory; what a target has moved aside of a mirrored group is in a
+/// The folder in a target's directory; replicas of a mirrored group that were set aside are in a
 /// folder of the group in it.
 const ORPHANS: &str = "orphans";
 
-/// What the name of such a folder begins with.
+/// Prefix of the name of such a folder.
 const GROUP: &str = "group-";
 
-/// What the name of a copy ends with while it isn't complete.
+/// Suffix of the name of an incomplete copy.
 const PART: &str = "part";
 
-/// Bytes that are copied or compared at once.
+/// Bytes that are copied or compared at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
 const READ: OpenOptions =
     OpenOptions { read: true, write: false, create: false, exclusive: false, truncate: false, direct: false };
 
-/// A chunk file that was moved aside.
+/// A chunk file that was set aside.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Orphan {
-    /// The mirrored group whose copy it is; `None` for one of the target itself.
+    /// The mirrored group whose replica it is; `None` for one of the target itself.
     pub group: Option<GroupId>,
-    /// Its name: the inode of the file that it belonged to, with the slot.
+    /// Its name: the inode of its former file, with the slot.
     pub ino: InodeId,
     /// Its length.
     pub bytes: u64,
 }
 
 impl Store {
-    /// Moves a chunk file aside, with its checksums; an absent one is no error.
+    /// Sets a chunk file aside, with its checksums; an absent one is no error.
     ///
     /// # Errors
-    /// When the disk fails, and when one of the same name has been moved aside before.
+    /// When the disk fails, and when one of the same name was set aside before.
     pub async fn set_aside(&self, ino: InodeId) -> Result<()> {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
@@ -67,13 +67,13 @@ impl Store {
         rt::sync_dir(&folder).await.map_err(failed)
     }
 
-    /// Copies a chunk file aside, with its checksums, durably: what is cut off it then can be put
-    /// back. An absent one is no error. One that is the beginning of what is kept already, or equal
-    /// to it, isn't copied again.
+    /// Copies a chunk file and its checksums into the folder, durably, so that a later truncation
+    /// can be undone. An absent one is no error. One that equals the existing copy, or its
+    /// beginning, isn't copied again.
     ///
     /// # Errors
-    /// When the disk fails; [`Kind::NoSpace`] when it has no room for a copy beside its reserve;
-    /// [`Kind::NotEmpty`] when another one of the same name is there.
+    /// When the disk fails; [`Kind::NoSpace`] when it has no space for a copy beside its reserve;
+    /// [`Kind::NotEmpty`] when another one of the same name exists.
     pub async fn copy_aside(&self, ino: InodeId) -> Result<()> {
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
@@ -96,14 +96,14 @@ impl Store {
         rt::create_dir_all(&folder).await.map_err(failed)?;
         let copied = copy_with_sums(&file, &kept).await;
         if copied.is_err() {
-            // It takes room. Should it stay, the next copy replaces it.
+            // It takes space. If it stays, the next copy replaces it.
             let _ = rt::remove_file(&kept.with_extension(PART)).await;
         }
         copied.map_err(failed)?;
         rt::sync_dir(&folder).await.map_err(failed)
     }
 
-    /// The folder of what this store has moved aside, and the place of a chunk file in it.
+    /// Returns the folder of what this store has set aside, and the path of a chunk file in it.
     fn aside(&self, ino: InodeId) -> (PathBuf, PathBuf) {
         let target_dir: &Path = match self.group {
             Some(_) => self.dir.parent().and_then(Path::parent).unwrap_or(&self.dir),
@@ -125,7 +125,7 @@ impl Store {
 }
 
 impl Orphan {
-    /// All that a target in `target_dir` has moved aside, in order.
+    /// Lists everything that a target in `target_dir` has set aside, in order.
     ///
     /// # Errors
     /// When the disk fails.
@@ -147,8 +147,9 @@ impl Orphan {
         Ok(orphans)
     }
 
-    /// Makes it a chunk file of the target again. It replaces one that is its beginning, which is
-    /// what a cut leaves. False: there is another one of its name, or no store of its group.
+    /// Makes it a chunk file of the target again. It replaces a chunk file that equals its
+    /// beginning, which is the result of a truncation. False: there is another one of its name, or
+    /// no store of its group.
     ///
     /// # Errors
     /// When the disk fails.
@@ -162,8 +163,8 @@ impl Orphan {
         }
         let is_free = match length(&data).await? {
             Some(_) => is_beginning(&data, &kept).await?,
-            // Without checksums beside the kept data, those in the store are its own: an earlier
-            // call has moved them and was cut short.
+            // Without checksums beside the data that was set aside, those in the store belong to
+            // it: an interrupted call has moved them.
             None => length(&sums).await?.is_none() || length(&kept_sums).await?.is_none(),
         };
         if !is_free {
@@ -188,12 +189,13 @@ impl Orphan {
         absent_is_fine(rt::remove_file(&kept).await)
     }
 
-    /// Where it is kept.
+    /// Its path.
     pub fn path(&self, target_dir: &Path) -> PathBuf {
         self.places(target_dir).0
     }
 
-    /// The chunk file that has its place in the store, with its length; `None` when there is none.
+    /// Returns the chunk file that has its place in the store, with its length; `None` when there
+    /// is none.
     ///
     /// # Errors
     /// When the disk fails.
@@ -216,8 +218,8 @@ impl Orphan {
     }
 }
 
-/// Moves a chunk file with its checksums into a folder. The checksums go first: whoever finds one
-/// without the other moves the rest later.
+/// Moves a chunk file with its checksums into a folder. The checksums go first: after an
+/// interruption, the next call moves the rest.
 pub(crate) async fn move_into(folder: &Path, data: &Path, sums: &Path, ino: InodeId) -> io::Result<()> {
     let kept = folder.join(name(ino));
     absent_is_fine(rt::rename(sums, &sums_of(&kept)).await)?;
@@ -233,14 +235,14 @@ async fn copy_with_sums(file: &ChunkFile, kept: &Path) -> io::Result<()> {
             copy(sums, &part).await?;
             rt::rename(&part, &sums_of(kept)).await?;
         }
-        // Those of one whose data is gone don't match.
+        // Checksums left from other data don't match.
         None => absent_is_fine(rt::remove_file(&sums_of(kept)).await)?,
     }
     copy(&file.cached, &part).await?;
     rt::rename(&part, kept).await
 }
 
-/// Copies a file with its holes and its time; the copy is on disk when this returns.
+/// Copies a file with its holes and its mtime; the copy is on disk when this returns.
 async fn copy(from: &File, to: &Path) -> io::Result<()> {
     let options = OpenOptions { write: true, create: true, truncate: true, ..OpenOptions::default() };
     let copy = File::open(to, options).await?;
@@ -257,7 +259,7 @@ async fn copy(from: &File, to: &Path) -> io::Result<()> {
     copy.sync_data().await
 }
 
-/// Whether a file has nothing but the beginning of another one, or all of it.
+/// Whether a file equals another one or its beginning.
 async fn is_beginning(short: &Path, long: &Path) -> io::Result<bool> {
     let (short, long) = (File::open(short, READ).await?, File::open(long, READ).await?);
     let len = short.stat().await?.len;
@@ -292,7 +294,7 @@ fn sums_of(data: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// Length of a file; `None` for one that isn't there.
+/// Returns the length of a file; `None` for an absent one.
 async fn length(path: &Path) -> io::Result<Option<u64>> {
     match File::open(path, READ).await {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -300,7 +302,7 @@ async fn length(path: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Names in a folder; none where it isn't there.
+/// Returns the names in a folder; none if it is absent.
 async fn entries(folder: &Path) -> io::Result<Vec<String>> {
     match rt::read_dir(folder).await {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -326,7 +328,7 @@ mod tests {
         Ok(Store::open(dir, &identity, Options::default()).await?.0)
     }
 
-    /// A chunk file of some regions, with nothing noted about it.
+    /// Creates a chunk file of some regions, without entries in the intent log.
     async fn filled(dir: &Path, content: &[u8]) -> Result<Arc<Store>> {
         let store = open(dir).await?;
         store.write(INO, 0, &IoBuf::from_slice(content), IoPath::Cached, Durability::Later).await?;
@@ -335,7 +337,7 @@ mod tests {
         open(dir).await
     }
 
-    /// Nothing is lost where moving ends in a crash, in either direction, after the checksums have
+    /// Nothing is lost when a move, in either direction, ends in a crash after the checksums have
     /// been moved.
     async fn are_kept_through_crashes(dir: PathBuf) -> Result<()> {
         let content = vec![7; 5 << 19];
@@ -379,7 +381,7 @@ mod tests {
         store.set_aside(INO).await?;
         store.close().await?;
         drop(store);
-        // Checksums of another one, whose data somebody has removed.
+        // Checksums of another chunk file, whose data another program has removed.
         let sums = place::sum_file(&dir, INO);
         std::fs::write(&sums, [1_u8; 4]).expect("a file");
         assert!(!ORPHAN.put_back(&dir).await.expect("the disk works"));
@@ -395,14 +397,14 @@ mod tests {
         rt::block_on(is_refused_beside_another(path)).unwrap().unwrap();
     }
 
-    /// A copy with a hole is whole, replaces its own beginning, and nothing else.
+    /// A copy with a hole is complete, replaces its own beginning, and nothing else.
     async fn is_whole_after_a_cut(dir: PathBuf) -> Result<()> {
         let (hole, len) = (3 << 20, (5 << 20) + 1000);
         let store = filled(&dir, &vec![7; 100_000]).await?;
         store.write(INO, hole, &IoBuf::from_slice(&[9; 5000]), IoPath::Cached, Durability::Later).await?;
         store.extend(INO, len).await?;
         let kept = ORPHAN.path(&dir);
-        // An attempt that a crash has cut short.
+        // An attempt that a crash has interrupted.
         std::fs::create_dir_all(folder(&dir, None)).expect("a directory");
         std::fs::write(kept.with_extension(PART), vec![1_u8; 9_000_000]).expect("a file");
         store.copy_aside(INO).await?;

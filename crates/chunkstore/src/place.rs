@@ -1,4 +1,4 @@
-//! Where things are within a target's directory.
+//! Paths within a target's directory.
 
 use std::path::{Path, PathBuf};
 use types::InodeId;
@@ -7,11 +7,11 @@ use types::InodeId;
 pub(crate) const SUPERBLOCK: &str = "target.toml";
 /// The two files of the intent log.
 pub(crate) const INTENT_FILES: [&str; 2] = ["intent.0", "intent.1"];
-/// What the service has done that must not be done again.
+/// The rows of the duplicate request cache.
 pub(crate) const RECENT: &str = "recent";
-/// Which unsynced content counts as being there.
+/// The verifier of unsynced content.
 pub(crate) const VERIFIER: &str = "verifier";
-/// Sessions that were ended.
+/// Ended sessions.
 pub(crate) const FENCES: &str = "fences";
 /// The root of the hashed folders.
 pub(crate) const CHUNKS: &str = "chunks";
@@ -21,9 +21,9 @@ pub(crate) const GROUPS: &str = "groups";
 pub(crate) const MADE: &str = "made";
 /// The superblock of a group's store.
 pub(crate) const GROUP_SUPERBLOCK: &str = "group.toml";
-/// There while a group's store counts everything as noted.
+/// Exists while everything in a group's store counts as dirty.
 pub(crate) const OVERFLOW: &str = "overflow";
-/// What the name of a checksum file ends with.
+/// Suffix of the name of a checksum file.
 pub(crate) const SUM_SUFFIX: &str = ".sum";
 
 /// The two folders of a chunk file, 0..256 each.
@@ -39,26 +39,26 @@ pub(crate) fn folders(ino: InodeId) -> (u8, u8) {
     ((hash >> 8) as u8, hash as u8)
 }
 
-/// The folder of a chunk file.
+/// Returns the folder of a chunk file.
 pub(crate) fn folder(dir: &Path, ino: InodeId) -> PathBuf {
     let (outer, inner) = folders(ino);
     dir.join(format!("{CHUNKS}/{outer:02x}/{inner:02x}"))
 }
 
-/// The chunk file itself.
+/// Returns the path of a chunk file.
 pub(crate) fn chunk_file(dir: &Path, ino: InodeId) -> PathBuf {
     let (outer, inner) = folders(ino);
     dir.join(format!("{CHUNKS}/{outer:02x}/{inner:02x}/{:016x}", ino.0))
 }
 
-/// The checksums of a chunk file, beside it.
+/// Returns the path of the checksums of a chunk file, beside it.
 pub(crate) fn sum_file(dir: &Path, ino: InodeId) -> PathBuf {
     let mut path = chunk_file(dir, ino).into_os_string();
     path.push(SUM_SUFFIX);
     PathBuf::from(path)
 }
 
-/// The inode whose chunk file has this name; `None` for checksum files and strangers.
+/// Returns the inode whose chunk file has this name; `None` for checksum files and foreign files.
 pub(crate) fn inode_of(name: &str) -> Option<InodeId> {
     let plain = name.len() == 16 && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     plain.then(|| u64::from_str_radix(name, 16).ok().map(InodeId)).flatten()

@@ -1,7 +1,7 @@
 //! Locks on ranges of a chunk file.
 //!
-//! First come, first served among claims that conflict; claims that don't conflict hold at the same
-//! time. Usable from any core. What waits here is bounded by the number of requests in progress.
+//! Conflicting claims are served first come, first served; claims that don't conflict are held at
+//! the same time. Usable from any core. The requests in progress bound the number of waiters.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -15,9 +15,9 @@ const MAX_FOLIO_BYTES: u64 = 2 << 20;
 
 /// How the holder of a range changes it.
 ///
-/// A direct write throws the folios that it touches out of the page cache, and fails to when a
-/// cached write dirties one at that moment; the kernel then reports an I/O error for the file.
-/// Folios can be larger than a block, so the two kinds keep a folio's distance from each other.
+/// A direct write evicts the folios that it touches from the page cache. If a cached write dirties
+/// one at that moment, the eviction fails and the kernel reports an I/O error for the file. Folios
+/// can be larger than a block, so the two kinds keep a folio's distance from each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Passage {
     /// Writes past the page cache.
@@ -70,7 +70,7 @@ impl State {
             && !self.waiting.iter().take(waiters_before).any(|earlier| earlier.claim.conflicts(claim))
     }
 
-    /// Moves everybody who can go on from waiting to held.
+    /// Moves all waiters that can proceed to held.
     fn grant(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut i = 0;
@@ -86,7 +86,7 @@ impl State {
         wakers
     }
 
-    /// Takes a claim back, held or waiting.
+    /// Removes a claim, held or waiting.
     fn withdraw(&mut self, id: u64) -> Vec<Waker> {
         if let Some(i) = self.held.iter().position(|claim| claim.id == id) {
             self.held.swap_remove(i);
@@ -104,8 +104,7 @@ pub(crate) struct RangeLock {
 }
 
 impl RangeLock {
-    /// Waits until no conflicting claim that came before is left, and holds the range until the
-    /// guard is dropped.
+    /// Waits until no earlier claim conflicts, and holds the range until the guard is dropped.
     pub(crate) fn acquire(&self, range: ByteRange, passage: Passage) -> Acquire<'_> {
         Acquire { lock: self, range, passage, id: None }
     }

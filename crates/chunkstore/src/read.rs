@@ -1,8 +1,8 @@
 //! Reading.
 //!
-//! A read takes no lock: it reads blocks, then compares them with their checksums. A write that
-//! races with it makes that fail now and then; so a mismatch is only believed when it shows with
-//! the range held, when no write can be going on there.
+//! A read takes no lock: it reads blocks, then compares them with their checksums. A concurrent
+//! write can make the comparison fail. So a mismatch only counts if it persists with the range
+//! held, when no write can be running there.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Result, StoreError};
@@ -18,14 +18,14 @@ use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 /// Damaged blocks that are remembered as logged.
 const MAX_REPORTED_BLOCKS: usize = 4096;
 
-/// Reads of a chunk file that wasn't in memory go through the page cache so often before others go
-/// past it: small files have few.
+/// Number of uncached reads of a chunk file that go through the page cache before further ones
+/// bypass it: small files have few reads.
 const CACHED_MISSES: u32 = 16;
 
-/// Bytes of data that a page of checksums stands for.
+/// Bytes of data that a page of checksums covers.
 const PAGE_DATA_BYTES: u64 = PAGE_SUMS * BLOCK;
 
-/// A block's length where offsets are computed.
+/// Length of a block, for offset arithmetic.
 pub(crate) const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The whole blocks that a range touches, as bytes.
@@ -34,20 +34,20 @@ pub(crate) fn whole_blocks(range: ByteRange) -> ByteRange {
 }
 
 impl Store {
-    /// Fills `buf` from `offset`; holes and what is beyond the end read as zeros.
+    /// Fills `buf` from `offset`; holes and everything beyond the end read as zeros.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when data doesn't match its checksums; `buf` then
-    /// holds anything.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when data doesn't match its checksums; the content
+    /// of `buf` is undefined then.
     pub async fn read(&self, ino: InodeId, offset: u64, buf: &IoBuf, path: IoPath) -> Result<()> {
         self.read_at(At { ino, offset, known: 0 }, buf, path).await
     }
 
-    /// The same, where the chunk file is known to have a length.
+    /// The same, where the chunk file has a known minimum length.
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the read begins below that length and the
-    /// chunk file isn't there, or ends before that length and before the end of the read.
+    /// chunk file is absent, or ends before both that length and the end of the read.
     pub async fn read_at(&self, at: At, buf: &IoBuf, path: IoPath) -> Result<()> {
         let At { ino, offset, known } = at;
         self.statistics.reads.add(1);
@@ -93,18 +93,18 @@ impl Store {
         Box::pin(self.read_within(file, range, buf)).await
     }
 
-    /// Which way a read of whole blocks takes: what is asked for the first time and isn't in memory
-    /// goes past the page cache.
+    /// Returns the I/O path of a read of whole blocks: a first read of blocks that aren't in memory
+    /// bypasses the page cache.
     fn way_of(&self, file: &ChunkFile, blocks: ByteRange, asked: IoPath) -> IoPath {
         let is_known = || self.seen.note(file.ino, blocks.start / BLOCK, blocks.end / BLOCK);
         if asked == IoPath::Direct || is_known() || file.cached.may_be_cached(blocks.start, blocks.len()) {
             return asked;
         }
-        // A second descriptor has to be worth its while.
+        // A second descriptor has to pay off.
         if file.misses.fetch_add(1, Ordering::Relaxed) < CACHED_MISSES { asked } else { IoPath::Direct }
     }
 
-    /// Checksums are of whole blocks, so whole blocks are read, and what was asked for is cut out.
+    /// Checksums cover whole blocks, so this reads whole blocks and copies the requested part.
     async fn read_within(&self, file: &Arc<ChunkFile>, range: ByteRange, buf: &IoBuf) -> Result<()> {
         let blocks = whole_blocks(range);
         let scratch = IoBuf::alloc(blocks.len() as usize);
@@ -114,14 +114,14 @@ impl Store {
         Ok(())
     }
 
-    /// Reads what is there, without a look at checksums.
+    /// Reads without verifying checksums.
     async fn fetch_unaligned(&self, file: &ChunkFile, offset: u64, buf: &IoBuf, path: IoPath) -> Result<()> {
         let range = ByteRange::at(offset, buf.len() as u64);
         let path = if whole_blocks(range) == range { path } else { IoPath::Cached };
         self.fetch(file, range, buf, path).await
     }
 
-    /// Reads and checks whole blocks.
+    /// Reads and verifies whole blocks.
     pub(crate) async fn read_blocks(
         &self,
         file: &Arc<ChunkFile>,
@@ -140,8 +140,8 @@ impl Store {
         Box::pin(self.read_again(file, blocks, buf, path)).await
     }
 
-    /// Notes which checksums the blocks should have, for who compares them. False where that can't
-    /// be said of all.
+    /// Attaches the stored checksums of the blocks to the buffer, for a receiver that verifies
+    /// them. False if some blocks have none.
     async fn tell_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<bool> {
         let mut sums = vec![BlockSum::HOLE; (blocks.len() / BLOCK) as usize];
         self.copy_sums(file, blocks.start / BLOCK, &mut sums).await?;
@@ -151,7 +151,7 @@ impl Store {
         Ok(is_known)
     }
 
-    /// The same while nobody can be writing there.
+    /// The same with the range held, so that no write runs there.
     async fn read_again(
         &self,
         file: &Arc<ChunkFile>,
@@ -165,7 +165,7 @@ impl Store {
         self.check_held(file, blocks, buf).await
     }
 
-    /// Checks blocks that were read while their range is held.
+    /// Verifies blocks that were read with their range held.
     pub(crate) async fn check_held(
         &self,
         file: &Arc<ChunkFile>,
@@ -174,12 +174,12 @@ impl Store {
     ) -> Result<()> {
         let Some(bad) = self.first_mismatch(file, blocks, buf).await? else { return Ok(()) };
         if file.deleted.load(Ordering::Acquire) {
-            // Its checksums went with it.
+            // Its checksums were deleted with it.
             buf.zero(0..buf.len());
             return Ok(());
         }
         if file.unsettled().is_some_and(|unsettled| unsettled.overlaps(blocks)) {
-            // A change that failed half-way explains it; the data is what counts.
+            // A change that failed half-way explains it; the data counts.
             self.adopt_found(file, blocks, buf).await?;
             let Some(bad) = self.first_mismatch(file, blocks, buf).await? else { return Ok(()) };
             return Err(self.report_corrupt(file.ino, bad));
@@ -187,7 +187,7 @@ impl Store {
         Err(self.report_corrupt(file.ino, bad))
     }
 
-    /// Reads whole blocks without checking them; zeros beyond the end.
+    /// Reads whole blocks without verifying them; zeros beyond the end.
     pub(crate) async fn fetch(
         &self,
         file: &ChunkFile,
@@ -206,15 +206,16 @@ impl Store {
         }
         let got = direct.unwrap_or(&file.cached).read_at(buf.clone(), blocks.start).await.map_err(failed)?;
         if got < buf.len() {
-            // It may be shorter than it was: whoever relies on its length looks again.
+            // The file may have become shorter: requests that rely on its length check it again.
             file.reaches.fetch_min(blocks.start + got as u64, Ordering::Relaxed);
             buf.zero(got..buf.len());
         }
         Ok(())
     }
 
-    /// The first run of blocks that don't match their checksums; may go on in the next page of
-    /// checksums. If there is none, the buffer knows its sums from now on, for who sends it.
+    /// Returns the first run of blocks that don't match their checksums; it may continue in the
+    /// next page of checksums. If there is none, the buffer knows its checksums from now on, for
+    /// the sender.
     pub(crate) async fn first_mismatch(
         &self,
         file: &Arc<ChunkFile>,
@@ -224,15 +225,14 @@ impl Store {
         let mut known = Some(Vec::with_capacity((blocks.len() / BLOCK) as usize));
         let mut at = blocks.start;
         while at < blocks.end {
-            // A page at a time, so that however little memory there is for checksums, one is
-            // enough.
+            // A page at a time, so that any budget for checksums is sufficient.
             let end = (at / PAGE_DATA_BYTES + 1).saturating_mul(PAGE_DATA_BYTES).min(blocks.end);
             let data = &buf.as_slice()[(at - blocks.start) as usize..(end - blocks.start) as usize];
             match file.sums.first_mismatch(at / BLOCK, data, &mut known) {
                 Ok(None) => at = end,
                 Ok(Some((from, to))) => return Ok(Some(ByteRange::new(from * BLOCK, to * BLOCK))),
                 Err(missing) => {
-                    // This part is compared anew.
+                    // This part is compared again.
                     known.iter_mut().for_each(|known| known.truncate(((at - blocks.start) / BLOCK) as usize));
                     self.load_sums(file, missing).await?;
                 }
@@ -242,12 +242,12 @@ impl Store {
         Ok(None)
     }
 
-    /// Makes an error of damage, and logs it once.
+    /// Returns an error for damage, and logs it once.
     pub(crate) fn report_corrupt(&self, ino: InodeId, range: ByteRange) -> StoreError {
         self.report(ino, range, StoreError::corrupt(self.target(), ino, range))
     }
 
-    /// The same of a chunk file that somebody else has removed.
+    /// The same for a chunk file that another program has removed.
     #[cold]
     pub(crate) fn report_removed(&self, ino: InodeId, range: ByteRange) -> StoreError {
         self.report(ino, range, StoreError::removed(self.target(), ino, range))

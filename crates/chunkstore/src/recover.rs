@@ -1,4 +1,4 @@
-//! Making checksums match the data again where a change may have been cut short.
+//! Recovery of checksums where a change may have been interrupted.
 
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::Result;
@@ -17,11 +17,11 @@ use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 /// Bytes read at a time.
 const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// What was done to open a store.
+/// What recovery has done to open a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryReport {
-    /// The store had not been shut down, or is a copy that may differ from others where it was
-    /// being changed: nobody had told that they had the same.
+    /// The store was not shut down, or is a replica that may differ from others in dirty regions:
+    /// the other members hadn't confirmed the changes.
     pub was_needed: bool,
     /// The intent log was missing, so that all chunk files were examined.
     pub log_was_missing: bool,
@@ -29,25 +29,26 @@ pub struct RecoveryReport {
     pub files: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// Blocks whose checksums were out of date.
+    /// Blocks whose checksums were outdated.
     pub blocks_changed: u64,
 }
 
 impl Store {
-    /// Brings everything that may be out of date in step. Returns what has to stay in force: until
-    /// the metadata service has made these files agree with what it knows, another crash has to
-    /// lead here again.
+    /// Rebuilds all checksums that may be outdated. Returns the records that have to stay active:
+    /// until crash reconciliation of these files has finished, another crash has to lead to the
+    /// same recovery again.
     ///
-    /// What there is to examine is bounded: the notes in force,
-    /// [`MAX_SPANS`](crate::intent::MAX_SPANS) spans, and the retired ones that the log still has.
-    /// Of each inode of a span it is the first region, where there is a chunk file.
+    /// The work is bounded: the active entries, [`MAX_SPANS`](crate::intent::MAX_SPANS) spans, and
+    /// the retired ones that the log still has. Of each inode of a span it is the first region,
+    /// where there is a chunk file.
     pub(crate) async fn recover(&self, past: Past) -> Result<(RecoveryReport, Inherited)> {
         let mut report = RecoveryReport::default();
         let records = match past {
             Past::Clean => return Ok((report, Inherited::default())),
             Past::Settled(records) => {
                 report.was_needed = true;
-                // Whatever doesn't match its checksum since then is damage, there as anywhere.
+                // After a clean shutdown, any block that doesn't match its checksum is damage, in
+                // dirty regions as elsewhere.
                 let in_spans = self.chunk_files_in(&records.spans, false).await?;
                 return Ok((report, Inherited { records, in_spans }));
             }
@@ -68,19 +69,19 @@ impl Store {
         for of_one_file in merged(notes).chunk_by(|a, b| a.ino == b.ino) {
             self.recover_one(of_one_file, &mut report).await?;
         }
-        // Once for everything: the checksums just written, the data where notes go, and the absence
-        // of deleted files that a span covers, which nobody knows by their numbers any more.
+        // Once for everything: the checksums just written, the data of entries that retire, and the
+        // absence of deleted files that a span covers, whose numbers aren't known any more.
         self.sync_filesystem().await?;
         let RecoveryReport { files, bytes, blocks_changed, .. } = report;
         tracing::info!(target_id = %self.target(), files, bytes, blocks_changed, "recovered after a crash");
         if report.log_was_missing {
-            // So many notes wouldn't fit into a log, and what they stand for is on disk.
+            // So many entries wouldn't fit into a log, and their content is on disk.
             return Ok((report, Inherited::default()));
         }
         Ok((report, Inherited { records, in_spans }))
     }
 
-    /// Brings the noted regions of one file in step.
+    /// Rebuilds the checksums of the dirty regions of one file.
     async fn recover_one(&self, notes: &[Note], report: &mut RecoveryReport) -> Result<()> {
         let ino = notes[0].ino;
         self.touched.lock().push(ino);
@@ -95,8 +96,8 @@ impl Store {
         self.flush_sums(&file).await
     }
 
-    /// The chunk files that exist among the inodes of spans. After a crash those that don't may
-    /// have left checksums, which go.
+    /// Returns the chunk files that exist among the inodes of spans. After a crash, orphaned
+    /// checksums of the others are removed.
     async fn chunk_files_in(&self, spans: &[Span], crashed: bool) -> Result<Vec<InodeId>> {
         let inodes: BTreeSet<InodeId> = spans.iter().flat_map(|span| span.inodes()).collect();
         let mut found = Vec::new();
@@ -110,8 +111,8 @@ impl Store {
         Ok(found)
     }
 
-    /// What a file that was being made or deleted has left, where the chunk file isn't there:
-    /// later, checksums alone mean that somebody else removed it.
+    /// Removes orphaned checksums of a file that was being created or deleted: later, they would
+    /// mean that another program has removed the chunk file.
     async fn remove_lone_sums(&self, ino: InodeId) -> Result<()> {
         let sums = place::sum_file(&self.dir, ino);
         match self.home.confirm(rt::remove_file(&sums).await) {
@@ -121,8 +122,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the checksums of a range those of the data, whatever they were. The caller holds the
-    /// range, or is alone.
+    /// Sets the checksums of a range to those of the data, whatever they were. The caller holds the
+    /// range, or is the only user.
     async fn resum(&self, file: &Arc<ChunkFile>, range: ByteRange) -> Result<Outcome> {
         let failed = |e| self.failed("read", &file.path, e);
         let mut outcome = Outcome::default();
@@ -130,7 +131,7 @@ impl Store {
         let data_end = end.next_multiple_of(BLOCK).min(range.end);
         let mut at = range.start;
         while at < data_end {
-            // Nothing but a hole up to here.
+            // Up to here there is only a hole.
             let data = file.cached.seek_data(at).await.map_err(failed)?.unwrap_or(data_end) / BLOCK * BLOCK;
             let hole_end = data.clamp(at, data_end);
             self.clear_sums(file, ByteRange::new(at, hole_end)).await?;
@@ -152,7 +153,7 @@ impl Store {
         Ok(outcome)
     }
 
-    /// Makes checksums those of blocks that were read; says how many had been different.
+    /// Sets checksums to those of blocks that were read; returns how many have changed.
     async fn adopt_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<u64> {
         let first = blocks.start / BLOCK;
         let found: Vec<BlockSum> = buf.as_slice().chunks_exact(BLOCK_SIZE).map(sum_of_found).collect();
@@ -167,7 +168,7 @@ impl Store {
         Ok(stale as u64)
     }
 
-    /// Accepts blocks that were just read although their checksums say otherwise, since a failed
+    /// Accepts blocks that were just read although their checksums don't match, since a failed
     /// change explains it.
     pub(crate) async fn adopt_found(
         &self,
@@ -179,8 +180,8 @@ impl Store {
         self.adopt_sums(file, blocks, buf).await.map(drop)
     }
 
-    /// After a change that failed: makes checksums match what is there. What can't be read now
-    /// stays unsettled for later.
+    /// After a failed change: sets checksums to match the data. What can't be read now stays
+    /// unsettled for later.
     pub(crate) async fn settle_held(&self, file: &Arc<ChunkFile>, blocks: ByteRange) {
         match self.resum(file, blocks).await {
             Ok(_) => file.settle(blocks),
@@ -190,7 +191,7 @@ impl Store {
         }
     }
 
-    /// Makes checksums match where changes failed or were abandoned.
+    /// Sets checksums to match the data where changes failed or were abandoned.
     pub(crate) async fn settle(&self, file: &Arc<ChunkFile>) -> Result<()> {
         let Some(unsettled) = file.unsettled() else { return Ok(()) };
         let _held = file.ranges.acquire(unsettled, Passage::Neutral).await;

@@ -1,4 +1,4 @@
-//! Cutting, reserving, punching and removing.
+//! Truncation, reservation, hole punching and removal.
 
 use crate::chunk_file::{Change, ChunkFile, absent_is_fine};
 use crate::error::Result;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{BlockSum, ByteRange, InodeId};
 
-/// A block that is changed in part: its start and its checksum afterwards.
+/// A partially changed block: its start and its checksum afterwards.
 type Edge = (u64, BlockSum);
 
 impl Store {
-    /// Cuts a chunk file to `len` bytes; a shorter or absent one is left alone.
+    /// Truncates a chunk file to `len` bytes; a shorter or absent one is left alone.
     pub async fn truncate(&self, ino: InodeId, len: u64) -> Result<()> {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
@@ -27,7 +27,7 @@ impl Store {
             self.lacking.forget(ino);
         }
         let Some(file) = self.find(ino).await? else {
-            // Of what somebody else has removed nothing was to stay.
+            // Another program has removed it, and nothing of it is to stay: its checksums go, too.
             return if len == 0 && self.is_missing(ino).await? {
                 self.take_away(ino, None).await
             } else {
@@ -62,8 +62,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a chunk file exactly `len` bytes long, and makes it if there is none: what another
-    /// copy has.
+    /// Sets the length of a chunk file to that of another replica; creates it if absent.
     ///
     /// # Errors
     /// [`Kind::TooLarge`](crate::Kind::TooLarge).
@@ -73,8 +72,7 @@ impl Store {
         self.extend(ino, len).await
     }
 
-    /// Makes a chunk file at least `len` bytes long, by a hole at its end, and makes it if there is
-    /// none.
+    /// Extends a chunk file to at least `len` bytes, by a hole at its end; creates it if absent.
     ///
     /// # Errors
     /// [`Kind::TooLarge`](crate::Kind::TooLarge).
@@ -84,14 +82,14 @@ impl Store {
         let _in_progress = self.begin_change()?;
         let file = self.find_or_create(ino).await?;
         let failed = |e| self.failed("extend", &file.path, e);
-        // All of it: a write beyond `len` would be cut.
+        // The whole file: a concurrent write beyond `len` would be cut off.
         let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
         let end = file.cached.stat().await.map_err(failed)?.len;
         if end >= len {
             return Ok(());
         }
-        // What is added is a hole, and its checksums are those of one; the rest of the last block
-        // has always read as zeros.
+        // The added part is a hole, and so are its checksums; the rest of the last block has always
+        // read as zeros.
         self.note(&file, ByteRange::new(end, len)).await?;
         self.mark_unsynced(&file);
         file.cached.set_len(len).await.map_err(failed)?;
@@ -99,20 +97,20 @@ impl Store {
         Ok(())
     }
 
-    /// Reserves, frees or zeroes a range; an absent chunk file is made where space is reserved.
+    /// Reserves, frees or zeroes a range; a reservation creates an absent chunk file.
     ///
     /// # Errors
-    /// [`Kind::NoSpace`](crate::Kind::NoSpace), which freeing never meets. Nothing is reserved
-    /// then, unless others have filled the disk meanwhile.
+    /// [`Kind::NoSpace`](crate::Kind::NoSpace), except when freeing. Nothing is reserved then,
+    /// unless other writers have filled the disk meanwhile.
     pub async fn allocate(&self, ino: InodeId, range: ByteRange, how: Allocate) -> Result<()> {
         self.allocate_at(At { ino, offset: range.start, known: 0 }, range.len(), how).await
     }
 
-    /// The same, where the chunk file is known to have a length.
+    /// The same, where the chunk file has a known minimum length.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when zeroing would make a hole of what is gone, as
-    /// for [`Store::write_at`].
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when zeroing would turn missing content into a hole,
+    /// as for [`Store::write_at`].
     pub async fn allocate_at(&self, at: At, len: u64, how: Allocate) -> Result<()> {
         let At { ino, offset, known } = at;
         let range = ByteRange::new(offset, offset.saturating_add(len));
@@ -133,7 +131,7 @@ impl Store {
             self.make_zero(&file, Fallocate::Punch, range).await?;
             return self.free_beyond_end(&file, range).await;
         }
-        // Before there is a file: what is refused leaves nothing behind.
+        // Before a file is created: a refusal leaves nothing behind.
         let claim = self.claim(ino, range).await?;
         let file = match how {
             Allocate::Zero => self.find_to_lengthen(ino, known.min(offset)).await?,
@@ -146,9 +144,9 @@ impl Store {
         }
     }
 
-    /// Frees what ext4 leaves of a punched range: it punches nothing beyond the end of a file.
-    /// Cutting the file at its end frees everything there, so what is reserved beside the range
-    /// keeps the range reserved, too.
+    /// Frees the reserved space of a punched range beyond the end of the file, where ext4 punches
+    /// nothing. Truncating the file at its end frees everything there, so if other space is
+    /// reserved beside the range, the range stays reserved, too.
     async fn free_beyond_end(&self, file: &ChunkFile, range: ByteRange) -> Result<()> {
         let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
         let failed = |e| self.failed("free space of", &file.path, e);
@@ -173,12 +171,13 @@ impl Store {
 
     /// Removes a chunk file with its checksums, or moves both into a folder.
     pub(crate) async fn take_away(&self, ino: InodeId, aside: Option<&Path>) -> Result<()> {
-        // The note stays until the file is gone, whoever needs room for others.
+        // Retains the entry until the file is gone, even if other changes need space in the log.
         let _noted = self.intents.as_ref().map(|log| log.holds().hold());
         if let Some(file) = self.find(ino).await? {
-            // A crash may bring it back: the note tells then to look. Another copy still has all of
-            // it. Where its checksums were moved aside and it was not, all of them are made again:
-            // none of those that are aside may be lost to an incomplete file of the same name.
+            // A crash may restore the file: the entry then tells recovery to check it. In a group
+            // all of it is dirty, because another replica still has all of it. If a crash separates
+            // the data from checksums that were set aside, recovery computes all of them: an
+            // incomplete file of the same name must not replace those.
             let end = match (self.group, aside) {
                 (None, None) => 1,
                 _ => file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len.max(1),
@@ -187,12 +186,12 @@ impl Store {
         }
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
-        // First, so that no file of another store goes.
+        // First, so that no file of another store is removed.
         self.home.check().map_err(|e| self.failed("remove a chunk file from", &self.dir, e))?;
         let open = shard.get(ino);
         if let Some(file) = &open {
-            // Who has the file open goes on with what is then an empty one; checksums may not be
-            // made again.
+            // Requests that have the file open then see an empty one; its checksums must not be
+            // created again.
             file.deleted.store(true, Ordering::Release);
             let _write_back = file.write_back.write().await;
         }
@@ -241,7 +240,8 @@ impl Store {
         Ok(())
     }
 
-    /// The checksums of the first and the last block of a range that they lie in only in part.
+    /// Returns the checksums of the first and the last block of a range, if it covers them
+    /// partially.
     async fn edges_after_zeroing(
         &self,
         file: &Arc<ChunkFile>,
@@ -266,7 +266,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets the checksums of blocks from `first_block` on, in memory and in the checksum file.
+    /// Drops the checksums of blocks from `first_block` on, in memory and in the checksum file.
     pub(crate) async fn cut_sums(&self, file: &Arc<ChunkFile>, first_block: u64) -> Result<()> {
         let _write_back = file.write_back.write().await;
         let failed = |e| self.failed("truncate", file.sum_path(), e);
@@ -280,7 +280,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes whole blocks holes as far as checksums are concerned. The caller holds them.
+    /// Sets the checksums of whole blocks to those of holes. The caller holds the blocks.
     pub(crate) async fn clear_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange) -> Result<()> {
         let known_pages = self.known_sum_pages(file).await?;
         let (mut at, end) =
@@ -309,7 +309,7 @@ impl Store {
     }
 }
 
-/// Bytes of a range that have space; none are told where the local file system does not list
+/// Returns the bytes of a range that have space; 0 where the local file system does not list
 /// extents.
 async fn reserved_in(file: &ChunkFile, range: ByteRange) -> u64 {
     let gaps = file.cached.gaps(range.start..range.end, 0).await;

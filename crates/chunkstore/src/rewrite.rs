@@ -1,10 +1,10 @@
-//! Making a damaged copy right again, so that it is right or refused at every moment, also after a
-//! crash in the middle.
+//! Repair of a damaged replica: each block is right or refused at every moment, also after a crash
+//! in the middle.
 //!
-//! The checksums of what is right come to disk first, then the content. Nothing of that is noted in
-//! the intent log: after a crash, checksums of noted regions are made anew from what is there,
-//! which would make everything look right that was damaged. Whatever of this has come to disk when
-//! the power goes, a block either is what its checksum says, or is refused as before.
+//! The right checksums reach the disk first, then the content. The intent log gets no entry: after
+//! a crash, recovery would compute the checksums of dirty regions from the data, which would
+//! validate the damage. Whatever part of the repair is on disk when power fails, a block either
+//! matches its checksum or is refused as before.
 
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::Result;
@@ -19,14 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 
-/// Stands for a checksum that isn't known: content that happens to have it is refused once more,
-/// and nothing else is let through.
+/// Stored instead of an unknown checksum, because [`BlockSum::UNCHECKED`] would accept any content:
+/// the block is refused until it is rewritten.
 const UNKNOWN: BlockSum = BlockSum(0x5a5a_5a5a);
 
 impl Store {
-    /// Makes the whole blocks of a range what `data` says, whatever they were: from the range's
-    /// start on, zeros after it. `None`: zeros where the chunk file reaches. With `len`, makes the
-    /// chunk file that long. On disk when it returns.
+    /// Replaces the whole blocks of a range by `data`, whatever they were: from the range's start
+    /// on, zeros after it. `None`: zeros where the chunk file reaches. With `len`, also sets the
+    /// length of the chunk file. On disk when it returns.
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) when there is no chunk file. After any error a block
@@ -64,8 +64,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes whole blocks, up to where the data ends or as far as there is something to write
-    /// over.
+    /// Writes whole blocks, up to the end of the data or as far as there is old content to
+    /// overwrite.
     async fn put_right(
         &self,
         file: &ChunkFile,
@@ -83,12 +83,13 @@ impl Store {
         Ok(())
     }
 
-    /// The caller holds everything from the last block of `len` bytes on, which is right.
+    /// Sets the length. The caller holds everything from the last block of `len` bytes on, which is
+    /// right.
     async fn put_len(&self, file: &Arc<ChunkFile>, len: u64) -> Result<()> {
         let failed = |e| self.failed("set the length of", &file.path, e);
         let found = file.cached.stat().await.map_err(failed)?.len;
         if found > len {
-            // Of what is cut off the checksums are to go after a crash, too. The last block is
+            // After a crash, the checksums of the truncated part must go, too. The last block is
             // right by now.
             self.note(file, ByteRange::new(len, u64::MAX)).await?;
         }
@@ -99,21 +100,20 @@ impl Store {
         self.cut_sums(file, len.div_ceil(BLOCK)).await
     }
 
-    /// Makes anew what is to be a chunk file of `len` bytes, where there is none or another one:
-    /// first its checksums, told in parts from block `first` on, in order; with the last one a file
-    /// with nothing in it, whose content is refused until [`Store::rewrite`] has brought it. Until
-    /// then, too, what is there is right or refused. On disk when the last part returns.
+    /// Creates a chunk file of `len` bytes in place of a missing or wrong one. First come its
+    /// checksums, in parts from block `first` on, in order. The last part creates an empty file,
+    /// whose content is refused until [`Store::rewrite`] has written it. Until then, too, existing
+    /// content is right or refused. On disk when the last part returns.
     ///
     /// # Errors
-    /// When the disk fails. What is there then is refused, or as before.
+    /// When the disk fails. Existing content is refused then, or as before.
     pub async fn expect(&self, ino: InodeId, first: u64, sums: &[u32], len: u64) -> Result<()> {
         self.end_of(ino, len, 0)?;
         let _in_progress = self.begin_change()?;
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         if let Some(file) = shard.get(ino) {
-            // It may have been removed by somebody else, and what it knows of checksums isn't right
-            // any more.
+            // Another program may have removed it, and its cached checksums aren't valid any more.
             file.deleted.store(true, Ordering::Release);
             drop(file.write_back.write().await);
             shard.remove(ino);
@@ -128,13 +128,13 @@ impl Store {
         if is_last { self.make_unwritten(ino, len).await } else { Ok(()) }
     }
 
-    /// Makes a chunk file of `len` bytes, all of them a hole, beside checksums that are on disk.
+    /// Creates a chunk file of `len` bytes, all of them a hole, beside checksums that are on disk.
     /// The caller holds the shard's `opening`.
     async fn make_unwritten(&self, ino: InodeId, len: u64) -> Result<()> {
         let path = place::chunk_file(&self.dir, ino);
         let made = async {
             let folder = place::folder(&self.dir, ino);
-            // The checksums first: with them a missing chunk file is known as one.
+            // The checksums first: with them a missing chunk file is recognized.
             rt::sync_dir(&folder).await?;
             absent_is_fine(self.home.confirm(rt::remove_file(&path).await))?;
             let file = ChunkFile::create(&self.home, ino, &self.budget).await?;
@@ -150,7 +150,7 @@ impl Store {
     }
 }
 
-/// What whole blocks are to be: zeros but for the data, which begins at `from`.
+/// Returns the new content of whole blocks: zeros except for the data, which begins at `from`.
 fn right_blocks(from: u64, len: u64, data: Option<&IoBuf>) -> IoBuf {
     let right = IoBuf::alloc(len as usize);
     right.zero(0..len as usize);
@@ -160,13 +160,13 @@ fn right_blocks(from: u64, len: u64, data: Option<&IoBuf>) -> IoBuf {
     right
 }
 
-/// Zeros count as a hole, as which other copies may have them.
+/// Zeros count as a hole, which other replicas may have there.
 fn sum_of_right(block: &[u8]) -> BlockSum {
     if block.iter().all(|byte| *byte == 0) { BlockSum::HOLE } else { sum_of_written(block) }
 }
 
-/// Writes stored checksums from a block on; with the last ones of a file of so many bytes, cuts
-/// what is beyond, and has all of them on disk.
+/// Writes stored checksums from a block on; with the last ones of a file of `len` bytes, truncates
+/// the rest and syncs all of them.
 async fn write_sums(path: &Path, first: u64, sums: &[u32], len: Option<u64>) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     rt::create_dir_all(folder).await?;

@@ -1,11 +1,11 @@
-//! Keeping a part of the target's disk free.
+//! The reserve of free space on the target's disk.
 //!
 //! By default targets share their disk with the metadata store, which has to write even to remove a
-//! file. If chunks took the last block, nobody could delete anything any more.
+//! file. If chunk files took the last block, no file could be deleted any more.
 //!
-//! How much is free is asked once for many writes: an answer grants bytes that may be written
-//! before the next question. The grant shrinks as the disk fills, since other targets on it are
-//! granted theirs from the same room.
+//! Many writes share one check of the free space: a check grants bytes that may be written before
+//! the next one. The grant shrinks as the disk fills, since other targets on it get their grants
+//! from the same space.
 
 use crate::error::{Kind, Result, StoreError};
 use crate::store::{Space, Store};
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use types::{ByteRange, InodeId, kept_free};
 
-/// The most bytes that one look at the disk grants.
+/// The most bytes that one check grants.
 const MAX_GRANT_BYTES: u64 = 16 << 20;
-/// The part of the room left that one look grants: a sixteenth, so that as many targets as that may
-/// share a disk.
+/// The part of the remaining space that one check grants: a sixteenth, so that as many targets as
+/// that may share a disk.
 const GRANT_DIVISOR: u64 = 16;
 /// How long to wait before a refusal: file systems free the space of removed files in the
 /// background, a moment later.
@@ -24,20 +24,20 @@ pub(crate) const SECOND_LOOK_AFTER: Duration = Duration::from_millis(20);
 /// Unit of [`rt::FileStat::blocks`], bytes.
 pub(crate) const STAT_BLOCK_BYTES: u64 = 512;
 
-/// What may be written before the disk is looked at again. Starts with nothing.
+/// Bytes that may be written before the next check of the disk. Initially none.
 #[derive(Default)]
 pub(crate) struct Room {
     granted: AtomicU64,
 }
 
 impl Room {
-    /// Takes `bytes` of what was granted, if that much is left.
+    /// Takes `bytes` of the grant, if that much is left.
     fn take(&self, bytes: u64) -> bool {
         let left = |granted: u64| granted.checked_sub(bytes);
         self.granted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
     }
 
-    /// Takes `bytes` of what the disk has, and grants a part of the rest.
+    /// Takes `bytes` of the disk's space, and grants a part of the rest.
     fn take_from(&self, space: Space, bytes: u64) -> bool {
         let rest = space.free.saturating_sub(kept_free(space.capacity)).checked_sub(bytes);
         let grant = rest.map_or(0, |rest| (rest / GRANT_DIVISOR).min(MAX_GRANT_BYTES));
@@ -47,8 +47,8 @@ impl Room {
 }
 
 impl Store {
-    /// Refuses a change that needs space while the disk has none but the reserve. What lies on
-    /// allocated space already may always be overwritten.
+    /// Refuses a change that needs space while the disk has only the reserve. Ranges with allocated
+    /// space may always be overwritten.
     pub(crate) async fn ensure_room(&self, ino: InodeId, range: ByteRange) -> Result<()> {
         let bytes = range.len();
         if self.room.take(bytes) {
@@ -74,14 +74,14 @@ impl Store {
         }
     }
 
-    /// Whether the range surely has its space: it holds data without a hole, or the file is
-    /// allocated without one.
+    /// Whether the range certainly has its space: it holds data without a hole, or the whole file
+    /// is allocated.
     pub(crate) async fn is_allocated(&self, ino: InodeId, range: ByteRange) -> Result<bool> {
         let Some(file) = self.find(ino).await? else { return Ok(false) };
         let failed = |e| self.failed("stat", &file.path, e);
         let stat = file.cached.stat().await.map_err(failed)?;
-        // Counts what the file has beyond its end, too, so a hole may go unseen then. It is no
-        // longer than that.
+        // This also counts blocks beyond the file's end, so a hole of at most that size may be
+        // overlooked.
         if stat.blocks.saturating_mul(STAT_BLOCK_BYTES) >= stat.len.max(range.end) {
             return Ok(true);
         }
@@ -119,7 +119,7 @@ mod tests {
         assert!(room.take_from(free(4 * GIB), 1 << 20));
         assert!(room.take(MAX_GRANT_BYTES));
         assert!(!room.take(1));
-        // 160 bytes are left beside the reserve after the 40 that are asked for.
+        // After the requested 40 bytes, 160 are left beside the reserve.
         assert!(room.take_from(free(KEPT + 200), 40));
         assert!(!room.take(11));
         assert!(room.take(10));

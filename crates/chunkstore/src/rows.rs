@@ -1,9 +1,9 @@
-//! Small records of a fixed length in a file of their own, each written over in place.
+//! Small records of a fixed length in a file of their own, each overwritten in place.
 //!
-//! For what the service of a target has to know again after its process died: which changes it has
-//! done, which sessions were ended. A row that was written stays when the process dies; the power
-//! takes what wasn't synced. A row is far smaller than a sector, so that it is there as it was or
-//! as it is; one that isn't whole doesn't count.
+//! They hold what the service of a target must know again after its process died: the duplicate
+//! request cache and the ended sessions. A written row survives the death of the process; a power
+//! failure takes unsynced ones. A row is far smaller than a sector, so that either its old or its
+//! new content is on disk; an incomplete one doesn't count.
 
 use crate::error::{Result, StoreError};
 use parking_lot::Mutex;
@@ -13,14 +13,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use types::{TargetId, crc32c};
 
-/// What a row holds, bytes.
+/// Content of a row, bytes.
 pub const ROW_BYTES: usize = 60;
 /// A row with its checksum, bytes: divides a sector.
 pub(crate) const STORED_BYTES: usize = 64;
 /// Unit of reading, bytes.
 const BULK_BYTES: usize = 1 << 20;
 
-/// What a row holds.
+/// Content of a row.
 pub type Row = [u8; ROW_BYTES];
 
 /// The rows of one kind of a target.
@@ -28,16 +28,16 @@ pub struct Rows {
     target: TargetId,
     path: PathBuf,
     file: File,
-    /// What was there when the file was opened; taken once.
+    /// Rows that existed when the file was opened; taken once.
     found: Mutex<Vec<(u32, Row)>>,
     /// Something was written since the last sync.
     dirty: AtomicBool,
-    /// Held by who syncs.
+    /// Held during a sync.
     syncing: rt::sync::RwLock,
 }
 
 impl Rows {
-    /// Opens the file, and makes it if need be.
+    /// Opens the file; creates it if absent.
     pub(crate) async fn open(target: TargetId, path: PathBuf) -> Result<Rows> {
         let failed = |e| StoreError::io(target, "open", &path, e);
         let options = OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() };
@@ -47,12 +47,13 @@ impl Rows {
         Ok(Rows { target, path, file, found, dirty, syncing: rt::sync::RwLock::new() })
     }
 
-    /// The rows that were there at the start, with their places. Told once.
+    /// Takes the rows that existed at the start, with their places. Returned once.
     pub fn take_found(&self) -> Vec<(u32, Row)> {
         std::mem::take(&mut *self.found.lock())
     }
 
-    /// Writes a row. It survives the process when this returns, and the power after a sync.
+    /// Writes a row. It survives the death of the process when this returns, and a power failure
+    /// after a sync.
     pub async fn write(&self, place: u32, row: &Row) -> Result<()> {
         let stored = stored(row);
         let at = u64::from(place) * STORED_BYTES as u64;
@@ -64,7 +65,7 @@ impl Rows {
 
     /// Everything written before is on disk when this returns.
     pub async fn sync(&self) -> Result<()> {
-        // Who comes while another syncs waits: what it wrote may be part of that.
+        // A concurrent sync may cover the caller's rows, so the caller waits for it.
         let _alone = self.syncing.write().await;
         if !self.dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
@@ -104,7 +105,8 @@ pub(crate) fn stored(row: &Row) -> [u8; STORED_BYTES] {
     stored
 }
 
-/// What a stored row holds, if it is whole. Where none was written there are zeros, which isn't.
+/// Returns the content of a stored row, if it is complete. An unwritten row consists of zeros,
+/// which is incomplete.
 pub(crate) fn whole(stored: &[u8]) -> Option<Row> {
     let (row, sum) = stored.split_first_chunk::<ROW_BYTES>()?;
     (crc32c(row).to_le_bytes() == sum).then_some(*row)

@@ -1,4 +1,4 @@
-//! Looking for damage.
+//! Verification of chunk files.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result};
@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::Arc;
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 
-/// Bytes examined at a time.
+/// Bytes verified at a time.
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// Damaged ranges after which an examination gives up: the file is lost anyway.
+/// Damaged ranges after which a verification gives up: the file is lost anyway.
 const MAX_DAMAGED_RANGES: usize = 10_000;
 
-/// Adds a range to those before it.
+/// Adds a range, merged with the last one if adjacent.
 fn join(ranges: &mut Vec<ByteRange>, range: ByteRange) {
     match ranges.last_mut() {
         Some(last) if last.end == range.start => last.end = range.end,
@@ -27,7 +27,7 @@ fn join(ranges: &mut Vec<ByteRange>, range: ByteRange) {
 }
 
 impl Store {
-    /// The inodes of all chunk files, in order.
+    /// Lists the inodes of all chunk files, in order.
     pub async fn list(&self) -> Result<Vec<InodeId>> {
         let mut inodes = Vec::new();
         let root = self.dir.join(CHUNKS);
@@ -51,11 +51,11 @@ impl Store {
         }
     }
 
-    /// Compares a whole chunk file with its checksums: the damaged ranges, in order, whole blocks;
-    /// none for an absent file.
+    /// Compares a whole chunk file with its checksums. Returns the damaged ranges, in order, whole
+    /// blocks; none for an absent file.
     ///
     /// # Errors
-    /// Only what keeps it from looking; damage is no error here.
+    /// Only what prevents the verification; damage is no error here.
     pub async fn verify(&self, ino: InodeId) -> Result<Vec<ByteRange>> {
         let mut damaged: Vec<ByteRange> = Vec::new();
         let Some(file) = self.find(ino).await? else { return Ok(damaged) };
@@ -64,13 +64,13 @@ impl Store {
         Ok(damaged)
     }
 
-    /// Where what is to be verified of a file ends.
+    /// Returns the end of what has to be verified of a file.
     pub(crate) async fn sought_end(&self, file: &Arc<ChunkFile>) -> Result<u64> {
         let len = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
         Ok(len.next_multiple_of(BLOCK).max(self.known_sum_pages(file).await? * PAGE_SUMS * BLOCK))
     }
 
-    /// The damaged blocks of a range of whole blocks, added to those before it.
+    /// Appends the damaged blocks of a range of whole blocks.
     pub(crate) async fn verify_range(
         &self,
         file: &Arc<ChunkFile>,
@@ -82,7 +82,7 @@ impl Store {
         while at < end && damaged.len() < MAX_DAMAGED_RANGES {
             let segment = ByteRange::at(at, SEGMENT_BYTES).intersect(ByteRange::new(0, end));
             at = segment.end;
-            // In a hole there is nothing to read; checksums there mean that something was lost.
+            // A hole needs no read; checksums there show that something was lost.
             let is_hole = file
                 .cached
                 .seek_data(segment.start)
@@ -119,7 +119,8 @@ impl Store {
         Ok(())
     }
 
-    /// Where the disk fails, block by block: which can't be read, and which don't match.
+    /// Verifies block by block where the disk fails: appends the blocks that can't be read or don't
+    /// match.
     async fn unreadable_blocks(
         &self,
         file: &Arc<ChunkFile>,
@@ -139,11 +140,11 @@ impl Store {
         Ok(())
     }
 
-    /// Whether checksums are here and the chunk file isn't: somebody else has removed it, or the
-    /// local file system has lost it.
+    /// Whether the checksums are orphaned: another program has removed the chunk file, or the local
+    /// file system has lost it.
     pub async fn is_missing(&self, ino: InodeId) -> Result<bool> {
         let shard = self.cache.shard(ino);
-        // Whoever makes or removes one holds this.
+        // Held while a chunk file is created or removed.
         let _opening = shard.opening.write().await;
         if shard.get(ino).is_some() {
             return Ok(false);
@@ -151,16 +152,16 @@ impl Store {
         self.has_lone_sums(ino).await
     }
 
-    /// The same of one that isn't open. The caller keeps it from being made or removed.
+    /// The same for a chunk file that isn't open. The caller prevents its creation and removal.
     pub(crate) async fn has_lone_sums(&self, ino: InodeId) -> Result<bool> {
-        // First, since there are none of a new file.
+        // First, since a new file has none.
         let sums = self.len_on_disk(&place::sum_file(&self.dir, ino)).await?;
         Ok(sums.is_some_and(|len| len > 0)
             && self.len_on_disk(&place::chunk_file(&self.dir, ino)).await?.is_none())
     }
 
-    /// The chunk files that are missing, and those that are open here but under their names no
-    /// more: see [`Store::is_missing`].
+    /// Lists the chunk files that are missing, and those that are open here but no longer under
+    /// their names: see [`Store::is_missing`].
     pub async fn missing(&self) -> Result<Vec<InodeId>> {
         let mut missing = Vec::new();
         let root = self.dir.join(CHUNKS);
@@ -172,7 +173,7 @@ impl Store {
                 let sums = names.iter().filter_map(|name| name.strip_suffix(place::SUM_SUFFIX));
                 let alone = sums.filter(|plain| !names.contains(*plain));
                 for ino in alone.filter_map(place::inode_of) {
-                    // Those of a file that is open here and gone from its folder, too.
+                    // Includes files that are open here but unlinked.
                     if self.is_missing(ino).await? || self.is_replaced(ino).await? {
                         missing.push(ino);
                     }
@@ -196,8 +197,8 @@ impl Store {
         }
     }
 
-    /// Whether somebody else has put another file under the name of a chunk file that is open here,
-    /// or none: what is open is lost when it is closed.
+    /// Whether another program has replaced or removed the chunk file that is open here: its
+    /// content is lost when it is closed.
     pub async fn is_replaced(&self, ino: InodeId) -> Result<bool> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
@@ -207,17 +208,17 @@ impl Store {
         Ok(named.is_none_or(|named| named.inode != open.inode))
     }
 
-    /// Whether there is a chunk file under its name.
+    /// Whether a chunk file exists under its name.
     pub async fn has_chunk_file(&self, ino: InodeId) -> Result<bool> {
         Ok(self.stat_on_disk(&place::chunk_file(&self.dir, ino)).await?.is_some())
     }
 
-    /// Whether a chunk file is open here; one that was just used mostly is.
+    /// Whether a chunk file is open here; one that was just used usually is.
     pub fn is_open(&self, ino: InodeId) -> bool {
         self.cache.get(ino).is_some()
     }
 
-    /// A range is in order again: damage there is told anew.
+    /// Records that a range is repaired: new damage there is logged again.
     pub fn forget_damage(&self, ino: InodeId, range: ByteRange) {
         let blocks = (ino, range.start / BLOCK)..(ino, range.end.div_ceil(BLOCK));
         let mut reported = self.reported.lock();

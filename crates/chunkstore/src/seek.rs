@@ -1,8 +1,8 @@
-//! Where data and holes are.
+//! Search for data and holes.
 //!
-//! A block is no hole whose checksum is of data, even if the local file system has nothing there:
-//! it was lost, and who takes it for zeros loses it for good. So what is called a hole reads as
-//! zeros, and damage is met by whoever reads what is called data.
+//! A block whose checksum is that of data is no hole, even if the local file system has nothing
+//! there: its content was lost, and a reader that took it for zeros would make that final. So what
+//! is reported as a hole reads as zeros, and a read of what is reported as data meets the damage.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
@@ -14,26 +14,26 @@ use crate::survey::SUM_OF_ZEROS;
 use std::sync::Arc;
 use types::{BlockSum, ByteRange, InodeId};
 
-/// Whether a block of zeros doesn't match.
+/// Whether the checksum is that of data, so that a block of zeros doesn't match.
 fn is_of_data(sum: &BlockSum) -> bool {
     *sum != BlockSum::HOLE && *sum != BlockSum::UNCHECKED && *sum != *SUM_OF_ZEROS
 }
 
 impl Store {
-    /// The first data or hole at or after `from`. The end is a hole; `None` when there is no more
-    /// data.
+    /// Returns the first data or hole at or after `from`. The end is a hole; `None` when there is
+    /// no more data.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt) of a chunk file that somebody else has removed.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) for a chunk file that another program has removed.
     pub async fn seek(&self, ino: InodeId, from: u64, what: Seek) -> Result<Option<u64>> {
         self.seek_at(At { ino, offset: from, known: 0 }, what).await
     }
 
-    /// The same, where the chunk file is known to have a length.
+    /// The same, where the chunk file has a known minimum length.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when it isn't there or is shorter, and `at` is
-    /// below that length: what is gone must not be taken for a hole.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when it is absent or shorter, and `at` is
+    /// below that length: missing content must not be taken for a hole.
     pub async fn seek_at(&self, at: At, what: Seek) -> Result<Option<u64>> {
         let At { ino, offset: from, known } = at;
         let Some(file) = self.find(ino).await? else {
@@ -54,11 +54,12 @@ impl Store {
         }
     }
 
-    /// Refuses a chunk file that somebody else has cut: its checksums tell that there was more.
+    /// Fails for a chunk file that another program has truncated: its checksums show that it was
+    /// longer.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt) with the first block that is gone. Of a block in
-    /// which it ends now nothing is said.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) with the first missing block. Doesn't check the
+    /// block in which the file ends now.
     pub async fn require_end(&self, ino: InodeId) -> Result<()> {
         let Some(file) = self.find(ino).await? else { return Ok(()) };
         let len = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
@@ -73,7 +74,7 @@ impl Store {
         let first = self.first_in_hole(file, from).await?;
         let end = data.map_or(u64::MAX, |at| at) / BLOCK;
         Ok(match self.first_lost(file, first / BLOCK, end).await? {
-            // With the rest of a block before it.
+            // Including the rest of a block before it.
             Some(block) if block * BLOCK <= first => Some(from),
             Some(block) => Some(block * BLOCK),
             None => data,
@@ -85,7 +86,8 @@ impl Store {
         let len = file.cached.stat().await.map_err(failed)?.len;
         let mut at = from;
         loop {
-            // Everything beyond the end is a hole, which the local file system calls an error.
+            // Everything beyond the end is a hole, for which the local file system returns an
+            // error.
             let hole = if at >= len { at } else { file.cached.seek_hole(at).await.map_err(failed)? };
             let first = self.first_in_hole(file, hole).await?;
             let lost_until = self.lost_until(file, first).await?;
@@ -96,13 +98,13 @@ impl Store {
         }
     }
 
-    /// The first data at or after a place as the local file system knows it.
+    /// Returns the first data at or after an offset as the local file system reports it.
     async fn local_data(&self, file: &ChunkFile, from: u64) -> Result<Option<u64>> {
         file.cached.seek_data(from).await.map_err(|e| self.failed("seek in", &file.path, e))
     }
 
-    /// The first block from a place on that doesn't begin with data before it: of one that does,
-    /// who reads it sees whether it matches.
+    /// Returns the first block from an offset on, but skips one that begins with data before the
+    /// offset: a read of that one verifies it.
     async fn first_in_hole(&self, file: &ChunkFile, at: u64) -> Result<u64> {
         let start = at / BLOCK * BLOCK;
         let begins_with_data =
@@ -110,7 +112,7 @@ impl Store {
         Ok(if begins_with_data { start.saturating_add(BLOCK) } else { start })
     }
 
-    /// The first block of some, all in a hole, that has a checksum of data.
+    /// Returns the first block in a range of blocks, all in a hole, that has a checksum of data.
     async fn first_lost(&self, file: &Arc<ChunkFile>, first: u64, end: u64) -> Result<Option<u64>> {
         let mut at = first;
         while at < end
@@ -129,8 +131,8 @@ impl Store {
         Ok(None)
     }
 
-    /// Where blocks end that have checksums of data although they are in a hole, from a block on;
-    /// there if it is none of them.
+    /// Returns the end of the run of blocks from `first` on that have checksums of data although
+    /// they are in a hole; `first` if there are none.
     async fn lost_until(&self, file: &Arc<ChunkFile>, first: u64) -> Result<u64> {
         let end = self.local_data(file, first).await?.unwrap_or(u64::MAX) / BLOCK;
         let mut at = first / BLOCK;
@@ -147,10 +149,10 @@ impl Store {
         Ok(at * BLOCK)
     }
 
-    /// The first page of checksums from one on that is in memory or on disk: all others are of
-    /// holes, and are neither read nor kept.
+    /// Returns the first page of checksums from a number on that is in memory or on disk: all
+    /// others are of holes, and are neither read nor cached.
     async fn next_sum_page(&self, file: &ChunkFile, from: u64) -> Result<Option<u64>> {
-        // First, since what leaves memory is on disk by then.
+        // First, since an evicted page is on disk by then.
         let loaded = file.sums.next_page(from);
         if loaded == Some(from) {
             return Ok(loaded);

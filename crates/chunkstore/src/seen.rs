@@ -1,11 +1,11 @@
-//! Which blocks were asked for not long ago.
+//! Recently read blocks.
 //!
-//! A block that is read once only pushes others out of the page cache, and its way through there
-//! costs more than the way past it. So what is read for the first time goes past the page cache,
-//! and what is read again goes through it and stays. This is the doorkeeper of TinyLFU (Einziger,
-//! Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on
-//! Storage 13(4), 2017, section 3.4.2), as a table of fingerprints in which new ones replace old
-//! ones instead of a Bloom filter that is emptied now and then.
+//! A block that is read only once evicts others from the page cache, and reading it through the
+//! cache costs more than bypassing it. So a first read bypasses the page cache, and a repeated read
+//! goes through it and stays. This is the doorkeeper of TinyLFU (Einziger, Friedman, Manes,
+//! "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13(4), 2017,
+//! section 3.4.2), as a table of fingerprints in which new ones replace old ones instead of a Bloom
+//! filter that is cleared periodically.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -15,7 +15,7 @@ use types::InodeId;
 /// another; both only cost time.
 pub(crate) struct SeenBlocks {
     len: usize,
-    /// A fingerprint each, 0 for none. Made when the first is noted.
+    /// A fingerprint each, 0 for none. Allocated by the first [`SeenBlocks::note`].
     slots: OnceLock<Box<[AtomicU16]>>,
 }
 
@@ -25,7 +25,7 @@ impl SeenBlocks {
         SeenBlocks { len: 1 << blocks.max(1).ilog2(), slots: OnceLock::new() }
     }
 
-    /// Notes that blocks `first..end` of a file are asked for. Whether any of them had been.
+    /// Records that blocks `first..end` of a file are read. Returns whether any of them was known.
     pub(crate) fn note(&self, ino: InodeId, first: u64, end: u64) -> bool {
         let slots =
             self.slots.get_or_init(|| std::iter::repeat_with(AtomicU16::default).take(self.len).collect());
@@ -34,7 +34,7 @@ impl SeenBlocks {
             let hash = mixed(ino, block);
             let slot = &slots[hash as usize & (self.len - 1)];
             let fingerprint = ((hash >> 48) as u16).max(1);
-            // Who notes the same block at the same time may take it for new as well.
+            // A concurrent read of the same block may take it for new as well.
             if slot.load(Ordering::Relaxed) == fingerprint {
                 seen = true;
             } else {
@@ -73,7 +73,7 @@ mod tests {
         assert!(seen.note(INO, 0, 1), "the others were noted as well");
     }
 
-    /// Of as many blocks as there is room for, some are replaced by others; hardly any is taken for
+    /// With as many blocks as there is room for, some replace others; hardly any is taken for
     /// another.
     #[test]
     fn most_of_what_there_is_room_for_is_remembered() {

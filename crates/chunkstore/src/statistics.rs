@@ -1,4 +1,4 @@
-//! What a store has done since it was opened.
+//! Statistics of a store since it was opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Statistics {
     /// Read requests.
     pub reads: Counter,
-    /// Bytes asked for by them.
+    /// Requested bytes.
     pub read_bytes: Counter,
-    /// Read requests that went past the page cache.
+    /// Read requests that bypassed the page cache.
     pub direct_reads: Counter,
-    /// Reads that were repeated under a lock, since a write was racing with them.
+    /// Reads that were repeated under a lock because of a concurrent write.
     pub read_retries: Counter,
     /// Write requests.
     pub writes: Counter,
-    /// Bytes handed over by them.
+    /// Bytes of write requests.
     pub written_bytes: Counter,
-    /// Write requests that went past the page cache.
+    /// Write requests that bypassed the page cache.
     pub direct_writes: Counter,
-    /// Chunk files opened, cache misses in other words.
+    /// Chunk files opened, that is, cache misses.
     pub file_opens: Counter,
     /// Pages of checksums loaded.
     pub sum_page_loads: Counter,
@@ -27,7 +27,7 @@ pub struct Statistics {
     pub sum_page_writes: Counter,
     /// Durable writes of the intent log.
     pub intent_writes: Counter,
-    /// Notes and spans in them.
+    /// Entries and spans in them.
     pub intents: Counter,
     /// Times the intent log was rewritten.
     pub intent_compactions: Counter,
@@ -44,7 +44,7 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The number now.
+    /// The current number.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

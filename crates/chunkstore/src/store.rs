@@ -1,4 +1,4 @@
-//! A target that is open for use.
+//! An open target.
 
 use crate::cache::{self, FileCache};
 use crate::chunk_file::ChunkFile;
@@ -28,40 +28,40 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use types::{BLOCK_SIZE, ByteRange, GroupId, InodeId, TargetId, Timestamp};
 
-/// Chunk files kept open by default. Each takes up to three descriptors: cached, direct and
-/// checksums.
+/// Default number of chunk files that are kept open. Each takes up to three descriptors: cached,
+/// direct and checksums.
 pub const DEFAULT_MAX_OPEN_FILES: usize = 4096;
-/// Memory for checksums by default, bytes; stands for a thousand times as much data.
+/// Default memory for checksums, bytes; covers a thousand times as much data.
 pub const DEFAULT_SUM_CACHE_BYTES: usize = 64 << 20;
-/// Blocks that are remembered as read by default: 4 GiB of data, in 2 MiB.
+/// Default number of blocks that are remembered as read: 4 GiB of data, in 2 MiB.
 pub const DEFAULT_SEEN_BLOCKS: usize = 1 << 20;
-/// Longest chunk file, bytes: what a signed offset holds, in whole blocks.
+/// Longest chunk file, bytes: what a signed offset can address, in whole blocks.
 pub(crate) const MAX_CHUNK_FILE_BYTES: u64 = i64::MAX as u64 / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
-/// Attempts at making room for a page of checksums before the budget is overdrawn by it.
+/// Attempts to evict a page of checksums before a new page exceeds the budget.
 const ROOM_ATTEMPTS: usize = 8;
 
-/// How often a shutdown looks whether the changes in progress are done.
+/// How often a shutdown checks whether the changes in progress have ended.
 const CLOSING_POLL: Duration = Duration::from_millis(1);
 
-/// What can be chosen when a store is opened.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Chunk files kept open while nobody uses them.
+    /// Unused chunk files that are kept open.
     pub max_open_files: usize,
     /// Memory for checksums, bytes.
     pub sum_cache_bytes: usize,
-    /// Blocks that are remembered as read: as many as the page cache has room for, or those beyond
-    /// never enter it by being read. 2 bytes each.
+    /// Blocks that are remembered as read, 2 bytes each. As many as the page cache can hold; reads
+    /// never bring blocks beyond that number into it.
     pub seen_blocks: usize,
-    /// Without it, a crash leaves checksums that don't match: only for showing that it is needed.
+    /// If false, a crash leaves checksums that don't match: only to show that the log is needed.
     pub intent_log: bool,
-    /// Without it nothing is told of where copies may differ, although it is noted: only for
-    /// showing that it is needed.
+    /// If false, the store doesn't report where replicas may differ, although it records that: only
+    /// to show that it is needed.
     pub tells_differences: bool,
-    /// Length of each intent log file of a group's store that is made, bytes.
+    /// Length of each intent log file of a new store of a group, bytes.
     pub group_log_bytes: u64,
-    /// A lock (`flock`) that keeps others from opening the target; given back when the store is
-    /// closed.
+    /// A lock (`flock`) that prevents other processes from opening the target; released when the
+    /// store is closed.
     pub lock: Option<Arc<std::fs::File>>,
 }
 
@@ -79,16 +79,16 @@ impl Default for Options {
     }
 }
 
-/// How data takes its way between buffer and disk.
+/// How data moves between buffer and disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoPath {
     /// Past the page cache where offset, length and memory allow it; through it elsewhere.
     Direct,
-    /// Through the page cache; of small reads, those that are worth a place there.
+    /// Through the page cache; small reads only enter it if they are likely to be repeated.
     Cached,
 }
 
-/// What to do with a range.
+/// An operation on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocate {
     /// Reserve space; content and length stay.
@@ -99,7 +99,7 @@ pub enum Allocate {
     Zero,
 }
 
-/// What to look for.
+/// What to search for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Seek {
@@ -107,7 +107,7 @@ pub enum Seek {
     Hole,
 }
 
-/// What there is to know of a chunk file.
+/// Attributes of a chunk file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChunkStat {
     /// Bytes.
@@ -116,24 +116,24 @@ pub struct ChunkStat {
     pub blocks: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
-    /// There is none, although one had been on disk before the last crash: its checksums were still
-    /// there.
+    /// No chunk file exists, although one was on disk before the last crash: its checksums still
+    /// existed.
     pub is_lost: bool,
 }
 
-/// Space of the file system that a target is on.
+/// Space of a target's file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// Bytes in all.
+    /// Total bytes.
     pub capacity: u64,
-    /// Bytes free for use.
+    /// Free bytes.
     pub free: u64,
 }
 
-/// An open target. Used from several cores at once; all I/O runs on the core that asks for it.
+/// An open target. Used from several cores at once; all I/O runs on the calling core.
 ///
-/// A future that is dropped before its end leaves its change done, not done, or done in part; data
-/// and checksums stay in step.
+/// A future that is dropped before its end leaves its change done, not done, or partially done;
+/// data and checksums stay consistent.
 pub struct Store {
     pub(crate) dir: PathBuf,
     pub(crate) home: Arc<Home>,
@@ -147,33 +147,32 @@ pub struct Store {
     pub(crate) budget: Arc<SumBudget>,
     pub(crate) seen: Arc<SeenBlocks>,
     pub(crate) room: Arc<Room>,
-    /// More was noted than the log takes while everything was kept: see
-    /// [`Store::notes_overflowed`].
+    /// The log couldn't retain all dirty regions that it had to: see [`Store::notes_overflowed`].
     pub(crate) overflowed: AtomicBool,
-    /// Held by who marks on disk that notes overflowed, or takes the mark away.
+    /// Held while the overflow mark on disk is written or removed.
     pub(crate) marking: rt::sync::RwLock,
     /// Held by the maintenance pass in progress.
     pub(crate) maintenance: rt::sync::RwLock,
     /// Files changed since they were last synced. Bounded by what ten maintenance periods can
     /// change.
     pub(crate) unsynced: Mutex<Unsynced>,
-    /// Why the background could not sync a file: the next sync of it says so.
+    /// Why a background sync of a file failed: the file's next sync returns it.
     pub(crate) sync_failures: Mutex<BTreeMap<InodeId, String>>,
     /// Damaged blocks that were logged already.
     pub(crate) reported: Mutex<BTreeSet<(InodeId, u64)>>,
     /// Files that were changing when the store was last left; taken once.
     pub(crate) touched: Mutex<Vec<InodeId>>,
-    /// What the spans of the last recovery were; taken once.
+    /// The spans of the last recovery; taken once.
     pub(crate) new_at_crash: Mutex<Vec<(InodeId, InodeId)>>,
-    /// For as long as the store is open: it explains what is missing.
+    /// Exists as long as the store is open: it explains missing content.
     pub(crate) at_crash: AtCrash,
     pub(crate) lacking: Lacking,
-    /// Nobody has seen to these yet: another start has to lead here again.
+    /// Crash reconciliation hasn't finished: another start must find the same state again.
     pub(crate) is_left_by_crash: AtomicBool,
-    /// Files of which the last recovery found checksums and no chunk file. Checksums come to disk
-    /// after the chunk file has: so there had been one.
+    /// Files of which the last recovery found orphaned checksums. Checksums reach the disk after
+    /// their chunk file, so a chunk file had existed.
     pub(crate) bereft: Mutex<BTreeSet<InodeId>>,
-    /// Kept for the service: changes that must not be done again, and sessions that were ended.
+    /// Stored for the service: the duplicate request cache, and ended sessions.
     recent: Rows,
     fences: Rows,
     pub(crate) verifier: Verifier,
@@ -181,7 +180,7 @@ pub struct Store {
     changes_in_progress: AtomicUsize,
 }
 
-/// What the stores of a target have in common.
+/// State that the stores of a target share.
 pub(crate) struct Shared {
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) budget: Arc<SumBudget>,
@@ -199,7 +198,7 @@ impl Drop for InProgress<'_> {
 }
 
 impl Store {
-    /// Makes a target in a directory that holds none; makes the directory if need be.
+    /// Creates a target in a directory that holds none; creates the directory if necessary.
     pub async fn format(dir: &Path, identity: &Identity) -> Result<()> {
         Store::format_with_log(dir, identity, DEFAULT_LOG_BYTES).await
     }
@@ -210,21 +209,22 @@ impl Store {
         let failed = |e| StoreError::io(identity.target, "make", dir, e);
         rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(failed)?;
         IntentLog::format(identity.target, dir, log_bytes).await?;
-        // Last, since it is what makes the directory a target.
+        // Last, since the superblock makes the directory a target.
         identity::write(dir, &Owner { identity: identity.clone(), group: None }).await
     }
 
-    /// Refuses a directory that [`Store::open`] would refuse for what it is. Changes nothing.
+    /// Fails if [`Store::open`] would reject the directory because of its identity. Changes
+    /// nothing.
     pub async fn check(dir: &Path, expected: &Identity) -> Result<()> {
         identity::check(dir, expected).await
     }
 
-    /// Which target a directory says that it is; `None` for one that is none.
+    /// Returns the identity of the target in a directory; `None` if it holds none.
     pub async fn identify(dir: &Path) -> Result<Option<Identity>> {
         identity::find(dir, TargetId(0)).await
     }
 
-    /// Where a target in `dir` keeps what it has of a file.
+    /// Returns the path of an inode's chunk file on a target in `dir`.
     pub fn chunk_file_path(dir: &Path, ino: InodeId) -> PathBuf {
         place::chunk_file(dir, ino)
     }
@@ -232,12 +232,12 @@ impl Store {
     /// Opens a target after checking that it is the expected one; rebuilds checksums if it wasn't
     /// shut down.
     ///
-    /// Whoever opens makes sure that nobody else has the target open ([`Options::lock`]), and runs
-    /// [`Store::background`].
+    /// The caller makes sure that no other process has the target open ([`Options::lock`]), and
+    /// runs [`Store::background`].
     ///
     /// # Errors
-    /// A refusal (not a target, another's, a newer version's, damaged) leaves everything on disk as
-    /// it was.
+    /// If the directory isn't a target, is another one, has a newer version or is damaged,
+    /// everything on disk stays as it was.
     pub async fn open(
         dir: &Path,
         expected: &Identity,
@@ -254,7 +254,7 @@ impl Store {
         Store::open_checked(dir, owner, options, shared, DEFAULT_LOG_BYTES).await
     }
 
-    /// As [`Store::open`], of a directory that holds what it should.
+    /// As [`Store::open`], for a directory whose identity has been checked.
     pub(crate) async fn open_checked(
         dir: &Path,
         Owner { identity, group }: Owner,
@@ -332,21 +332,20 @@ impl Store {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Whether the directory is still the one that was opened, as far as two calls of `stat(2)`
-    /// tell: quick enough for every heartbeat, on any thread.
+    /// Checks by two calls of `stat(2)` that the directory is still the one that was opened: cheap
+    /// enough for every heartbeat, on any thread.
     ///
     /// # Errors
-    /// [`Kind::Vanished`] when it isn't.
+    /// [`Kind::Vanished`] if it isn't.
     pub fn check_home(&self) -> Result<()> {
         self.home.check_all().map_err(|e| self.failed("examine", &self.dir, e))
     }
 
-    /// The same, with the superblock read again: to be asked before this store is a source for
-    /// another copy, and before it is taken for one that has everything.
+    /// The same check, including the superblock. Must be called before this store is the source for
+    /// another replica, and before it counts as complete.
     ///
     /// # Errors
-    /// [`Kind::Vanished`] when it isn't the store that was opened; [`Kind::Io`] when that can't be
-    /// told now.
+    /// [`Kind::Vanished`] if it isn't the store that was opened; [`Kind::Io`] if the check failed.
     pub async fn prove_home(&self) -> Result<()> {
         self.home.prove().await
     }
@@ -356,33 +355,32 @@ impl Store {
         &self.dir
     }
 
-    /// The files that were changing when the store was last left without a shutdown, also those
-    /// that have no chunk file any more: a crash of the machine may have undone a part of what was
-    /// done to them. Told once; see [`Store::crash_is_seen_to`].
+    /// Takes the files that were changing when the store was last left without a shutdown,
+    /// including those without a chunk file: a crash of the machine may have undone a part of their
+    /// changes. Returned once; see [`Store::crash_is_seen_to`].
     pub fn take_touched(&self) -> Vec<InodeId> {
         std::mem::take(&mut *self.touched.lock())
     }
 
-    /// Where chunk files were being made when the store was last left without a shutdown: from the
-    /// first of two numbers up to the second. Some of them may never have come to disk, and nothing
-    /// else tells of those. Told once.
+    /// Takes the ranges of inodes whose chunk files were being created when the store was last left
+    /// without a shutdown; the second number is exclusive. Some chunk files may never have reached
+    /// the disk, and no other record names those. Returned once.
     pub fn take_new_at_crash(&self) -> Vec<(InodeId, InodeId)> {
         std::mem::take(&mut *self.new_at_crash.lock())
     }
 
-    /// The metadata service has made the files agree with what it knows that were changing at a
-    /// crash, or nobody needs to. Until then a shutdown leaves things as the crash has left them.
+    /// Records that crash reconciliation of the files has finished or isn't needed. Until then a
+    /// shutdown preserves the state after the crash.
     pub fn crash_is_seen_to(&self) {
         self.is_left_by_crash.store(false, Ordering::Release);
     }
 
-    /// Where the service keeps which changes it has done. What is in it is on disk whenever a sync
-    /// of data has returned.
+    /// The rows of the duplicate request cache. Every sync of data syncs them, too.
     pub fn recent(&self) -> &Rows {
         &self.recent
     }
 
-    /// Where the service keeps which sessions were ended.
+    /// The rows of ended sessions.
     pub fn fences(&self) -> &Rows {
         &self.fences
     }
@@ -392,7 +390,7 @@ impl Store {
         &self.statistics
     }
 
-    /// What is known of a chunk file; an absent one has zeros.
+    /// Returns the attributes of a chunk file; zeros for an absent one.
     pub async fn stat(&self, ino: InodeId) -> Result<ChunkStat> {
         let Some(file) = self.find(ino).await? else {
             let is_lost = self.bereft.lock().contains(&ino);
@@ -402,15 +400,14 @@ impl Store {
         Ok(ChunkStat { len: stat.len, blocks: stat.blocks, mtime: stat.mtime, is_lost: false })
     }
 
-    /// Space of the file system that the target is on.
+    /// Returns the space of the target's file system.
     pub async fn space(&self) -> Result<Space> {
         let found = self.home.confirm(rt::space(&self.dir).await);
         let (capacity, free) = found.map_err(|e| self.failed("ask for the space of", &self.dir, e))?;
         Ok(Space { capacity, free })
     }
 
-    /// Writes everything to disk and notes that nothing needs recovery. Changes that come later are
-    /// refused.
+    /// Writes everything to disk and records that no recovery is needed. Refuses later changes.
     pub async fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -423,8 +420,7 @@ impl Store {
         left.and(given_back.map_err(|e| self.failed("unlock", &self.dir, e)))
     }
 
-    /// Everything on disk, and a note that nothing has to be put right at the next start, unless
-    /// something has to.
+    /// Syncs everything, and records a clean shutdown unless crash reconciliation is unfinished.
     async fn leave(&self) -> Result<()> {
         if self.is_left_by_crash.load(Ordering::Acquire) {
             return self.maintain(u64::MAX).await;
@@ -440,8 +436,8 @@ impl Store {
         StoreError::io(self.identity.target, doing, path, error)
     }
 
-    /// To be called before a change begins, and kept until it is done; refused when the store is
-    /// shut down.
+    /// Must be called before a change begins; the result is held until the change has ended. Fails
+    /// when the store is shut down.
     pub(crate) fn begin_change(&self) -> Result<InProgress<'_>> {
         self.changes_in_progress.fetch_add(1, Ordering::SeqCst);
         let in_progress = InProgress(self);
@@ -452,7 +448,7 @@ impl Store {
         }
     }
 
-    /// The end of `len` bytes from `offset`.
+    /// Returns the end of `len` bytes from `offset`.
     pub(crate) fn end_of(&self, ino: InodeId, offset: u64, len: u64) -> Result<u64> {
         offset.checked_add(len).filter(|end| *end <= MAX_CHUNK_FILE_BYTES).ok_or_else(|| {
             StoreError::new(
@@ -466,7 +462,7 @@ impl Store {
         })
     }
 
-    /// The chunk file of an inode if it exists.
+    /// Returns the chunk file of an inode if it exists.
     pub(crate) async fn find(&self, ino: InodeId) -> Result<Option<Arc<ChunkFile>>> {
         match self.cache.get(ino) {
             Some(file) => Ok(Some(file)),
@@ -488,7 +484,7 @@ impl Store {
         }
     }
 
-    /// The chunk file of an inode, made if it doesn't exist.
+    /// Returns the chunk file of an inode; creates it if absent.
     pub(crate) async fn find_or_create(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
         match self.find(ino).await? {
             Some(file) => Ok(file),
@@ -502,13 +498,13 @@ impl Store {
         if let Some(file) = shard.get(ino) {
             return Ok(file);
         }
-        // What isn't written now would read as zeros from then on.
+        // Otherwise the parts that aren't written now would read as zeros from then on.
         if self.has_lone_sums(ino).await? {
             return Err(self.report_removed(ino, ByteRange::new(0, u64::MAX)));
         }
         if let Some(log) = &self.intents {
-            // Before there is anything to be found after a crash that the metadata may not know.
-            // Mostly it covers the first write, too.
+            // Before a chunk file exists that the metadata may not know after a crash. Usually the
+            // entry covers the first write, too.
             log.note_new(ino, &self.statistics).await?;
         }
         match ChunkFile::create(&self.home, ino, &self.budget).await {
@@ -528,7 +524,7 @@ impl Store {
             drop(other);
             match flushed {
                 Ok(()) => drop(self.cache.make_room(shard)),
-                // It stays open and dirty; whoever syncs it gets the error.
+                // It stays open and dirty; its next sync returns the error.
                 Err(e) => tracing::warn!(target_id = %self.target(), "checksums can't be written back: {e}"),
             }
         }
@@ -537,7 +533,7 @@ impl Store {
         file
     }
 
-    /// Brings a page of checksums into memory. Boxed, since it is rare, and large for the future of
+    /// Loads a page of checksums into memory. Boxed, since it is rare, and large for the future of
     /// every request.
     pub(crate) fn load_sums<'a>(
         &'a self,
@@ -565,7 +561,7 @@ impl Store {
         }
     }
 
-    /// Keeps the memory for checksums within its budget, by writing some back if need be.
+    /// Keeps the memory for checksums within its budget; writes some back if necessary.
     pub(crate) async fn make_room_for_sums(&self) {
         for _ in 0..ROOM_ATTEMPTS {
             match self.budget.make_room() {
@@ -580,7 +576,7 @@ impl Store {
         }
     }
 
-    /// Hands a file's checksums to the local file system; doesn't wait until they are on disk.
+    /// Writes a file's checksums to the local file system, without a sync.
     pub(crate) async fn flush_sums(&self, file: &Arc<ChunkFile>) -> Result<()> {
         let _write_back = file.write_back.write().await;
         let failed = |e| self.failed("write", file.sum_path(), e);
@@ -599,7 +595,7 @@ impl Store {
         Ok(())
     }
 
-    /// Notes that a range is about to change. The caller holds it.
+    /// Records in the intent log that a range is about to change. The caller holds the range.
     pub(crate) async fn note(&self, file: &ChunkFile, range: ByteRange) -> Result<()> {
         match &self.intents {
             Some(log) => log.note(file.ino, range, &self.statistics).await,
@@ -607,9 +603,9 @@ impl Store {
         }
     }
 
-    /// Notes that a file has changes that aren't on disk.
+    /// Records that a file has unsynced changes.
     pub(crate) fn mark_unsynced(&self, file: &ChunkFile) {
-        // Looked at first, so that the cores that write to a file mostly share the line.
+        // Checked first, so that the cores that write to a file mostly share the cache line.
         if !file.is_hot.load(Ordering::Relaxed) {
             file.is_hot.store(true, Ordering::Relaxed);
         }

@@ -1,11 +1,11 @@
 //! Checksums of a chunk file's blocks in memory.
 //!
-//! Kept in pages that mirror the checksum file: page `n` is its bytes `n * 4096 ..`, little-endian
-//! numbers of four bytes. Pages come from the file when they are needed and go back lazily; all
-//! pages of a store share one budget.
+//! Pages mirror the checksum file: page `n` is its bytes `n * 4096 ..`, little-endian numbers of
+//! four bytes. Pages are loaded on demand and written back lazily; all pages of a store share one
+//! budget.
 //!
-//! Invariant: a page that isn't here is on disk as it should be. So a page leaves only when it is
-//! clean, and while one is being written nobody takes it out.
+//! Invariant: a page that isn't in memory is up to date on disk. So a page is evicted only when it
+//! is clean, and never while it is being written.
 
 use crate::chunk_file::ChunkFile;
 use parking_lot::Mutex;
@@ -19,21 +19,20 @@ use types::{BLOCK_SIZE, BlockSum, block_sum};
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Bytes of one stored checksum.
 pub(crate) const SUM_BYTES: usize = 4;
-/// Checksums of a page, which stand for 4 MiB of data.
+/// Checksums of a page, which cover 4 MiB of data.
 pub(crate) const PAGE_SUMS: u64 = (PAGE_BYTES / SUM_BYTES) as u64;
-/// How many pages a search for something to evict looks at.
+/// Pages that one search for an eviction candidate checks.
 const EVICTION_PROBES: usize = 64;
 
 static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 static CRC_OF_ZEROS: LazyLock<u32> = LazyLock::new(|| types::crc32c(&ZEROS));
 
-/// Whether `block` is what `sum` says.
+/// Whether `block` matches `sum`.
 pub(crate) fn matches(block: &[u8], sum: BlockSum) -> bool {
     compare(block, sum, &mut None)
 }
 
-/// The same; its CRC32C becomes one more of those that are known, if that of each was to be found
-/// out.
+/// The same; also appends the block's CRC32C to `known`, or makes that `None` if a block has none.
 fn compare(block: &[u8], sum: BlockSum, known: &mut Option<Vec<u32>>) -> bool {
     let found = match sum {
         BlockSum::HOLE if block == ZEROS => *CRC_OF_ZEROS,
@@ -51,24 +50,25 @@ fn compare(block: &[u8], sum: BlockSum, known: &mut Option<Vec<u32>>) -> bool {
     true
 }
 
-/// The CRC32C that a block with this checksum has; `None` where the checksum doesn't tell.
+/// Returns the CRC32C of a block with this checksum; `None` where the checksum doesn't determine
+/// it.
 pub(crate) fn crc_of(sum: BlockSum) -> Option<u32> {
     match sum {
         BlockSum::HOLE => Some(*CRC_OF_ZEROS),
         BlockSum::UNCHECKED => None,
-        // Another value may be behind it.
+        // Another value may be mapped to it.
         sum if sum == BlockSum::of(0) || sum == BlockSum::of(1) => None,
         sum => Some(sum.0),
     }
 }
 
-/// The checksum to store for a block that is written as a whole.
+/// Returns the checksum to store for a block that is written as a whole.
 pub(crate) fn sum_of_written(block: &[u8]) -> BlockSum {
     if types::checksums_are_on() { block_sum(block) } else { BlockSum::UNCHECKED }
 }
 
-/// The checksum to store for a block whose content is known but whose history isn't: zeros count as
-/// a hole, and what was lost stays so.
+/// Returns the checksum to store for a block whose content is known but whose history isn't: zeros
+/// count as a hole, and lost blocks stay lost.
 pub(crate) fn sum_of_found(block: &[u8]) -> BlockSum {
     match block == ZEROS {
         true => BlockSum::HOLE,
@@ -77,7 +77,7 @@ pub(crate) fn sum_of_found(block: &[u8]) -> BlockSum {
     }
 }
 
-/// The page is not in memory; load it and ask again.
+/// The page is not in memory; load it and try again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Missing(pub u64);
 
@@ -102,7 +102,8 @@ impl Page {
 #[derive(Default)]
 struct Pages {
     by_number: BTreeMap<u64, Page>,
-    /// Counts what could make a page read from disk meanwhile out of date: evictions and cuts.
+    /// Counts events that may invalidate a page that is being read from disk: evictions and
+    /// truncations.
     departures: u64,
 }
 
@@ -117,9 +118,9 @@ impl SumCache {
         SumCache { pages: Mutex::new(Pages::default()), budget }
     }
 
-    /// Index of the first block of `data` that doesn't match, and of the next one after it that
-    /// does. The CRC32C of each that does is put behind those that are known; `None` when it isn't
-    /// found out of one.
+    /// Returns the index of the first block of `data` that doesn't match, and of the next one after
+    /// it that does. Appends the CRC32C of each matching block to `known`; makes that `None` if a
+    /// block has none.
     pub(crate) fn first_mismatch(
         &self,
         first_block: u64,
@@ -183,7 +184,7 @@ impl SumCache {
         Ok(())
     }
 
-    /// To be read before a page is loaded, for [`SumCache::insert`].
+    /// Must be called before a page is loaded, for [`SumCache::insert`].
     pub(crate) fn departures(&self) -> u64 {
         self.pages.lock().departures
     }
@@ -192,12 +193,12 @@ impl SumCache {
         self.pages.lock().by_number.contains_key(&number)
     }
 
-    /// The first page in memory from a number on.
+    /// Returns the first page in memory from a number on.
     pub(crate) fn next_page(&self, from: u64) -> Option<u64> {
         self.pages.lock().by_number.range(from..).next().map(|(number, _)| *number)
     }
 
-    /// The highest page in memory.
+    /// Returns the highest page in memory.
     pub(crate) fn last_page(&self) -> Option<u64> {
         self.pages.lock().by_number.last_key_value().map(|(number, _)| *number)
     }
@@ -206,8 +207,8 @@ impl SumCache {
         self.pages.lock().by_number.values().any(|page| page.dirty || page.writing)
     }
 
-    /// Adds a page as it was read from disk. False: something changed since `departures` was asked
-    /// for; read it again.
+    /// Adds a page that was read from disk. False: something changed since `departures` was called;
+    /// read it again.
     pub(crate) fn insert(&self, file: &Arc<ChunkFile>, number: u64, departures: u64, stored: &[u8]) -> bool {
         let mut pages = self.pages.lock();
         if pages.by_number.contains_key(&number) {
@@ -225,7 +226,7 @@ impl SumCache {
         true
     }
 
-    /// Makes every checksum of a page a hole's, whatever is stored.
+    /// Sets every checksum of a page to that of a hole, whatever is stored.
     pub(crate) fn clear_page(&self, file: &Arc<ChunkFile>, number: u64) {
         let mut pages = self.pages.lock();
         let mut arrived = false;
@@ -242,8 +243,8 @@ impl SumCache {
         }
     }
 
-    /// Forgets all blocks from `first_block` on. The caller has cut the checksum file and keeps
-    /// write-backs away.
+    /// Drops all blocks from `first_block` on. The caller has truncated the checksum file and
+    /// prevents write-backs.
     pub(crate) fn cut(&self, first_block: u64) {
         let (number, at) = locate(first_block);
         let mut pages = self.pages.lock();
@@ -257,7 +258,7 @@ impl SumCache {
         }
     }
 
-    /// The next page at or after `from` that has to be written, as bytes.
+    /// Returns the next page at or after `from` that has to be written, as bytes.
     pub(crate) fn next_write(&self, from: u64) -> Option<PageWrite<'_>> {
         let mut pages = self.pages.lock();
         let (number, page) = pages.by_number.range_mut(from..).find(|(_, page)| page.dirty)?;
@@ -270,7 +271,7 @@ impl SumCache {
         Some(PageWrite { cache: self, number: *number, bytes: buf, done: false })
     }
 
-    /// Lets go of a page if that loses nothing.
+    /// Evicts a page if that loses nothing.
     fn try_evict(&self, number: u64) -> Eviction {
         let mut pages = self.pages.lock();
         let Some(page) = pages.by_number.get_mut(&number) else { return Eviction::Absent };
@@ -292,7 +293,7 @@ impl Drop for SumCache {
     }
 }
 
-/// The checksums of a stored page. What is missing at its end belongs to holes.
+/// Decodes the checksums of a stored page. What is missing at its end belongs to holes.
 pub(crate) fn stored_sums(stored: &[u8]) -> Box<[BlockSum; PAGE_SUMS as usize]> {
     let mut sums = Box::new([BlockSum::HOLE; PAGE_SUMS as usize]);
     for (sum, bytes) in sums.iter_mut().zip(stored.as_chunks::<SUM_BYTES>().0) {
@@ -305,7 +306,7 @@ fn locate(block: u64) -> (u64, usize) {
     (block / PAGE_SUMS, (block % PAGE_SUMS) as usize)
 }
 
-/// A page on its way to disk; still dirty when this is dropped before [`PageWrite::done`].
+/// A page that is being written; still dirty when this is dropped before [`PageWrite::done`].
 pub(crate) struct PageWrite<'a> {
     cache: &'a SumCache,
     pub(crate) number: u64,
@@ -335,16 +336,16 @@ enum Eviction {
     Dirty,
 }
 
-/// What came of a search for a page to evict.
+/// Result of a search for a page to evict.
 pub(crate) enum Room {
-    /// There is room, or nothing can be done about it now.
+    /// There is room, or none can be made now.
     Enough,
     /// This file's pages have to be written first.
     After(Arc<ChunkFile>),
 }
 
-/// The memory that all checksum pages of a store share, with a second-chance queue of what to
-/// evict.
+/// The memory that all checksum pages of a store share, with a second-chance queue of eviction
+/// candidates.
 pub(crate) struct SumBudget {
     limit: usize,
     resident: AtomicUsize,

@@ -1,5 +1,5 @@
-//! What a chunk file looks like from outside: enough to compare it with another copy, and to tell
-//! which of them somebody else has had a hand in.
+//! Surveys of chunk files: enough to compare a replica with another one, and to tell which of them
+//! another program has modified.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result};
@@ -10,45 +10,44 @@ use rt::IoBuf;
 use std::sync::{Arc, LazyLock};
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, Timestamp, block_sum, crc32c};
 
-/// Units that one survey tells: a message of moderate size, and checksums of 16 MiB where a unit is
-/// a block.
+/// Units of one survey: a message of moderate size, and checksums of 16 MiB where a unit is a
+/// block.
 pub const MAX_UNITS: usize = 4096;
 
 /// Blocks read at a time where there are no checksums.
 const READ_BLOCKS: usize = 256;
 
-/// The checksum of a block of zeros that were written; it counts as a hole, as which other copies
-/// may have it.
+/// The checksum of a written block of zeros; it counts as a hole, which other replicas may have
+/// there.
 pub(crate) static SUM_OF_ZEROS: LazyLock<BlockSum> = LazyLock::new(|| block_sum(&[0; BLOCK_SIZE]));
 
-/// What a copy of a chunk file looks like.
+/// A survey of a chunk file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Survey {
-    /// There is one, and it is the one that is open here, if one is.
+    /// A chunk file exists, and it is the one that is open here, if one is.
     pub is_there: bool,
     /// Bytes.
     pub len: u64,
-    /// Where the last block ends that has a checksum of data: beyond the length, something was cut
-    /// off.
+    /// End of the last block that has a checksum of data: beyond the length, something was cut off.
     pub sum_end: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
-    /// Last change of anything but by [`Store::set_time`]; nobody else can set it.
+    /// Last change of anything except by [`Store::set_time`]; no other program can set it.
     pub ctime: Timestamp,
-    /// Of each unit of the range a sum of its checksums; 0 for one of zeros only, as are all after
-    /// the last. Of units of one block it is the block's checksum.
+    /// A sum of the checksums of each unit of the range; 0 for one of zeros only, as are all after
+    /// the last. For units of one block it is the block's checksum.
     pub sums: Vec<u32>,
-    /// Blocks of the range that don't match their checksums or can't be read, if they were to be
-    /// read.
+    /// Blocks of the range that don't match their checksums or can't be read, if reading was
+    /// requested.
     pub damaged: Vec<ByteRange>,
 }
 
 impl Store {
-    /// Looks at a range, which is cut to whole blocks and [`MAX_UNITS`] units. An absent chunk file
-    /// has nothing.
+    /// Surveys a range, which is limited to whole blocks and [`MAX_UNITS`] units. The survey of an
+    /// absent chunk file is empty.
     ///
     /// # Errors
-    /// Only what keeps it from looking; damage is no error here.
+    /// Only what prevents the survey; damage is no error here.
     pub async fn survey(&self, ino: InodeId, range: ByteRange, unit: u64, read: bool) -> Result<Survey> {
         let Some(file) = self.find(ino).await? else { return Ok(Survey::default()) };
         if self.is_replaced(ino).await? {
@@ -92,8 +91,8 @@ impl Store {
         Ok(sums)
     }
 
-    /// Gives blocks that were written without checksums those of what they hold now, so that copies
-    /// can be compared. One that can't be read stays without.
+    /// Computes the checksums of blocks that were written without, from their current content, so
+    /// that replicas can be compared. One that can't be read stays without.
     async fn sum_unchecked(&self, file: &Arc<ChunkFile>, start: u64, sums: &mut [BlockSum]) -> Result<()> {
         for (index, some) in sums.chunks_mut(READ_BLOCKS).enumerate() {
             if !some.contains(&BlockSum::UNCHECKED) {
@@ -115,7 +114,7 @@ impl Store {
         Ok(())
     }
 
-    /// Where the last block with a checksum of data ends.
+    /// Returns the end of the last block with a checksum of data.
     pub(crate) async fn sum_end(&self, file: &Arc<ChunkFile>) -> Result<u64> {
         let mut sums = [BlockSum::HOLE; PAGE_SUMS as usize];
         for page in (0..self.known_sum_pages(file).await?).rev() {
@@ -128,8 +127,8 @@ impl Store {
     }
 }
 
-/// Of one block its checksum; of several a sum that ends in zeros or not, whichever holes are told
-/// at the end.
+/// Returns the checksum of a single block; of several blocks a sum that doesn't depend on trailing
+/// holes.
 fn digest(blocks: &[BlockSum]) -> u32 {
     let used = blocks.iter().rposition(|sum| *sum != BlockSum::HOLE).map_or(0, |last| last + 1);
     match &blocks[..used] {

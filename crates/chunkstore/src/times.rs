@@ -1,10 +1,9 @@
-//! How old content is that was copied.
+//! Modification times of copied content.
 //!
-//! A copy is made by writes, so that the local file system gives it their time. Programs are told
-//! the time of a chunk file as that of the file's last change: when the copy is whole, it is given
-//! that of what it was made from. That leaves the time of any change later than that of the
-//! content, as it is with a file that somebody else has put back. So a note is kept with the file
-//! of when weft did so.
+//! Writes make a copy, so the local file system gives it their time. Applications see the mtime of
+//! a chunk file as that of the file, so a complete copy gets the mtime of its source. That leaves
+//! its ctime later than its mtime, as on a file that another program has restored. So an attribute
+//! of the file records when weft did this.
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
@@ -15,15 +14,15 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use types::{ByteRange, Errno, InodeId, Timestamp};
 
-/// Where the note is kept.
+/// The extended attribute of the record.
 const ATTRIBUTE: &CStr = c"user.weft.copied";
-/// Its length: two times of twelve bytes each, that of the content and that of the change of it.
+/// Its length: two times of twelve bytes each, the mtime and the ctime after it was set.
 const NOTE_BYTES: usize = 24;
-/// How much later than noted the file may have changed, nanoseconds: to note it is a change as
+/// By how much ctime may exceed the recorded one, nanoseconds: writing the record changes ctime as
 /// well.
 const NOTED_WITHIN_NS: i64 = 1_000_000_000;
 
-/// When a file was given which time.
+/// Record of an mtime that was set, and when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Note {
     time: Timestamp,
@@ -46,7 +45,7 @@ impl Note {
         Some(Note { time: take(0)?, set_at: take(12)? })
     }
 
-    /// Whether what is noted is the last that happened to the file.
+    /// Whether the record describes the last change of the file.
     fn explains(self, stat: &FileStat) -> bool {
         let later = stat.ctime.as_nanos().saturating_sub(self.set_at.as_nanos());
         self.time == stat.mtime && (0..NOTED_WITHIN_NS).contains(&later)
@@ -58,18 +57,18 @@ fn is_later(time: Timestamp, than: Timestamp) -> bool {
 }
 
 impl Store {
-    /// Makes `time` the time of the last change of a chunk file's content; an absent one is left
-    /// alone. The caller sees to it that the content is whole.
+    /// Sets the mtime of a chunk file; an absent one is left alone. The caller ensures that the
+    /// content is complete.
     ///
-    /// One that somebody else has had a hand in stays as old as it is, and so does every one where
-    /// the local file system keeps no attributes.
+    /// A file that another program has modified keeps its mtime, and so does every file where the
+    /// local file system doesn't support attributes.
     pub async fn set_time(&self, ino: InodeId, time: Timestamp) -> Result<()> {
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
         let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
         let failed = |e| self.failed("set the time of", &file.path, e);
         let before = file.cached.stat().await.map_err(failed)?;
-        // Where somebody else has had a hand in it that has to show, until it is written over.
+        // A modification by another program has to stay visible until the content is overwritten.
         let is_touched = is_later(self.last_change(&file, &before).await?, before.mtime);
         if before.mtime == time || is_touched {
             return Ok(());
@@ -82,7 +81,7 @@ impl Store {
         let noted = file.cached.set_attribute(ATTRIBUTE, note.encode()).await;
         self.mark_unsynced(&file);
         let Err(e) = noted else { return Ok(()) };
-        // Without the note it would look as if somebody else had had a hand in it.
+        // Without the record, the file would look as if another program had modified it.
         file.cached.set_time(now.ctime).await.map_err(failed)?;
         match e.raw_os_error() {
             Some(code) if code == Errno::EOPNOTSUPP.0 || code == Errno::ENOSPC.0 => Ok(()),
@@ -90,7 +89,8 @@ impl Store {
         }
     }
 
-    /// When anything of a file changed last, but for its time by [`Store::set_time`].
+    /// Returns the ctime of a file, except if its last change was [`Store::set_time`]: then its
+    /// mtime.
     pub(crate) async fn last_change(&self, file: &Arc<ChunkFile>, stat: &FileStat) -> Result<Timestamp> {
         if !is_later(stat.ctime, stat.mtime) {
             return Ok(stat.ctime);

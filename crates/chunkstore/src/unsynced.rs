@@ -1,20 +1,20 @@
-//! Which chunk files have changes that may not be on disk.
+//! Chunk files with changes that may not be on disk.
 //!
-//! The background writes a file back once it hasn't been changed for a pass: what is written again
-//! and again would otherwise go to disk each time. A file that never rests is written back after
+//! The background writes a file back once it hasn't been changed for a pass: otherwise repeated
+//! writes would reach the disk each time. A file that changes all the time is written back after
 //! [`MOST_PASSES`] all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::InodeId;
 
-/// Passes after which a file that is changed all the time is written back.
+/// Passes after which a file that changes all the time is written back.
 const MOST_PASSES: u64 = 9;
 
-/// Chunk files with changes, by the pass before which the first of these came.
+/// Chunk files with unsynced changes, by the pass before which the first of these came.
 #[derive(Default)]
 pub(crate) struct Unsynced {
     since: BTreeMap<InodeId, u64>,
-    /// Passes of the background so far.
+    /// Number of background passes so far.
     passes: u64,
 }
 
@@ -31,13 +31,13 @@ impl Unsynced {
         self.since.is_empty()
     }
 
-    /// All of them, of which it knows none any more.
+    /// Takes all of them.
     pub(crate) fn take_all(&mut self) -> BTreeSet<InodeId> {
         std::mem::take(&mut self.since).into_keys().collect()
     }
 
-    /// Those that are to be written back in this pass of the background. `has_rested` says whether
-    /// a file hasn't been changed since the last one.
+    /// Takes those that are to be written back in this pass of the background. `has_rested` tells
+    /// whether a file hasn't been changed since the last one.
     pub(crate) fn take_due(&mut self, has_rested: impl Fn(InodeId) -> bool) -> BTreeSet<InodeId> {
         let passes = self.passes;
         self.passes += 1;
@@ -66,7 +66,7 @@ mod tests {
         }
         assert_eq!(unsynced.take_due(|_| false), BTreeSet::from([never_rests]));
         assert!(unsynced.is_empty());
-        // Its time begins anew.
+        // Its time starts again.
         unsynced.insert(never_rests);
         assert!(unsynced.take_due(|_| false).is_empty());
         assert_eq!(unsynced.take_all(), BTreeSet::from([never_rests]));

@@ -1,16 +1,16 @@
-//! Whether what was written and not synced is still there.
+//! The verifier: tells whether unsynced content still exists.
 //!
-//! A write is acknowledged when it is in the memory of the machine, and a sync puts on disk what is
-//! in memory then. If the power has failed in between, the sync has nothing to do and succeeds, and
-//! whoever relies on it has lost what was written. So each answer to a change or a sync has a
-//! number, the *verifier*, as in NFS (RFC 1813, section 3.3.21): two answers with the same one mean
-//! that nothing of what the first acknowledged had gone at the second.
+//! A write is acknowledged when it is in the memory of the machine, and a sync writes to disk what
+//! is in memory then. If power failed in between, the sync has nothing to do and succeeds, although
+//! the written content is lost. So each answer to a change or a sync carries a number, the
+//! *verifier*, as in NFS (RFC 1813, section 3.3.21). If two answers have the same one, nothing that
+//! the first acknowledged was lost by the second.
 //!
-//! A store keeps its verifier when only its process dies, since the kernel keeps what it has
-//! written, and after a shutdown, when everything was on disk. Otherwise, if the machine was
-//! started or the file system mounted anew, it has another one. The copies of a mirrored group have
-//! one together: what one of them has in memory isn't lost. Who missed something has none of its
-//! own, until it is brought in step and told that of the others.
+//! A store keeps its verifier when only its process dies, since the kernel retains what it has
+//! written, and after a shutdown, when everything was on disk. If the machine was rebooted or the
+//! file system remounted, it gets another one. The replicas of a mirrored group share one: what one
+//! of them has in memory isn't lost. A replica that missed something has no valid one until a
+//! resync gives it that of the others.
 
 use crate::error::{Result, StoreError};
 use crate::place::VERIFIER;
@@ -22,13 +22,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::TargetId;
 
-/// The verifier of a group's copies that nothing was written to yet: the same on all of them,
-/// without their having spoken.
+/// The verifier of a group's replicas without any content: the same on all of them, without
+/// communication.
 const FIRST: u64 = 1;
 /// Longest record, bytes.
 const MAX_BYTES: usize = 4096;
 
-/// What is on disk: the verifier, and the memory for which it holds.
+/// The record on disk: the verifier, and the memory for which it is valid.
 #[derive(Serialize, Deserialize, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     verifier: u64,
@@ -41,14 +41,15 @@ pub(crate) struct Verifier {
     path: PathBuf,
     memory: String,
     current: AtomicU64,
-    /// That of the process before.
+    /// The verifier of the former process.
     past: u64,
     /// Held while the record is written.
     writing: rt::sync::RwLock,
 }
 
 impl Verifier {
-    /// That of a store that is being opened. `was_shut_down`: everything in it is on disk.
+    /// Loads the verifier of a store that is being opened. `was_shut_down`: everything in it is on
+    /// disk.
     pub(crate) async fn open(
         target: TargetId,
         dir: &Path,
@@ -102,12 +103,12 @@ impl Verifier {
     }
 }
 
-/// One that no store has had, but for a chance of 1 in 10^19.
+/// Returns a verifier that no store has had, except with a probability of 1 in 10^19.
 fn fresh() -> u64 {
     rt::random_u64().max(FIRST + 1)
 }
 
-/// The record; one that can't be understood says nothing.
+/// Reads the record; an invalid one gives an unknown verifier.
 async fn read(target: TargetId, path: &Path) -> Result<Option<Record>> {
     let failed = |e| StoreError::io(target, "read", path, e);
     let file = match File::open(path, OpenOptions { read: true, ..OpenOptions::default() }).await {
@@ -121,7 +122,7 @@ async fn read(target: TargetId, path: &Path) -> Result<Option<Record>> {
     Ok(Some(parse(&text).unwrap_or_else(unknown)))
 }
 
-/// What a record's text says, if it can be understood.
+/// Parses a record; `None` if it is invalid.
 pub(crate) fn parse(text: &str) -> Option<Record> {
     toml::from_str(text).ok()
 }
@@ -131,28 +132,29 @@ pub(crate) fn render(record: &Record) -> String {
 }
 
 impl Store {
-    /// What is acknowledged now is there, on disk or in memory, as long as this number is the same.
+    /// While this number stays the same, everything acknowledged still exists, on disk or in
+    /// memory.
     pub fn verifier(&self) -> u64 {
         self.verifier.current.load(Ordering::Acquire)
     }
 
-    /// The number that the process before had, under which what it did may have been lost.
+    /// The verifier of the former process, whose unsynced changes may have been lost.
     pub fn past_verifier(&self) -> u64 {
         self.verifier.past
     }
 
-    /// This copy of a group has missed something: what others acknowledge isn't all here.
+    /// Drops the verifier of the group: this replica has missed something that others acknowledge.
     pub fn leave_verifier(&self) {
         self.verifier.current.store(fresh(), Ordering::Release);
     }
 
-    /// This copy of a group has been brought in step by one that has everything acknowledged under
-    /// this number.
+    /// Takes the verifier of the group, after a resync from a member that has everything
+    /// acknowledged under it.
     ///
     /// # Errors
-    /// When the disk fails; the number is that of before then.
+    /// When the disk fails; then the old verifier stays.
     pub async fn adopt_verifier(&self, verifier: u64) -> Result<()> {
-        // It says that everything is here.
+        // The verifier asserts that everything is here.
         self.prove_home().await?;
         self.verifier.write(verifier).await?;
         self.check_home()?;

@@ -14,18 +14,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, block_sum};
 
-/// When a write is on disk.
+/// When a write reaches the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
-    /// Before it is answered.
+    /// Before its answer.
     Now,
-    /// Soon: the background sees to it within about a second when the chunk file rests, within
-    /// about five when it doesn't; a sync at once.
+    /// In the background: within about a second once the chunk file isn't changed any more, within
+    /// about five while it is; at once by a sync.
     Later,
 }
 
 impl Store {
-    /// Writes all of `buf` at `offset`, making the chunk file if need be. Nobody changes `buf`
+    /// Writes all of `buf` at `offset`; creates the chunk file if necessary. `buf` must not change
     /// meanwhile.
     ///
     /// # Errors
@@ -43,13 +43,13 @@ impl Store {
         self.write_at(At { ino, offset, known: 0 }, buf, path, durability, ready(Ok(()))).await
     }
 
-    /// As [`Store::write`], with something that happens when the bytes are there and before anybody
-    /// can have read them: readers that see bytes without their checksums wait for the range, which
-    /// is held. If it fails, the write has failed.
+    /// As [`Store::write`], with a future `then` that runs after the bytes are written and before
+    /// any reader can see them: readers that find bytes without their checksums wait for the range,
+    /// which is held. If it fails, the write has failed.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the chunk file is known to have a length,
-    /// and ends before that and before the write: what is gone would be a hole from then on.
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the chunk file ends before its known
+    /// length and before the write: the missing part would become a hole.
     pub async fn write_at(
         &self,
         At { ino, offset, known }: At,
@@ -84,7 +84,7 @@ impl Store {
             self.statistics.direct_writes.add(1);
         }
         let change = Change::begin(&file, blocks);
-        // From here on bytes may be on disk, whatever becomes of the rest.
+        // From here on bytes may be on disk, whatever happens to the rest.
         self.mark_unsynced(&file);
         let written = put(direct.unwrap_or(&file.cached), buf, offset, durability).await;
         let noted = if written.is_ok() { then.await } else { Ok(()) };
@@ -105,7 +105,7 @@ impl Store {
         Ok(())
     }
 
-    /// Checksums of all blocks that a write touches, as they are afterwards.
+    /// Returns the checksums of all blocks that a write touches, as they are afterwards.
     async fn sums_after_write(
         &self,
         file: &Arc<ChunkFile>,
@@ -136,9 +136,9 @@ impl Store {
         Ok(sums)
     }
 
-    /// The checksum of the block at `start` after a part of it becomes `data`, or zeros. The caller
-    /// holds the block. What is there is checked first: else a new checksum would make old damage
-    /// look right. What could not be checked stays without one.
+    /// Returns the checksum of the block at `start` after a part of it becomes `data`, or zeros.
+    /// The caller holds the block. The old content is verified first: otherwise a new checksum
+    /// would validate old damage. A block that couldn't be verified stays without checksum.
     pub(crate) async fn sum_after_change(
         &self,
         file: &Arc<ChunkFile>,
@@ -155,7 +155,7 @@ impl Store {
             if data.is_none() || stays {
                 return Err(damage);
             }
-            // Nothing of what is damaged is left: beyond the end there are zeros.
+            // No damaged bytes remain: everything beyond the end is zeros.
             block.zero(0..BLOCK_SIZE);
         }
         let mut known = [BlockSum::HOLE];
@@ -170,7 +170,7 @@ impl Store {
         Ok(block_sum(block.as_slice()))
     }
 
-    /// Brings the checksums of some blocks into memory.
+    /// Loads the checksums of some blocks into memory.
     pub(crate) async fn load_sums_of(&self, file: &Arc<ChunkFile>, blocks: ByteRange) -> Result<()> {
         let last = (blocks.end / BLOCK).saturating_sub(1) / PAGE_SUMS;
         for page in blocks.start / BLOCK / PAGE_SUMS..=last {
@@ -207,7 +207,7 @@ impl Store {
         first_block: u64,
         sums: &[BlockSum],
     ) -> Result<()> {
-        // A page at a time, so that not all of a large write have to be in memory at once.
+        // A page at a time, so that a large write doesn't need all its pages in memory at once.
         let mut done = 0;
         while done < sums.len() {
             let block = first_block + done as u64;

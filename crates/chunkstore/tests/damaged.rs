@@ -1,5 +1,5 @@
-//! Damaged files of a target: whatever is in them, reading them ends, takes little memory, and
-//! gives nothing that can't be written again.
+//! Damaged files of a target: whatever their content, reading them ends, takes little memory, and
+//! returns nothing that can't be written again.
 
 use chunkstore::fuzzing;
 use types::{BLOCK_SIZE, crc32c};
@@ -7,7 +7,7 @@ use types::{BLOCK_SIZE, crc32c};
 /// Random changes of each image.
 const ROUNDS: usize = 2000;
 
-/// A block of the intent log with its checksum.
+/// Returns a block of the intent log with its checksum.
 fn block(magic: &[u8; 8], count_or_state: u32, sequence: u64, index: u64, records: &[[u64; 3]]) -> Vec<u8> {
     let mut block = vec![0; BLOCK_SIZE];
     block[..8].copy_from_slice(magic);
@@ -22,7 +22,8 @@ fn block(magic: &[u8; 8], count_or_state: u32, sequence: u64, index: u64, record
     block
 }
 
-/// A log of a header, some notes and some spans. Its checksums are left to [`fuzzing::intent_log`].
+/// Returns a log of a header, some entries and some spans. [`fuzzing::intent_log`] sets its
+/// checksums.
 fn intent_log() -> Vec<u8> {
     let notes = block(b"weftnote", 3, 7, 1, &[[5, 0, 1], [5, 1, 9], [1 << 48, 3, u64::MAX]]);
     let spans = block(b"weftspan", 2, 7, 2, &[[1 << 48, (1 << 48) + 1024, 0], [900, 901, 0]]);

@@ -1,4 +1,5 @@
-//! Checksums switched off and on again. A process of its own, since the switch is the process's.
+//! Checksums switched off and on again. A process of its own, since the switch belongs to the
+//! process.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use chunkstore::{Durability, Identity, IoPath, Kind, Options, Store};
@@ -48,7 +49,7 @@ fn what_is_written_without_checksums_is_read_with_them_and_the_other_way_round()
         write(&store, UNSUMMED, 0, &[2; 4 * BLOCK + 77]).await;
         write(&store, SUMMED, 2 * BLOCK, &[3; BLOCK]).await;
         assert_eq!(read(&store, SUMMED, 100, 3 * BLOCK).await.unwrap()[..BLOCK], [1; BLOCK]);
-        // While they are off nothing is looked at.
+        // While they are off nothing is verified.
         damage(&dir, SUMMED, 100);
         assert!(read(&store, SUMMED, 0, 4 * BLOCK).await.is_ok());
         store.close().await.unwrap();
@@ -60,8 +61,8 @@ fn what_is_written_without_checksums_is_read_with_them_and_the_other_way_round()
         assert_eq!(store.verify(SUMMED).await.unwrap(), [first], "what has a checksum is checked");
         assert_eq!(read(&store, SUMMED, 2 * BLOCK, BLOCK).await.unwrap(), [3; BLOCK]);
         assert_eq!(read(&store, UNSUMMED, 0, 4 * BLOCK + 77).await.unwrap(), [2; 4 * BLOCK + 77]);
-        // Copies are compared by what is there, and a part of an unchecked block makes no right one
-        // of it.
+        // Replicas are compared by their content, and a partial write of an unchecked block doesn't
+        // validate it.
         write(&store, UNSUMMED, 10, &[4; 10]).await;
         let range = ByteRange::new(0, 5 * BLOCK as u64);
         let before = store.survey(UNSUMMED, range, BLOCK as u64, false).await.unwrap().sums;
@@ -71,7 +72,7 @@ fn what_is_written_without_checksums_is_read_with_them_and_the_other_way_round()
         assert_eq!(after.damaged, [], "nobody knows what there was");
         let differ: Vec<usize> = (0..5).filter(|at| before[*at] != after.sums[*at]).collect();
         assert_eq!(differ, [0, 1]);
-        // What is written as a whole has one from now on.
+        // A block that is written as a whole has a checksum from now on.
         write(&store, UNSUMMED, BLOCK, &[5; BLOCK]).await;
         damage(&dir, UNSUMMED, BLOCK + 5);
         assert!(read(&store, UNSUMMED, BLOCK, BLOCK).await.is_err());

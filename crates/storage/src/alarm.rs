@@ -1,11 +1,11 @@
-//! Log lines for trouble that a human should act on, a few of them.
+//! Rate-limited log lines for trouble that an administrator should act on.
 
 use chunkstore::{Kind, StoreError};
 use rt::Seldom;
 use std::time::Duration;
 use types::TargetId;
 
-/// The alarm of one target, which says no more than one line in a second.
+/// The alarm of one target, which logs at most one line per second.
 pub(crate) struct Alarm {
     seldom: Seldom,
 }
@@ -17,9 +17,9 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// Logs an error that a human should know of, unless the target has just logged one.
+    /// Logs an error that an administrator should know of, unless the target has just logged one.
     pub(crate) fn raise(&self, target: TargetId, error: &StoreError, now_ns: u64) {
-        // Damage is logged by the store, once for each place.
+        // The store logs damage itself, once for each place.
         if !matches!(error.kind(), Kind::NoSpace | Kind::Io) {
             return;
         }

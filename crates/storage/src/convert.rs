@@ -1,4 +1,4 @@
-//! Between the words of the wire and those of the chunk store.
+//! Conversions between the types of the wire and those of the chunk store.
 
 use chunkstore::{Durability, IoPath, Kind, StoreError};
 use types::{Errno, Error};
@@ -39,12 +39,12 @@ pub(crate) fn survey(survey: chunkstore::Survey) -> wire::Survey {
     wire::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged }
 }
 
-/// Checksums as they are sent: four bytes each.
+/// Checksums as the wire carries them: four bytes each.
 pub(crate) fn sums(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect()
 }
 
-/// What a program sees of a store's error.
+/// The error that an application gets for a store's error.
 pub(crate) fn error(error: &StoreError) -> Error {
     let errno = match error.kind() {
         Kind::NoSpace => Errno::ENOSPC,

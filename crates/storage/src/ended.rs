@@ -1,38 +1,38 @@
-//! Sessions that were ended, kept on the target so that its service refuses them after a start,
-//! too.
+//! Sessions that were evicted, recorded on the target so that the service refuses them after a
+//! restart, too.
 //!
-//! An ended client may be standing still, and send what it has when it goes on: hours later, to a
-//! service that was started anew meanwhile. What it sends then is refused here for [`KEEP_S`], and
-//! by its expired capabilities for good.
+//! An evicted client may be suspended, and send its requests when it resumes: hours later, to a
+//! service that restarted meanwhile. For [`KEEP_S`] this record refuses such requests; after that
+//! the client's capabilities have expired for good.
 
 use crate::convert;
 use chunkstore::{ROW_BYTES, Row, Store};
 use parking_lot::Mutex;
 use types::{Errno, Error, HashMap, Result, SessionId};
 
-/// Sessions that a target keeps in mind: 1 MiB of file. Sessions are ended by force when a client
-/// has died or was cut off.
+/// Sessions that a target records: a file of 1 MiB. The cluster evicts a session when its client
+/// has died or lost its connection.
 const MAX_ENDED: u32 = 16_384;
 
-/// How long one is kept at least, seconds: many times as long as a capability is valid, without
-/// which a session can do nothing.
+/// Shortest time that a record is retained, in seconds: many times the validity of a capability,
+/// without which a session can do nothing.
 const KEEP_S: i64 = 2 * 3600;
 
-/// The ended sessions of one target.
+/// The evicted sessions of one target.
 pub(crate) struct EndedSessions {
     kept: Mutex<Kept>,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// Where each is, and when it was ended, Unix seconds.
+    /// Row of each session, and when it was evicted, Unix seconds.
     places: HashMap<SessionId, (u32, i64)>,
-    /// The first place that was never used.
+    /// The first row that was never used.
     fresh: u32,
 }
 
 impl EndedSessions {
-    /// What the process before has kept; and whom.
+    /// Loads the rows of the former process; also returns their sessions.
     pub(crate) fn of(store: &Store) -> (EndedSessions, Vec<SessionId>) {
         let mut kept = Kept::default();
         for (place, row) in store.fences().take_found() {
@@ -44,8 +44,8 @@ impl EndedSessions {
         (EndedSessions { kept: Mutex::new(kept) }, sessions)
     }
 
-    /// Keeps another one; it is on disk when this returns. Gives the one that had to make way after
-    /// all that time.
+    /// Records another session; the row is on disk when this returns. Returns the session whose
+    /// expired row it replaced, if any.
     pub(crate) async fn keep(
         &self,
         store: &Store,

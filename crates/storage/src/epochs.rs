@@ -1,18 +1,18 @@
-//! Lease epochs: what was sent under a lease that is over is not done any more.
+//! Lease epochs: a request that was sent under a lease that has ended is not executed any more.
 //!
-//! A request can be held up on its way, by the network or by a service that stands still, until the
-//! lease under which it was sent is somebody else's. So requests for a chunk file carry the epoch
-//! of the lease ([`wire::FileInfo::epoch`]). A target keeps the highest that it has seen of each
-//! chunk file and refuses lower ones. A request with a higher one begins when the changes of lower
-//! ones that still run have ended, so that what comes late takes place before the first request of
-//! an epoch, or not at all.
+//! The network or a suspended service can delay a request until another client has the lease under
+//! which it was sent. So requests for a chunk file carry the lease epoch
+//! ([`wire::FileInfo::epoch`]). A target records the highest epoch that it has seen of each chunk
+//! file and refuses lower ones. A request with a higher one begins when the running changes of
+//! lower epochs have ended. So a delayed request takes effect before the first request of the next
+//! epoch, or never.
 //!
-//! What is remembered is bounded: of chunk files that nobody has used for a long time all that is
-//! left is a *floor* for each partition, the highest epoch that was forgotten. A request at or
-//! below it, for a chunk file that isn't remembered, is refused like an outdated one; who still has
+//! The record is bounded. Of chunk files that were not used for a long time, only a *floor* for
+//! each partition remains: the highest epoch that was dropped. The target refuses a request at or
+//! below the floor for a chunk file without a record, like an outdated one. A client that still has
 //! the lease gets a new epoch from the metadata service, which is above the floor.
 //!
-//! A start forgets all of it, and what was on its way to the process before can't reach this one.
+//! A restart drops all records; requests in flight to the former process can't reach the new one.
 
 use parking_lot::Mutex;
 use rt::sync::Event;
@@ -20,20 +20,20 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Errno, Error, HashMap, InodeId, PartitionId, Result};
 
-/// Parts of the table with a lock each, so that cores seldom meet.
+/// Parts of the table with a lock each, so that cores rarely contend.
 const SHARDS: usize = 64;
 
-/// Chunk files of a part that were used lately; as many of those before them are remembered, too: a
-/// quarter of a million of a target, some 10 MiB.
+/// Recently used chunk files of a part; as many of the generation before them are recorded, too. A
+/// quarter of a million per target, some 10 MiB.
 const YOUNG_PER_SHARD: usize = 2048;
 
-/// How often who waits for older changes looks again; as a rule it is woken.
+/// How often a request that waits for older changes checks again; as a rule it is woken.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The epochs of one target.
+/// The lease epochs of one target.
 pub(crate) struct Epochs {
     shards: Vec<Mutex<Shard>>,
-    /// Set and taken back when the last older change of a chunk file has ended.
+    /// Set and cleared when the last older change of a chunk file has ended.
     ended: Event,
 }
 
@@ -46,22 +46,22 @@ impl Default for Epochs {
 #[derive(Default)]
 struct Shard {
     young: HashMap<InodeId, Seen>,
-    /// Those that were young before these.
+    /// The generation before `young`.
     old: HashMap<InodeId, Seen>,
-    /// The highest epoch that was forgotten.
+    /// The highest epoch that was dropped.
     floors: BTreeMap<PartitionId, u64>,
 }
 
-/// What is known of a chunk file.
+/// The record of a chunk file.
 #[derive(Clone, Copy)]
 struct Seen {
     epoch: u64,
-    /// Changes of this epoch that run, and of those before it.
+    /// Running changes of this epoch, and of those before it.
     running: u32,
     older: u32,
 }
 
-/// A request that was let in; it counts as running until this is dropped.
+/// An admitted request; it counts as running until this is dropped.
 pub(crate) struct Entered<'a> {
     epochs: &'a Epochs,
     name: InodeId,
@@ -69,19 +69,19 @@ pub(crate) struct Entered<'a> {
     is_change: bool,
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 enum Admission {
     Now,
-    /// When older changes have ended.
+    /// Wait until older changes have ended.
     Later,
     Refused,
 }
 
 impl Epochs {
-    /// Begins a request for a chunk file, as soon as no change of a lower epoch runs.
+    /// Begins a request for a chunk file as soon as no change of a lower epoch runs.
     ///
     /// # Errors
-    /// `EKEYREVOKED` for one of an epoch that is over.
+    /// `EKEYREVOKED` if the epoch is over.
     pub(crate) async fn enter(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<Entered<'_>> {
         if epoch > 0 {
             while !self.begin(name, epoch, is_change)? {
@@ -91,14 +91,14 @@ impl Epochs {
         Ok(Entered { epochs: self, name, epoch, is_change })
     }
 
-    /// Somebody else has let in a request of this epoch: lower ones are over here, too.
+    /// Records that another member admitted a request of this epoch: lower ones are over here, too.
     pub(crate) fn note(&self, name: InodeId, epoch: u64) {
         if epoch > 0 {
             self.shard(name).lock().admit(name, epoch, false);
         }
     }
 
-    /// True when it has begun, false when it has to wait.
+    /// True when the request has begun, false when it has to wait.
     fn begin(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<bool> {
         match self.shard(name).lock().admit(name, epoch, is_change) {
             Admission::Now => Ok(true),
@@ -107,7 +107,7 @@ impl Epochs {
         }
     }
 
-    /// Waits until it is worthwhile to look again.
+    /// Waits until a change of an older epoch has ended.
     #[cold]
     async fn older_ended(&self, name: InodeId) {
         let ended = {
@@ -119,7 +119,7 @@ impl Epochs {
             self.ended.clear();
             self.ended.wait()
         };
-        // Another waiter may have taken the event back.
+        // Another waiter may have cleared the event.
         rt::timeout(LOOK_INTERVAL, ended).await;
     }
 
@@ -150,7 +150,7 @@ impl Shard {
         Admission::Now
     }
 
-    /// Finds what is known of a chunk file. What is used doesn't grow old.
+    /// Finds the record of a chunk file and makes it young again.
     fn find(&mut self, name: InodeId) -> Option<&mut Seen> {
         if !self.young.contains_key(&name) {
             let seen = self.old.remove(&name)?;
@@ -166,7 +166,8 @@ impl Shard {
         self.young.insert(name, seen);
     }
 
-    /// The old ones are forgotten, but for what runs, and the young ones are old.
+    /// Drops the old generation, except for chunk files with running changes, and makes the young
+    /// generation old.
     fn grow_old(&mut self) {
         let forgotten = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
         for (name, seen) in forgotten {
@@ -181,8 +182,8 @@ impl Shard {
 }
 
 impl Entered<'_> {
-    /// To be called when a request that changes nothing has been carried out: what it found may
-    /// have been somebody else's by then.
+    /// Checks the epoch again after a request that changes nothing: a later lease holder may have
+    /// written the content that it read.
     ///
     /// # Errors
     /// `EKEYREVOKED` when its epoch is over.
@@ -205,7 +206,7 @@ impl Drop for Entered<'_> {
             return;
         }
         let mut shard = self.epochs.shard(self.name).lock();
-        // What runs isn't forgotten.
+        // A record with running changes is never dropped.
         let Some(seen) = shard.find(self.name) else { return };
         if seen.epoch == self.epoch {
             seen.running -= 1;
@@ -256,7 +257,7 @@ mod tests {
         let epochs = Epochs::default();
         drop(now(epochs.enter(NAME, 7, true)).unwrap());
         drop(now(epochs.enter(NAME, 7, true)).unwrap());
-        // Whoever only reads has the later one, too.
+        // A reader also gets the later epoch.
         drop(now(epochs.enter(NAME, 8, false)).unwrap());
         assert!(
             is_revoked(now(epochs.enter(NAME, 7, true))) && is_revoked(now(epochs.enter(NAME, 7, false)))
@@ -294,7 +295,7 @@ mod tests {
         let epochs = Epochs::default();
         let read = now(epochs.enter(NAME, 1, false)).unwrap();
         assert!(read.check().is_ok());
-        // Reads are not waited for.
+        // Changes don't wait for reads.
         let change = now(epochs.enter(NAME, 2, true)).unwrap();
         assert!(is_revoked(read.check()) && change.check().is_ok());
     }

@@ -1,7 +1,7 @@
-//! Sessions that have been ended, and the requests of others that run.
+//! Session fencing: ended sessions, and the running requests of the others.
 //!
-//! Each thread counts its requests in a place of its own, under a lock that nobody else takes but
-//! who fences a session.
+//! Each thread counts its requests in a place of its own, under a lock that only the fencing of a
+//! session contends for.
 
 use parking_lot::Mutex;
 use rt::sync::Event;
@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{Errno, Error, Result, SessionId};
 
-/// Places to count in; threads beyond that share them.
+/// Places to count in; threads beyond that number share them.
 const PLACES: usize = 64;
 
-/// Which sessions may do what.
+/// Which sessions are fenced.
 pub(crate) struct Fences {
     places: Vec<Place>,
 }
@@ -30,7 +30,7 @@ struct Place {
 #[derive(Default)]
 struct State {
     fenced: BTreeSet<SessionId>,
-    /// Requests that run, by session; the requests of a thread bound it.
+    /// Running requests, by session; bounded by the requests of a thread.
     running: Vec<(SessionId, usize)>,
 }
 
@@ -44,7 +44,7 @@ impl Fences {
     /// Begins a request.
     ///
     /// # Errors
-    /// `ESTALE` for one of a session that has been ended.
+    /// `ESTALE` if the session has ended.
     pub(crate) fn enter(&self, session: SessionId) -> Result<Running<'_>> {
         let place = &self.places[own_place()];
         let mut state = place.state.lock();
@@ -56,7 +56,8 @@ impl Fences {
         Ok(Running { place, session })
     }
 
-    /// Begins a request that somebody else has let in: a fence waits for it, and doesn't refuse it.
+    /// Begins a request that another member has admitted: a fence waits for it, and doesn't refuse
+    /// it.
     pub(crate) fn count(&self, session: SessionId) -> Running<'_> {
         let place = &self.places[own_place()];
         place.state.lock().begin(session);
@@ -70,14 +71,15 @@ impl Fences {
         }
     }
 
-    /// Takes it back, for a session that is over for so long that nothing of it can come any more.
+    /// Lifts the fence of a session that ended so long ago that none of its requests can arrive any
+    /// more.
     pub(crate) fn forget(&self, session: SessionId) {
         for place in &self.places {
             place.state.lock().fenced.remove(&session);
         }
     }
 
-    /// Whether a session is refused.
+    /// Whether a session is fenced.
     pub(crate) fn is_fenced(&self, session: SessionId) -> bool {
         self.places[own_place()].state.lock().fenced.contains(&session)
     }
@@ -114,7 +116,7 @@ impl State {
     }
 }
 
-/// A request, until it is dropped.
+/// A running request, until it is dropped.
 pub(crate) struct Running<'a> {
     place: &'a Place,
     session: SessionId,

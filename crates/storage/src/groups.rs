@@ -1,4 +1,4 @@
-//! Mirrored groups, as the service of a node has them: which part of it answers, and what it does
+//! Mirrored groups in the service of a node: which part of it answers a request, and what it does
 //! for all of them.
 
 use crate::mirror::{self, GroupLinks, Mirrors, Replica};
@@ -12,8 +12,8 @@ use wire::mgmt::ResyncProgress;
 use wire::{InGroup, Part, StorageReply, StorageRequest};
 
 impl StorageService {
-    /// Serves members of mirrored groups from now on. Beside it
-    /// [`StorageService::keep_groups_in_step`] has to run.
+    /// Serves members of mirrored groups from now on. [`StorageService::keep_groups_in_step`] has
+    /// to run beside it.
     pub fn serve_groups(&self, links: GroupLinks) {
         self.mirrors.get_or_init(|| {
             let (lease, fences) = (self.lease.clone(), self.fences.clone());
@@ -21,7 +21,7 @@ impl StorageService {
         });
     }
 
-    /// Opens what a target has of mirrored groups already, which recovers it after a crash.
+    /// Opens the replicas of mirrored groups on a target, which recovers them after a crash.
     pub async fn open_groups(&self, target: TargetId) -> Result<()> {
         let (Some(mirrors), Some(served)) = (self.mirrors.get(), self.find(target)) else { return Ok(()) };
         let groups = served.store.groups().await.map_err(|e| served.failed(&e))?;
@@ -34,16 +34,16 @@ impl StorageService {
         outcome
     }
 
-    /// Whether no copy here may be without what a crash of an earlier process has cost it, and
-    /// counts as good by this map nevertheless. Management has that in mind while it runs; to one
-    /// that was started anew such a process is one that was started anew as well.
+    /// Whether no replica here that this map counts as in sync may lack content that a crash of an
+    /// earlier process lost. A management service that keeps running remembers such crashes; a
+    /// restarted one only knows what processes report.
     pub fn is_settled(&self, map: &ClusterMap) -> bool {
         self.mirrors.get().is_none_or(|mirrors| {
             self.served().all(|served| mirrors.is_settled_on(map, served.store.target()))
         })
     }
 
-    /// Closes what is open of mirrored groups, all of it; the first failure is told then.
+    /// Closes all open replicas of mirrored groups, and returns the first failure afterwards.
     pub async fn close_groups(&self) -> Result<()> {
         let mut outcome = Ok(());
         for replica in self.replicas() {
@@ -53,14 +53,14 @@ impl StorageService {
         outcome
     }
 
-    /// Opens what the targets have of mirrored groups, and brings members in step whose primaries
-    /// are served here, until the service is gone. Runs beside requests, on one core.
+    /// Opens the replicas of mirrored groups on the targets, and resyncs members whose primaries
+    /// run here, until the service is gone. Runs beside requests, on one core.
     pub async fn keep_groups_in_step(service: Arc<StorageService>) {
         let Some(mirrors) = service.mirrors.get().cloned() else { return };
         let found: Vec<TargetId> = service.stores().map(|store| store.target()).collect();
         for target in found {
             if let Err(error) = service.open_groups(target).await {
-                // Who asks for such a group is told; the others are served.
+                // Requests to such a group get the error; the other groups are served.
                 tracing::error!(
                     hint = &*error.hint,
                     "what target {target} has of mirrored groups can't be opened: {}",
@@ -71,24 +71,24 @@ impl StorageService {
         let service = Arc::downgrade(&service);
         let targets = move || {
             let service = service.upgrade()?;
-            // One that is offline is no source.
+            // An offline target is no source.
             let online = service.served().filter(|served| !served.is_offline());
             Some(online.map(|served| (served.store.clone(), served.tally.clone())).collect())
         };
         mirror::keep_in_step(mirrors, targets).await;
     }
 
-    /// How far members are that are brought in step from here.
+    /// Returns the progress of the resyncs that run from here.
     pub fn resyncs(&self) -> Vec<ResyncProgress> {
         self.mirrors.get().map(|mirrors| mirrors.progress()).unwrap_or_default()
     }
 
-    /// What is open of mirrored groups.
+    /// Returns the open replicas of mirrored groups.
     pub(crate) fn replicas(&self) -> Vec<Arc<Replica>> {
         self.mirrors.get().map(|mirrors| mirrors.open_replicas()).unwrap_or_default()
     }
 
-    /// Brings to disk what a target has of mirrored groups.
+    /// Syncs the replicas of mirrored groups on a target to disk.
     pub(crate) async fn sync_replicas(&self, target: TargetId) -> Result<()> {
         for replica in self.replicas().iter().filter(|replica| replica.target == target) {
             replica.store.sync_all().await.map_err(|e| replica.failed(&e))?;
@@ -96,7 +96,7 @@ impl StorageService {
         Ok(())
     }
 
-    /// Answers a request that is about a mirrored group.
+    /// Answers a request to a mirrored group.
     pub(crate) async fn answer_in_group(
         &self,
         served: &Served,
@@ -111,8 +111,7 @@ impl StorageService {
         if asked.part == Part::Primary {
             Box::pin(mirrors.require_member(served.store.target(), &asked)).await?;
         }
-        // A member that is brought in step is sent everything that it lacks, also when it has lost
-        // all.
+        // Resync sends a member everything that it lacks, even when it has lost everything.
         let if_absent = if asked.part == Part::Resync { IfAbsent::MakeAnew } else { IfAbsent::Make };
         let replica = match mirrors.replica(&served.store, &served.tally, asked.group, if_absent).await {
             Ok(replica) => replica,

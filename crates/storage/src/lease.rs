@@ -1,58 +1,58 @@
-//! How long this node may change data.
+//! The lease that allows this node to change data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use types::{Errno, Error, Result, TargetId};
 
-/// How long a request waits for the lease: less than a client's usual patience, so that the client
+/// How long a request waits for the lease: less than a client's usual time-out, so that the client
 /// learns the reason.
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// How often it looks.
+/// How often it checks.
 const POLL: Duration = Duration::from_millis(50);
 
-/// A lease that management prolongs by answering heartbeats. When it has run out, the node takes no
-/// changes any more by itself: management may by then have given its targets to somebody else.
-/// Times are nanoseconds of the clock that never goes back.
+/// A lease that management renews by answering heartbeats. When it has expired, the node refuses
+/// changes by itself: management may have given the roles of its targets to other members by then.
+/// Times are nanoseconds of the monotonic clock.
 #[derive(Debug)]
 pub struct ServingLease {
     until_ns: AtomicU64,
-    /// How often it was prolonged when it had run out.
+    /// How often it was renewed after it had expired.
     lapses: AtomicU64,
 }
 
 impl ServingLease {
-    /// Of a process that has management in itself.
+    /// A lease that never ends, for a process that contains management.
     pub fn forever() -> ServingLease {
         ServingLease { until_ns: AtomicU64::new(u64::MAX), lapses: AtomicU64::new(0) }
     }
 
-    /// Not granted yet.
+    /// A lease that is not granted yet.
     pub fn ended() -> ServingLease {
         ServingLease { until_ns: AtomicU64::new(0), lapses: AtomicU64::new(0) }
     }
 
-    /// A heartbeat that was sent at `sent_ns` was answered, which is heard of now: the lease counts
-    /// from then, since the answer took its time.
+    /// Renews the lease after an answered heartbeat. It counts from `sent_ns`, when the heartbeat
+    /// was sent, because the answer took some time to arrive.
     pub fn renew(&self, sent_ns: u64, now_ns: u64, length: Duration) {
         if !self.holds(now_ns) {
-            // Before it holds again, so that nobody takes the new time for the old one.
+            // Before the lease is valid again, so that the new term is never taken for the old one.
             self.lapses.fetch_add(1, Ordering::AcqRel);
         }
         self.until_ns.fetch_max(sent_ns.saturating_add(length.as_nanos() as u64), Ordering::AcqRel);
     }
 
-    /// Management has nothing to do with this process any more.
+    /// Ends the lease: management has rejected this process.
     pub fn end(&self) {
         self.until_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Whether it holds at this time.
+    /// Whether the lease is valid at this time.
     pub fn holds(&self, now_ns: u64) -> bool {
         now_ns < self.until_ns.load(Ordering::Acquire)
     }
 
-    /// Waits until it holds, for the sake of a request for a target.
+    /// Waits until the lease is valid, for a request to a target.
     #[cold]
     pub(crate) async fn wait(&self, target: TargetId) -> Result<()> {
         let began = rt::monotonic_ns();
@@ -70,8 +70,8 @@ impl ServingLease {
         Ok(())
     }
 
-    /// Tells the time in which it has held without a break until now from others; `None` when it
-    /// doesn't hold.
+    /// Returns the number of the term in which the lease has been valid without interruption until
+    /// now; `None` when it isn't valid.
     pub fn term(&self, now_ns: u64) -> Option<u64> {
         let term = self.lapses.load(Ordering::Acquire);
         self.holds(now_ns).then_some(term)
@@ -89,7 +89,7 @@ mod tests {
         assert!(!lease.holds(0));
         lease.renew(5 * s, 5 * s, Duration::from_secs(10));
         assert!(lease.holds(15 * s - 1) && !lease.holds(15 * s));
-        // An answer that comes late doesn't shorten what a later one has given.
+        // A late answer doesn't shorten what a later one has granted.
         lease.renew(7 * s, 8 * s, Duration::from_secs(10));
         lease.renew(6 * s, 9 * s, Duration::from_secs(10));
         assert!(lease.holds(17 * s - 1) && !lease.holds(17 * s));
@@ -109,7 +109,8 @@ mod tests {
         renew(9, 10);
         assert_eq!(lease.term(18 * s), first);
         assert_eq!(lease.term(19 * s), None);
-        // Asked in time, and answered too late: others may have been counted on meanwhile.
+        // Sent in time but answered too late: management may have counted on other members
+        // meanwhile.
         renew(18, 20);
         assert!(lease.term(21 * s).is_some_and(|term| Some(term) != first));
     }

@@ -1,14 +1,14 @@
 //! The storage service: answers storage requests from the chunk stores of a node's targets.
 //!
-//! It finds the store, translates requests and errors, and counts. It doesn't know what a file is,
-//! and nothing here waits for anything but the store, except a fence for the requests of the
-//! session that it ends, and what is about mirrored groups for the other members: those keep their
-//! copies equal (`mirror`), under the versions of the cluster map.
+//! It finds the store, translates requests and errors, and counts them. It doesn't know what a file
+//! is. It waits only for the store, with two exceptions: a fence waits for the requests of the
+//! session that it ends, and requests to mirrored groups wait for the other members. The members
+//! keep their replicas equal (`mirror`), under the group versions of the cluster map.
 //!
 //! Invariants:
-//! - a failing target fails its own requests only;
+//! - a failing target fails only its own requests;
 //! - a target whose directory isn't the one that was opened answers nothing, and is no source for
-//!   other copies (`proof`).
+//!   other replicas (`proof`).
 
 #![warn(missing_docs)]
 

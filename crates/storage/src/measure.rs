@@ -1,4 +1,4 @@
-//! What the hardware of this node gives without the file system, measured when somebody asks.
+//! Measures the hardware of this node without the file system, on request.
 
 use crate::service::StorageService;
 use bench::Limit;
@@ -16,17 +16,17 @@ use wire::{MAX_RATES, Measure, Rate, RateOf, StorageOp, StorageReply, StorageReq
 /// The longest time that one thing may be measured.
 const MAX_DURATION: Duration = Duration::from_secs(600);
 
-/// Connections to another node that may be measured at once.
+/// Limit of concurrent connections to another node that a measurement may use.
 const MAX_STREAMS: u32 = 64;
 
-/// How often it is looked whether the processor's measurement has ended.
+/// How often the service checks whether the processor's measurement has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Makes a new connection to another node at each call, so that several of them are several
+/// Opens a new connection to another node at each call, so that several of them are several
 /// streams.
 pub type Connect = Box<dyn Fn(NodeId) -> Result<StorageChannel> + Send + Sync>;
 
-/// What is being measured.
+/// The measurements under way.
 #[derive(Default)]
 pub(crate) struct Measures {
     targets: Mutex<BTreeSet<TargetId>>,
@@ -43,7 +43,7 @@ impl Measures {
     }
 }
 
-/// A target that is being measured, until this goes.
+/// Marks a target as being measured until it is dropped.
 struct Measured<'a> {
     measures: &'a Measures,
     target: TargetId,
@@ -55,7 +55,7 @@ impl Drop for Measured<'_> {
     }
 }
 
-/// Ends the processor's measurement when nobody waits for it any more.
+/// Ends the processor's measurement when its caller no longer waits for it.
 struct Stop(Arc<AtomicBool>);
 
 impl Drop for Stop {
@@ -77,7 +77,7 @@ impl network::Way for To {
 }
 
 impl StorageService {
-    /// Lets this node measure the way to others. Only the first call counts.
+    /// Enables measurements of the network to other nodes. Only the first call counts.
     pub fn measure_networks_by(&self, connect: Connect) {
         self.measures.connect.get_or_init(|| connect);
     }
@@ -137,7 +137,7 @@ impl StorageService {
     }
 }
 
-/// Refuses a file with which the target would be in an emergency: no new files would come to it
+/// Refuses a file that would bring the target into the emergency class: it would get no new files
 /// then.
 async fn require_room(store: &Store, size: u64) -> Result<()> {
     let space = store.space().await.map_err(|error| {
@@ -159,7 +159,7 @@ async fn require_room(store: &Store, size: u64) -> Result<()> {
     Err(Error::new(Errno::ENOSPC, message).hint("name a smaller --size, or make room on the target"))
 }
 
-/// On threads of its own: the calling core goes on with requests.
+/// Measures on separate threads, so that the calling core can process requests.
 async fn measure_cpu(duration: Duration) -> Result<Vec<Best>> {
     let stop = Stop(Arc::default());
     let (flag, nanoseconds) = (stop.0.clone(), duration.as_nanos() as u64);
@@ -177,7 +177,7 @@ async fn measure_cpu(duration: Duration) -> Result<Vec<Best>> {
     found.ok_or_else(|| failed("the measurement of the processor was interrupted".into()))
 }
 
-/// As it travels; `None` for what services don't measure.
+/// Converts to the wire type; `None` for what services don't measure.
 fn rate(best: &Best) -> Option<Rate> {
     let of = match best.limit {
         Limit::StorageWrite => RateOf::Write,

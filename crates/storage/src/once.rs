@@ -1,31 +1,31 @@
-//! Changes that are done once, however often they are sent.
+//! The duplicate request cache: the service executes each numbered change once, however often the
+//! client sends it.
 //!
-//! A client repeats a request when its connection breaks before the answer is there. Done twice, a
-//! write of one client can undo what another wrote after having seen the first. So clients number
-//! the writes that they make beside others ([`wire::Number`]), and a target remembers of each lane
-//! the last number and how it ended. A repeated one is answered from that. Writes of a file that
-//! has one writer carry no number and cost nothing here.
+//! A client repeats a request when its connection breaks before the answer arrives. A write that is
+//! executed twice can undo a write that another client made after it saw the first. So clients
+//! number the writes that they make beside other clients ([`wire::Number`]). For each session slot,
+//! a target records the last sequence id and the outcome, and answers a retransmission from that
+//! record. Writes of a file with one writer carry no number and cost nothing here.
 //!
-//! A target has to remember across the death of its process, too, since it takes the memory and
-//! leaves the data. Each change has a row in a file ([`chunkstore::Rows`]): *begun* is written
-//! before the data, *done* after the data and before anybody can read it. So for any number that is
-//! repeated after a start:
-//! - *done*: its effect may have been seen, and overwritten. It is answered and not done again.
-//! - *begun*: nobody has seen its effect while the former process lived, but it may be on disk,
-//!   where the next reader would see it. So the file is closed to everybody until the change has
-//!   been repeated (which may be any time now, as nothing came after it), or its session has been
-//!   ended. After [`REPEAT_LIMIT`] the file opens all the same, and the change is *abandoned*: a
-//!   repetition that comes later fails, and its program learns that nobody knows whether the write
-//!   took place.
-//! - no row: it has never begun here. It is done as if it came for the first time.
+//! The record must survive the death of the process, because the data survives it, too. Each change
+//! has a row in a file ([`chunkstore::Rows`]). The service writes *begun* before the data, and
+//! *done* after the data and before any client can read it. So for each number that is repeated
+//! after a restart:
+//! - *done*: clients may have seen the effect and overwritten it. The service answers the request
+//!   and doesn't execute it again.
+//! - *begun*: no client saw the effect while the former process ran, but it may be on disk, where
+//!   the next reader would see it. So the file is closed to all clients until the change is
+//!   repeated or its session has ended. The repetition may execute at any time, because nothing
+//!   followed the change. After [`REPEAT_LIMIT`] the file opens all the same, and the change is
+//!   *abandoned*: a later repetition fails, and the application learns that the outcome of its
+//!   write is unknown.
+//! - no row: the change never began here. The service executes it as a new one.
 //!
-//! The power may take rows that weren't synced; with them go the data that wasn't. Rows are synced
-//! with every sync of data, so that whatever a sync promised to keep is not undone by a change that
-//! came before it.
+//! A power failure may take rows that weren't synced, together with the data that wasn't. Every
+//! sync of data syncs the rows, too, so that an earlier change can't undo synced content.
 //!
-//! A lane's row is used by the lane's next change, whose coming says that the one before was
-//! answered. Rows of lanes that nobody used for [`KEEP`] may be given to others when there are too
-//! many.
+//! The slot's next change reuses its row: its arrival confirms that the client has the previous
+//! answer. When there are too many rows, slots that weren't used for [`KEEP`] lose theirs.
 
 use chunkstore::{ROW_BYTES, Row as Bytes, Rows, Store};
 use parking_lot::Mutex;
@@ -38,86 +38,87 @@ use wire::{Number, StorageReply};
 
 use crate::convert;
 
-/// How long a file stays closed after a start for the sake of changes that were begun before.
-/// Clients come back within a second or two; what others ask meanwhile must be answered within the
-/// shortest time-outs that people choose.
+/// How long a file stays closed after a start for changes that the former process began. Clients
+/// reconnect within a second or two, and requests of other clients must be answered within the
+/// shortest time-outs that applications choose.
 const REPEAT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a lane is remembered for sure after its last change: longer than any request is
-/// repeated.
+/// How long the record of a slot is guaranteed to exist after its last change: longer than any
+/// client repeats a request.
 const KEEP: Duration = Duration::from_secs(3600);
 
-/// Rows of a target: each writer of shared files has as many lanes as it has such writes in flight.
-/// 4 MiB of file.
+/// Rows of a target: each writer of shared files has as many slots as such writes in flight. A file
+/// of 4 MiB.
 const MAX_ROWS: u32 = 65_536;
 
-/// How often who waits for a closed file looks whether the time is over.
+/// How often a request that waits for a closed file checks the deadline.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 type Lane = (SessionId, u32);
 
-/// What one target remembers.
+/// The duplicate request cache of one target.
 pub(crate) struct Once {
     lanes: Mutex<Lanes>,
-    /// Changes that were begun by the process before and haven't been repeated. Looked at by every
-    /// request, without a lock.
+    /// Changes that the former process began and that haven't been repeated. Every request reads
+    /// this, without a lock.
     unsettled: AtomicUsize,
-    /// Set and taken back whenever a change has ended or been given up.
+    /// Set and cleared whenever a change has ended or been abandoned.
     changed: Event,
 }
 
 struct Lanes {
     last: BTreeMap<Lane, Change>,
-    /// Places of rows that were used and aren't any more, and the first that never was.
+    /// Places of rows that are free again; `fresh` is the first place that was never used.
     free: Vec<u32>,
     fresh: u32,
-    /// When the wait for changes that were begun before is over; set when clients are let in.
+    /// When requests stop waiting for changes that the former process began; set when the target
+    /// opens to clients.
     deadline_ns: u64,
 }
 
-/// The last change of a lane.
+/// The last change of a slot.
 struct Change {
     sequence: u32,
     place: u32,
     ino: InodeId,
     stage: Stage,
-    /// It was begun by the process before, and its file is closed to others.
+    /// The former process began it, and its file is closed to other requests.
     inherited: bool,
-    /// Its row was there at the start.
+    /// Its row existed at the start.
     found: bool,
     used_ns: u64,
 }
 
 #[derive(Clone)]
 enum Stage {
-    /// It was begun by the process before and hasn't been repeated.
+    /// The former process began it, and it hasn't been repeated.
     Begun,
     Running,
     Done(Result<()>),
-    /// Nobody knows whether it was done, and it won't be done any more.
+    /// The outcome is unknown, and the change won't be executed any more.
     Abandoned,
 }
 
-/// By whose word a change begins.
+/// Which record decides whether a change begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
-    /// What is remembered here holds.
+    /// The record of this replica.
     Own,
-    /// It holds what the primary says, who has done the change.
+    /// The primary, which has executed the change.
     Primary,
 }
 
-/// What is to be done about a change.
+/// How to handle a numbered change.
 pub(crate) enum Turn<'a> {
-    /// It is to be done.
+    /// Execute it.
     Do(Doing<'a>),
-    /// It was done before, with this answer.
+    /// It was executed before, with this answer.
     Answered(Result<()>),
-    /// The disk doesn't take the row. Nothing has begun, and it may be tried again.
+    /// The row can't be written. The change hasn't begun, and the client may try again.
     Unwritten(chunkstore::StoreError),
 }
 
-/// A change that is being done. Dropped without an end it is abandoned.
+/// A change that runs. If dropped without [`Doing::end`], it becomes abandoned.
 pub(crate) struct Doing<'a> {
     once: &'a Once,
     rows: &'a Rows,
@@ -128,14 +129,14 @@ pub(crate) struct Doing<'a> {
 }
 
 impl Once {
-    /// What the process before has left, but for sessions that were ended.
+    /// Loads the rows of the former process, except those of sessions that have ended.
     pub(crate) fn of(store: &Store, is_ended: impl Fn(SessionId) -> bool) -> Once {
         let mut lanes = Lanes { last: BTreeMap::new(), free: Vec::new(), fresh: 0, deadline_ns: u64::MAX };
         let now_ns = rt::monotonic_ns();
         for (place, row) in store.recent().take_found() {
             let Some((lane, change)) = decoded(place, &row, now_ns) else { continue };
             lanes.fresh = lanes.fresh.max(place + 1);
-            // A row that was given away and not used again may be older than the lane's own.
+            // A freed row that wasn't used again may be older than the slot's current row.
             let is_newest = lanes.last.get(&lane).is_none_or(|other| other.sequence < change.sequence);
             if is_newest && !is_ended(lane.0) {
                 lanes.last.insert(lane, change);
@@ -147,18 +148,19 @@ impl Once {
         Once { lanes: Mutex::new(lanes), unsettled, changed: Event::new() }
     }
 
-    /// Clients are let in: those whose changes were begun before have [`REPEAT_LIMIT`] from now.
+    /// Opens the target to clients: changes that the former process began can be repeated for
+    /// [`REPEAT_LIMIT`] from now.
     pub(crate) fn open(&self) {
         self.lanes.lock().deadline_ns = rt::monotonic_ns() + REPEAT_LIMIT.as_nanos() as u64;
     }
 
-    /// Whether requests have to ask [`Once::wait_for`].
+    /// Whether requests have to call [`Once::wait_for`].
     pub(crate) fn has_closed_files(&self) -> bool {
         self.unsettled.load(Ordering::Acquire) > 0
     }
 
-    /// Waits until a file is open to a request. `own`: the number by which it may be what the file
-    /// waits for.
+    /// Waits until a file is open to a request. `own`: the request's number, which may be the one
+    /// that the file waits for.
     pub(crate) async fn wait_for(
         &self,
         rows: &Rows,
@@ -185,7 +187,7 @@ impl Once {
                 rows.write(change.place, &row).await.map_err(|e| convert::error(&e))?;
             }
             if overdue.is_empty() {
-                // The time is looked at now and then.
+                // The time-out also bounds the wait for the deadline.
                 rt::timeout(LOOK_INTERVAL, self.changed.wait()).await;
             } else {
                 self.settled(overdue.len());
@@ -193,22 +195,22 @@ impl Once {
         }
     }
 
-    /// What a change was answered that was done before.
+    /// Returns the answer to a change that was executed before.
     pub(crate) fn answer(&self, session: SessionId, number: Number) -> Option<Result<()>> {
         let lanes = self.lanes.lock();
         let last = lanes.last.get(&(session, number.lane)).filter(|last| last.sequence == number.sequence)?;
         if let Stage::Done(answer) = &last.stage { Some(answer.clone()) } else { None }
     }
 
-    /// What a change is answered that was done before: by the process before, the power may have
-    /// taken its data and left its row.
+    /// Returns the reply to a change that was executed before. For a change of the former process
+    /// it has the past verifier: a power failure may have taken the data and left the row.
     pub(crate) fn again(&self, store: &Store, session: SessionId, number: Number) -> StorageReply {
         let lanes = self.lanes.lock();
         let is_found = lanes.last.get(&(session, number.lane)).is_some_and(|last| last.found);
         StorageReply::Done { verifier: if is_found { store.past_verifier() } else { store.verifier() } }
     }
 
-    /// Begins a change, or finds that it was done before. The row is written when this returns.
+    /// Begins a change, or finds that it was executed before. The row is written when this returns.
     pub(crate) async fn begin<'a>(
         &'a self,
         rows: &'a Rows,
@@ -239,7 +241,7 @@ impl Once {
                         }
                         Stage::Done(answer) => return Ok(Turn::Answered(answer)),
                         Stage::Abandoned => return Err(unknown_outcome()),
-                        // The copy that came before over a connection that is ended.
+                        // The same request, received over a connection that has ended.
                         Stage::Running => {
                             self.changed.clear();
                             self.changed.wait()
@@ -249,7 +251,7 @@ impl Once {
                     _ => break lanes.begin(lane, number, ino)?,
                 }
             };
-            // Another waiter may have taken the event back.
+            // Another waiter may have cleared the event.
             rt::timeout(LOOK_INTERVAL, waiting).await;
         };
         let doing = Doing { once: self, rows, lane, sequence: number.sequence, place, ino };
@@ -262,7 +264,8 @@ impl Once {
         }
     }
 
-    /// A session has been ended, and none of its requests runs: what it began won't be repeated.
+    /// Drops the changes of a session that has ended and whose requests don't run any more: they
+    /// won't be repeated.
     pub(crate) fn forget(&self, session: SessionId) {
         let mut lanes = self.lanes.lock();
         let ended: Vec<Lane> = lanes.last.keys().filter(|lane| lane.0 == session).copied().collect();
@@ -276,8 +279,8 @@ impl Once {
         self.settled(inherited);
     }
 
-    /// What is remembered here holds no more: this copy has missed something, and who brings it in
-    /// step says what was done.
+    /// Drops all records: this replica has missed changes, and the member that resyncs it will
+    /// report what was executed.
     pub(crate) fn forget_all(&self) {
         let mut lanes = self.lanes.lock();
         let over: Vec<Lane> = lanes
@@ -296,7 +299,7 @@ impl Once {
         self.settled(inherited);
     }
 
-    /// The last changes of all lanes that were done and may be repeated yet.
+    /// Returns the last changes of all slots that were executed and may still be repeated.
     pub(crate) fn done(&self) -> Vec<(SessionId, Number, InodeId)> {
         let (now_ns, keep_ns) = (rt::monotonic_ns(), KEEP.as_nanos() as u64);
         let lanes = self.lanes.lock();
@@ -310,9 +313,9 @@ impl Once {
         .collect()
     }
 
-    /// Remembers a change as done that was done elsewhere, unless a later one of its lane is known.
-    /// What became of it here doesn't matter: it may have been given up, or have failed, when this
-    /// copy had missed something already.
+    /// Records a change as done that the primary executed, unless a later one of its slot is known.
+    /// Its outcome here doesn't matter: it may have been abandoned or have failed when this replica
+    /// was already out of sync.
     pub(crate) async fn adopt(
         &self,
         rows: &Rows,
@@ -332,7 +335,7 @@ impl Once {
         }
     }
 
-    /// So many of the changes that were begun before are settled; others look how it stands.
+    /// Counts down the unsettled changes of the former process and wakes the waiters.
     fn settled(&self, inherited: usize) {
         self.unsettled.fetch_sub(inherited, Ordering::AcqRel);
         self.changed.set();
@@ -344,14 +347,15 @@ impl Lanes {
         self.last.values().any(|change| change.inherited && change.ino == ino)
     }
 
-    /// Whether a number is one that a file is closed for.
+    /// Whether a file is closed for this number.
     fn expects(&self, session: SessionId, number: Number) -> bool {
         self.last
             .get(&(session, number.lane))
             .is_some_and(|change| change.inherited && change.sequence <= number.sequence)
     }
 
-    /// Gives up what was begun before in a file and isn't being repeated.
+    /// Abandons the changes of a file that the former process began and that no client is repeating
+    /// now.
     fn abandon(&mut self, ino: InodeId) -> Vec<(Lane, Overdue)> {
         let mut abandoned = Vec::new();
         for (lane, change) in &mut self.last {
@@ -364,7 +368,7 @@ impl Lanes {
         abandoned
     }
 
-    /// Notes that a change runs; gives the place of its row.
+    /// Records that a change runs; returns the place of its row.
     fn begin(&mut self, lane: Lane, number: Number, ino: InodeId) -> Result<u32> {
         let now_ns = rt::monotonic_ns();
         let known = self.last.get(&lane).map(|change| (change.place, change.inherited));
@@ -403,23 +407,24 @@ impl Lanes {
     }
 }
 
-/// A change that nobody repeats.
+/// A change that wasn't repeated in time.
 struct Overdue {
     sequence: u32,
     place: u32,
 }
 
 impl Doing<'_> {
-    /// To be done when the data is written, before anybody can read it.
+    /// Writes the *done* row. Must be called after the data is written and before any client can
+    /// read it.
     pub(crate) async fn note_done(&self) -> chunkstore::Result<()> {
         self.write(&Stage::Done(Ok(()))).await
     }
 
-    /// Remembers how it ended.
+    /// Records the outcome.
     pub(crate) async fn end(self, answer: Result<()>) -> Result<()> {
         if answer.is_err() {
-            // What it left may be seen, so it must not be tried again after a start either. A row
-            // that can't be written leaves it as begun.
+            // Its partial effect may be visible, so it must not be executed after a restart either.
+            // If the row can't be written, it stays *begun*.
             let noted = self.write(&Stage::Done(answer.clone())).await;
             noted.unwrap_or_else(|e| tracing::warn!(ino = %self.ino, "a failed write can't be noted: {e}"));
         }
@@ -427,7 +432,7 @@ impl Doing<'_> {
         answer
     }
 
-    /// It hasn't begun: whoever sends it again begins it.
+    /// Removes a change that hasn't begun: the next request with its number begins it.
     fn withdraw(self) {
         let mut lanes = self.once.lanes.lock();
         if let Some(change) = lanes.last.get_mut(&self.lane).filter(|last| last.sequence == self.sequence) {
@@ -442,8 +447,8 @@ impl Doing<'_> {
         self.once.changed.set();
     }
 
-    /// Another one is the primary by now, and decides whether it takes place: nothing of it is
-    /// remembered here, as of what had ended when this copy went out of step.
+    /// Removes a change because another member is the primary now and decides its outcome. No
+    /// record stays here, as for changes that had ended when this replica went out of sync.
     pub(crate) fn leave(self) {
         let mut lanes = self.once.lanes.lock();
         let is_it = |last: &Change| last.sequence == self.sequence && matches!(last.stage, Stage::Running);
@@ -486,7 +491,7 @@ fn unknown_outcome() -> Error {
         .hint("nobody knows whether the data was written: write it again, or look")
 }
 
-/// Not `ESTALE`: by that a client knows that its session has been ended.
+/// Not `ESTALE`: that errno tells a client that its session has ended.
 const OUTDATED: Errno = Errno::EPROTO;
 
 fn outdated() -> Error {
@@ -494,7 +499,7 @@ fn outdated() -> Error {
         .hint("this is a mistake in weft, or somebody sends recorded requests")
 }
 
-// A row: session 8, lane 4, sequence 4, inode 8, stage 4, errno 4.
+// A row: session 8, slot 4, sequence 4, inode 8, stage 4, errno 4.
 
 const BEGUN: u32 = 1;
 const DONE: u32 = 2;

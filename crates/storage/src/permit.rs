@@ -1,7 +1,7 @@
-//! Who may do what: capabilities are demanded of clients, and checked.
+//! Access control: the service demands capabilities of clients and verifies them.
 //!
-//! A check costs a look into what the core remembers; the code of a capability is computed when the
-//! core sees it for the first time.
+//! A check costs a lookup in the cache of the core; a core computes the code of a capability when
+//! it sees that capability for the first time.
 
 use crate::mirror;
 use identity::{Capability, CapabilityRing, CoreRing, Refusal, Rights};
@@ -12,24 +12,24 @@ use std::time::Duration;
 use types::{Errno, Error, Result, SessionId};
 use wire::{StorageOp, StorageRequest};
 
-/// How long a request with a key that isn't known here waits for it: management tells the nodes of
-/// a new one before it signs, but this one may just have been started or cut off.
+/// How long a request with an unknown key waits for that key. Management distributes a new key
+/// before it signs with it, but this node may have just started or been cut off.
 const KEY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often such a request looks again.
+/// How often such a request checks for the key.
 const KEY_POLL: Duration = Duration::from_millis(50);
 
-/// No more than one line about refused requests in this time.
+/// At most one log line about refused requests in this time.
 const QUIET_NS: u64 = 1_000_000_000;
 
-/// Demands capabilities.
+/// Demands and verifies capabilities.
 pub(crate) struct Permit {
     ring: Arc<CapabilityRing>,
-    /// When a refusal was logged last.
+    /// When a refusal was last logged.
     logged_ns: AtomicU64,
 }
 
-/// What a core remembers.
+/// Capabilities that a core has verified.
 #[derive(Default)]
 struct Remembered(RefCell<CoreRing>);
 
@@ -38,12 +38,12 @@ impl Permit {
         Permit { ring, logged_ns: AtomicU64::new(0) }
     }
 
-    /// Refuses what its capability doesn't allow. Services need none: the transport admits them by
-    /// their roles (`wire::authorization`).
+    /// Refuses what the request's capability doesn't allow. Services need none: the transport
+    /// admits them by their roles (`wire::authorization`).
     pub(crate) async fn check(&self, name: &str, holder: u64, request: &StorageRequest) -> Result<()> {
         let Some(wanted) = wanted(&request.op) else { return Ok(()) };
-        // The primary has looked at what it sends on; only nodes with a member of the group send
-        // it.
+        // The primary has checked the requests that it forwards; only nodes with a member of the
+        // group send those.
         if request.session == SessionId(0) || mirror::is_between_members(request) {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl Permit {
     fn refuse(&self, name: &str, request: &StorageRequest, refusal: Option<Refusal>) -> Error {
         let (now_ns, last_ns) = (rt::monotonic_ns(), self.logged_ns.load(Ordering::Relaxed));
         let cause = refusal.map_or("there is no capability".into(), |refusal| refusal.to_string());
-        // One that has only run out is everyday: the client gets another.
+        // An expired one is normal: the client gets another.
         let is_everyday = refusal.is_some_and(Refusal::is_stale);
         if !is_everyday && (last_ns == 0 || now_ns.saturating_sub(last_ns) > QUIET_NS) {
             self.logged_ns.store(now_ns.max(1), Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Permit {
     }
 }
 
-/// What a request needs the right to; `None` for what is no file's.
+/// Returns the rights that a request needs; `None` for one that isn't about a file.
 fn wanted(op: &StorageOp) -> Option<Rights> {
     match op {
         StorageOp::Read { .. } | StorageOp::Sync | StorageOp::Stat | StorageOp::Seek { .. } => {
@@ -122,7 +122,7 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         StorageOp::SyncTarget
         | StorageOp::Space
         | StorageOp::Fence { .. }
-        // Asked by nodes, between themselves.
+        // Sent by nodes to each other.
         | StorageOp::Settled
         | StorageOp::Regions { .. }
         | StorageOp::Survey { .. }

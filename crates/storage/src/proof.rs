@@ -1,12 +1,12 @@
-//! Whether targets are still what they were when they were opened, and what becomes of one that
-//! isn't.
+//! Checks that targets are still the directories that were opened, and takes those offline that
+//! aren't.
 //!
-//! A store answers no lookup that ended in another directory than its own (`chunkstore`). That
-//! alone leaves a target whose disk has gone half alive: what is open can be read and written. So
-//! each target is proven once a second, and one that isn't proven is *offline*: its service refuses
-//! what it is asked, it is no source for other copies, and management is told that there is no such
-//! target here. It is online again with the next proof that succeeds: then it is the store that was
-//! opened, with everything that was written to it.
+//! A store rejects each lookup that ended in a directory other than its own (`chunkstore`). That
+//! alone would leave a target with a failed disk half usable: files that are open can still be read
+//! and written. So the service verifies each target once a second. A target that fails is
+//! *offline*: the service refuses requests for it, it is no source for other replicas, and
+//! management learns that this node doesn't have it. The next successful check brings it online
+//! again: it is then the store that was opened, with everything that was written to it.
 
 use crate::mirror::is_look;
 use crate::service::{Served, StorageService};
@@ -19,14 +19,14 @@ use std::time::Duration;
 use types::{Error, Result, TargetId};
 use wire::{Part, StorageOp, StorageRequest};
 
-/// How often each target is proven: within a heartbeat or two management knows of one that is gone.
+/// How often each target is verified: management learns of a missing one within a heartbeat or two.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the last proof of a target said, or the last request that met another directory in its
-/// place.
+/// Result of the last verification of a target, or of the last request that met another directory
+/// in its place.
 #[derive(Default)]
 pub(crate) struct Standing {
-    /// Every request looks at this, which takes no lock.
+    /// Every request reads this, without a lock.
     is_offline: AtomicBool,
     why: RwLock<Option<Error>>,
 }
@@ -37,7 +37,7 @@ impl Standing {
     }
 
     /// # Errors
-    /// Why the target is offline, if it is.
+    /// The reason why the target is offline, if it is.
     pub(crate) fn require_online(&self) -> Result<()> {
         if !self.is_offline() {
             return Ok(());
@@ -65,8 +65,8 @@ impl Standing {
     }
 }
 
-/// Whether a store has proven itself. One that was closed meanwhile has nothing to prove: its
-/// folder is about to go.
+/// Whether a store has passed the check. A store that was closed meanwhile passes: its folder is
+/// about to be removed.
 fn has_passed(tally: &Tally, store: &Store, proof: chunkstore::Result<()>) -> bool {
     match proof {
         Err(error) if !store.is_closed() => {
@@ -78,16 +78,16 @@ fn has_passed(tally: &Tally, store: &Store, proof: chunkstore::Result<()>) -> bo
 }
 
 impl StorageService {
-    /// Whether a target is served here and is online, and its directory is the one that was opened.
-    /// Quick enough for every heartbeat.
+    /// Whether this node serves the target, the target is online, and its directory is the one that
+    /// was opened. Cheap enough for every heartbeat.
     pub fn is_proven(&self, target: TargetId) -> bool {
         self.find(target).is_some_and(|served| {
             has_passed(&served.tally, &served.store, served.store.check_home()) && !served.is_offline()
         })
     }
 
-    /// Proves a target: its own store, and those of the groups that it is a member of. These are in
-    /// its directory, so that a look at their folders is enough.
+    /// Verifies a target: its own store, and those of its groups. The latter are in its directory,
+    /// so a check of their folders is enough.
     pub async fn prove(&self, target: TargetId) {
         let Some(served) = self.find(target) else { return };
         let proof = served.store.prove_home().await;
@@ -104,7 +104,7 @@ impl StorageService {
         served.tally.standing.rise(target);
     }
 
-    /// Proves all targets, time and again, until the service is gone. Runs beside requests, on one
+    /// Verifies all targets periodically until the service is gone. Runs beside requests, on one
     /// core.
     pub async fn keep_proving(service: Arc<StorageService>) {
         let service = Arc::downgrade(&service);
@@ -114,16 +114,16 @@ impl StorageService {
             let targets: Vec<TargetId> = serving.stores().map(|store| store.target()).collect();
             drop(serving);
             for target in targets.into_iter().filter(|target| known.insert(*target)) {
-                // Each in a task of its own: a disk that hangs keeps no other one waiting.
+                // Each in a task of its own: a disk that hangs doesn't delay the others.
                 rt::spawn(keep_proving_one(service.clone(), target));
             }
             rt::sleep(INTERVAL).await;
         }
     }
 
-    /// What a request to an offline target is answered; `None` for one that is answered as ever.
-    /// That a session ends is for all targets, and looks of clients at a mirrored group find their
-    /// answer at another copy.
+    /// Returns the error that refuses a request to an offline target; `None` if the request can
+    /// still be answered. A fence applies to all targets, and a client's read of a mirrored group
+    /// is answered by another replica.
     #[cold]
     pub(crate) async fn refusal_offline(&self, served: &Served, request: &StorageRequest) -> Option<Error> {
         let error = served.tally.standing.require_online().err()?;

@@ -1,4 +1,4 @@
-//! Dispatch.
+//! Dispatch of requests to the stores.
 
 use crate::convert;
 use crate::ended::EndedSessions;
@@ -24,23 +24,23 @@ use std::time::Duration;
 use types::{ByteRange, ClusterMap, Errno, Error, ExportAccess, InodeId, Result, SessionId, TargetId};
 use wire::{MAX_GAPS, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
 
-/// Targets that one process serves: each keeps files open and checksums in memory.
+/// Limit of targets that one process serves: each keeps files open and checksums in memory.
 pub const MAX_TARGETS: usize = 64;
 
-/// How long a request waits for what must come first (the lease, the tidying after a crash): less
-/// than a client's usual patience, so that the client learns the reason.
+/// How long a request waits for the lease or for crash reconciliation: less than a client's usual
+/// time-out, so that the client learns the reason.
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// A target that is served.
+/// A served target.
 pub(crate) struct Served {
     pub(crate) store: Arc<Store>,
-    /// Whether clients are let in, and what those wait for that came before. Every request looks at
-    /// the first, which takes no lock.
+    /// Whether the target is open to clients, and the event for requests that arrived before. Every
+    /// request reads the flag, without a lock.
     is_open: AtomicBool,
     opened: Event,
-    /// Changes that must not be done again.
+    /// The duplicate request cache.
     once: Once,
-    /// What was sent under leases that are over.
+    /// The lease epochs, which refuse requests under leases that have ended.
     epochs: Epochs,
     ended: EndedSessions,
     pub(crate) tally: Arc<Tally>,
@@ -48,28 +48,28 @@ pub(crate) struct Served {
 
 /// Answers storage requests for a set of targets.
 pub struct StorageService {
-    /// Filled from the front and never emptied: found without a lock.
+    /// Filled from the front and never emptied, so that lookups need no lock.
     targets: Box<[OnceLock<Served>]>,
-    /// Held while one is added.
+    /// Held while a target is added.
     adding: Mutex<()>,
-    /// Set when all targets that a start finds have been added: one that isn't there then is not
+    /// Set when all targets that a start finds have been added: after that, an absent one is not
     /// served here.
     complete: Event,
     pub(crate) lease: Arc<ServingLease>,
     pub(crate) fences: Arc<Fences>,
-    /// What is demanded of requests from other processes; nothing if it isn't set.
+    /// Checks the capabilities of requests from other processes; no checks if unset.
     permit: OnceLock<Permit>,
-    /// What clients of certain networks may do.
+    /// Export rules for client networks.
     exports: Exports,
     pub(crate) watches: Arc<Watches>,
-    /// What the targets have of mirrored groups; none are served if it isn't set.
+    /// The mirrored groups of the targets; none are served if unset.
     pub(crate) mirrors: OnceLock<Arc<Mirrors>>,
     pub(crate) scrubs: Scrubs,
     pub(crate) measures: Measures,
 }
 
 impl StorageService {
-    /// A service for these stores. Each must be the only one of its target.
+    /// Creates a service for these stores. Each must be the only one of its target.
     pub fn new(stores: impl IntoIterator<Item = Arc<Store>>) -> StorageService {
         let service = StorageService::under_lease(Arc::new(ServingLease::forever()));
         for store in stores {
@@ -81,8 +81,8 @@ impl StorageService {
         service
     }
 
-    /// A service without targets yet that changes data only while the lease holds. Requests for
-    /// targets that aren't there wait until [`StorageService::all_added`].
+    /// Creates a service without targets that changes data only while the lease is valid. Requests
+    /// for absent targets wait until [`StorageService::all_added`].
     pub fn under_lease(lease: Arc<ServingLease>) -> StorageService {
         StorageService {
             targets: (0..MAX_TARGETS).map(|_| OnceLock::new()).collect(),
@@ -101,19 +101,20 @@ impl StorageService {
 
     /// Demands capabilities of clients from now on.
     pub fn demand_capabilities(&self, ring: Arc<CapabilityRing>) {
-        // Who has demanded them does not begin to demand others.
+        // The first ring stays; later calls change nothing.
         self.permit.get_or_init(|| Permit::new(ring));
     }
 
-    /// Applies the map's rules for networks from now on.
+    /// Applies the map's export rules from now on.
     pub fn follow_exports(&self, map: &ClusterMap) {
         self.exports.follow(map);
     }
 
-    /// Refuses what the rules for a client's network don't allow. The metadata service does the
-    /// same; but what it handed out before a rule was changed is good for some minutes.
+    /// Refuses what the export rules for a client's network don't allow. The metadata service does
+    /// the same, but the capabilities that it issued before a rule changed are valid for some
+    /// minutes.
     fn check_export(&self, caller: &Caller, request: &StorageRequest) -> Result<()> {
-        // Who asks without a session acts for the cluster; who may is looked at before.
+        // A request without a session acts for the cluster; the transport has checked its sender.
         if request.session == SessionId(0) || mirror::is_between_members(request) {
             return Ok(());
         }
@@ -131,8 +132,8 @@ impl StorageService {
         }
     }
 
-    /// Serves one more target, at first to other services (session 0) only: what a crash left is
-    /// put right before clients see it.
+    /// Serves one more target, at first only for other services (session 0): crash reconciliation
+    /// must end before clients see the target.
     pub fn add(&self, store: Arc<Store>) -> Result<()> {
         let _alone = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let target = store.target();
@@ -164,12 +165,12 @@ impl StorageService {
         Ok(())
     }
 
-    /// All targets that a start finds have been added.
+    /// Reports that all targets that a start finds have been added.
     pub fn all_added(&self) {
         self.complete.set();
     }
 
-    /// Lets clients use a target from now on.
+    /// Opens a target to clients.
     pub fn open_to_clients(&self, target: TargetId) {
         if let Some(served) = self.find(target) {
             served.once.open();
@@ -186,12 +187,12 @@ impl StorageService {
         self.targets.iter().map_while(OnceLock::get)
     }
 
-    /// The stores that are served, by target.
+    /// Returns the served stores, by target.
     pub fn stores(&self) -> impl Iterator<Item = &Arc<Store>> {
         self.served().map(|served| &served.store)
     }
 
-    /// What a target has done; `None` for one that isn't served here.
+    /// Returns the counters of a target; `None` for one that isn't served here.
     pub fn counters(&self, target: TargetId) -> Option<Counters> {
         Some(self.find(target)?.tally.counters())
     }
@@ -252,7 +253,7 @@ impl StorageService {
         if let StorageOp::Fence { session } = request.op {
             return Box::pin(self.fence(served, session)).await;
         }
-        // Before the request counts as running: a fence doesn't wait for what waits here.
+        // Before the request counts as running: a fence doesn't wait for requests that wait here.
         let is_service = request.session == SessionId(0) && !matches!(request.op, StorageOp::Watch { .. });
         if !is_service {
             if !served.is_open.load(Ordering::Acquire) {
@@ -269,8 +270,8 @@ impl StorageService {
         if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
             self.lease.wait(request.target).await?;
         }
-        // A write that is done after its program was told that it failed could come over what the
-        // program wrote then.
+        // A write that executes after its application got an error could overwrite what the
+        // application wrote then.
         if deadline.is_over() {
             return Err(deadline.error());
         }
@@ -291,13 +292,13 @@ impl StorageService {
         match perform_known(&served.store, &request, payload).await {
             Ok(StorageReply::Unit) if is_verified => entered.check().map(|()| done(&served.store)),
             Ok(reply) => entered.check().map(|()| reply),
-            // What is missing may have been cut off under a later lease.
+            // What is missing may have been truncated under a later lease.
             Err(e) => entered.check().and_then(|()| Err(served.failed(&e))),
         }
     }
 
-    /// Ends a session here, for all targets; that one of them keeps it in mind is enough for them
-    /// to know it after a start.
+    /// Ends a session here, for all targets. A record on one of them is enough for all to know it
+    /// after a restart.
     async fn fence(&self, served: &Served, session: SessionId) -> Result<StorageReply> {
         self.fences.fence(session).await;
         if let Some(other) = served.ended.keep(&served.store, session, rt::now().secs).await? {
@@ -310,7 +311,7 @@ impl StorageService {
 }
 
 impl StorageService {
-    /// A target that isn't there yet, if the start that is under way brings it.
+    /// Waits for an absent target, in case the start that is under way adds it.
     #[cold]
     async fn await_target(&self, target: TargetId) -> Result<&Served> {
         let started = rt::timeout(PATIENCE, self.complete.wait()).await.is_some();
@@ -340,12 +341,12 @@ pub(crate) fn is_change(op: &StorageOp) -> bool {
     )
 }
 
-/// Whether a request is about what is done already being on disk.
+/// Whether a request asks for earlier changes to be on disk.
 pub(crate) fn is_sync(op: &StorageOp) -> bool {
     matches!(op, StorageOp::Sync | StorageOp::SyncTarget)
 }
 
-/// The answer to a change that is done, or a sync.
+/// Returns the answer to an executed change, or to a sync.
 pub(crate) fn done(store: &Store) -> StorageReply {
     StorageReply::Done { verifier: store.verifier() }
 }
@@ -361,13 +362,15 @@ impl Served {
             .hint("it needs the metadata service for that: check that it runs (weft health)"))
     }
 
-    /// A write that other clients may have seen, and overwritten, when it comes again.
+    /// Executes a numbered write: when it is repeated, other clients may already have seen its
+    /// effect and overwritten it.
     async fn write_once(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         let (Some(number), StorageOp::Write { offset, path, durable }) = (request.number, request.op) else {
             return Err(Errno::EINVAL.into());
         };
         let (ino, known, rows) = (request.ino, request.known, self.store.recent());
-        // What was done before is answered so, in whichever epoch it is asked again.
+        // A change that was executed before gets its old answer, whatever the epoch of the
+        // repetition.
         if let Some(answer) = self.once.answer(request.session, number) {
             return answer.map(|()| self.once.again(&self.store, request.session, number));
         }
@@ -384,7 +387,8 @@ impl Served {
         let at = At { ino, offset, known };
         let written = self.store.write_at(at, &data, path, durability, doing.note_done()).await;
         let written = match written {
-            // The row, too: what it stands for would be done again after the power was cut.
+            // The row must be on disk, too: without it the change would be executed again after a
+            // power failure.
             Ok(()) if durable => rows.sync().await,
             written => written,
         };
@@ -396,7 +400,7 @@ impl Served {
     }
 }
 
-/// Does on a store what is asked, by who knows nothing of the length of the chunk file.
+/// Executes a request on a store, for a caller that has no lower bound of the chunk file's length.
 pub(crate) async fn perform(
     store: &Store,
     ino: InodeId,
@@ -406,7 +410,7 @@ pub(crate) async fn perform(
     perform_op(store, (ino, 0), op, payload).await
 }
 
-/// Does on a store what is asked.
+/// Executes a request on a store.
 pub(crate) async fn perform_known(
     store: &Store,
     request: &StorageRequest,
@@ -424,7 +428,7 @@ async fn perform_op(
     if matches!(op, StorageOp::Rewrite { .. } | StorageOp::Expect { .. }) {
         return Box::pin(perform_mend(store, ino, op, payload)).await.map(|()| StorageReply::Unit);
     }
-    // Requests without data have none to look at.
+    // Requests without data don't use it.
     let payload = payload.unwrap_or_else(|| IoBuf::alloc(0));
     match op {
         StorageOp::Read { offset, path } => {
@@ -440,7 +444,7 @@ async fn perform_op(
     Ok(StorageReply::Unit)
 }
 
-/// What makes a damaged copy right.
+/// Executes the requests that repair a damaged replica.
 async fn perform_mend(
     store: &Store,
     ino: InodeId,
@@ -457,7 +461,7 @@ async fn perform_mend(
     }
 }
 
-/// What neither reads nor writes.
+/// Executes the requests that neither read nor write.
 async fn perform_rare(
     store: &Store,
     (ino, known): (InodeId, u64),

@@ -1,4 +1,4 @@
-//! What is counted of a target.
+//! Counters of a target.
 
 use crate::alarm::Alarm;
 use crate::convert;
@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use types::Error;
 use wire::Healed;
 
-/// Requests and failures of one target, since the service was made.
+/// Requests and failures of one target, since the service was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Counters {
     pub requests: u64,
     /// Requests that failed for lack of space.
     pub no_space: u64,
-    /// Requests that failed for damage or errors of the local file system.
+    /// Requests that failed because of damage or errors of the local file system.
     pub io_errors: u64,
 }
 
-/// The counters of a target, of all groups that it is a member of.
+/// The counters of a target, including those of all its groups.
 #[derive(Default)]
 pub(crate) struct Tally {
     alarm: Alarm,
@@ -27,25 +27,26 @@ pub(crate) struct Tally {
     requests: AtomicU64,
     no_space: AtomicU64,
     io_errors: AtomicU64,
-    /// Damage that requests have met, and what of it was mended.
+    /// Damage that requests have met, and how much of it was repaired.
     damaged: AtomicU64,
     mended: AtomicU64,
 }
 
 impl Tally {
-    /// Counts damage that somebody has met.
+    /// Counts damage that a request has met.
     pub(crate) fn heal(&self, healed: &Healed) {
         self.damaged.fetch_add(healed.damaged, Ordering::Relaxed);
         self.mended.fetch_add(healed.mended, Ordering::Relaxed);
     }
 
-    /// A search begins, which meets anew what is left of it.
+    /// Resets the counters when a scrub begins, because the scrub finds the remaining damage again.
     pub(crate) fn forget_healed(&self) {
         self.damaged.store(0, Ordering::Relaxed);
         self.mended.store(0, Ordering::Relaxed);
     }
 
-    /// Damage that requests have met, and what of it was mended, since the last search began.
+    /// Returns the damage that requests have met and how much of it was repaired, since the last
+    /// scrub began.
     pub(crate) fn healed(&self) -> (u64, u64) {
         (self.damaged.load(Ordering::Relaxed), self.mended.load(Ordering::Relaxed))
     }
@@ -54,9 +55,9 @@ impl Tally {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a failure of one of the target's stores, raises the alarm and gives what the client
-    /// is told. A store that has vanished takes the target offline, unless the store was closed:
-    /// then its folder is about to go.
+    /// Counts a failure of one of the target's stores, logs it and returns the error for the
+    /// client. A vanished store takes the target offline, unless the store was closed: then its
+    /// folder is about to be removed.
     pub(crate) fn failed(&self, store: &Store, error: &StoreError) -> Error {
         match error.kind() {
             Kind::NoSpace => self.no_space.fetch_add(1, Ordering::Relaxed),

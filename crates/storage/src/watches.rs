@@ -1,7 +1,8 @@
-//! Who wants to know which regions of a chunk file change, while it is copied elsewhere.
+//! Dirty tracking: records which regions of a chunk file change while it is copied elsewhere.
 //!
-//! A change is noted when it ends, however it ends: whoever begins a new round then and reads what
-//! the round before noted misses nothing but what still runs, and that is in the next round.
+//! A change is recorded when it ends, however it ends. A copier that begins a new round and reads
+//! the list of the previous round misses only changes that still run, and those appear in the next
+//! round.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -9,25 +10,25 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use types::{ByteRange, Errno, Error, GroupId, HashMap, InodeId, Result, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest, WATCHED_REGION};
 
-/// Watches of a process. Each is some KiB as a rule and 4 MiB at most; beyond it the one that was
-/// used longest ago ends.
+/// Trackers of a process. Each takes some KiB as a rule and 4 MiB at most. Beyond this number, the
+/// least recently used one ends.
 const MAX_WATCHES: usize = 256;
 
-/// Regions that a list holds one by one; beyond it everything from the first of them on counts as
-/// changed.
+/// Regions that a list holds individually. Beyond that, everything from the lowest of them on
+/// counts as changed.
 const MAX_REGIONS: usize = 65_536;
 
-/// A chunk file: of a target for itself, or of its replica of a mirrored group.
+/// A chunk file: of a target alone, or of its replica of a mirrored group.
 type File = (TargetId, Option<GroupId>, InodeId);
 
 fn file_of(request: &StorageRequest) -> File {
     (request.target, request.group.map(|asked| asked.group), request.ino)
 }
 
-/// The watches of all targets.
+/// The trackers of all targets.
 #[derive(Default)]
 pub(crate) struct Watches {
-    /// Entries of the table, so that a change asks for the lock only if there are some.
+    /// Number of entries in the table, so that a change takes the lock only if there are any.
     count: AtomicUsize,
     table: Mutex<Table>,
 }
@@ -41,17 +42,17 @@ struct Table {
 struct Watch {
     token: u64,
     round: u64,
-    /// What changed in the round before.
+    /// Regions that changed in the previous round.
     readable: Regions,
-    /// What changes in this one.
+    /// Regions that change in the current round.
     growing: Regions,
     last_use: u64,
 }
 
-/// Regions by number.
+/// A set of regions, by number.
 struct Regions {
     single: BTreeSet<u64>,
-    /// From here on, all.
+    /// All regions from this number on.
     all_from: u64,
 }
 
@@ -81,7 +82,7 @@ impl Regions {
         self.single.split_off(&all_from);
     }
 
-    /// The first byte of the first region at or after `from`.
+    /// Returns the first byte of the first region at or after `from`.
     fn next(&self, from: u64) -> Option<u64> {
         let region = from.div_ceil(WATCHED_REGION);
         let single = self.single.range(region..).next().copied();
@@ -91,7 +92,7 @@ impl Regions {
     }
 }
 
-/// Notes a change when it is dropped.
+/// Records a change when it is dropped.
 pub(crate) struct Changing<'a> {
     watches: &'a Watches,
     file: File,
@@ -100,8 +101,8 @@ pub(crate) struct Changing<'a> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        // Whoever begins a watch counts it before reading; what was changed before this look is
-        // there for that read.
+        // A copier registers its tracker before it reads. So a change that ended before this check
+        // is visible to that read.
         fence(Ordering::SeqCst);
         if self.watches.count.load(Ordering::SeqCst) == 0 {
             return;
@@ -113,7 +114,8 @@ impl Drop for Changing<'_> {
 }
 
 impl Watches {
-    /// To be held while a request is carried out: notes what it changes, if it does.
+    /// Returns a guard for the execution of a request, which records the range that the request
+    /// changes; `None` if it changes nothing.
     pub(crate) fn changing(&self, request: &StorageRequest, payload: usize) -> Option<Changing<'_>> {
         let range = match request.op {
             StorageOp::Write { offset, .. } => ByteRange::at(offset, payload as u64),
@@ -125,7 +127,7 @@ impl Watches {
         Some(Changing { watches: self, file: file_of(request), range })
     }
 
-    /// Answers requests that are about watches; `None` for others.
+    /// Answers dirty-tracking requests; `None` for others.
     pub(crate) fn answer(&self, request: &StorageRequest) -> Option<Result<StorageReply>> {
         let file = file_of(request);
         match request.op {
@@ -148,7 +150,7 @@ impl Watches {
         let now = table.tick();
         if let Some(watch) = table.files.get_mut(&file).filter(|watch| watch.token == token) {
             watch.last_use = now;
-            // A request that is sent again changes nothing.
+            // A retransmission changes nothing.
             if round == watch.round + 1 {
                 watch.round = round;
                 watch.readable = std::mem::take(&mut watch.growing);
@@ -176,8 +178,8 @@ impl Watches {
         Ok(watch.readable.next(from))
     }
 
-    /// Ends all watches of a replica that isn't the primary of its group: what changes is another
-    /// one's to note.
+    /// Ends all trackers of a replica that isn't the primary of its group: the new primary records
+    /// the changes.
     pub(crate) fn end_in(&self, target: TargetId, group: GroupId) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;

@@ -1,21 +1,22 @@
-//! How the intent log is stored.
+//! The stored format of the intent log.
 //!
 //! Two files of equal length, used in turn. Block 0 of a file is its header, the others are records
-//! in order. A record block is written once and never again in the life of a header, so that a torn
-//! write can only spoil what nobody was told is durable. Each block carries the sequence number of
-//! its header and its own place: leftovers of an earlier life are no records. Numbers are
-//! little-endian.
+//! in order. A record block is written once and never again under the same header, so that a torn
+//! write can only spoil records that weren't reported as durable. Each block carries the sequence
+//! number of its header and its own position: leftovers of an earlier header are no records.
+//! Numbers are little-endian.
 //!
-//! A record block holds notes, or spans; its magic says which. A version that knows no spans takes
-//! a block of them for the end of the log: going back to one needs a shutdown that finished.
+//! A record block holds entries or spans; its magic says which. A version that doesn't know spans
+//! takes a block of them for the end of the log: a downgrade to such a version needs a finished
+//! shutdown.
 
 use types::{BLOCK_SIZE, InodeId, block_sum};
 
-/// What a header begins with.
+/// First bytes of a header.
 const HEADER_MAGIC: [u8; 8] = *b"weftlog\x01";
-/// What a block of notes begins with.
+/// First bytes of a block of entries.
 const NOTE_MAGIC: [u8; 8] = *b"weftnote";
-/// What a block of spans begins with.
+/// First bytes of a block of spans.
 const SPAN_MAGIC: [u8; 8] = *b"weftspan";
 /// Magic, checksum, count or state, sequence, block index.
 const PREFIX_BYTES: usize = 8 + 4 + 4 + 8 + 8;
@@ -23,12 +24,12 @@ const PREFIX_BYTES: usize = 8 + 4 + 4 + 8 + 8;
 const NOTE_BYTES: usize = 24;
 /// First inode, end inode.
 const SPAN_BYTES: usize = 16;
-/// Notes in a block.
+/// Entries in a block.
 pub(crate) const NOTES_PER_BLOCK: usize = (BLOCK_SIZE - PREFIX_BYTES) / NOTE_BYTES;
 /// Spans in a block.
 const SPANS_PER_BLOCK: usize = (BLOCK_SIZE - PREFIX_BYTES) / SPAN_BYTES;
 
-/// Regions `first..end` of a chunk file may be changing.
+/// Entry: regions `first..end` of a chunk file may be changing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Note {
     pub(crate) ino: InodeId,
@@ -36,8 +37,8 @@ pub(crate) struct Note {
     pub(crate) end: u64,
 }
 
-/// Region 0 of the chunk files of inodes `first..end` may be changing, of those that don't exist
-/// yet, too.
+/// Region 0 of the chunk files of inodes `first..end` may be changing, including those that don't
+/// exist yet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Span {
     pub(crate) first: InodeId,
@@ -59,19 +60,19 @@ impl Span {
     }
 }
 
-/// What a log says.
+/// The records of a log.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Records {
     pub(crate) notes: Vec<Note>,
     pub(crate) spans: Vec<Span>,
 }
 
-/// Whether somebody may have changed chunk files since the header was written.
+/// Whether chunk files may have changed since the header was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LogState {
     InUse,
     Clean,
-    /// Nobody may, but there are records, for other copies.
+    /// They haven't, but there are records for other replicas.
     Settled,
 }
 
@@ -85,7 +86,7 @@ impl LogState {
     }
 }
 
-/// Which of the two files counts: the one with the higher sequence.
+/// The file with the higher sequence is the current one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) sequence: u64,
@@ -94,7 +95,7 @@ pub(crate) struct Header {
 
 pub(crate) type Block = [u8; BLOCK_SIZE];
 
-/// Makes a block's checksum that of its content.
+/// Sets a block's checksum.
 pub(crate) fn seal(block: &mut Block) {
     block[8..12].fill(0);
     let sum = block_sum(block).0;
@@ -155,7 +156,7 @@ impl Records {
         self.spans.extend(&other.spans);
     }
 
-    /// The same in as few records as possible, in order.
+    /// Returns the same regions in as few records as possible, in order.
     pub(crate) fn merged(self) -> Records {
         let mut spans = self.spans;
         spans.sort_unstable();
@@ -163,7 +164,7 @@ impl Records {
         Records { notes: merged(self.notes), spans }
     }
 
-    /// The record blocks from block `first` of the log `sequence` on.
+    /// Encodes the record blocks from block `first` of the log `sequence` on.
     pub(crate) fn encode(&self, sequence: u64, first: u64) -> Vec<Block> {
         let notes = self.notes.chunks(NOTES_PER_BLOCK).map(|part| {
             let bytes = part.iter().flat_map(|note| encode_note(*note)).collect::<Vec<u8>>();
@@ -178,8 +179,8 @@ impl Records {
             .collect()
     }
 
-    /// Adds what a record block says; false, and nothing is added, when it isn't block `index` of
-    /// the log `sequence`.
+    /// Adds the records of a block; false, and nothing is added, when it isn't block `index` of the
+    /// log `sequence`.
     #[must_use]
     pub(crate) fn decode(&mut self, sequence: u64, index: u64, block: &[u8]) -> bool {
         let holds =
@@ -202,7 +203,7 @@ impl Records {
     }
 }
 
-/// The same regions in as few notes as possible, in order.
+/// Returns the same regions in as few entries as possible, in order.
 pub(crate) fn merged(mut notes: Vec<Note>) -> Vec<Note> {
     notes.sort_unstable();
     let mut merged: Vec<Note> = Vec::with_capacity(notes.len());

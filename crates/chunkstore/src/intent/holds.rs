@@ -1,27 +1,27 @@
-//! Who keeps notes from retiring.
+//! Holds that keep entries from retiring.
 //!
-//! A hold speaks for the notes that are relied on while it lives. It remembers the maintenance pass
-//! in which it began: a note that was relied on in that pass or later stays. So a hold costs the
-//! same whatever it keeps.
+//! A hold covers the entries that changes rely on during its lifetime. It records the maintenance
+//! pass in which it began: an entry that a change has relied on in that pass or later stays. So the
+//! cost of a hold doesn't depend on the number of entries.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The log's clock, with those who hold on to something of its past.
+/// The log's clock, and the holds.
 #[derive(Default)]
 pub(crate) struct Holds {
     /// Number of the maintenance pass. Changed under the lock of `held`, so that no hold begins in
     /// a pass that a retirement has left.
     pass: AtomicU64,
-    /// How many holds began in which pass.
+    /// Number of holds by the pass in which they began.
     held: Mutex<BTreeMap<u64, usize>>,
     /// Nothing retires at all.
     everything: AtomicBool,
-    /// That doesn't count: there were too many.
+    /// Overrides `everything`: there were too many entries.
     let_go: AtomicBool,
-    /// Holds of this pass and earlier ones don't count: what they held was too much.
+    /// Holds of this pass and earlier ones are invalid: they retained too much.
     broken: AtomicU64,
 }
 
@@ -35,19 +35,19 @@ impl Holds {
         self.everything.store(keep, Ordering::SeqCst);
     }
 
-    /// While set, notes retire though everything is to be kept. What somebody holds stays.
+    /// While set, entries retire even if everything should be retained. Entries with a hold stay.
     pub(crate) fn let_go(&self, let_go: bool) {
         let _held = self.held.lock();
         self.let_go.store(let_go, Ordering::SeqCst);
     }
 
-    /// The holds that there are don't count any more.
+    /// Invalidates the existing holds.
     pub(crate) fn break_holds(&self) {
         let _held = self.held.lock();
         self.broken.store(self.pass() + 1, Ordering::SeqCst);
     }
 
-    /// Whether somebody relies on a hold that doesn't count any more.
+    /// Whether an invalidated hold still exists.
     pub(crate) fn has_broken(&self) -> bool {
         let held = self.held.lock();
         held.first_key_value().is_some_and(|(first, _)| self.is_broken(*first))
@@ -61,8 +61,8 @@ impl Holds {
         self.everything.load(Ordering::SeqCst) && !self.let_go.load(Ordering::SeqCst)
     }
 
-    /// Begins the next pass; says which it is, and before which one a note has to have been relied
-    /// on last so that it may retire.
+    /// Begins the next pass. Returns its number, and the pass before which an entry must have been
+    /// used last so that it may retire.
     pub(crate) fn next_pass(&self, idle_passes: u64) -> (u64, u64) {
         let held = self.held.lock();
         let pass = self.pass.fetch_add(1, Ordering::Relaxed) + 1;
@@ -82,13 +82,13 @@ impl Holds {
     }
 }
 
-/// Keeps the notes that are relied on while it lives; see
+/// Retains the entries that changes rely on during its lifetime; see
 /// [`Store::hold_notes`](crate::Store::hold_notes).
 #[must_use = "notes are kept only while it lives"]
 pub struct NoteHold(Option<(Arc<Holds>, u64)>);
 
 impl NoteHold {
-    /// Holds nothing: where there are no notes.
+    /// Holds nothing: for a store without intent log.
     pub(crate) fn of_nothing() -> NoteHold {
         NoteHold(None)
     }

@@ -1,8 +1,8 @@
-//! Which regions are noted, in memory.
+//! The entries of the intent log, in memory.
 //!
-//! A note is *active* while a change may rely on it, then *retiring* while everything that did is
-//! made durable, then gone. The log on disk holds at least all active and retiring notes, but for
-//! region 0 of files that rely on a span: there it holds the span.
+//! An entry is *active* while a change may rely on it, then *retiring* while everything that did is
+//! made durable, then removed. The log on disk holds at least all active and retiring entries,
+//! except region 0 of files that rely on a span: for those it holds the span.
 
 use super::format::{Note, Records};
 use super::spans::{SpanInForce, Spans};
@@ -13,22 +13,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{HashMap, InodeId};
 
-/// Independent parts, so that cores rarely meet.
+/// Independent parts, so that cores rarely contend.
 const SHARDS: usize = 16;
-/// Regions noted at a time when a file grows or is written in order.
+/// Regions that are marked dirty at a time when a file grows or is written sequentially.
 pub(crate) const AHEAD_REGIONS: u64 = 64;
 
 struct Active {
     end: u64,
     /// The maintenance pass during which a change last relied on it.
     last_pass: u64,
-    /// What stands for it in the log; `None`: a note of its own.
+    /// The span that stands for it in the log; `None`: it has its own record.
     span: Option<Arc<SpanInForce>>,
 }
 
 impl Active {
-    /// A change needs a note of its own once the span has closed: else a file that is changed all
-    /// the time would keep it in force.
+    /// Once the span has closed, a change needs a record of its own: otherwise a file that changes
+    /// all the time would keep the span active.
     fn can_be_relied_on(&self) -> bool {
         self.span.as_ref().is_none_or(|span| span.is_open())
     }
@@ -47,7 +47,7 @@ struct FileNotes {
 }
 
 impl FileNotes {
-    /// The first region of `wanted` that isn't noted; marks the noted ones before it as used.
+    /// Returns the first region of `wanted` that isn't dirty; marks the entries before it as used.
     fn first_gap(&mut self, wanted: &Range<u64>, pass: u64) -> Option<u64> {
         let mut region = wanted.start;
         while region < wanted.end {
@@ -62,7 +62,7 @@ impl FileNotes {
         None
     }
 
-    /// Moves the notes that were idle since before pass `before` to those that retire; returns
+    /// Moves the entries that were idle since before pass `before` to the retiring ones; returns
     /// them.
     fn begin_retiring(&mut self, ino: InodeId, before: u64) -> Vec<Note> {
         let mut begun = Vec::new();
@@ -83,14 +83,14 @@ impl FileNotes {
     }
 }
 
-/// Notes of all files of a store.
+/// The entries of all files of a store.
 #[derive(Default)]
 pub(crate) struct NoteTable {
     shards: [Mutex<HashMap<InodeId, FileNotes>>; SHARDS],
     /// Locked after a shard, if both are.
     spans: Spans,
     len: AtomicUsize,
-    /// Notes that are in the log themselves.
+    /// Entries that have their own record in the log.
     logged: AtomicUsize,
 }
 
@@ -99,12 +99,12 @@ impl NoteTable {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
-    /// Active and retiring notes.
+    /// Active and retiring entries.
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Those of them that take room in the log.
+    /// Those of them that have their own record in the log.
     pub(crate) fn logged(&self) -> usize {
         self.logged.load(Ordering::Relaxed)
     }
@@ -113,8 +113,8 @@ impl NoteTable {
         &self.spans
     }
 
-    /// What has to be noted before regions `wanted` of a file may be changed; `None` when all of
-    /// them are.
+    /// Returns the entry that has to be written before regions `wanted` of a file may change;
+    /// `None` when all of them are dirty.
     pub(crate) fn lacking(&self, ino: InodeId, wanted: Range<u64>, pass: u64) -> Option<Note> {
         let mut shard = self.shard(ino).lock();
         let mut first = match shard.get_mut(&ino) {
@@ -133,7 +133,7 @@ impl NoteTable {
         Some(Note { ino, first, end: wanted.end.max(ahead) })
     }
 
-    /// Adds notes that are durable now.
+    /// Adds entries that are durable now.
     pub(crate) fn activate(&self, notes: &[Note], pass: u64) {
         for note in notes {
             let mut shard = self.shard(note.ino).lock();
@@ -141,7 +141,7 @@ impl NoteTable {
         }
     }
 
-    /// Adds a note that is in the log.
+    /// Adds an entry that has its own record in the log.
     fn add_logged(&self, file: &mut FileNotes, note: Note, pass: u64) {
         let entry = file.active.entry(note.first).or_insert_with(|| {
             self.len.fetch_add(1, Ordering::Relaxed);
@@ -155,20 +155,20 @@ impl NoteTable {
         entry.last_pass = pass;
     }
 
-    /// Adds a note of region 0 for which a span is in the log.
+    /// Adds an entry of region 0 for which a span is in the log.
     fn add_in_span(&self, file: &mut FileNotes, span: Arc<SpanInForce>, pass: u64) {
         let entry = file.active.entry(0).or_insert_with(|| {
             self.len.fetch_add(1, Ordering::Relaxed);
             Active { end: 1, last_pass: pass, span: Some(span.clone()) }
         });
-        // A note of its own is as good, and one in an open span is better than one in a closed one.
+        // An entry with its own record is sufficient, and an open span replaces a closed one.
         if !entry.can_be_relied_on() {
             entry.span = Some(span);
         }
         entry.last_pass = pass;
     }
 
-    /// Everything that the log must not forget. The caller keeps the log from being written.
+    /// Returns everything that the log must retain. The caller prevents writes of the log.
     pub(crate) fn all(&self) -> Records {
         let mut notes = Vec::with_capacity(self.logged());
         for shard in &self.shards {
@@ -184,7 +184,8 @@ impl NoteTable {
         Records { notes, spans: self.spans.all() }
     }
 
-    /// All notes of files from `from` on, those that a span stands for included, in no order.
+    /// Returns all entries of files from `from` on, including those that a span stands for,
+    /// unordered.
     pub(crate) fn noted(&self, from: InodeId) -> Vec<Note> {
         let mut notes = Vec::new();
         for shard in &self.shards {
@@ -197,8 +198,8 @@ impl NoteTable {
         notes
     }
 
-    /// Starts retiring the notes that no change has relied on in maintenance pass `before` or
-    /// later. Changes that begin from here on note anew.
+    /// Starts retiring the entries that no change has relied on in maintenance pass `before` or
+    /// later. Changes that begin from here on make new entries.
     pub(crate) fn begin_retiring(&self, before: u64) -> BTreeMap<InodeId, Vec<Note>> {
         let mut retiring = BTreeMap::new();
         for shard in &self.shards {
@@ -212,7 +213,7 @@ impl NoteTable {
         retiring
     }
 
-    /// Everything that relied on the retiring notes of a file is durable: they go.
+    /// Removes the retiring entries of a file: everything that relied on them is durable.
     pub(crate) fn retire(&self, ino: InodeId) {
         let mut shard = self.shard(ino).lock();
         let Some(file) = shard.get_mut(&ino) else { return };
@@ -222,7 +223,7 @@ impl NoteTable {
         }
     }
 
-    /// Retiring didn't work out: the notes stand as before.
+    /// Makes the retiring entries of a file active again after a failure.
     pub(crate) fn reactivate(&self, ino: InodeId, pass: u64) {
         let mut shard = self.shard(ino).lock();
         let Some(file) = shard.get_mut(&ino) else { return };

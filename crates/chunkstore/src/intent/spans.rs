@@ -1,11 +1,10 @@
-//! Spans in force: many new chunk files, noted in one durable write.
+//! Active spans: entries for many new chunk files, written in one durable write.
 //!
-//! Numbers of new inodes of a partition ascend, so the files that come next have the numbers that
-//! come next. A span notes region 0 of the chunk files of [`SPAN_INODES`] of them, most of which
-//! don't exist yet. A file that relies on it gets a note of its own in memory, which holds the
-//! span.
+//! Numbers of new inodes of a partition ascend, so the next files have the next numbers. A span
+//! marks region 0 of the chunk files of [`SPAN_INODES`] inodes dirty, most of which don't exist
+//! yet. A file that relies on it gets its own entry in memory, which holds the span.
 //!
-//! A span is *open* while further files may rely on it, then *closed*, and in force until nobody
+//! A span is *open* while further files may rely on it, then *closed*, and active until nothing
 //! holds it any more.
 
 use super::format::{Note, Span};
@@ -14,40 +13,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{HashMap, InodeId, PartitionId};
 
-/// Inodes that a span covers: enough that its durable write doesn't count, and few enough that a
-/// recovery looks for all of them in some ten milliseconds.
+/// Inodes that a span covers: enough to make the cost of its durable write negligible, and few
+/// enough that a recovery looks for all of them in some ten milliseconds.
 pub(crate) const SPAN_INODES: u64 = 1024;
-/// Spans in force at a time, four for each of 64 partitions: a recovery looks for a quarter of a
-/// million chunk files at most, and reads the first region of those that exist. It bounds the notes
-/// that rely on them, too. Beyond that, new files are noted one by one.
+/// Active spans at a time, four for each of 64 partitions: a recovery looks for a quarter of a
+/// million chunk files at most, and reads the first region of those that exist. It bounds the
+/// entries that rely on them, too. Beyond that, each new file gets an entry in the log.
 pub(crate) const MAX_SPANS: usize = 256;
-/// Passes after which a span closes though it is used: what retired since then is examined after a
-/// crash for nothing.
+/// Passes after which a span closes even if it is used: a recovery needlessly examines the files
+/// that have retired since it was opened.
 const MAX_OPEN_PASSES: u64 = 64;
 
-/// Where a span comes from.
+/// The origin of a span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
-    /// Noted since the store was opened: who has relied on it is known.
+    /// Written since the store was opened: the files that have relied on it are known.
     Noted,
-    /// Found in the log: who had relied on it and has no chunk file any more isn't known.
+    /// Found in the log: which files relied on it and have no chunk file any more is unknown.
     Inherited,
 }
 
-/// A span that is noted durably.
+/// A durable span.
 pub(crate) struct SpanInForce {
     span: Span,
     origin: Origin,
     since_pass: u64,
     /// The maintenance pass during which a file last began to rely on it.
     last_pass: AtomicU64,
-    /// Set and asked under the lock of all spans, but for [`SpanInForce::is_open`].
+    /// Set and read under the lock of all spans, except in [`SpanInForce::is_open`].
     open: AtomicBool,
 }
 
 impl SpanInForce {
-    /// Whether a file that relies on it may go on doing so. One that has just closed stays in force
-    /// as long as it is held.
+    /// Whether a file that relies on it may continue to do so. One that has just closed stays
+    /// active as long as it is held.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
@@ -55,7 +54,7 @@ impl SpanInForce {
 
 #[derive(Default)]
 struct State {
-    /// The oldest first; at most [`MAX_SPANS`], and what a recovery found.
+    /// The oldest first; at most [`MAX_SPANS`], and those that a recovery found.
     in_force: Vec<Arc<SpanInForce>>,
     /// The highest inode of each partition that the store has seen, for each slot of chunk files.
     frontiers: HashMap<(PartitionId, u8), InodeId>,
@@ -78,25 +77,25 @@ impl State {
 #[derive(Default)]
 pub(crate) struct Spans(Mutex<State>);
 
-/// The span that begins with an inode. It stays within its partition.
+/// Returns the span that begins with an inode. It stays within its partition.
 fn span_from(first: InodeId) -> Span {
     let partition_end = (first.0 | ((1 << InodeId::SEQUENCE_BITS) - 1)).saturating_add(1);
     Span { first, end: InodeId(first.0.saturating_add(SPAN_INODES).min(partition_end)) }
 }
 
 impl Spans {
-    /// Takes note of an inode that has a chunk file.
+    /// Records an inode that has a chunk file.
     pub(crate) fn see(&self, ino: InodeId) {
         self.0.lock().see(ino);
     }
 
-    /// The span to be noted for a new chunk file: none if there is one already, if the inode isn't
-    /// beyond all that were seen of its partition, so that the span would take in existing files,
-    /// or if there are too many. `pending` more are about to be in force.
+    /// Returns the span to be written for a new chunk file. Returns none if an open span covers it,
+    /// if there are too many, or if the inode isn't higher than all known ones of its partition, so
+    /// that the span would cover existing files. `pending` more are about to become active.
     ///
     /// Files that the store hasn't seen since it was opened may be in it all the same: a recovery
-    /// examines them for nothing, and takes what it finds in their first region as right, as in
-    /// every noted region.
+    /// examines them needlessly, and takes the content of their first region as right, as in every
+    /// dirty region.
     pub(crate) fn propose(&self, ino: InodeId, pending: usize) -> Option<Span> {
         let mut state = self.0.lock();
         let is_beyond = state.see(ino);
@@ -127,7 +126,7 @@ impl Spans {
         self.0.lock().in_force.extend(spans.iter().map(in_force));
     }
 
-    /// The open span that region 0 of a file may rely on from now on.
+    /// Returns the open span that region 0 of a file may rely on from now on.
     pub(crate) fn rely(&self, ino: InodeId, pass: u64) -> Option<Arc<SpanInForce>> {
         let state = self.0.lock();
         let found = state.open_one(ino)?;
@@ -147,12 +146,12 @@ impl Spans {
         }
     }
 
-    /// Lets go of closed spans that nobody holds. The caller keeps the log from being written.
+    /// Drops closed spans that nothing holds. The caller prevents writes of the log.
     pub(crate) fn drop_unused(&self) {
         self.0.lock().in_force.retain(|known| known.is_open() || Arc::strong_count(known) > 1);
     }
 
-    /// Forgets all of them: the log has been begun anew.
+    /// Drops all spans: a new log has begun.
     pub(crate) fn clear(&self) {
         self.0.lock().in_force.clear();
     }
@@ -161,8 +160,8 @@ impl Spans {
         self.0.lock().in_force.iter().any(|known| known.origin == Origin::Inherited)
     }
 
-    /// Region 0 of the inodes of inherited spans from `from` on, in order: one more than `max` of
-    /// them if there are so many.
+    /// Returns region 0 of the inodes of inherited spans from `from` on, in order: one more than
+    /// `max` of them if there are so many.
     pub(crate) fn inherited_from(&self, from: InodeId, max: usize) -> Vec<Note> {
         let state = self.0.lock();
         let mut spans: Vec<Span> = state
@@ -173,7 +172,7 @@ impl Spans {
             .collect();
         drop(state);
         spans.sort_unstable();
-        // Spans may overlap: each inode is named once.
+        // Spans may overlap: each inode is returned once.
         let mut found: Vec<Note> = Vec::new();
         let mut next = from;
         for span in spans {

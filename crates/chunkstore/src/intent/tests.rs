@@ -36,7 +36,7 @@ async fn notes_on_disk(dir: &Path) -> Vec<Note> {
     notes
 }
 
-/// Retires what has been idle for so many passes, as a maintenance pass does.
+/// Retires entries that were idle for `idle_passes`, as a maintenance pass does.
 async fn pass(log: &IntentLog, idle_passes: u64, statistics: &Statistics) {
     for ino in log.begin_retiring(idle_passes).keys() {
         log.retire(*ino);
@@ -72,7 +72,7 @@ fn concurrent_notes_share_writes() {
         let statistics = Statistics::default();
         let all = (0..100).map(|i| log.note(InodeId(i), range(1, 2), &statistics)).collect();
         rt::join_all(all).await.into_iter().for_each(|noted| noted.unwrap());
-        // The first goes alone, and the rest, which came meanwhile, together.
+        // The first is written alone; the rest, which arrived meanwhile, together.
         assert!(statistics.intent_writes.get() <= 2, "{} writes", statistics.intent_writes.get());
         assert_eq!(notes_on_disk(&path).await.len(), 100);
     });
@@ -88,7 +88,7 @@ fn a_full_log_is_rewritten_without_what_has_retired() {
         log.note(InodeId(1), range(9, 10), &statistics).await.unwrap();
         for i in 0..100 {
             log.note(InodeId(2), range(1000 + 2 * i, 1001 + 2 * i), &statistics).await.unwrap();
-            // The note of inode 1 is relied on again and again; the others go.
+            // Changes rely on the entry of inode 1 again and again; the others retire.
             log.note(InodeId(1), range(9, 10), &statistics).await.unwrap();
             for ino in log.begin_retiring(1).keys() {
                 assert_eq!(*ino, InodeId(2));

@@ -27,7 +27,7 @@ async fn use_small_caches(dir: PathBuf) -> Result<()> {
         store.read(ino, offset, &data, IoPath::Direct).await?;
         assert_eq!(data.as_slice(), content(ino));
     }
-    // One idle file a shard, and one more that was just opened.
+    // One idle file per shard, and one more that was just opened.
     assert!(store.cache.len() <= 2 * 64, "{} files are open", store.cache.len());
     assert!(store.budget.resident() <= 4, "{} pages are in memory", store.budget.resident());
     store.close().await?;

@@ -1,4 +1,4 @@
-//! When the background brings what was written to disk.
+//! When the background writes content back to disk.
 
 use crate::common::{LOG_BYTES, buf, identity, open, read};
 use chunkstore::{Durability, IoPath, Store};
@@ -11,11 +11,11 @@ const DIR: &str = "/target";
 const RESTS: InodeId = InodeId(1);
 const NEVER_RESTS: InodeId = InodeId(2);
 const BLOCK: usize = 4096;
-/// Blocks that are written to the file that never rests, and the time between two.
+/// Blocks that are written to the file that changes all the time, and the time between two.
 const BLOCKS: usize = 80;
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long what is written to it may take to be on disk, in blocks: five seconds, and what two
-/// passes and a sync take.
+/// Longest time until content of it is on disk, in blocks: five seconds, and what two passes and a
+/// sync take.
 const LATEST: usize = 60;
 
 fn byte(block: usize) -> u8 {
@@ -33,7 +33,7 @@ async fn write_all_the_time() {
     };
     write(NEVER_RESTS, 0).await;
     for block in 1..BLOCKS {
-        // It rests for a second and a half at the end.
+        // It isn't changed for a second and a half at the end.
         if block <= BLOCKS - 15 {
             write(RESTS, 0).await;
         }
@@ -42,7 +42,7 @@ async fn write_all_the_time() {
     }
 }
 
-/// Which blocks of the file that never rests are lost.
+/// Returns which blocks of the file that changes all the time are lost.
 async fn lost() -> Vec<usize> {
     let (store, _) = open(Path::new(DIR)).await;
     assert_eq!(read(&store, RESTS, 0, BLOCK, IoPath::Cached).await.unwrap(), [byte(0); BLOCK]);
@@ -61,6 +61,6 @@ fn a_file_that_rests_is_on_disk_soon_and_one_that_does_not_after_some_seconds() 
         assert!(lost.iter().all(|block| *block > BLOCKS - LATEST), "seed {seed}: {lost:?}");
         latest_lost.extend(lost);
     }
-    // What never rests isn't brought to disk in each pass.
+    // A file that changes all the time isn't written back in each pass.
     assert!(latest_lost.iter().any(|block| *block < BLOCKS - 15), "{latest_lost:?}");
 }

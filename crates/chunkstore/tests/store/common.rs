@@ -1,4 +1,4 @@
-//! What the tests of the chunk store share.
+//! Helpers of the tests of the chunk store.
 use chunkstore::{Identity, IoPath, Options, RecoveryReport, Store};
 use rt::IoBuf;
 use std::future::Future;
@@ -14,8 +14,7 @@ pub fn identity() -> Identity {
     Identity { cluster: "00000000-0000-4000-8000-000000000001".to_string(), target: TargetId(3) }
 }
 
-/// How many of its seeds a test that takes long runs: half of them, and all with
-/// `WEFT_TEST_FULL=1`.
+/// How many of its seeds a slow test runs: half of them, and all with `WEFT_TEST_FULL=1`.
 pub fn usual(seeds: u64) -> u64 {
     let is_full = std::env::var("WEFT_TEST_FULL").is_ok_and(|value| value == "1");
     if is_full { seeds } else { seeds / 2 }
@@ -26,7 +25,7 @@ pub fn run<T: 'static>(test: impl Future<Output = T> + 'static) -> T {
     rt::block_on(test).expect("a core starts")
 }
 
-/// Runs a test with a formatted target in a directory that goes afterwards.
+/// Runs a test with a formatted target in a directory that is removed afterwards.
 pub fn with_target<T: 'static, F: Future<Output = T> + 'static>(
     test: impl FnOnce(PathBuf) -> F + 'static,
 ) -> T {
@@ -69,7 +68,7 @@ pub async fn read(
     Ok(buf.as_slice().to_vec())
 }
 
-/// The chunk files under a target, checksum files left out.
+/// Returns the chunk files under a target, without checksum files.
 pub fn chunk_files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![dir.join("chunks")];

@@ -17,7 +17,7 @@ fn random_path() -> IoPath {
     if random(2) == 0 { IoPath::Direct } else { IoPath::Cached }
 }
 
-/// A place for an operation; half of them are whole blocks.
+/// Returns a random range for an operation; half of them are whole blocks.
 fn random_place() -> (u64, usize) {
     let (offset, len) = (random(FILE_BYTES), 1 + random(60_000));
     if random(2) == 0 {
@@ -59,7 +59,7 @@ async fn caretaker(store: Arc<Store>) {
     }
 }
 
-/// Runs `work` on two cores, which both begin with their own number.
+/// Runs `work` on two cores, each with a number of its own.
 fn on_two_cores<F: Future<Output = ()> + 'static>(store: &Arc<Store>, work: fn(Arc<Store>, u8) -> F) {
     let cores: Vec<_> = (0..2)
         .map(|core| {
@@ -123,7 +123,7 @@ fn interleaved_blocks_all_arrive() {
 
 async fn make_and_remove(store: Arc<Store>, core: u8) {
     for round in 0..100u64 {
-        // The cores meet at some of the files.
+        // The cores share some of the files.
         let ino = InodeId(round / (1 + u64::from(core)));
         store.write(ino, 0, &buf(&[7; 6000]), random_path(), Durability::Later).await.unwrap();
         let found = read(&store, ino, 0, 6000, random_path()).await.expect("a removal is no damage");

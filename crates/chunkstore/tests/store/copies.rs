@@ -1,5 +1,5 @@
-//! Two copies of a group on two simulated machines that fail: what the two have noted covers
-//! everything in which they differ, and whoever copies just that makes them equal.
+//! Two replicas of a group on two simulated machines that fail: the dirty regions of the two cover
+//! all differences, and a resync of just these makes the replicas equal.
 
 use crate::common::{LOG_BYTES, buf, identity, open_with};
 use chunkstore::{Allocate, Durability, IfAbsent, IoPath, NoteHold, Options, Seek, Store};
@@ -54,7 +54,7 @@ async fn make(store: Arc<Store>, change: Change) {
     }
 }
 
-/// What a file holds: its length, and its blocks that aren't zeros.
+/// Content of a file: its length, and its blocks that aren't zeros.
 #[derive(PartialEq, Eq, Debug)]
 struct Content {
     len: u64,
@@ -91,7 +91,7 @@ async fn contents_of(store: Arc<Store>) -> Contents {
     contents
 }
 
-/// Everything that a store has noted, asked for in parts; `None` when that is all.
+/// Returns all dirty regions of a store, fetched in parts; `None` if everything is dirty.
 async fn noted_by(store: Arc<Store>) -> Option<Vec<(InodeId, ByteRange)>> {
     let (mut noted, mut from) = (Vec::new(), Some(InodeId(0)));
     while let Some(at) = from {
@@ -103,7 +103,7 @@ async fn noted_by(store: Arc<Store>) -> Option<Vec<(InodeId, ByteRange)>> {
     (!store.notes_overflowed()).then_some(noted)
 }
 
-/// Makes noted ranges of `to` what `from` holds, and what was done to a file as a whole.
+/// Makes dirty ranges of `to` equal to `from`, including the length and existence of files.
 async fn bring_in_step(to: Arc<Store>, from: Contents, noted: Vec<(InodeId, ByteRange)>) {
     for (ino, range) in noted {
         let Some(file) = from.get(&ino) else {
@@ -111,7 +111,7 @@ async fn bring_in_step(to: Arc<Store>, from: Contents, noted: Vec<(InodeId, Byte
             continue;
         };
         to.set_len(ino, file.len).await.unwrap();
-        // What lies beyond has gone with the length.
+        // What lies beyond was removed with the length.
         let range = range.intersect(ByteRange::new(0, file.len));
         to.allocate(ino, range, Allocate::Punch).await.unwrap();
         for (block, content) in file.blocks.range(range.start / BLOCK..range.end.div_ceil(BLOCK)) {
@@ -168,8 +168,8 @@ impl Copies {
         self.stores[side as usize] = Some(store);
     }
 
-    /// The machine loses power, or its process dies, perhaps in the middle of a change; then it is
-    /// there again.
+    /// The machine loses power, or its process dies, perhaps in the middle of a change; then it
+    /// restarts.
     fn fail(&mut self, side: Side, during: Option<Change>) {
         if let Some(change) = during {
             let (store, steps) = (self.store(side), 1 + self.random(40));
@@ -181,7 +181,7 @@ impl Copies {
             _ => self.world.crash(self.hosts[side as usize]),
         }
         if self.random(3) == 0 {
-            // A recovery that is cut short comes first.
+            // An interrupted recovery comes first.
             let steps = 1 + self.random(200);
             let opening = async {
                 let (target, _) = open_with(Path::new(DIR), Options::default()).await;
@@ -200,7 +200,7 @@ impl Copies {
         self.open(side);
     }
 
-    /// Everything that may retire does.
+    /// Retires every entry that may retire.
     fn rest(&mut self, side: Side) {
         let store = self.store(side);
         self.run(side, async move {
@@ -221,7 +221,8 @@ impl Copies {
             let partition = PartitionId((self.next % PARTITIONS) as u16);
             self.files.push(InodeId::new(partition, 1 + self.next / PARTITIONS));
         }
-        // Mostly the same few, so that a file is deleted and made again while a copy is missing.
+        // Mostly the same few, so that a file is deleted and created again while a replica is
+        // missing.
         let back = if self.random(4) == 0 { self.random(50) } else { self.random(4) } as usize;
         let ino = self.files[self.files.len().saturating_sub(1 + back)];
         let offset = match self.random(3) {
@@ -251,7 +252,7 @@ impl Copies {
         hold
     }
 
-    /// Both are there: each change is held until both have it.
+    /// Both are available: each change is held until both have it.
     fn work_together(&mut self) {
         for _ in 0..self.random(30) {
             let change = self.any_change();
@@ -279,10 +280,10 @@ impl Copies {
         }
     }
 
-    /// What can go wrong; who has everything that was acknowledged afterwards.
+    /// Injects a failure; returns the side that has everything acknowledged afterwards.
     fn go_wrong(&mut self) -> Side {
         let side = if self.random(2) == 0 { Left } else { Right };
-        // Changes that one has and the other doesn't, when it happens.
+        // Changes that one side has and the other doesn't when it happens.
         let begun: Vec<Change> = (0..self.random(4)).map(|_| self.any_change()).collect();
         let mut holds: Vec<NoteHold> = begun.iter().map(|change| self.change(side, *change)).collect();
         let during = (self.random(2) == 0).then(|| self.any_change());
@@ -318,7 +319,7 @@ impl Copies {
         survivor
     }
 
-    /// What the two have noted, once it has been seen to cover every difference.
+    /// Returns the dirty regions of both, after checking that they cover every difference.
     fn differences(&mut self, from: Side, label: &str) -> (Contents, Vec<(InodeId, ByteRange)>) {
         let mut noted = Some(Vec::new());
         let mut contents = Vec::new();
@@ -377,7 +378,7 @@ fn check_covered(
     };
     assert!(ours.len == theirs.len || !of_file.is_empty(), "{label}: lengths of {ino:?} differ");
     for block in ours.blocks.keys().chain(theirs.blocks.keys()) {
-        // What lies beyond the right end goes with the length.
+        // What lies beyond the right end is removed with the length.
         if ours.blocks.get(block) != theirs.blocks.get(block) && block * BLOCK < ours.len {
             let at = block * BLOCK;
             let covered = of_file.iter().any(|range| range.start <= at && at < range.end);

@@ -1,4 +1,4 @@
-//! A simulated machine that loses power or its processes in the middle of everything.
+//! A simulated machine that loses power or its processes in the middle of operations.
 
 use crate::common::{LOG_BYTES, buf, identity, open_with, usual};
 use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
@@ -16,7 +16,7 @@ const FILES: usize = 3;
 const ROUNDS: usize = 4;
 const SEEDS: u64 = 30;
 
-/// What a byte may be after a crash.
+/// The values that a byte may have after a crash.
 #[derive(Clone, Copy)]
 struct Allowed([u64; 4]);
 
@@ -36,13 +36,13 @@ impl Allowed {
     }
 }
 
-/// What is known of one file.
+/// The model of one file.
 struct Model {
     /// What a reader sees now.
     current: Vec<u8>,
-    /// What may be found after a crash of the machine.
+    /// What a crash of the machine may leave.
     after_crash: Vec<Allowed>,
-    /// What the operation in progress is changing, and to what.
+    /// The range that the operation in progress changes, and its new value.
     in_progress: Option<(ByteRange, u8)>,
 }
 
@@ -100,7 +100,7 @@ fn random(below: u64) -> u64 {
     rt::random_u64() % below
 }
 
-/// Changes one file for ever, one operation after another.
+/// Changes one file forever, one operation after another.
 async fn worker(store: Arc<Store>, models: Models, file: usize) {
     let ino = ino(file);
     loop {
@@ -156,7 +156,7 @@ async fn work(models: Models, options: Options) {
     }
 }
 
-/// Content of all files after a recovery, or the first damage.
+/// Returns the content of all files after a recovery, or the first damage.
 async fn examine(options: Options) -> Result<Vec<Vec<u8>>, Kind> {
     let (store, _) = open_with(Path::new(DIR), options).await;
     let mut contents = Vec::new();
@@ -173,7 +173,7 @@ async fn examine(options: Options) -> Result<Vec<Vec<u8>>, Kind> {
     Ok(contents)
 }
 
-/// Lets the machine work and fail a few times; the damage that it finds, if any.
+/// Lets the machine work and fail a few times; returns the damage that it finds, if any.
 fn survive(seed: u64, options: &Options) -> Result<(), Kind> {
     let mut machine = Machine::new(seed);
     machine
@@ -212,8 +212,7 @@ fn without_the_intent_log_crashes_look_like_damage() {
     assert!(found > 0, "the simulation can't tell a store with an intent log from one without");
 }
 
-/// Who syncs everything waits for the disk, too, where a file is just being synced for somebody
-/// else.
+/// A sync of everything waits for the disk, too, where another task is just syncing a file.
 #[test]
 fn a_sync_of_everything_covers_files_that_are_being_synced() {
     let content = vec![7; FILE_BYTES];

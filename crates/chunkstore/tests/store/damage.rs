@@ -1,4 +1,4 @@
-//! What the disk changes behind the store's back is noticed, and nothing else.
+//! The store detects all changes that the disk makes, and reports nothing else.
 
 use crate::common::{INO, buf, chunk_files, open, read, with_target};
 use chunkstore::{Allocate, Durability, IoPath, Kind, Seek, Store};
@@ -10,7 +10,7 @@ use types::{ByteRange, InodeId};
 
 const LEN: usize = 40 * 4096 + 100;
 
-/// Writes a file, shuts down, lets `spoil` at the chunk file, and opens again.
+/// Writes a file, shuts down, lets `spoil` change the chunk file, and opens again.
 async fn spoilt(dir: &Path, spoil: impl FnOnce(&std::fs::File)) -> std::sync::Arc<Store> {
     let (store, _) = open(dir).await;
     let data: Vec<u8> = (0..LEN).map(|i| (i * 7 + 1) as u8).collect();
@@ -40,7 +40,7 @@ fn a_flipped_byte_is_found_by_read_and_verify() {
                 error.message().contains("target 3") && error.message().contains("20480..24576"),
                 "{error}"
             );
-            // Everything else is fine, up to the block's edges.
+            // Everything else is intact, up to the block's edges.
             read(&store, INO, 0, 5 * 4096, path).await.unwrap();
             read(&store, INO, 6 * 4096, LEN - 6 * 4096, path).await.unwrap();
         }
@@ -52,7 +52,7 @@ fn a_flipped_byte_is_found_by_read_and_verify() {
     });
 }
 
-/// Data is summed once on its way in, and once on its way out.
+/// The checksum of data is computed once on the way in, and once on the way out.
 #[test]
 fn sums_that_a_buffer_knows_are_taken_and_those_that_were_compared_are_told() {
     with_target(|dir| async move {
@@ -66,7 +66,7 @@ fn sums_that_a_buffer_knows_are_taken_and_those_that_were_compared_are_told() {
         store.read(INO, 0, &found, IoPath::Cached).await.unwrap();
         let sums = types::sums_of_blocks(&[&[0; 4 * 4096][..], &data].concat());
         assert_eq!(found.with_sums(<[u32]>::to_vec), Some(sums), "half of it is a hole");
-        // What came in with other sums than it has was damaged since.
+        // Data with other checksums than it arrived with was damaged since.
         let damaged = buf(&data);
         let mut sums = types::sums_of_blocks(&data);
         sums[2] ^= 1;
@@ -74,7 +74,7 @@ fn sums_that_a_buffer_knows_are_taken_and_those_that_were_compared_are_told() {
         write(0, &damaged).await;
         let error = read(&store, INO, 0, 4 * 4096, IoPath::Cached).await.expect_err("damage");
         assert_eq!(error.kind(), Kind::Corrupt { ino: INO, range: ByteRange::new(2 * 4096, 3 * 4096) });
-        // Of a part of what is written nobody knows sums.
+        // The checksums of partially written blocks are unknown.
         write(100, &damaged).await;
         assert_eq!(read(&store, INO, 100, data.len(), IoPath::Cached).await.unwrap(), data);
         assert!(found.with_sums(|_| ()).is_some());
@@ -83,8 +83,8 @@ fn sums_that_a_buffer_knows_are_taken_and_those_that_were_compared_are_told() {
     });
 }
 
-/// Whoever compares what he gets is told the checksums that it should have; who isn't, or doesn't,
-/// gets nothing that is damaged.
+/// A receiver that verifies its data gets the expected checksums; one that doesn't never gets
+/// damaged data.
 #[test]
 fn checksums_are_told_to_who_compares_them() {
     with_target(|dir| async move {
@@ -109,7 +109,7 @@ fn checksums_are_told_to_who_compares_them() {
         store.read(INO, 60 * 4096, &holes, IoPath::Cached).await.unwrap();
         let zeros = types::sums_of_blocks(&[0; 2 * 4096]);
         assert_eq!(holes.with_stored_sums(<[u32]>::to_vec), Some(zeros));
-        // Of parts of blocks there are no checksums.
+        // Parts of blocks have no checksums.
         store.read(INO, 5 * 4096 + 1, &comparing(1), IoPath::Cached).await.expect_err("damage");
         let part = comparing(1);
         store.read(INO, 7 * 4096 + 1, &part, IoPath::Cached).await.unwrap();
@@ -125,7 +125,7 @@ fn a_lost_tail_is_found_by_read_and_verify() {
         read(&store, INO, 0, 30 * 4096, IoPath::Cached).await.unwrap();
         read(&store, INO, 30 * 4096, 4096, IoPath::Cached).await.expect_err("these were data");
         assert_eq!(store.verify(INO).await.unwrap(), [ByteRange::new(30 * 4096, 41 * 4096)]);
-        // Beyond what there ever was, nothing is missing.
+        // Nothing is missing beyond the former end.
         read(&store, INO, 41 * 4096, 4096, IoPath::Cached).await.unwrap();
     });
 }
@@ -139,7 +139,7 @@ fn punch(path: &Path, offset: usize, len: usize) {
     assert!(punch.unwrap().success());
 }
 
-/// Who copies what is called data meets the damage, instead of taking it for zeros.
+/// A copier that reads what is reported as data meets the damage, instead of taking it for zeros.
 #[test]
 fn what_was_punched_or_cut_is_no_hole() {
     with_target(|dir| async move {
@@ -158,8 +158,8 @@ fn what_was_punched_or_cut_is_no_hole() {
     });
 }
 
-/// Of what is a hole because programs wanted it so there are no checksums; nor are they looked for
-/// all over a large one.
+/// A hole that an application has made has no checksums; the search for them doesn't scan a large
+/// hole.
 #[test]
 fn what_is_a_hole_is_called_one_and_found_soon() {
     with_target(|dir| async move {
@@ -285,8 +285,8 @@ fn a_chunk_file_that_is_gone_is_forgotten_as_a_hole() {
     });
 }
 
-/// A file is put back from a backup while what it had is given up: what was acknowledged is there,
-/// wherever it lies.
+/// A file is restored from a backup while its former content is given up: acknowledged writes stay,
+/// wherever they are.
 #[test]
 fn what_is_written_while_a_chunk_file_is_forgotten_stays() {
     with_target(|dir| async move {
@@ -301,7 +301,7 @@ fn what_is_written_while_a_chunk_file_is_forgotten_stays() {
                 for _ in 0..rests {
                     rt::yield_now().await;
                 }
-                // A piece of what is given up, and one behind that.
+                // A part of what is given up, and one behind that.
                 for at in [5000, 20_000] {
                     store.write(ino, at, &buf(&[9; 100]), IoPath::Cached, Durability::Later).await.unwrap();
                 }
@@ -323,7 +323,7 @@ fn a_chunk_file_that_somebody_removed_is_not_read_as_zeros() {
         let (path, len) = (chunk_files(&dir).pop().unwrap(), LEN);
         read(&store, INO, 0, len, IoPath::Cached).await.unwrap();
         std::fs::remove_file(&path).unwrap();
-        // What is open can be read still, and is gone when it is closed.
+        // The open file can still be read, and is gone when it is closed.
         read(&store, INO, 0, len, IoPath::Cached).await.unwrap();
         assert!(
             store.is_replaced(INO).await.unwrap()
@@ -336,14 +336,14 @@ fn a_chunk_file_that_somebody_removed_is_not_read_as_zeros() {
         assert!(matches!(error.kind(), Kind::Corrupt { ino: INO, .. }));
         store.seek(INO, 0, Seek::Data).await.expect_err("nor is it a hole");
         assert_eq!(store.missing().await.unwrap(), [INO]);
-        // Once it is deleted it is gone for good reason.
+        // Once it is deleted, its absence isn't damage.
         store.delete(INO).await.unwrap();
         assert_eq!(read(&store, INO, 0, 4096, IoPath::Cached).await.unwrap(), [0; 4096]);
         assert_eq!(store.missing().await.unwrap(), []);
     });
 }
 
-/// What isn't written would be zeros from then on, and nothing would tell.
+/// Otherwise the parts that aren't written would silently read as zeros from then on.
 #[test]
 fn a_chunk_file_that_somebody_removed_is_not_written_anew_in_part() {
     with_target(|dir| async move {
@@ -361,8 +361,8 @@ fn a_chunk_file_that_somebody_removed_is_not_written_anew_in_part() {
         }
         store.truncate(INO, 100).await.unwrap();
         read(&store, INO, 0, 100, IoPath::Cached).await.expect_err("some of it was to stay");
-        // Cut to nothing it is what it should be, and may be written; the same when it was given
-        // up.
+        // After a truncation to nothing it is intact, and may be written; the same when it was
+        // given up.
         store.truncate(INO, 0).await.unwrap();
         write().await.unwrap();
         let expected = [vec![0; 4096], vec![9; 100]].concat();
@@ -376,7 +376,7 @@ fn a_chunk_file_that_somebody_removed_is_not_written_anew_in_part() {
     });
 }
 
-/// A deletion that a crash cuts short is finished by the recovery, and leaves no trace of a loss.
+/// Recovery finishes a deletion that a crash has interrupted, and no loss is reported.
 #[test]
 fn a_deletion_that_was_cut_short_is_no_damage() {
     with_target(|dir| async move {

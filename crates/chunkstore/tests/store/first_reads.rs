@@ -1,4 +1,5 @@
-//! Which way small reads take: past the page cache the first time, through it from the second on.
+//! The I/O path of small reads: past the page cache the first time, through it from the second time
+//! on.
 
 use crate::common::{buf, open, read, with_target};
 use chunkstore::{Durability, IoPath, Store};
@@ -17,7 +18,7 @@ fn content() -> Vec<u8> {
     (0..BLOCKS * BLOCK).map(|at| (at / BLOCK * 31 + at % 251) as u8).collect()
 }
 
-/// Reads blocks one by one, compares them, and returns how many came past the page cache.
+/// Reads blocks one by one, compares them, and returns how many bypassed the page cache.
 async fn read_each(store: &Store, blocks: Range<u64>) -> u64 {
     let before = store.statistics().direct_reads.get();
     let content = content();
@@ -29,7 +30,7 @@ async fn read_each(store: &Store, blocks: Range<u64>) -> u64 {
     store.statistics().direct_reads.get() - before
 }
 
-/// Whether the kernel tells what is cached, and the local file system has direct I/O.
+/// Whether the kernel reports what is cached, and the local file system has direct I/O.
 async fn can_tell(dir: &Path) -> bool {
     let path = dir.join("probe");
     let made = rt::OpenOptions { read: true, write: true, create: true, ..Default::default() };
@@ -44,7 +45,7 @@ fn what_is_read_once_stays_out_of_the_page_cache_and_what_is_read_again_gets_in(
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         store.write(ino(), 0, &buf(&content()), IoPath::Direct, Durability::Now).await.unwrap();
-        // Opened anew, so that nothing of the write counts.
+        // Opened again, so that nothing of the write counts.
         store.close().await.unwrap();
         drop(store);
         let (store, _) = open(&dir).await;

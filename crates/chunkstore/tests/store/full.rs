@@ -1,4 +1,4 @@
-//! A disk that fills up: some of it stays free, and what frees space always works.
+//! A disk that fills up: some of it stays free, and operations that free space always work.
 
 use crate::common::{INO, LOG_BYTES, buf, identity, read, with_target};
 use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
@@ -12,7 +12,7 @@ const CAPACITY: u64 = 16 << 20;
 /// An eighth of the disk.
 const RESERVE: u64 = CAPACITY / 8;
 const PIECE: u64 = 256 << 10;
-/// As many pieces as could not fit.
+/// More pieces than can fit.
 const TOO_MANY: u64 = CAPACITY / PIECE;
 /// How space is reserved.
 const HOW: [Allocate; 2] = [Allocate::Reserve, Allocate::Zero];
@@ -38,7 +38,7 @@ async fn write(store: &Store, ino: InodeId, piece: u64, byte: u8) -> chunkstore:
     store.write(ino, piece * PIECE, &data, IoPath::Cached, Durability::Later).await
 }
 
-/// Writes one file until the store refuses, and answers how many pieces it holds.
+/// Writes one file until the store refuses, and returns how many pieces it holds.
 async fn fill(store: &Store, ino: InodeId) -> u64 {
     for piece in 0..TOO_MANY {
         if let Err(error) = write(store, ino, piece, 1).await {
@@ -77,14 +77,14 @@ fn writing_ends_before_the_disk_is_full() {
 fn reservations_of_targets_that_share_a_disk_leave_the_reserve() {
     const DISK: u64 = 512 << 20;
     const KEPT: u64 = DISK / 8;
-    // What checksums take of the disk.
+    // Space of the disk that checksums take.
     const SLACK: u64 = 2 << 20;
     for how in HOW {
         on_disk(DISK, move |store| async move {
             let dir = Path::new("/other");
             Store::format_with_log(dir, &identity(), LOG_BYTES).await.unwrap();
             let (other, _) = Store::open(dir, &identity(), Options::default()).await.unwrap();
-            // Both fit on the disk, and not beside the reserve; each fits alone.
+            // Both together fit on the disk, but not beside the reserve; each fits alone.
             let before = store.space().await.unwrap().free;
             let half = (before - KEPT / 2) / 2;
             let range = ByteRange::new(0, half / PIECE * PIECE);
@@ -96,7 +96,7 @@ fn reservations_of_targets_that_share_a_disk_leave_the_reserve() {
             let free = store.space().await.unwrap().free;
             assert!(free >= KEPT, "{how:?}: {free} bytes are free");
             assert!(free + range.len() + SLACK >= before, "{how:?}: what is refused has taken space");
-            // What has been taken of the claim isn't claimed any more.
+            // The allocated part of the claim isn't claimed any more.
             let rest = ByteRange::new(0, (free - KEPT) / PIECE * PIECE / 2);
             other.allocate(InodeId(9), rest, how).await.unwrap();
             other.close().await.unwrap();

@@ -1,4 +1,5 @@
-//! What a target has of mirrored groups: stores of their own, and what they note for other copies.
+//! A target's replicas of mirrored groups: separate stores, and the dirty regions that they retain
+//! for other replicas.
 
 use crate::common::{LOG_BYTES, buf, chunk_files, open, open_with, read, with_target};
 use chunkstore::{Allocate, Durability, IfAbsent, IoPath, Kind, Options, Store};
@@ -19,7 +20,7 @@ async fn open_group(target: &Arc<Store>) -> Arc<Store> {
     Store::open_group(target, GROUP, IfAbsent::Make).await.unwrap().expect("it is made").0
 }
 
-/// The mark that there is a store of the group.
+/// The mark that a store of the group exists.
 fn made(dir: &Path) -> PathBuf {
     dir.join("made").join(GROUP.to_string())
 }
@@ -38,7 +39,7 @@ async fn reopen(target: &Arc<Store>) -> Arc<Store> {
     Store::open_group(target, GROUP, IfAbsent::Leave).await.unwrap().expect("it was made").0
 }
 
-/// The files that are noted, asked for in parts.
+/// Returns the files with dirty regions, fetched in parts.
 async fn named(store: &Store) -> Vec<InodeId> {
     let (mut named, mut from) = (Vec::new(), Some(InodeId(0)));
     while let Some(at) = from {
@@ -50,7 +51,7 @@ async fn named(store: &Store) -> Vec<InodeId> {
     named
 }
 
-/// Passes of the background in which everything that may retire does.
+/// Runs background passes in which every entry that may retire does.
 async fn settle(store: &Store) {
     for _ in 0..3 {
         store.maintain(0).await.unwrap();
@@ -166,7 +167,7 @@ fn what_changes_after_a_shutdown_is_damage_though_notes_were_kept() {
         File::options().write(true).open(path(1)).unwrap().write_all_at(b"other", 5000).unwrap();
         File::options().write(true).open(path(2)).unwrap().set_len(4096).unwrap();
         std::fs::remove_file(path(3)).unwrap();
-        // Time and again, as long as the notes are kept.
+        // Repeatedly, as long as the entries are retained.
         for _ in 0..2 {
             let group = reopen(&target).await;
             assert_eq!(named(&group).await.len(), 1024, "other copies may not have it");
@@ -215,7 +216,7 @@ fn inodes_of_a_span_are_named_after_a_crash() {
         drop(group);
         let mut group = reopen(&target).await;
         assert_eq!(named(&group).await, (1..=1024).map(ino).collect::<Vec<_>>());
-        // Neither time nor a shutdown tells what the other copies have.
+        // Neither time nor a shutdown tells what the other replicas have.
         settle(&group).await;
         group.close().await.unwrap();
         drop(group);
@@ -238,7 +239,7 @@ fn too_much_to_keep_is_remembered() {
         while !group.notes_overflowed() {
             files += 1;
             assert!(files < 1000, "the log takes everything");
-            // Regions apart from each other, so that each is a note of its own.
+            // Regions apart from each other, so that each has an entry of its own.
             let writes = (0..64).map(|i| write(&group, ino(files), (10 + 2 * i) * MIB, 1));
             rt::join_all(writes.collect()).await;
         }
@@ -386,7 +387,7 @@ fn a_store_that_was_forgotten_is_not_lost() {
         target.forget_group(GROUP).await.unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
         open_group(&target).await.close().await.unwrap();
-        // The power goes while it is forgotten: the mark goes first.
+        // Power fails during the removal: the mark goes first.
         let here = Store::group_dir(&dir, GROUP);
         std::fs::remove_file(made(&dir)).unwrap();
         reopen(&target).await.close().await.unwrap();
@@ -399,14 +400,14 @@ fn a_store_that_was_forgotten_is_not_lost() {
         assert_eq!(target.groups().await.unwrap(), []);
         assert!(!here.with_extension("gone").exists());
         open_group(&target).await.close().await.unwrap();
-        // What is lost can be forgotten, too.
+        // A lost store can be removed, too.
         std::fs::remove_dir_all(&here).unwrap();
         target.forget_group(GROUP).await.unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
     });
 }
 
-/// A store is forgotten, made again before the rest of the first one is removed, and lost then.
+/// A store is removed, created again before the rest of the first one is gone, and then lost.
 #[test]
 fn what_is_left_of_a_forgotten_store_does_not_hide_the_loss_of_the_next_one() {
     with_target(|dir| async move {
@@ -422,7 +423,7 @@ fn what_is_left_of_a_forgotten_store_does_not_hide_the_loss_of_the_next_one() {
     });
 }
 
-/// Nothing of a group is in the way of its store, however far its removal has come.
+/// A store of a group isn't lost, whichever step of its removal fails.
 #[test]
 fn a_store_whose_removal_fails_half_way_is_not_lost() {
     with_target(|dir| async move {

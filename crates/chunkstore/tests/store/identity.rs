@@ -1,4 +1,4 @@
-//! A store opens only what it is told to open, and a refusal changes nothing.
+//! A store opens only the expected directory, and a refusal changes nothing.
 
 use crate::common::{identity, open, run, with_target};
 use chunkstore::{Identity, Kind, Options, Store};
@@ -20,7 +20,7 @@ fn content(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// Opens as `expected` after `spoil`, and expects a refusal that says all of `words`.
+/// Opens as `expected` after `spoil`, and expects a refusal that contains all of `words`.
 fn refused(
     expected: Identity,
     kind: Kind,

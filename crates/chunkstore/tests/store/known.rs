@@ -1,5 +1,5 @@
-//! Chunk files that were removed or cut with their checksums: who knows how long they were isn't
-//! told of holes.
+//! Chunk files that were removed or truncated with their checksums: a request that knows their
+//! length doesn't get holes.
 
 use crate::common::{INO, LOG_BYTES, buf, chunk_files, identity, open, open_with, with_target};
 use chunkstore::{Allocate, At, Durability, IoPath, Kind, Options, Seek, Store, StoreError};
@@ -38,8 +38,7 @@ fn is_damage(error: &StoreError) -> bool {
     matches!(error.kind(), Kind::Corrupt { .. }) && error.message().contains("target 3")
 }
 
-/// Who asks in the usual way, who reads parts of blocks and who looks for data all learn it, and
-/// nobody changes it.
+/// Plain reads, reads of parts of blocks and searches for data all fail, and no write changes it.
 async fn refuses(store: &Store, offset: u64) {
     for (offset, len) in [(offset / 4096 * 4096, 4096), (offset, 1), (0, LEN as usize + 4096)] {
         let error = read(store, at(offset, LEN), len).await.expect_err("a part of it is missing");
@@ -72,12 +71,12 @@ fn what_is_known_to_have_been_there_is_no_hole() {
         assert_eq!(read(&store, at(LEN, LEN), 5000).await.unwrap(), [0; 5000], "behind what is known");
         assert_eq!(read(&store, at(8192, 8192), 5000).await.unwrap(), [0; 5000]);
         assert_eq!(store.stat(INO).await.unwrap().len, 8192, "nothing was changed");
-        // Where it is written on from its end nothing becomes a hole.
+        // A write from its end on makes no hole.
         write(&store, at(8192, LEN), (LEN - 8192) as usize).await.unwrap();
         let expected = [vec![7; 8192], vec![9; (LEN - 8192) as usize]].concat();
         assert_eq!(read(&store, at(0, LEN), LEN as usize).await.unwrap(), expected);
-        // Cut while it is open here: the hole at its end has no checksums, so that only its length
-        // tells.
+        // Truncated while it is open here: the hole at its end has no checksums, so that only its
+        // length shows it.
         store.extend(INO, 2 * LEN).await.unwrap();
         assert_eq!(read(&store, at(LEN, 2 * LEN), LEN as usize).await.unwrap(), vec![0; LEN as usize]);
         cut(&path, LEN);
@@ -113,7 +112,7 @@ fn what_is_behind_the_end_of_a_cut_chunk_file_can_be_given_up() {
         let expected = [vec![7; 5000], vec![0; LEN as usize - 5000]].concat();
         assert_eq!(read(&store, at(0, LEN), LEN as usize).await.unwrap(), expected);
         assert_eq!(store.verify(INO).await.unwrap(), []);
-        // What is there isn't given up.
+        // Existing content isn't given up.
         assert_eq!(store.forget(INO, types::ByteRange::new(0, LEN)).await.unwrap(), []);
     });
 }
@@ -159,10 +158,10 @@ fn a_file_that_is_cut_and_grows_in_good_order_is_never_refused() {
     });
 }
 
-/// What a file lacks that was being changed when the power went had never been on disk.
+/// What a file lacks that was being changed when power failed had never been on disk.
 #[test]
 fn a_crash_explains_what_is_missing_until_it_is_whole_again() {
-    // Each seed decides which part of what isn't synced survives.
+    // Each seed decides which part of the unsynced content survives.
     (0..8).for_each(crash_explains_what_is_missing);
 }
 
@@ -177,10 +176,10 @@ fn crash_explains_what_is_missing(seed: u64) {
             Store::format_with_log(dir, &identity(), LOG_BYTES).await.unwrap();
             let (store, _) = open_with(dir, Options::default()).await;
             put(&store, old, 4096).await;
-            // After a shutdown the span of inodes in which it was made isn't in force any more.
+            // After a shutdown the span of inodes in which it was created isn't active any more.
             store.close().await.unwrap();
             let (store, _) = open_with(dir, Options::default()).await;
-            // Neither is synced when the power goes.
+            // Neither is synced when power fails.
             store.write(old, 4096, &buf(&[7; 8192]), IoPath::Cached, Durability::Later).await.unwrap();
             put(&store, new, LEN).await;
             *kept.borrow_mut() = Some(store);
@@ -199,7 +198,7 @@ fn crash_explains_what_is_missing(seed: u64) {
                 store.extend(ino, known).await.unwrap();
                 read(&store, at, known as usize).await.unwrap();
             }
-            // It is whole: nothing excuses what it lacks from here on.
+            // It is complete: nothing excuses missing content from here on.
             assert!(!store.was_changing(old), "seed {seed}");
             assert_eq!(store.statistics().corrupt_ranges.get(), 0);
             store.crash_is_seen_to();

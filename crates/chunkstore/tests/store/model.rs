@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use types::ByteRange;
 
-/// Largest offset of an operation, bytes: a little more than one page of checksums stands for.
+/// Largest offset of an operation, bytes: a little more than one page of checksums covers.
 const REACH: u64 = (4 << 20) + 50_000;
 const MAX_LEN: usize = 300_000;
 
@@ -26,13 +26,13 @@ enum Op {
 
 fn place() -> impl Strategy<Value = (u64, usize)> {
     prop_oneof![
-        // Whole blocks, which may go past the page cache.
+        // Whole blocks, which may bypass the page cache.
         (0..REACH / 4096, 1..40usize).prop_map(|(block, count)| (block * 4096, count * 4096)),
         (0..REACH, 1..MAX_LEN),
         // Around the edges of blocks.
         (0..REACH / 4096, 0..3u64, 1..5000usize)
             .prop_map(|(block, d, len)| ((block * 4096 + d).saturating_sub(1), len)),
-        // Close to the start, so that operations meet.
+        // Close to the start, so that operations overlap.
         (0..20_000u64, 1..20_000usize),
     ]
 }
@@ -72,7 +72,7 @@ fn expected(model: &[u8], offset: u64, len: usize) -> Vec<u8> {
     data
 }
 
-/// Bytes that differ from place to place, so that a shift shows.
+/// Bytes that depend on the offset, so that a shift shows.
 fn pattern(offset: u64, len: usize, fill: u8) -> Vec<u8> {
     (offset..offset + len as u64)
         .map(|at| (at / 512) as u8 ^ (at as u8).wrapping_mul(fill | 1) ^ fill)
@@ -139,7 +139,7 @@ async fn play(dir: &Path, ops: Vec<Op>, options: Options) {
     check_seeks(&store, &model).await;
 }
 
-/// What is called a hole reads as zeros, and data and holes take turns.
+/// What is reported as a hole reads as zeros, and data and holes alternate.
 async fn check_seeks(store: &Store, model: &[u8]) {
     let mut at = 0;
     while let Some(data) = store.seek(INO, at, Seek::Data).await.unwrap() {

@@ -1,4 +1,4 @@
-//! Many new files, for which one durable write of the intent log is enough.
+//! Many new files, for which one durable write of the intent log is sufficient.
 
 use crate::common::{LOG_BYTES, buf, identity, open, open_with, read, with_target};
 use chunkstore::{Durability, IoPath, Options, Store};
@@ -82,7 +82,7 @@ fn what_is_on_disk_is_not_examined_and_what_changes_then_is() {
             write(&store, ino(sequence)).await;
         }
         store.maintain(0).await.unwrap();
-        // Without the span: notes of their own.
+        // Without the span: entries of their own.
         write(&store, ino(5)).await;
         write(&store, ino(30)).await;
         assert_eq!(store.statistics().intent_writes.get(), 3);
@@ -171,8 +171,8 @@ fn new_files_on_two_cores_share_durable_writes_and_survive_a_kill() {
     });
 }
 
-/// Files examined at the next start if the process is killed so long after new files were written
-/// in so many partitions.
+/// Returns the files examined at the next start if the process is killed `seconds` after new files
+/// were written in `partitions` partitions.
 fn files_examined_after(partitions: u16, seconds: u64) -> u64 {
     const DIR: &str = "/target";
     let mut machine = Machine::new(3);
@@ -196,7 +196,7 @@ fn files_examined_after(partitions: u16, seconds: u64) -> u64 {
 fn many_spans_go_early() {
     assert_eq!(files_examined_after(10, 4), 10);
     assert_eq!(files_examined_after(10, 12), 0);
-    // More than half of what there may be: the oldest go after two seconds.
+    // More than half of the limit: the oldest are dropped after two seconds.
     let left = files_examined_after(200, 4);
     assert!(left <= 128, "{left}");
 }

@@ -1,5 +1,5 @@
-//! New files on a simulated machine that loses power: of what only a span in the intent log tells,
-//! nothing looks damaged afterwards.
+//! New files on a simulated machine that loses power: files that only a span in the intent log
+//! covers don't look damaged afterwards.
 
 use crate::common::{LOG_BYTES, buf, identity, open_with};
 use chunkstore::{Durability, IoPath, Kind, Options, Store};
@@ -19,7 +19,7 @@ const WORKERS: usize = 3;
 const PARTITIONS: u64 = 2;
 const MAX_LEN: u64 = 40_000;
 
-/// What is known of a file.
+/// The model of a file.
 #[derive(Clone, Copy)]
 struct Known {
     /// Every byte is this, or zero where it wasn't written or was lost.
@@ -47,7 +47,7 @@ fn next_ino(world: &Shared) -> InodeId {
     InodeId::new(PartitionId((world.next % PARTITIONS) as u16), 1 + world.next / PARTITIONS)
 }
 
-/// Makes files for ever, as `tar` does, and now and then changes one that it made.
+/// Creates files forever, as `tar` does, and sometimes changes one of them.
 async fn worker(store: Arc<Store>, world: Shared) {
     let mut mine = Vec::new();
     loop {
@@ -86,8 +86,8 @@ async fn write_new(store: &Store, world: &Shared, ino: InodeId) {
     world.borrow_mut().files.entry(ino).and_modify(|file| file.is_promised = is_promised);
 }
 
-/// Writes the same bytes again, so that what was promised stays so; checksums of them are computed
-/// anew.
+/// Writes the same bytes again, so that synced content stays the same; their checksums are computed
+/// again.
 async fn rewrite(store: &Store, world: &Shared, ino: InodeId) {
     let Known { fill, len, .. } = world.borrow().files[&ino];
     let n = len.min(5000);
@@ -105,7 +105,7 @@ async fn work(world: Shared) {
     }
 }
 
-/// Opens the store after a crash; the first damage that it finds in one of the files.
+/// Opens the store after a crash; returns the first damage that it finds in one of the files.
 async fn examine(world: Shared) -> Result<(), Kind> {
     let (store, _) = open_with(Path::new(DIR), Options::default()).await;
     let touched = store.take_touched();
@@ -119,13 +119,13 @@ async fn examine(world: Shared) -> Result<(), Kind> {
         }
         let written = &content.as_slice()[..known.len as usize];
         let may_be = |byte: &u8| *byte == known.fill || (*byte == 0 && !known.is_promised);
-        // What a crash brings back of a deleted file is the metadata service's to tidy up.
+        // Crash reconciliation removes deleted files that a crash restores.
         assert!(known.fill == 0 || written.iter().all(may_be), "{ino:?} lost what was promised");
     }
     Ok(())
 }
 
-/// Takes the spans out of the log, and nothing else: their blocks become empty ones.
+/// Removes the spans from the log, and nothing else: their blocks become empty ones.
 async fn forget_spans() {
     for name in ["intent.0", "intent.1"] {
         let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
@@ -151,7 +151,7 @@ enum Spans {
     Forgotten,
 }
 
-/// Lets the machine work and fail a few times; the damage that it finds, if any.
+/// Lets the machine work and fail a few times; returns the damage that it finds, if any.
 fn survive(seed: u64, spans: Spans) -> Result<(), Kind> {
     let mut machine = Machine::new(seed);
     machine
@@ -170,7 +170,7 @@ fn survive(seed: u64, spans: Spans) -> Result<(), Kind> {
         if spans == Spans::Forgotten {
             machine.run(forget_spans()).unwrap();
         }
-        // A recovery that is cut short comes first in some rounds.
+        // An interrupted recovery comes first in some rounds.
         if (seed + round).is_multiple_of(3) {
             machine.run_until(examine(world.clone()), steps / 10).unwrap().transpose()?;
             machine.crash();
@@ -203,7 +203,7 @@ async fn open() -> Arc<Store> {
     open_with(Path::new(DIR), Options::default()).await.0
 }
 
-/// A machine whose process died after it wrote a few files, of which the last is deleted.
+/// Returns a machine whose process died after it wrote a few files, of which the last is deleted.
 fn killed_after_a_deletion(seed: u64) -> Machine {
     let mut machine = Machine::new(seed);
     let before = async {
@@ -228,7 +228,7 @@ fn a_deletion_is_not_undone_once_nothing_tells_of_it() {
         machine
             .run(async {
                 let store = open().await;
-                // The span goes, although nobody remembers who was in it.
+                // The span is dropped, although its files aren't known any more.
                 store.maintain(0).await.unwrap();
             })
             .unwrap();

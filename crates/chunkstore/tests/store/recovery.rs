@@ -29,7 +29,7 @@ fn everything_written_is_there_after_a_kill() {
         for ino in [other, INO] {
             assert_eq!(store.verify(ino).await.unwrap(), []);
         }
-        // A shutdown before the metadata service has seen to these files is none.
+        // A shutdown before crash reconciliation of these files doesn't count as clean.
         for _ in 0..2 {
             assert_eq!(store.take_touched(), [other, INO]);
             store.close().await.unwrap();
@@ -169,7 +169,7 @@ fn an_abandoned_write_is_no_damage() {
             })
             .await;
             drop(write);
-            // The kernel may still be at it; this waits for it as well as for the disk.
+            // The kernel may still be writing; this waits for it as well as for the disk.
             rt::sleep(Duration::from_millis(20)).await;
             read(&store, INO, 0, 1 << 20, IoPath::Direct).await.unwrap();
         }

@@ -1,5 +1,5 @@
-//! A damaged chunk file is made right while a simulated machine loses power or its processes: what
-//! is read afterwards is right or refused.
+//! A damaged chunk file is repaired while a simulated machine loses power or its processes: each
+//! block that is read afterwards is right or refused.
 
 use crate::common::{INO, LOG_BYTES, buf, identity, open};
 use chunkstore::{Durability, IoPath, Store};
@@ -13,7 +13,7 @@ use types::{BLOCK_SIZE, BlockSum, ByteRange, block_sum};
 
 const DIR: &str = "/target";
 const LEN: usize = 20 * BLOCK_SIZE + 1234;
-/// Blocks that are made right at a time.
+/// Blocks that are repaired at a time.
 const PIECE: usize = 4 * BLOCK_SIZE;
 const SEEDS: u64 = 200;
 
@@ -25,7 +25,7 @@ enum Damage {
     Flipped,
     Punched,
     TooLong,
-    /// Another content, with checksums that match.
+    /// Other content, with matching checksums.
     Other,
 }
 
@@ -71,7 +71,7 @@ async fn damage(what: Damage) {
     file.sync_data().await.unwrap();
 }
 
-/// Makes the chunk file, and damages it while nobody has it open.
+/// Creates the chunk file, and damages it while it isn't open.
 async fn prepare(what: Damage) {
     Store::format_with_log(Path::new(DIR), &identity(), LOG_BYTES).await.unwrap();
     let (store, _) = open(Path::new(DIR)).await;
@@ -83,7 +83,7 @@ async fn prepare(what: Damage) {
     }
 }
 
-/// Makes it right, and says how much of that is done.
+/// Repairs it, and reports the progress.
 async fn make_right(what: Damage, done: Rc<Cell<usize>>) {
     let (store, _) = open(Path::new(DIR)).await;
     let data = content();
@@ -113,7 +113,7 @@ async fn make_right(what: Damage, done: Rc<Cell<usize>>) {
     }
 }
 
-/// What is there afterwards: each block right, refused, or as it was where it held before.
+/// Checks the result: each block is right, refused, or unchanged where it was valid before.
 async fn examine(what: Damage, done: usize, context: String) {
     let (store, _) = open(Path::new(DIR)).await;
     let data = content();

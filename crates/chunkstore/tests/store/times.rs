@@ -1,4 +1,4 @@
-//! How old copies are.
+//! Modification times of copies.
 
 use crate::common::{INO, buf, chunk_files, open, with_target};
 use chunkstore::{Durability, IoPath, Store, Survey};
@@ -18,7 +18,7 @@ async fn look(store: &Store, ino: InodeId) -> Survey {
     store.survey(ino, ByteRange::new(0, 9000), 4096, false).await.unwrap()
 }
 
-/// Seconds by which something else changed after the content.
+/// Returns the seconds by which ctime exceeds mtime.
 async fn is_touched_s(store: &Store, ino: InodeId) -> i64 {
     let survey = look(store, ino).await;
     survey.ctime.secs - survey.mtime.secs
@@ -67,7 +67,7 @@ fn who_has_a_hand_in_a_copy_afterwards_is_found_out_and_stays_so() {
         assert!(is_touched_s(&store, INO).await > 1000, "it would be hidden");
         write(&store, INO).await;
         assert_eq!(is_touched_s(&store, INO).await, 0);
-        // Put back with its old times.
+        // Restored with its old times.
         let path = chunk_files(&dir).remove(0);
         let old = SystemTime::UNIX_EPOCH + Duration::from_secs(LONG_AGO.secs as u64);
         let file = File::options().write(true).open(path).unwrap();

@@ -1,5 +1,5 @@
-//! A store whose directory is another one by now answers nothing: neither that something isn't
-//! there nor that it is.
+//! A store whose directory was replaced answers nothing: neither that something exists nor that it
+//! doesn't.
 
 use crate::common::{INO, buf, identity, open, read, with_target};
 use chunkstore::{Durability, IfAbsent, IoPath, Kind, Store, StoreError};
@@ -11,22 +11,22 @@ use types::{ByteRange, GroupId, InodeId, TargetId};
 const GROUP: GroupId = GroupId(7);
 /// A file that is in the store and not open.
 const CLOSED: InodeId = InodeId(0x1_0000_0002);
-/// One that isn't in it.
+/// A file that isn't in the store.
 const ABSENT: InodeId = InodeId(0x1_0000_0003);
 const BLOCK: u64 = 4096;
 
-/// Where the directory is while something else is in its place.
+/// Path of the directory while something else is in its place.
 fn away(dir: &Path) -> PathBuf {
     dir.with_extension("away")
 }
 
-/// What `umount -l` does: the path shows the empty directory below the mount point.
+/// Acts like `umount -l`: the path shows the empty directory below the mount point.
 fn unmount(dir: &Path) {
     fs::rename(dir, away(dir)).unwrap();
     fs::create_dir(dir).unwrap();
 }
 
-/// The disk is mounted again. Nothing may have been left below the mount point meanwhile.
+/// Mounts the disk again; nothing may have been written to the mount point meanwhile.
 fn mount(dir: &Path) {
     fs::remove_dir(dir).unwrap();
     fs::rename(away(dir), dir).unwrap();
@@ -36,7 +36,7 @@ async fn write(store: &Store, ino: InodeId) -> chunkstore::Result<()> {
     store.write(ino, 0, &buf(&[7; BLOCK as usize]), IoPath::Cached, Durability::Now).await
 }
 
-/// A store with files of which only one is open.
+/// Returns a store with files of which only one is open.
 async fn filled(dir: &Path) -> Arc<Store> {
     let (store, _) = open(dir).await;
     write(&store, CLOSED).await.unwrap();
@@ -53,7 +53,7 @@ fn require_vanished<T>(what: &str, answer: chunkstore::Result<T>) -> StoreError 
     error
 }
 
-/// Everything that rests on what is found below the directory.
+/// Checks all operations that depend on lookups below the directory.
 async fn require_silence(store: &Arc<Store>) {
     for ino in [CLOSED, ABSENT] {
         require_vanished("a read", read(store, ino, 0, BLOCK as usize, IoPath::Cached).await);
@@ -69,7 +69,7 @@ async fn require_silence(store: &Arc<Store>) {
         require_vanished("existence", store.has_chunk_file(ino).await);
         require_vanished("a missing file", store.is_missing(ino).await);
     }
-    // What is open is the store's, but whether it still has its name can't be told.
+    // The open file is the store's, but whether it still has its name is unknown.
     require_vanished("a removal of an open file", store.delete(INO).await);
     require_vanished("a replaced file", store.is_replaced(INO).await);
     require_vanished("a list", store.list().await);
@@ -125,8 +125,8 @@ fn nothing_at_its_path_is_no_store_without_files() {
     });
 }
 
-/// Also where that one has files of the same names: without damage, so that nothing but the
-/// identity tells.
+/// Also where that one has files of the same names: they are intact, so that only the identity
+/// differs.
 #[test]
 fn another_store_in_its_place_is_not_taken_for_it() {
     with_target(|dir| async move {

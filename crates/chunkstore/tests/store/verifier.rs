@@ -1,4 +1,4 @@
-//! Who relies on unsynced content notices that it may be gone.
+//! Clients that rely on unsynced content learn that it may be lost.
 
 use crate::common::{LOG_BYTES, identity, open};
 use chunkstore::{IfAbsent, Store};
@@ -19,7 +19,7 @@ fn formatted(seed: u64) -> Machine {
     machine
 }
 
-/// The verifiers of the target and of a group's store on it.
+/// Opens the target and a group's store on it.
 async fn opened() -> (Arc<Store>, Arc<Store>) {
     let (target, _) = open(Path::new(DIR)).await;
     let group = Store::open_group(&target, GROUP, IfAbsent::Make).await.unwrap().expect("it is made").0;

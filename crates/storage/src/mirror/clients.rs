@@ -1,24 +1,24 @@
-//! Whether clients ask a node for anything: what is done in the background makes way for them then.
+//! Whether a node has client requests: background work yields to them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How long a client that has asked for something counts as one that goes on.
+/// How long a client counts as active after a request.
 const MEMORY_NS: u64 = 100_000_000;
 
-/// When a client asked for something last.
+/// Time of the last client request.
 #[derive(Default)]
 pub(crate) struct Clients(AtomicU64);
 
 impl Clients {
-    /// A client asks for something.
+    /// Records a client request.
     pub(crate) fn ask(&self, now_ns: u64) {
-        // Not exact, and written seldom: all cores share it.
+        // Approximate and rarely written, because all cores share it.
         if now_ns.saturating_sub(self.0.load(Ordering::Relaxed)) > MEMORY_NS / 4 {
             self.0.store(now_ns, Ordering::Relaxed);
         }
     }
 
-    /// Whether one has asked a moment ago.
+    /// Whether a client sent a request a moment ago.
     pub(super) fn are_busy(&self, now_ns: u64) -> bool {
         let asked_ns = self.0.load(Ordering::Relaxed);
         asked_ns > 0 && now_ns.saturating_sub(asked_ns) < MEMORY_NS

@@ -1,5 +1,5 @@
-//! Copies against each other, without reading them: which files there are, how long they are, and
-//! what their checksums are.
+//! Compares replicas without reading their content: existence, lengths, and checksums of their
+//! files.
 
 use super::primary::WHOLE;
 use super::ranges::Hold;
@@ -12,27 +12,27 @@ use std::sync::Arc;
 use types::{ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
 use wire::{Healed, InGroup, MAX_REGIONS, Part, Regions, StorageOp, StorageReply, Survey};
 
-/// What one sum stands for, bytes: what differs is looked at block by block.
+/// Bytes that one sum covers; where sums differ, blocks are compared one by one.
 const UNIT_BYTES: u64 = 1 << 20;
 
-/// Compared at a time, bytes: as long as a question and its answer take, the file isn't changed.
+/// Bytes that are compared at a time. The file is locked against changes for one round trip.
 const PIECE_BYTES: u64 = 256 << 20;
 
-/// Files of one step of a walk.
+/// One page of a file listing.
 pub(crate) struct Page {
     pub(crate) files: Vec<InodeId>,
-    /// Where to go on.
+    /// Where the next page begins.
     pub(crate) next: Option<InodeId>,
 }
 
 impl Mirrors {
-    /// Whether a replica is the primary's, by the map in force, and may say so.
+    /// Whether a replica is the primary's, by the current map, and may act as such.
     pub(crate) fn is_primary(&self, replica: &Replica) -> bool {
         self.lease.holds(rt::monotonic_ns()) && !replica.is_unclean() && self.primary_view(replica).is_ok()
     }
 
-    /// The files that any good member has, from one on and in the order of stores. A member that
-    /// doesn't answer has none.
+    /// Returns the files that any in-sync member has, from `from` on and in the order of stores.
+    /// Fails if a member doesn't answer.
     pub(crate) async fn files_of_all(self: &Arc<Self>, replica: &Replica, from: InodeId) -> Result<Page> {
         let failed = |error| replica.failed(&error);
         let (own, next) = replica.store.files(from, MAX_REGIONS).await.map_err(failed)?;
@@ -50,7 +50,7 @@ impl Mirrors {
                 other => return Err(out_of_turn(&other)),
             }
         }
-        // Beyond the page that ends first, the others may have more.
+        // Beyond the end of the shortest page, the others may have more.
         let next = ends.into_iter().min_by_key(|ino| Store::place_in_order(*ino));
         let is_before =
             |ino: &InodeId| next.is_none_or(|next| Store::place_in_order(*ino) < Store::place_in_order(next));
@@ -59,8 +59,8 @@ impl Mirrors {
         Ok(Page { files, next })
     }
 
-    /// Compares a file on all good members, and mends where they differ; says, too, whether one of
-    /// them had none.
+    /// Compares a file on all in-sync members and repairs differences. Also returns whether one of
+    /// them lacked the file.
     pub(crate) async fn compare(
         self: &Arc<Self>,
         replica: &Arc<Replica>,
@@ -77,7 +77,7 @@ impl Mirrors {
             }
             if end > 0 && surveys.iter().any(|survey| !survey.is_there) {
                 is_missing = true;
-                // That mends all of it.
+                // This repairs all of it.
                 healed += self.heal(replica.clone(), ino, ByteRange::new(0, 1)).await?;
                 continue;
             }
@@ -88,7 +88,7 @@ impl Mirrors {
         Ok((healed, is_missing))
     }
 
-    /// What the copies look like at a moment in which nobody changes the file.
+    /// Surveys all replicas while the file is locked against changes.
     async fn surveys(
         self: &Arc<Self>,
         replica: &Replica,
@@ -132,19 +132,19 @@ fn out_of_turn(reply: &StorageReply) -> Error {
         .hint("install the same version of weft on all machines")
 }
 
-/// Whether copies look the same.
+/// Whether replicas are equal.
 fn is_equal(surveys: &[Survey]) -> bool {
     let Some((first, rest)) = surveys.split_first() else { return true };
     let is_whole = |survey: &Survey| survey.sum_end <= survey.len.next_multiple_of(types::BLOCK_SIZE as u64);
-    // None is as good as an empty one.
+    // An absent file equals an empty one.
     is_whole(first)
         && rest
             .iter()
             .all(|survey| is_whole(survey) && (first.len, &first.sums) == (survey.len, &survey.sums))
 }
 
-/// The units in which copies differ; where only their lengths do, the one in which the shortest
-/// ends.
+/// Returns the units in which replicas differ; where only the lengths differ, the unit in which the
+/// shortest ends.
 fn differences(surveys: &[Survey], piece: ByteRange) -> Vec<ByteRange> {
     let sum = |survey: &Survey, at: usize| survey.sums.get(at).copied().unwrap_or(0);
     let units = surveys.iter().map(|survey| survey.sums.len()).max().unwrap_or(0);

@@ -1,3 +1,3 @@
-//! Work that goes on when nobody waits for it any more.
+//! Work that continues when its caller no longer waits for it.
 
 pub(super) use net::run_apart as run;

@@ -1,10 +1,10 @@
-//! What of a piece a member hasn't got already. Notes speak of regions of 1 MiB, of which a program
-//! may have changed one block: so the member says what it has, block by block, and is sent the
-//! blocks that differ.
+//! Finds the blocks of a piece that a member lacks. The intent log records regions of 1 MiB, of
+//! which an application may have changed one block. So the member sends a digest of each block, and
+//! receives the blocks that differ.
 //!
-//! Checksums of media don't do here. They have 32 bits, so that of the blocks that differ in a
-//! large cluster one or the other would look equal for good. A digest of 64 bits over the content
-//! is made for the occasion, which also finds what a disk has damaged.
+//! The checksums of chunk files aren't sufficient here. They have 32 bits, so in a large cluster
+//! some differing blocks would permanently look equal. This module computes a 64-bit digest of the
+//! content instead, which also finds damage by the disk.
 
 use super::replica::Replica;
 use super::step::Step;
@@ -15,15 +15,15 @@ use std::hash::Hasher;
 use types::{BLOCK_SIZE, ByteRange, InodeId, MemberState};
 use wire::{StorageOp, StorageReply, Survey};
 
-/// Bytes that a member says it of at a time: its answer has two sums for each block.
+/// Bytes that a member digests at a time: its answer has two sums for each block.
 const MOST_BYTES: u64 = (wire::MAX_SURVEYED / 2 * BLOCK_SIZE) as u64;
 
-/// The digest of each block of a range that begins on a block, in halves; what is beyond the end of
-/// the data isn't a part of it.
+/// Returns the digest of each block of a range that begins on a block, in halves; bytes beyond the
+/// end of the data aren't part of it.
 fn digests(ino: InodeId, start: u64, data: &[u8]) -> Vec<u32> {
     let digest = |(at, block): (usize, &[u8])| {
-        // Blocks that are equal in different places have different digests: nobody learns from one
-        // what is in another.
+        // Equal blocks in different places have different digests, so a digest doesn't reveal which
+        // blocks are equal.
         let mut hasher = SipHasher13::new_with_keys(ino.0, start + (at * BLOCK_SIZE) as u64);
         hasher.write(block);
         let digest = hasher.finish();
@@ -32,8 +32,7 @@ fn digests(ino: InodeId, start: u64, data: &[u8]) -> Vec<u32> {
     data.chunks(BLOCK_SIZE).enumerate().flat_map(digest).collect()
 }
 
-/// What a member that is brought in step says of what it has. Of what it can't read it says
-/// nothing.
+/// Returns the digests of a resynced member's content; none for what it can't read.
 pub(super) async fn told_by_member(replica: &Replica, ino: InodeId, range: ByteRange) -> StorageReply {
     let mut survey = Survey::default();
     let range = ByteRange::new(range.start, range.end.min(range.start.saturating_add(MOST_BYTES)));
@@ -54,8 +53,8 @@ async fn content(store: &Store, ino: InodeId, range: ByteRange) -> Option<IoBuf>
     Some(buf)
 }
 
-/// The blocks whose digests differ, joined where they touch; all if the member has told of another
-/// number of them.
+/// Returns the blocks whose digests differ, adjacent ones merged; the whole range if the numbers of
+/// digests differ.
 fn differing(ours: &[u32], theirs: &[u32], range: ByteRange) -> Vec<ByteRange> {
     if ours.len() != theirs.len() {
         return vec![range];
@@ -73,9 +72,10 @@ fn differing(ours: &[u32], theirs: &[u32], range: ByteRange) -> Vec<ByteRange> {
 }
 
 impl Step<'_> {
-    /// What the member has to be sent of a piece, which nobody changes.
+    /// Returns the parts of a piece that the member must be sent. The piece is locked against
+    /// changes.
     pub(super) async fn lacking(&self, ino: InodeId, piece: ByteRange, data: &IoBuf) -> Vec<ByteRange> {
-        // One that is rebuilt had nothing.
+        // A member that is rebuilt had nothing.
         if self.state == MemberState::Rebuilding || !piece.start.is_multiple_of(BLOCK_SIZE as u64) {
             return vec![piece];
         }
@@ -84,7 +84,8 @@ impl Step<'_> {
             Ok(StorageReply::Survey(survey)) => {
                 differing(&digests(ino, piece.start, data.as_slice()), &survey.sums, piece)
             }
-            // It can't tell, or is of an earlier version; if it is gone, sending fails as well.
+            // The member can't answer, or has an earlier version of weft. If it is gone, sending
+            // fails as well.
             _ => vec![piece],
         }
     }

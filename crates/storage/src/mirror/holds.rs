@@ -1,20 +1,20 @@
-//! A member's changes of which it doesn't know yet whether all members have them: their notes are
-//! kept, and nobody reads there.
+//! Unsettled changes of a member: it doesn't know yet whether all members have them. Their dirty
+//! regions are retained, and their ranges can't be read here.
 
 use chunkstore::NoteHold;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use types::{ByteRange, Epoch, HashMap, InodeId};
 
-/// The holds of one replica while it isn't the primary. As many as changes are under way, and those
-/// of the second before.
+/// The unsettled changes of one replica while it isn't the primary: those under way, and those of
+/// the previous second.
 #[derive(Default)]
 pub(crate) struct Holds(Mutex<State<NoteHold>>);
 
-/// A change: the version in which it was sent, and its number there.
+/// Identifies a change: the version in which it was sent, and its sequence number there.
 type Name = (Epoch, u64);
 
-/// A change that isn't known to be on all copies.
+/// A change that isn't known to be on all replicas.
 struct Open<H> {
     ino: InodeId,
     _hold: H,
@@ -23,7 +23,7 @@ struct Open<H> {
 struct State<H> {
     version: Epoch,
     by_name: BTreeMap<Name, Open<H>>,
-    /// What they change, by file.
+    /// The ranges of the changes, by file.
     ranges: HashMap<InodeId, Vec<(Name, ByteRange)>>,
 }
 
@@ -36,13 +36,13 @@ impl<H> Default for State<H> {
 impl<H> State<H> {
     fn begin(&mut self, name: Name, (ino, range): (InodeId, ByteRange), hold: H) {
         self.version = self.version.max(name.0);
-        // A change may come twice, when a connection breaks: it is the same one.
+        // A change may arrive twice after a broken connection: it is the same one.
         self.forget_range(name);
         self.by_name.insert(name, Open { ino, _hold: hold });
         self.ranges.entry(ino).or_default().push((name, range));
     }
 
-    /// Gives what needn't be held any more.
+    /// Returns the changes whose dirty regions needn't be retained any more.
     fn settle(&mut self, version: Epoch, settled: u64) -> Vec<Open<H>> {
         self.version = self.version.max(version);
         if version < self.version || settled == 0 {
@@ -77,7 +77,7 @@ impl<H> State<H> {
 }
 
 impl Holds {
-    /// A change begins.
+    /// Records that a change begins.
     pub(crate) fn begin(
         &self,
         (version, sequence): (Epoch, u64),
@@ -87,19 +87,20 @@ impl Holds {
         self.0.lock().begin((version, sequence), (ino, range), hold);
     }
 
-    /// All changes below `settled`, and from 1 on those of older versions, are on all copies.
+    /// Records that all changes below `settled`, and if that is at least 1 those of older versions,
+    /// are on all replicas.
     pub(crate) fn settle(&self, version: Epoch, settled: u64) {
         let over = self.0.lock().settle(version, settled);
-        // Outside of the lock, since the log is told of each.
+        // Outside of the lock, since each drop updates the intent log.
         drop(over);
     }
 
-    /// Whether something in this range of a file isn't known to be on all copies.
+    /// Whether this range of a file has a change that isn't known to be on all replicas.
     pub(crate) fn is_open(&self, ino: InodeId, range: ByteRange) -> bool {
         self.0.lock().is_open(ino, range)
     }
 
-    /// The group is in step, with this replica as its primary.
+    /// Drops all: the group is in sync, with this replica as its primary.
     pub(crate) fn let_go(&self) {
         let over = std::mem::take(&mut *self.0.lock());
         drop(over);
@@ -114,7 +115,7 @@ mod tests {
 
     const INO: InodeId = InodeId(7);
 
-    /// Says its name when it is let go.
+    /// Records its name when it is dropped.
     struct Hold(&'static str, Rc<RefCell<Vec<&'static str>>>);
 
     impl Drop for Hold {

@@ -1,4 +1,4 @@
-//! Members that leave their group, and what they leave behind.
+//! Members that leave their group, and the removal of their replicas.
 
 use super::replica::Replica;
 use super::{MemberChange, Mirrors};
@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ClusterMap, Epoch, GroupId, MemberState, TargetId};
 
-/// Rest before management is asked again.
+/// Pause before the next request to management.
 const REST: Duration = Duration::from_millis(500);
 
-/// How long the primary that leaves waits for what is under way: everybody else waits behind it.
+/// How long a leaving primary waits for changes under way: all other requests wait behind it.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
-/// Rest before it tries again, in which the others go on: what takes so long may be a large file
-/// that is mended.
+/// Pause before it tries again, in which other requests proceed: a long change may be the repair of
+/// a large file.
 const BUSY_REST: Duration = Duration::from_secs(5);
 
-/// Lets a member go that nobody needs in the group any more, unless that is being done.
+/// Releases a member that the group doesn't need any more, unless that is under way.
 pub(super) fn let_go(mirrors: &Arc<Mirrors>, replica: &Arc<Replica>, since: Epoch, leaving: TargetId) {
     let key = (replica.group, leaving);
     if !mirrors.busy.lock().insert(key) {
@@ -37,9 +37,9 @@ pub(super) fn let_go(mirrors: &Arc<Mirrors>, replica: &Arc<Replica>, since: Epoc
 }
 
 impl Mirrors {
-    /// Gives up being the primary. All changes have ended then, so that the copies are equal and
-    /// the next one goes on without further ado; nothing is changed or read here from when it is
-    /// asked for until it is known how it was decided.
+    /// Steps down as the primary. All changes have ended by then, so the replicas are equal and the
+    /// next primary can continue at once. From the request to management until its decision is
+    /// known, this member changes and reads nothing.
     async fn resign(&self, replica: &Replica, since: Epoch) {
         let Some(_alone) = rt::timeout(QUIET_TIME, replica.gate.write()).await else {
             tracing::debug!(group = %replica.group, "a primary that leaves waits for what is under way");
@@ -76,7 +76,7 @@ impl Mirrors {
         }
     }
 
-    /// Removes what a target has of a group that it isn't a member of.
+    /// Removes a target's replica of a group that it isn't a member of.
     async fn forget(&self, store: &Arc<Store>, group: GroupId) -> chunkstore::Result<()> {
         let key = (store.target(), group);
         let slot = self.slot(key);
@@ -92,8 +92,8 @@ impl Mirrors {
             store.forget_group(group).await
         }
         .await;
-        // Also when it has failed: what was closed serves nobody any more, and the target may be a
-        // member again one day.
+        // Even after a failure: a closed store can't serve, and the target may become a member
+        // again one day.
         self.slots.write().remove(&key);
         removed?;
         tracing::info!(target_id = %key.0, %group, "what a target had of a group that it has left is removed");
@@ -101,7 +101,7 @@ impl Mirrors {
     }
 }
 
-/// Removes what a target has of groups that it isn't a member of, where the members have
+/// Removes a target's replicas of groups that it isn't a member of, where the members have
 /// everything.
 pub(super) async fn sweep(mirrors: &Mirrors, map: &ClusterMap, store: &Arc<Store>, tally: &Tally) {
     let swept = async {
@@ -118,8 +118,8 @@ pub(super) async fn sweep(mirrors: &Mirrors, map: &ClusterMap, store: &Arc<Store
     }
 }
 
-/// Whether nobody needs what a target has of a group: it is no member, and those that are have
-/// everything; or the content of the group was given up.
+/// Whether a target's replica of a group isn't needed: the target is no member and the members have
+/// everything, or the content of the group was given up.
 fn is_over(map: &ClusterMap, group: GroupId, target: TargetId) -> bool {
     map.group(group).is_some_and(|group| {
         let is_replaced = !group.members.contains(&target)

@@ -1,4 +1,4 @@
-//! A member's way: it does what the primary tells it.
+//! A member: executes what the primary sends.
 
 use super::differing::told_by_member;
 use super::primary::{change_range, do_on};
@@ -13,7 +13,7 @@ use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
 use wire::{InGroup, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
 
 impl Mirrors {
-    /// Answers what the primary asks of a member.
+    /// Answers a request of the primary to a member.
     pub(crate) async fn as_member(
         self: &Arc<Self>,
         replica: Arc<Replica>,
@@ -41,7 +41,7 @@ impl Mirrors {
                 looked.map_err(|error| replica.failed(&error))
             }
             _ if state.gets_writes() && (is_change(&request.op) || is_sync(&request.op)) => {
-                // To its end, as the primary's: a change that was begun leaves nothing half done.
+                // Runs to its end, as on the primary: no change stays half done.
                 let mirrors = self.clone();
                 detached::run(async move {
                     mirrors.change_as_member(&replica, asked, sequence, request, payload).await
@@ -60,10 +60,11 @@ impl Mirrors {
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        // The primary has let it in; here it is only waited for.
+        // The primary has admitted the request; here it is only counted, so that a fence waits for
+        // it.
         let _running = self.fences.count(request.session);
         let _turn = replica.turns.enter(replica.group, asked.since, true).await?;
-        // The primary orders changes; here they only keep away from readers.
+        // The primary orders changes; here the lock only separates them from reads.
         let mut _held = None;
         if let Some(range) = change_range(&request.op, payload.as_ref()) {
             let change = (asked.since, sequence);
@@ -88,7 +89,7 @@ impl Mirrors {
         doing.end(outcome).await.map(|()| StorageReply::Unit)
     }
 
-    /// Answers the primary that brings this copy in step.
+    /// Answers the primary that resyncs this replica.
     pub(crate) async fn as_resynced(
         self: &Arc<Self>,
         replica: Arc<Replica>,
@@ -112,7 +113,7 @@ impl Mirrors {
     }
 }
 
-/// Whether a member in this state can answer what changes nothing.
+/// Whether a member in this state can answer the read-only request.
 fn may_look(op: &StorageOp, state: MemberState) -> bool {
     match op {
         StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. } => {
@@ -141,7 +142,7 @@ async fn bring_in_step(
     let _turn = replica.turns.enter(replica.group, asked.since, true).await?;
     let store = &replica.store;
     if let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) {
-        // No data comes with it: that the primary has done it is all that it says.
+        // It carries no data: it only reports that the primary has executed the change.
         replica.once.adopt(store.recent(), request.session, number, request.ino).await?;
         return Ok(StorageReply::Unit);
     }
@@ -162,13 +163,13 @@ async fn bring_in_step(
     }
 }
 
-/// What was sent to a member before may not be there any more.
+/// The error when a member restarted: it may have lost what was sent to it before.
 pub(super) fn started_anew(target: TargetId) -> Error {
     Error::new(Errno::EAGAIN, format!("target {target} was started anew while it was brought in step"))
         .hint("it is brought in step again by itself")
 }
 
-/// What there is here, or may differ.
+/// Lists the chunk files here, or the dirty regions.
 async fn regions(replica: &Replica, from: InodeId, which: Regions) -> Result<StorageReply> {
     let failed = |error| replica.failed(&error);
     let store = &replica.store;
@@ -179,7 +180,7 @@ async fn regions(replica: &Replica, from: InodeId, which: Regions) -> Result<Sto
         }
         Regions::Noted => store.noted(from, MAX_REGIONS).await.map_err(failed)?,
     };
-    // Also when that happened while it was asked for.
+    // Checked last, so that an overflow during the listing counts, too.
     if which == Regions::Noted && store.notes_overflowed() {
         let message = format!("target {}: more has changed than was noted", replica.target);
         return Err(Error::new(Errno::EOVERFLOW, message).hint("its primary looks at everything by itself"));

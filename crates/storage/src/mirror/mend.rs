@@ -1,9 +1,10 @@
-//! One copy made what another one is, at the word of a check: the bytes of a range, and how long
-//! the chunk file is where the range reaches its end.
+//! Makes one replica equal to another, as a file system check requests it: the bytes of a range,
+//! and the length of the chunk file if the range reaches its end.
 //!
-//! The primary does it piece by piece, each while nobody changes it. What isn't mended yet stays as
-//! it was or is refused, also after a crash in between ([`StorageOp::Rewrite`]). Only the copy that
-//! is mended changes. Who can't be mended is taken out, since nobody knows then what it has.
+//! The primary repairs piece by piece, with each piece locked against changes. Pieces that aren't
+//! repaired yet stay as they were or are refused, also after a crash ([`StorageOp::Rewrite`]). Only
+//! the target replica changes. A member that can't be repaired is ejected, because its content is
+//! unknown then.
 
 use super::primary::WHOLE;
 use super::ranges::Hold;
@@ -16,12 +17,12 @@ use std::sync::Arc;
 use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
 use wire::{InGroup, Part, Path, Seek, StorageOp, StorageReply, Survey};
 
-/// Bytes that are mended at a time: as long as this takes, who uses them waits.
+/// Bytes that are repaired at a time. Requests to the piece wait that long.
 const PIECE_BYTES: u64 = 1 << 20;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// The copies of one chunk file, as the primary of its group sees them.
+/// The replicas of one chunk file, as the primary of its group sees them.
 pub(super) struct Mender {
     mirrors: Arc<Mirrors>,
     replica: Arc<Replica>,
@@ -33,14 +34,14 @@ impl Mender {
         Mender { mirrors, replica, ino }
     }
 
-    /// Makes the copy of `to` what that of `from` is.
+    /// Makes the replica of `to` equal to that of `from`.
     pub(super) async fn mend(self, from: TargetId, to: TargetId, range: ByteRange) -> Result<StorageReply> {
         if from == to {
             return Err(Error::new(Errno::EINVAL, format!("target {to} can't be mended from itself")));
         }
         let _entered = self.replica.gate.read().await;
-        // Until the last step nothing of it counts as settled, so that nobody reads a half-mended
-        // copy there.
+        // Until the last step nothing of it counts as settled, so that no client reads a
+        // half-repaired replica there.
         let _unsettled = self.replica.sequences.begin(self.mirrors.since(self.replica.group));
         let range = self.begin(from, to, range).await?;
         let mut at = range.start;
@@ -55,7 +56,8 @@ impl Mender {
         Ok(StorageReply::Unit)
     }
 
-    /// What was mended is as old as what it was mended from: nobody has changed the file.
+    /// Gives the repaired replica the modification time of its source: no application has changed
+    /// the file.
     async fn set_time(&self, from: TargetId, to: TargetId) -> Result<()> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
         match self.look(from, StorageOp::Stat, None).await? {
@@ -66,10 +68,10 @@ impl Mender {
         }
     }
 
-    /// What to go through. Of a range that reaches the end of the file the length is part, too:
-    /// what is too long is cut, and what differs by the lengths is mended as well. Of a copy that
-    /// isn't there all is made. It ends with a block: blocks are written as a whole, and what has
-    /// come behind the end that a check has seen is in the last one, too.
+    /// Returns the range to repair. If the range reaches the end of the file, the length is
+    /// repaired, too: excess is cut off, and the difference between the lengths is included. An
+    /// absent chunk file is repaired as a whole. The range ends on a block, because blocks are
+    /// written as a whole, and the last block may have grown since the check saw it.
     async fn begin(&self, from: TargetId, to: TargetId, range: ByteRange) -> Result<ByteRange> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
         let right = self.len(from).await?;
@@ -77,7 +79,7 @@ impl Mender {
         let wrong = if found.is_there { found.len } else { 0 };
         let end = range.end.checked_next_multiple_of(BLOCK).unwrap_or(range.end);
         if wrong == 0 && right > 0 {
-            // Somebody may have removed it, with its checksums or without.
+            // Another program may have removed it, with or without its checksums.
             self.expect(from, to, right).await?;
             return Ok(ByteRange::new(0, right.next_multiple_of(BLOCK)));
         }
@@ -87,14 +89,14 @@ impl Mender {
         if right == 0 {
             self.change(from, to, StorageOp::Truncate { len: 0 }, None).await?;
         } else {
-            // With its last block, which may be damaged by the wrong length.
+            // With its last block, which the wrong length may have damaged.
             let last = ByteRange::new((right - 1) / BLOCK * BLOCK, right);
             self.rewrite(from, to, last, Some(right)).await?;
         }
         Ok(ByteRange::new(range.start.min(right).min(wrong) / BLOCK * BLOCK, end))
     }
 
-    /// What the copy of a member looks like in a range, by its checksums.
+    /// Surveys the replica of a member in a range, by its checksums.
     async fn survey(&self, member: TargetId, range: ByteRange) -> Result<Survey> {
         match self.look(member, StorageOp::Survey { range, unit: BLOCK, read: false }, None).await? {
             StorageReply::Survey(survey) => Ok(survey),
@@ -102,7 +104,7 @@ impl Mender {
         }
     }
 
-    /// A piece of the range; false at the end of the file.
+    /// Repairs a piece of the range; false at the end of the file.
     async fn piece(&self, from: TargetId, to: TargetId, piece: ByteRange) -> Result<bool> {
         let _held = self.replica.ranges.acquire(self.ino, piece, Hold::Alone).await;
         let len = self.len(from).await?;
@@ -115,7 +117,7 @@ impl Mender {
             StorageReply::Offset(data) => data.is_none_or(|data| data >= piece.end),
             _ => false,
         };
-        // One that somebody else has made is damage.
+        // A hole that has checksums was made by another program, and is damage.
         match is_hole && self.survey(from, piece).await?.sums.is_empty() {
             true => self.change(from, to, StorageOp::Rewrite { range: piece, len: None }, None).await?,
             false => self.rewrite(from, to, piece, None).await?,
@@ -123,7 +125,7 @@ impl Mender {
         Ok(true)
     }
 
-    /// Copies whole blocks, or all up to the end of the file.
+    /// Copies whole blocks, or everything up to the end of the file.
     async fn rewrite(&self, from: TargetId, to: TargetId, range: ByteRange, len: Option<u64>) -> Result<()> {
         let buf = IoBuf::alloc(range.len() as usize);
         let read = StorageOp::Read { offset: range.start, path: Path::Direct };
@@ -131,7 +133,7 @@ impl Mender {
         self.change(from, to, StorageOp::Rewrite { range, len }, Some(buf)).await
     }
 
-    /// Has a file made of which nothing is there yet.
+    /// Creates a file of which the member has nothing yet.
     async fn expect(&self, from: TargetId, to: TargetId, len: u64) -> Result<()> {
         for part in expected_parts(len) {
             let survey = self.survey(from, part).await?;
@@ -141,7 +143,7 @@ impl Mender {
         Ok(())
     }
 
-    /// Makes holes of what is on no copy any more.
+    /// Replaces by holes what is on no replica any more.
     pub(super) async fn forget(self, range: ByteRange) -> Result<StorageReply> {
         let _entered = self.replica.gate.read().await;
         let mut lost = Vec::new();
@@ -160,7 +162,7 @@ impl Mender {
         Ok(StorageReply::Regions { regions: lost, next: None })
     }
 
-    /// Makes a hole of a chunk file that no member has, or of what is behind its end on all of
+    /// Makes a hole of a chunk file that no member has, or of a range beyond its end on all of
     /// them.
     async fn make_absent_one(&self, range: ByteRange) -> Result<bool> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
@@ -177,7 +179,7 @@ impl Mender {
         Ok(true)
     }
 
-    /// True: nobody could read it.
+    /// Makes a hole of a block; true if no member could read it.
     async fn forget_block(&self, block: ByteRange) -> Result<bool> {
         let _held = self.replica.ranges.acquire(self.ino, block, Hold::Alone).await;
         let members = self.all_members()?;
@@ -185,7 +187,7 @@ impl Mender {
             let buf = IoBuf::alloc(BLOCK_SIZE);
             let read = StorageOp::Read { offset: block.start, path: Path::Cached };
             match self.look(*member, read, Some(buf)).await {
-                // It can be mended from here.
+                // It can be repaired from here.
                 Ok(_) => return Ok(false),
                 Err(error) if error.errno == Errno::EIO => {}
                 Err(error) => return Err(error),
@@ -197,7 +199,8 @@ impl Mender {
         Ok(true)
     }
 
-    /// All members, if all of them are good: nobody knows what one that is behind could bring back.
+    /// Returns all members; fails unless all are in sync, because a resynced one might restore the
+    /// lost content.
     fn all_members(&self) -> Result<Vec<TargetId>> {
         let view = self.mirrors.primary_view(&self.replica)?;
         let group = view.group()?;
@@ -216,7 +219,7 @@ impl Mender {
         }
     }
 
-    /// Asks a member for what it has itself. The caller holds what it asks about.
+    /// Sends a read-only request to a member, about its own replica. The caller holds the range.
     async fn look(&self, member: TargetId, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
         let (mirrors, replica) = (&self.mirrors, &*self.replica);
         mirrors.lease_holds(replica.target).await?;
@@ -239,8 +242,8 @@ impl Mender {
         InGroup { group: group.id, since: group.since, part: Part::Member { sequence, settled } }
     }
 
-    /// Changes one copy. One that can't be changed is taken out: the other, which is good, brings
-    /// it in step.
+    /// Changes one replica. A member that fails is ejected: the source, which is in sync, resyncs
+    /// it.
     async fn change(
         &self,
         from: TargetId,
@@ -288,7 +291,7 @@ fn out_of_turn() -> Error {
         .hint("install the same version of weft on all machines")
 }
 
-/// One that isn't is brought in step anyhow.
+/// A member that isn't in sync is resynced anyhow.
 fn require_good(group: &Group, member: TargetId) -> Result<()> {
     match group.state_of(member) {
         Some(MemberState::Good) => Ok(()),

@@ -1,15 +1,16 @@
-//! Mirrored groups: the copies of a group are kept equal by its primary, as
+//! Mirrored groups: the primary of a group keeps the members' replicas equal, as
 //! docs/concepts/replication.md describes.
 //!
-//! Each target has a store of its own for each group, a *replica*. Changes come to the primary's,
-//! which orders them and sends them to the others; what a member can't do or doesn't answer makes
-//! management take it out, and later the primary brings it in step again.
+//! Each target has a separate store for each group, a *replica*. The primary receives changes,
+//! orders them and sends them to the other members. When a member fails a change or doesn't answer,
+//! management ejects it, and later the primary resyncs it.
 //!
 //! Invariants:
-//! - a change is answered when all members that management counts as good have it;
-//! - changes that overlap are done in one order on all copies, and nobody reads what isn't on all;
-//! - nothing is done under a version of the group when something has begun under a newer one;
-//! - what may differ between the copies is noted on disk.
+//! - a change is answered when all members have it that management counts as in sync;
+//! - overlapping changes have one order on all replicas, and no reader sees what isn't on all of
+//!   them;
+//! - nothing is executed under a version of the group once something has begun under a newer one;
+//! - the intent log lists all regions in which replicas may differ.
 
 mod clients;
 mod compare;
@@ -61,64 +62,65 @@ use types::{
 use wire::mgmt::Touched;
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
-/// How long a request of a newer version of its group than this process knows waits for the map:
-/// management tells everybody within a moment. Less than [`MEMBER_PATIENCE`], so that who only
-/// hears late isn't taken for dead.
+/// How long a request waits for the map if it has a newer version of its group than this process
+/// knows: management distributes maps within a moment. Less than [`MEMBER_PATIENCE`], so that a
+/// process that only receives the map late isn't taken for dead.
 const MAP_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often it looks.
+/// How often it checks.
 const MAP_POLL: Duration = Duration::from_millis(10);
 
-/// How long the primary waits for a member before it asks management to take it out: a client waits
-/// as long. Longer than a disk stalls in everyday life.
+/// How long the primary waits for a member before it asks management to eject it: a client waits as
+/// long. Longer than the stalls of a healthy disk.
 const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The same where the member has to bring data to disk, which takes as long as there is much of it.
+/// The same where the member has to sync data to disk, which takes longer the more there is.
 const SYNC_PATIENCE: Duration = Duration::from_secs(25);
 
-/// How long a client's request waits for management: less than its usual patience, so that it
-/// learns the reason.
+/// How long a client's request waits for management: less than the client's usual time-out, so that
+/// it learns the reason.
 const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(45);
 
-/// How often it is looked meanwhile whether its node is heard of.
+/// How often the primary checks meanwhile whether the member's node is reachable.
 const PRESENCE_LOOK: Duration = Duration::from_secs(1);
 
-/// How a member of a mirrored group has changed, as its primary says it.
+/// A change of a member's state, as the primary of its group reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberChange {
     /// The group.
     pub group: GroupId,
-    /// Its version, as the primary knows it.
+    /// The version of the group that the primary knows.
     pub since: Epoch,
     /// The member.
     pub target: TargetId,
-    /// What it is from now on.
+    /// Its new state.
     pub state: MemberState,
-    /// For people.
+    /// Explanation for administrators.
     pub reason: String,
-    /// The primary speaks of itself, has nothing under way and begins nothing more.
+    /// The report is about the primary itself, which has nothing under way and begins nothing more.
     pub orderly: bool,
 }
 
-/// Management, as far as mirrored groups need it.
+/// The functions of management that mirrored groups need.
 pub trait Groups: Send + Sync {
-    /// Says that a member has changed. When it returns, that holds for everybody who counts, and
-    /// the map of this process is at least the one that says so, or one of another version of the
-    /// group if it had changed before.
+    /// Reports that a member has changed. When it returns, all processes that may serve know the
+    /// change. The map of this process is then at least the one with the change, or has another
+    /// version of the group if that had changed before.
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>>;
 
-    /// Has what the metadata knows of these files enforced on a group which has been through a
-    /// crash with all that its good members had. When it returns, that is on disk.
+    /// Requests crash reconciliation of these files in a group whose in-sync members have all
+    /// crashed: the metadata service enforces its state on them. When it returns, the result is on
+    /// disk.
     fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>>;
 }
 
 /// What a service needs to have members of mirrored groups.
 pub struct GroupLinks {
-    /// The map in force in this process.
+    /// The current map of this process.
     pub map: MapHandle,
-    /// The ways to other members.
+    /// Channels to other members.
     pub members: Arc<StorageChannels>,
-    /// Who decides which members count.
+    /// Management, which decides which members count as in sync.
     pub management: Arc<dyn Groups>,
 }
 
@@ -128,31 +130,31 @@ pub(crate) struct Mirrors {
     lease: Arc<ServingLease>,
     pub(crate) fences: Arc<Fences>,
     slots: RwLock<BTreeMap<(TargetId, GroupId), Arc<Slot>>>,
-    /// What a start has found of groups on targets: opened, unless that has failed.
+    /// Groups that a start has found on targets; each is open unless opening it has failed.
     found: Mutex<BTreeMap<TargetId, Vec<GroupId>>>,
     progress: Progress,
-    /// Of the service.
+    /// The dirty tracking of the service.
     watches: Arc<Watches>,
-    /// Whether clients ask this node for anything.
+    /// Whether clients have sent requests to this node lately.
     pub(crate) clients: Clients,
-    /// Held by who sends a member something while clients ask for something, and for their part of
-    /// the time afterwards.
+    /// Held by the resync task that sends data while clients have requests, and for the clients'
+    /// share of the time afterwards.
     yielding: rt::sync::RwLock,
-    /// Members that are being brought in step now.
+    /// Members that are being resynced.
     busy: Mutex<BTreeSet<(GroupId, TargetId)>>,
-    /// Files that are being mended because somebody has met damage.
+    /// Files under repair because a request has met damage.
     healing: Mutex<BTreeSet<(GroupId, InodeId)>>,
 }
 
-/// The place of one replica.
+/// The table entry of one replica.
 #[derive(Default)]
 struct Slot {
-    /// Held by who opens it.
+    /// Held by the task that opens it.
     opening: rt::sync::RwLock,
     replica: OnceLock<Arc<Replica>>,
 }
 
-/// A group by the map that is in force at some time.
+/// A group in one cluster map.
 pub(crate) struct View {
     map: Arc<ClusterMap>,
     group: GroupId,
@@ -193,7 +195,7 @@ impl Mirrors {
         }
     }
 
-    /// The map in force.
+    /// Returns the current map.
     fn map(&self) -> Arc<ClusterMap> {
         self.links.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -202,15 +204,15 @@ impl Mirrors {
         View { map: self.map(), group }
     }
 
-    /// The version of a group that is in force; zero for an unknown one.
+    /// Returns the current version of a group; zero for an unknown one.
     fn since(&self, group: GroupId) -> Epoch {
         self.map().group(group).map_or(Epoch(0), |group| group.since)
     }
 
-    /// The group as a request knows it, when this process has heard of that version.
+    /// Returns the group of a request, once this process knows the request's version of it.
     ///
     /// # Errors
-    /// `EREMCHG` when it goes by another version.
+    /// `EREMCHG` if the request has another version.
     async fn agreed(&self, asked: &InGroup) -> Result<View> {
         let began_ns = rt::monotonic_ns();
         loop {
@@ -228,11 +230,12 @@ impl Mirrors {
         }
     }
 
-    /// Refuses a request about a group of which the target has nothing, before anything is made of
-    /// it: anybody who may ask at all could fill the disk else.
+    /// Refuses a request to a group of which the target has no replica, before one is created:
+    /// otherwise any client could fill the disk.
     ///
     /// # Errors
-    /// `EREMCHG` when it goes by another version of the group, `ENXIO` for one that isn't there.
+    /// `EREMCHG` if the request has another version of the group, `ENXIO` if the group doesn't
+    /// exist.
     pub(crate) async fn require_member(&self, target: TargetId, asked: &InGroup) -> Result<()> {
         let key = (target, asked.group);
         if self.slots.read().get(&key).is_some_and(|slot| slot.replica.get().is_some()) {
@@ -245,7 +248,7 @@ impl Mirrors {
         }
     }
 
-    /// The replica of a group on a target, opened or made if need be.
+    /// Returns the replica of a group on a target; opens or creates it if necessary.
     ///
     /// # Errors
     /// As [`Store::open_group`].
@@ -273,7 +276,7 @@ impl Mirrors {
         loop {
             let slot = self.slot(key);
             let _alone = slot.opening.write().await;
-            // What was in it may have been removed meanwhile, and the place with it.
+            // The replica may have been removed meanwhile, together with its entry.
             if Arc::ptr_eq(&slot, &self.slot(key)) {
                 return self.open(target, tally, (group, if_absent), &slot).await;
             }
@@ -285,7 +288,7 @@ impl Mirrors {
         known.unwrap_or_else(|| self.slots.write().entry(key).or_default().clone())
     }
 
-    /// Opens a replica whose place is held, unless it is open by now.
+    /// Opens a replica whose entry is locked, unless it is open already.
     async fn open(
         &self,
         target: &Arc<Store>,
@@ -312,13 +315,13 @@ impl Mirrors {
         Ok(slot.replica.get_or_init(|| replica).clone())
     }
 
-    /// A target was found with these groups, which have been opened as far as they can be.
+    /// Records the groups that were found on a target; all that can be opened are open.
     pub(crate) fn found_on(&self, target: TargetId, groups: Vec<GroupId>) {
         self.found.lock().insert(target, groups);
     }
 
-    /// Whether what a target has of groups in which it counts as good is open, and nothing of it
-    /// was left by a crash that nobody has seen to.
+    /// Whether the target's replicas of all groups in which it counts as in sync are open, and none
+    /// of them waits for crash recovery.
     pub(crate) fn is_settled_on(&self, map: &ClusterMap, target: TargetId) -> bool {
         let is_good =
             |group: &Group| group.scheme.is_mirrored() && group.state_of(target) == Some(MemberState::Good);
@@ -330,28 +333,28 @@ impl Mirrors {
         let (Some(found), slots) = (found, self.slots.read()) else { return false };
         good.all(|group| match slots.get(&(target, group.id)).and_then(|slot| slot.replica.get()) {
             Some(replica) => !replica.is_unclean(),
-            // Nothing was there at the start, and nobody has asked for it since.
+            // It didn't exist at the start, and no request has needed it since.
             None => !found.contains(&group.id),
         })
     }
 
-    /// The replicas that are open.
+    /// Returns the open replicas.
     pub(crate) fn open_replicas(&self) -> Vec<Arc<Replica>> {
         self.slots.read().values().filter_map(|slot| slot.replica.get().cloned()).collect()
     }
 
-    /// How far members are that are brought in step from here.
+    /// Returns the progress of the resyncs that run from here.
     pub(crate) fn progress(&self) -> Vec<wire::mgmt::ResyncProgress> {
         self.progress.all()
     }
 
-    /// Waits until management has been heard of lately.
+    /// Waits until the node's lease from management is valid.
     async fn lease_holds(&self, target: TargetId) -> Result<()> {
         if self.lease.holds(rt::monotonic_ns()) { Ok(()) } else { self.lease.wait(target).await }
     }
 
-    /// Asks a member for something as the primary. It is sent whether or not the caller goes on
-    /// waiting, and whoever it reaches when the group has another version refuses it.
+    /// Sends a request to a member as the primary. It is sent whether or not the caller continues
+    /// to wait, and a member whose group has another version refuses it.
     async fn ask_member(
         self: &Arc<Self>,
         member: TargetId,
@@ -366,7 +369,7 @@ impl Mirrors {
         self.send(request, payload).await
     }
 
-    /// Sends a request to a member, and waits for it as long as it is worthwhile.
+    /// Sends a request to a member, and waits for the answer while the member may still give it.
     async fn send(self: &Arc<Self>, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         let patience = match request.op {
             StorageOp::Sync | StorageOp::SyncTarget | StorageOp::Write { durable: true, .. } => SYNC_PATIENCE,
@@ -374,8 +377,7 @@ impl Mirrors {
             _ => MEMBER_PATIENCE,
         };
         let (member, members) = (request.target, self.links.members.clone());
-        // In a task of its own, which keeps the payload's memory until the transport doesn't need
-        // it any more.
+        // In a task of its own, which keeps the payload's memory until the transport releases it.
         let mut answer = pin!(detached::run(async move { members.call(request, payload).await }));
         let began_ns = rt::monotonic_ns();
         let mut rest = MEMBER_PATIENCE;
@@ -384,7 +386,7 @@ impl Mirrors {
                 return answer;
             }
             let waited = Duration::from_nanos(rt::monotonic_ns() - began_ns);
-            // A disk that takes its time is waited for, a node that isn't heard of any more isn't.
+            // A slow disk gets its time; an unreachable node doesn't.
             if waited >= patience || !self.is_heard_of(member) {
                 let message = format!("target {member} hasn't answered within {} s", waited.as_secs());
                 return Err(Error::new(Errno::ETIMEDOUT, message)
@@ -394,13 +396,13 @@ impl Mirrors {
         }
     }
 
-    /// Whether management hears of a target's node.
+    /// Whether management reaches a target's node.
     fn is_heard_of(&self, target: TargetId) -> bool {
         self.map().target(target).is_some_and(|target| target.state == TargetState::Online)
     }
 
-    /// Tells management of a member, unless the group has another version by now. Returns when the
-    /// version has changed, or after a short rest when management could not be asked.
+    /// Reports a member's state to management, unless the group has another version by now. Returns
+    /// when the version has changed, or after a short pause when management couldn't be reached.
     async fn decide(
         &self,
         replica: &Replica,
@@ -409,7 +411,7 @@ impl Mirrors {
         state: MemberState,
         reason: &str,
     ) {
-        /// Rest before management is asked again.
+        /// Pause before the next request to management.
         const REST: Duration = Duration::from_millis(500);
         let _alone = replica.deciding.write().await;
         if self.since(replica.group) != since {
@@ -429,8 +431,8 @@ impl Mirrors {
                 }
                 Err(error) => {
                     tracing::warn!(group = %replica.group, %error, "management doesn't decide on a member of a group");
-                    // The map may have come without the answer: then it doesn't hold for everybody
-                    // yet. Asked again, management waits for that.
+                    // The map may have come without the answer: then not all processes know it yet.
+                    // The repeated request makes management wait for that.
                     if self.since(replica.group) == since || self.primary_view(replica).is_err() {
                         break;
                     }
@@ -443,12 +445,14 @@ impl Mirrors {
 }
 
 impl Mirrors {
-    /// Waits until nobody takes a member for good that isn't. A map in which one is out may come
-    /// here before it comes there, and there somebody may read: what that one has missed must not
-    /// be acknowledged yet, nor shown to anybody else. Management's word is that it is so.
+    /// Waits until no process counts an ejected member as in sync any more. The map that ejects a
+    /// member may arrive here before it arrives there, and clients may still read from that member.
+    /// A change that it has missed must not be acknowledged or shown to any reader until management
+    /// confirms that the member doesn't serve.
     ///
     /// # Errors
-    /// `EREMCHG` when this isn't the primary any more. `ETIMEDOUT` when management can't be asked.
+    /// `EREMCHG` when this isn't the primary any more. `ETIMEDOUT` when management can't be
+    /// reached.
     async fn known_to_all(&self, replica: &Replica) -> Result<()> {
         match replica.has_doubtful() {
             // Rare, and large: kept out of the future of every request.
@@ -458,11 +462,11 @@ impl Mirrors {
     }
 
     async fn wait_for_word(&self, replica: &Replica) -> Result<()> {
-        /// Rest before management is asked again.
+        /// Pause before the next request to management.
         const REST: Duration = Duration::from_millis(200);
         let began_ns = rt::monotonic_ns();
         while replica.has_doubtful() {
-            // Who asks management for something else gets the same word.
+            // Every other request to management gets the same confirmation.
             let _alone = replica.deciding.write().await;
             let view = self.primary_view(replica)?;
             if !replica.has_doubtful() {

@@ -1,42 +1,41 @@
-//! How fast a member is sent what it has missed: what the cluster's settings say at that moment
-//! holds, also for one that runs.
+//! Resync rate: the current settings of the cluster apply, also to a resync that is running.
 
 use std::cell::Cell;
 use types::ResyncSettings;
 
-/// What one member is sent at most while clients ask for something, unless the settings say
-/// otherwise, bytes a second: a part of what a disk and a network of today do, so that who uses
-/// them goes on. While nobody asks there is no limit.
+/// Default limit for one member while clients have requests, bytes per second: a part of what a
+/// current disk and network deliver, so that applications can proceed. No limit while clients are
+/// idle.
 const YIELDING_RATE: u64 = 256 << 20;
 
-/// The part of the time in which members may be sent something while clients ask for something, all
-/// from one node together, as 1 in so many: what is slow on a busy machine gets slower by itself,
-/// so that clients keep four fifths of it. Where the settings say a rate, or a time that calls for
-/// more, that holds instead.
+/// Share of the time, as 1 in so many, in which a node may send resync data while clients have
+/// requests, for all members together. Slow work on a busy machine slows down by itself, so that
+/// clients keep four fifths of the time. A rate in the settings, or a deadline that requires more,
+/// takes precedence.
 const YIELDING_PART: u64 = 5;
 
-/// The longest rest for clients: a disk that stood still once doesn't put off everything.
+/// The longest pause for clients: a disk that stalled once doesn't delay everything.
 const LONGEST_YIELD_NS: u64 = 2 * NS_PER_S;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// What was sent and isn't paid with time yet. Nothing is saved up while there is nothing to send.
+/// Token bucket of sent bytes that time hasn't paid for yet. Idle time accumulates no credit.
 pub(super) struct Pace {
     began_ns: u64,
     paid_ns: Cell<u64>,
     debt: Cell<u64>,
 }
 
-/// How fast something may be sent.
+/// The current limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Allowed {
-    /// Bytes a second.
+    /// Bytes per second.
     pub(super) rate: u64,
-    /// Whether clients have most of the time.
+    /// Whether clients get most of the time.
     pub(super) yields: bool,
 }
 
-/// Until when clients go first after something that was sent from one moment to another.
+/// Returns until when clients go first after a transfer from `from_ns` to `to_ns`.
 pub(super) fn yields_until_ns(from_ns: u64, to_ns: u64) -> u64 {
     let rest_ns = to_ns.saturating_sub(from_ns).saturating_mul(YIELDING_PART - 1).min(LONGEST_YIELD_NS);
     to_ns.saturating_add(rest_ns)
@@ -47,13 +46,13 @@ impl Pace {
         Pace { began_ns: now_ns, paid_ns: Cell::new(now_ns), debt: Cell::new(0) }
     }
 
-    /// So much was sent.
+    /// Records sent bytes.
     pub(super) fn sent(&self, bytes: u64) {
         self.debt.set(self.debt.get().saturating_add(bytes));
     }
 
-    /// What the settings allow; `left`: what there is to send yet, as far as that is known;
-    /// `are_busy`: whether clients ask for something.
+    /// Returns what the settings allow. `left`: remaining bytes, if known; `are_busy`: whether
+    /// clients have requests.
     pub(super) fn allowed(
         &self,
         settings: &ResyncSettings,
@@ -72,7 +71,7 @@ impl Pace {
         let end_ns = self.began_ns.saturating_add(within_s.saturating_mul(NS_PER_S));
         let rest_ns = end_ns.saturating_sub(now_ns);
         if rest_ns == 0 {
-            // Who is late already does what the disks can.
+            // After the deadline, it runs as fast as the disks allow.
             return Allowed { rate: u64::MAX, yields: false };
         }
         let due = u128::from(left) + u128::from(self.debt.get());
@@ -80,7 +79,7 @@ impl Pace {
         Allowed { rate: rate.max(due), yields: settings.rate.is_none() && due <= rate }
     }
 
-    /// How long nothing may be sent at this rate, nanoseconds.
+    /// Returns how long nothing may be sent at this rate, nanoseconds.
     pub(super) fn rest_ns(&self, rate: u64, now_ns: u64) -> u64 {
         let passed_ns = now_ns.saturating_sub(self.paid_ns.replace(now_ns));
         let paid = u128::from(passed_ns) * u128::from(rate) / u128::from(NS_PER_S);
@@ -89,7 +88,7 @@ impl Pace {
         (u128::from(debt) * u128::from(NS_PER_S)).div_ceil(u128::from(rate.max(1))) as u64
     }
 
-    /// The time that has passed until now pays for nothing.
+    /// Discards the credit for the time until now.
     pub(super) fn pass(&self, now_ns: u64) {
         self.paid_ns.set(now_ns);
     }

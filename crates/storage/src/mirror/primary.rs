@@ -1,4 +1,4 @@
-//! The primary's way: who may ask it, and how a change comes to all members.
+//! The primary: admits requests, and replicates changes to all members.
 
 use super::mend::Mender;
 use super::repair::Look;
@@ -18,11 +18,11 @@ use std::task::Poll;
 use types::{ByteRange, Epoch, Errno, Error, Group, MemberState, Result, SessionId, TargetId};
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
-/// All of a file.
+/// The whole range of a file.
 pub(super) const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
 impl Mirrors {
-    /// Answers what the primary is asked.
+    /// Answers a request to the primary.
     pub(crate) async fn as_primary(
         self: &Arc<Self>,
         replica: Arc<Replica>,
@@ -32,7 +32,7 @@ impl Mirrors {
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let view = self.agreed(&asked).await?;
-        // What a reservation needs on all members only the primary tells.
+        // Only the primary knows what a reservation needs on all members.
         let may_read = is_look(&request.op) && !matches!(request.op, StorageOp::Room { .. });
         if request.session != SessionId(0) && may_read && view.has_other_primary(&replica)? {
             return self.as_reader(&replica, asked, request, payload).await;
@@ -46,8 +46,8 @@ impl Mirrors {
         if replica.revival.is_due(self.primary_view(&replica)?.group()?, replica.target) {
             Box::pin(self.revive(&replica)).await?;
         }
-        // The metadata service is let in before, since it has to see to that; but what it moves
-        // elsewhere has to be right.
+        // The metadata service is admitted earlier, because it runs the crash reconciliation; but a
+        // migration must copy the final content.
         let is_mover = matches!(request.op, StorageOp::Watch { .. });
         if replica.leftovers.are_there() && (request.session != SessionId(0) || is_mover) {
             Box::pin(self.tidied(&replica)).await?;
@@ -59,8 +59,8 @@ impl Mirrors {
             let rows = replica.store.recent();
             Box::pin(replica.once.wait_for(rows, request.session, request.ino, request.number)).await?;
         }
-        // A write that is done after its program was told that it failed could come over what the
-        // program wrote then.
+        // A write that executes after its application got an error could overwrite what the
+        // application wrote then.
         if deadline.is_over() {
             return Err(deadline.error());
         }
@@ -89,7 +89,7 @@ impl Mirrors {
         }
     }
 
-    /// The group by the map in force, if this replica is its primary.
+    /// Returns the group in the current map, if this replica is its primary.
     pub(super) fn primary_view(&self, replica: &Replica) -> Result<View> {
         let view = self.view(replica.group);
         let group = view.group()?;
@@ -100,8 +100,8 @@ impl Mirrors {
         }
     }
 
-    /// A primary that was left by a crash may have what the other good members don't, and the other
-    /// way round: they are brought in step first.
+    /// Ejects the other in-sync members from the group, so that they are resynced: after a crash of
+    /// the primary, each side may have changes that the other lacks.
     pub(super) async fn put_others_out(&self, replica: &Replica) -> Result<()> {
         loop {
             let view = self.primary_view(replica)?;
@@ -118,7 +118,7 @@ impl Mirrors {
         }
     }
 
-    /// What changes nothing, while nothing that isn't on all members is there.
+    /// Executes a read-only request while no change that isn't on all members is visible.
     async fn look(
         self: &Arc<Self>,
         replica: &Replica,
@@ -129,7 +129,7 @@ impl Mirrors {
         let entered = replica.epochs.enter(request.ino, request.epoch, false).await?;
         let range = look_range(&request.op, payload.as_ref())?;
         let _held = replica.ranges.acquire(request.ino, range, super::ranges::Hold::Shared).await;
-        // It may have waited, and somebody else be the primary by now.
+        // After the wait, another member may be the primary.
         self.lease_holds(replica.target).await?;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
@@ -141,13 +141,13 @@ impl Mirrors {
         let look = Look { group, request: &request, payload: &payload };
         let mut reply = match self.look_or_heal(replica, look).await {
             Ok(reply) => reply,
-            // What is missing may have been cut off under a later lease.
+            // What is missing may have been truncated under a later lease.
             Err(error) => return entered.check().and(Err(error)),
         };
         if let StorageReply::Room(room) = &mut reply {
             room.others = Box::pin(self.room_of_others(group, replica.target, &request)).await;
         }
-        // The disk may have taken longer than it has been the primary.
+        // The disk may have taken longer than this member was the primary.
         self.primary_view(replica)?;
         if !self.lease.holds(rt::monotonic_ns()) {
             return Err(turns::another_version(replica.group));
@@ -155,8 +155,8 @@ impl Mirrors {
         entered.check().map(|()| reply)
     }
 
-    /// What this copy can't tell, another one may. Its reader holds the range here, so nothing
-    /// changes there either.
+    /// Asks other in-sync members for what this replica can't read. The caller holds the range
+    /// here, so nothing changes there either.
     pub(super) async fn look_elsewhere(
         self: &Arc<Self>,
         group: &Group,
@@ -167,7 +167,7 @@ impl Mirrors {
         let others =
             group.with_states().filter(|(target, state)| *target != own && *state == MemberState::Good);
         for (target, _) in others {
-            // A buffer of its own: the answer may come when nobody waits for it any more.
+            // A separate buffer: the answer may arrive when the caller no longer waits for it.
             let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
             let part = Part::Member { sequence: 0, settled: 0 };
             let in_group = InGroup { group: group.id, since: group.since, part };
@@ -186,11 +186,10 @@ impl Mirrors {
         None
     }
 
-    /// Has a member taken out whose copy differs, however long it takes to reach management. Ends,
-    /// too, when somebody else is the primary, and when it is this one that was to go and no other
-    /// good one is left: it stays, and what it can't do it refuses. Others that aren't heard of
-    /// can't take its place: they are taken out instead, as soon as management knows that they
-    /// don't serve.
+    /// Ejects a member whose replica differs, and retries until management is reached. Ends, too,
+    /// when another member is the primary. If this member is to go and no other is in sync, it
+    /// stays and refuses what it can't do. Unreachable members can't replace it: they are ejected
+    /// instead, as soon as management knows that they don't serve.
     pub(super) async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
         while let Ok(view) = self.primary_view(replica)
             && let Ok(group) = view.group()
@@ -211,15 +210,15 @@ impl Mirrors {
         }
     }
 
-    /// What failed on this disk may be done by the next primary, if there is going to be one or is
-    /// already.
+    /// Turns an error of this disk into `EREMCHG` when there is, or will be, another primary that
+    /// may execute the request.
     fn unless_left(&self, replica: &Replica, since: Epoch, error: Error) -> Error {
         let is_over = replica.has_left(since) || self.since(replica.group) > since;
         if error.errno == Errno::EIO && is_over { turns::another_version(replica.group) } else { error }
     }
 
-    /// This disk doesn't do what belongs to a change, and nothing of that has begun: where another
-    /// member has everything, this one goes.
+    /// Handles a failure of this disk before any part of a change has begun: this member steps down
+    /// if another one has everything.
     async fn fails_here(&self, replica: &Replica, error: &StoreError) -> Error {
         let refusal = replica.failed(error);
         let since = self.since(replica.group);
@@ -229,15 +228,16 @@ impl Mirrors {
         if others.any(|(target, state)| state == MemberState::Good && self.is_heard_of(target)) {
             self.give_way(replica, group, error).await;
         }
-        // Who is the last one stays, and says why.
+        // The last in-sync member stays, and returns the reason.
         match self.since(replica.group) > since {
             true => turns::another_version(replica.group),
             false => refusal,
         }
     }
 
-    /// A target can't open or make what it should have of a group, and nobody is served from it: as
-    /// the primary it gives way to a member that has everything. The answer to whoever has asked.
+    /// Handles a replica that a target should have but can't open or create, so that it can't
+    /// serve. If the target is the primary, it steps down in favour of a member that has
+    /// everything. Returns the answer for the requester.
     pub(crate) async fn without_replica(&self, target: TargetId, asked: &InGroup, error: Error) -> Error {
         let view = match self.agreed(asked).await {
             Ok(view) => view,
@@ -267,14 +267,14 @@ impl Mirrors {
         }
     }
 
-    /// Another member that is good is to be the primary.
+    /// Steps down, so that another in-sync member becomes the primary.
     async fn give_way(&self, replica: &Replica, group: &Group, error: &StoreError) {
-        // It may begin before this process has heard of it: nothing is read here any more.
+        // The new primary may begin before this process knows it: no reads here any more.
         replica.leave(group.since);
         self.expel(replica, replica.target, MemberState::NeedsResync, error.message()).await;
     }
 
-    /// Waits for a newer version of a group than this one; false when none comes for a while.
+    /// Waits for a newer version of a group; false when none arrives for a while.
     async fn await_newer(&self, replica: &Replica, since: Epoch) -> bool {
         let began_ns = rt::monotonic_ns();
         while self.since(replica.group) <= since {
@@ -287,8 +287,7 @@ impl Mirrors {
     }
 }
 
-/// A change, or a sync, that somebody has asked for. It runs to its end, whether or not they wait
-/// for it.
+/// Executes a change or a sync. It runs to its end, whether or not the requester waits for it.
 async fn change(
     mirrors: Arc<Mirrors>,
     replica: Arc<Replica>,
@@ -307,7 +306,7 @@ async fn change(
         one(None).replicate().await?;
         return entered.check().map(|()| done(&replica.store));
     };
-    // What was done before is answered so, in whichever epoch it is asked again.
+    // A change that was executed before gets its old answer, whatever the epoch of the repetition.
     if let Some(answer) = replica.once.answer(request.session, number) {
         return answer.map(|()| replica.once.again(&replica.store, request.session, number));
     }
@@ -321,7 +320,7 @@ async fn change(
         Once::Unwritten(error) => return Err(Box::pin(mirrors.fails_here(&replica, &error)).await),
     };
     match one(Some(&doing)).replicate().await {
-        // Whether it takes place is decided by the primary that there is now.
+        // The current primary decides whether it takes effect.
         Err(error) if error.errno == Errno::EREMCHG => {
             if mirrors.primary_view(&replica).is_err() {
                 doing.leave();
@@ -332,7 +331,7 @@ async fn change(
     }
 }
 
-/// One change on its way to all members.
+/// One change that is being replicated to all members.
 struct Change<'a> {
     mirrors: &'a Arc<Mirrors>,
     replica: &'a Replica,
@@ -342,20 +341,20 @@ struct Change<'a> {
     doing: Option<&'a Doing<'a>>,
 }
 
-/// What became of a change on the primary's own disk.
+/// Outcome of a change on the primary's own disk.
 enum Local {
     Done,
-    /// A newer version of the group has begun before it: it is done under that, if at all.
+    /// A newer version of the group has begun first: the change is executed under that, if at all.
     Outdated,
     Failed(StoreError),
 }
 
-/// Members that couldn't do it or didn't answer.
+/// Members that failed or didn't answer.
 type Failures = Vec<(TargetId, MemberState, Error)>;
 
 impl Change<'_> {
-    /// Does the change on all copies that count. Under each version of the group it goes to those
-    /// that don't have it yet.
+    /// Executes the change on all replicas that count. Under each version of the group it is sent
+    /// to those that don't have it yet.
     async fn replicate(&self) -> Result<()> {
         let (mirrors, replica) = (self.mirrors, self.replica);
         let _entered = replica.gate.read().await;
@@ -370,7 +369,8 @@ impl Change<'_> {
         let (mut have, mut is_done_here) = (Vec::new(), false);
         loop {
             if !is_done_here && let Err(error) = mirrors.lease_holds(replica.target).await {
-                // Where others have it, this one gets it, too, or isn't the primary any more.
+                // Where others have the change, this replica gets it, too, or isn't the primary any
+                // more.
                 if have.is_empty() {
                     return Err(error);
                 }
@@ -379,13 +379,13 @@ impl Change<'_> {
             let view = mirrors.primary_view(replica)?;
             let group = view.group()?;
             if replica.revival.is_due(group, replica.target) {
-                // It was asked for before this copy missed something.
+                // The request is older than the moment when this replica missed something.
                 return Err(turns::another_version(replica.group));
             }
             if is_change(&self.request.op) {
                 let next = replica.sequences.begin(group.since);
-                // The older one ends when the newer has begun, so that the change is always under
-                // way in one of them.
+                // The older ticket ends after the newer one has begun, so that one of them always
+                // covers the change.
                 drop(ticket.replace(next));
                 if mirrors.since(replica.group) != group.since {
                     continue;
@@ -427,7 +427,7 @@ impl Change<'_> {
         }
     }
 
-    /// Sends it to members, side by side; gives those that don't have it then.
+    /// Sends the change to members concurrently; returns those that failed.
     async fn send_all(&self, group: &Group, to: &[(TargetId, MemberState)], sequence: u64) -> Failures {
         let settled = self.replica.sequences.settled(group.since);
         let in_group =
@@ -435,7 +435,7 @@ impl Change<'_> {
         let send = |(target, _): &(TargetId, MemberState)| {
             let request = StorageRequest {
                 target: *target,
-                // The primary has looked at it.
+                // The primary has verified it.
                 capability: None,
                 group: Some(in_group),
                 ..self.request.clone()
@@ -456,9 +456,9 @@ impl Change<'_> {
         }
     }
 
-    /// A member that didn't do it is taken out, unless it only goes by another version of the
-    /// group. It isn't sent anything twice under one version: what hasn't been answered may come to
-    /// it late, over what others have written by then, and is refused under the next.
+    /// Ejects a member that failed the change, unless it only has another version of the group. A
+    /// change is sent once under each version: a late, unanswered copy could overwrite a newer
+    /// write, and is refused under the next version.
     async fn lose(&self, group: &Group, target: TargetId, state: MemberState, error: &Error) {
         if error.errno == Errno::EREMCHG && self.mirrors.await_newer(self.replica, group.since).await {
             return;
@@ -469,9 +469,9 @@ impl Change<'_> {
         }
     }
 
-    /// It failed on the primary's own disk. Copies must not differ unknown to anybody: where
-    /// another good member has it, this one goes; where none has it, those that may have a part of
-    /// it go.
+    /// Handles a failure on the primary's own disk. No difference between replicas may stay
+    /// unrecorded: if another in-sync member has the change, this one is ejected; if none has it,
+    /// those that may have a part of it are.
     async fn failed_here(
         &self,
         group: &Group,
@@ -485,7 +485,7 @@ impl Change<'_> {
             mirrors.give_way(replica, group, &error).await;
             return Err(turns::another_version(replica.group));
         }
-        // Another change has failed here before this one, and the others go by that already.
+        // An earlier change has failed here, and the others act on that already.
         if replica.has_left(group.since) {
             mirrors.give_way(replica, group, &error).await;
             return Err(turns::another_version(replica.group));
@@ -510,12 +510,12 @@ impl Change<'_> {
     }
 }
 
-/// Whether a request changes nothing, and asks for nothing but what a chunk file is like.
+/// Whether a request is read-only and only asks for content or attributes of a chunk file.
 pub(crate) fn is_look(op: &StorageOp) -> bool {
     matches!(op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Room { .. })
 }
 
-/// What of the file is looked at.
+/// Returns the range of the file that a request reads.
 pub(super) fn look_range(op: &StorageOp, payload: Option<&IoBuf>) -> Result<ByteRange> {
     match (op, payload) {
         (StorageOp::Read { offset, .. }, Some(payload)) => Ok(ByteRange::at(*offset, payload.len() as u64)),
@@ -524,7 +524,7 @@ pub(super) fn look_range(op: &StorageOp, payload: Option<&IoBuf>) -> Result<Byte
     }
 }
 
-/// What of the file changes; `None` for what changes nothing.
+/// Returns the range of the file that a request changes; `None` for one that changes nothing.
 pub(super) fn change_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option<ByteRange> {
     match *op {
         StorageOp::Write { offset, .. } => Some(ByteRange::at(offset, payload.map_or(0, IoBuf::len) as u64)),
@@ -537,7 +537,7 @@ pub(super) fn change_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option<By
     }
 }
 
-/// What a member is after it has missed something.
+/// Returns the state of a member after it has missed something.
 pub(super) fn fallen(state: MemberState) -> MemberState {
     match state {
         MemberState::Good | MemberState::NeedsResync | MemberState::Resyncing => MemberState::NeedsResync,
@@ -545,7 +545,7 @@ pub(super) fn fallen(state: MemberState) -> MemberState {
     }
 }
 
-/// Does a change on this copy.
+/// Executes a change on this replica.
 pub(super) async fn do_on(
     replica: &Replica,
     request: &StorageRequest,
@@ -561,12 +561,13 @@ pub(super) async fn do_on(
     // Large, and only for files that several clients write: kept out of the future of every change.
     let at = At { ino: request.ino, offset: *offset, known: request.known };
     Box::pin(store.write_at(at, &data, path, durability, doing.note_done())).await?;
-    // The row, too: what it stands for would be done again after the power was cut.
+    // The row must be on disk, too: without it the change would be executed again after a power
+    // failure.
     if *durable { store.recent().sync().await } else { Ok(()) }
 }
 
-/// Runs two futures side by side. They stay where they are: taken by value they would have room
-/// here a second time.
+/// Runs two futures concurrently. They are pinned by the caller: passed by value they would need
+/// their space here a second time.
 async fn both<A, B>(
     mut first: Pin<&mut impl Future<Output = A>>,
     mut second: Pin<&mut impl Future<Output = B>>,

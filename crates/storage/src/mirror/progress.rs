@@ -1,4 +1,4 @@
-//! How far members are that are brought in step.
+//! Progress of running resyncs.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -7,16 +7,16 @@ use wire::mgmt::ResyncProgress;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// All that runs now.
+/// All resyncs that run now.
 #[derive(Default)]
 pub(super) struct Progress(Mutex<BTreeMap<(GroupId, TargetId), Entry>>);
 
-/// Over which time it is judged how fast it goes "lately", nanoseconds: long enough to be steady,
-/// short enough to follow another rate.
+/// Window of the current rate, nanoseconds: long enough to be steady, short enough to follow a
+/// change.
 const LATELY_NS: u64 = 10 * NS_PER_S;
 
 struct Entry {
-    /// Two moments with what had been sent by then: the older one is what the rate is counted from.
+    /// Two points in time, each with the bytes sent until then; the rate counts from the older one.
     marks: [(u64, u64); 2],
     seen: ResyncProgress,
 }
@@ -32,7 +32,7 @@ impl Entry {
     }
 }
 
-/// One of them; gone when it is dropped.
+/// One resync; its entry is removed when this is dropped.
 pub(super) struct Tracked<'a> {
     progress: &'a Progress,
     key: (GroupId, TargetId),
@@ -57,7 +57,7 @@ impl Tracked<'_> {
         }
     }
 
-    /// What there is to do has been counted.
+    /// Records the total work.
     pub(super) fn counted(&self, files: u64, bytes: u64) {
         self.update(|entry| {
             entry.seen.files_left = Some(files);
@@ -65,7 +65,7 @@ impl Tracked<'_> {
         });
     }
 
-    /// So much was sent, which stands for so much of what was left.
+    /// Records `sent` bytes, which complete `done` bytes of the remaining work.
     pub(super) fn moved(&self, sent: u64, done: u64, now_ns: u64) {
         self.update(|entry| {
             entry.seen.bytes_moved += sent;
@@ -74,17 +74,18 @@ impl Tracked<'_> {
         });
     }
 
-    /// Why it stands still, if it does.
+    /// Records why the resync doesn't progress, if so.
     pub(super) fn hindered(&self, why: Option<&str>) {
         self.update(|entry| entry.seen.hindrance = why.map(str::to_string));
     }
 
-    /// What is left, as far as that is known.
+    /// Returns the remaining bytes, if known.
     pub(super) fn bytes_left(&self) -> Option<u64> {
         self.progress.0.lock().get(&self.key)?.seen.bytes_left
     }
 
-    /// A file is in step; `left` bytes of it were counted and not done, since it was shorter.
+    /// Records that a file is in sync; `left` bytes were counted but not needed, because the file
+    /// was shorter.
     pub(super) fn file_done(&self, left: u64) {
         self.update(|entry| {
             entry.seen.files_left = entry.seen.files_left.map(|files| files.saturating_sub(1));

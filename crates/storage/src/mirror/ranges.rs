@@ -1,9 +1,9 @@
 //! Locks on ranges of the files of a replica.
 //!
-//! The primary holds a range from before a change until all members have it, so that changes that
-//! overlap have one order on all copies, and who reads sees nothing that a part of the members
-//! might not have. First come, first served among claims that conflict. Usable from any core; what
-//! waits here is bounded by the requests in progress.
+//! The primary holds a range from before a change until all members have it. So overlapping changes
+//! have one order on all replicas, and a reader sees nothing that some members might lack.
+//! Conflicting claims are served first come, first served. Usable from any core; the requests in
+//! progress bound the number of waiters.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -12,15 +12,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use types::{ByteRange, HashMap, InodeId};
 
-/// Parts of the table with a lock each, so that cores seldom meet.
+/// Parts of the table with a lock each, so that cores rarely contend.
 const SHARDS: usize = 16;
 
-/// What a claim on a range lets others do.
+/// Lock mode of a claim on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hold {
-    /// Others that share it may hold it, too.
+    /// Other shared claims may hold it, too.
     Shared,
-    /// Nobody else holds any part of it.
+    /// No other claim holds any part of it.
     Alone,
 }
 
@@ -54,7 +54,7 @@ struct Waiter {
     waker: Waker,
 }
 
-/// The claims on one file; there is none of a file that nobody uses.
+/// The claims on one file; unused files have no entry.
 #[derive(Default)]
 struct FileRanges {
     next_id: u64,
@@ -68,7 +68,7 @@ impl FileRanges {
             && !self.waiting.iter().take(waiters_before).any(|earlier| earlier.claim.conflicts(claim))
     }
 
-    /// Moves everybody who can go on from waiting to held.
+    /// Moves all waiters that can proceed to held.
     fn grant(&mut self) -> Vec<Waker> {
         let (mut wakers, mut at) = (Vec::new(), 0);
         while at < self.waiting.len() {
@@ -84,8 +84,7 @@ impl FileRanges {
 }
 
 impl Ranges {
-    /// Waits until no claim that came before is in the way, and holds the range until the guard is
-    /// dropped.
+    /// Waits until no earlier claim conflicts, and holds the range until the guard is dropped.
     pub(crate) fn acquire(&self, ino: InodeId, range: ByteRange, hold: Hold) -> Acquire<'_> {
         Acquire { ranges: self, ino, range, hold, id: None }
     }
@@ -94,7 +93,7 @@ impl Ranges {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
-    /// Takes a claim back, held or waiting.
+    /// Removes a claim, held or waiting.
     fn withdraw(&self, ino: InodeId, id: u64) {
         let wakers = {
             let mut shard = self.shard(ino).lock();

@@ -1,10 +1,10 @@
-//! A reader's way at a good member that isn't the primary.
+//! Reads from an in-sync member that isn't the primary.
 //!
-//! What such a member has is at least what was acknowledged to anybody: nobody is acknowledged
-//! before all good members have a change, and none is taken out before it knows or its lease has
-//! run out. It may have more: a change that not all members have. Read here, and then missed at
-//! another member, that would be a step back in time. So who reads where a change isn't known to be
-//! settled is sent to the primary, where it waits.
+//! Such a member has at least every acknowledged change: a change is acknowledged when all in-sync
+//! members have it, and no member is ejected before it knows or its lease has expired. It may have
+//! more: a change that not all members have. If a client read that here and then missed it at
+//! another member, content would go back in time. So where a change isn't known to be settled, the
+//! member sends the client to the primary, where the read waits.
 
 use super::primary::look_range;
 use super::ranges::Hold;
@@ -22,7 +22,7 @@ impl Mirrors {
     /// Answers a client that reads from a member of its choice.
     ///
     /// # Errors
-    /// `EREMOTE` where only the primary can tell. `EREMCHG` when the group has another version.
+    /// `EREMOTE` where only the primary knows. `EREMCHG` when the group has another version.
     pub(super) async fn as_reader(
         self: &Arc<Self>,
         replica: &Replica,
@@ -34,7 +34,7 @@ impl Mirrors {
         self.require_readable(replica, asked.since)?;
         let _running = self.fences.enter(request.session)?;
         let entered = replica.epochs.enter(request.ino, request.epoch, false).await?;
-        // Before the wait, too: a change that is being made isn't settled for some time.
+        // Before the wait, too: a change in progress stays unsettled for some time.
         let is_open = || replica.holds.is_open(request.ino, range) || replica.once.has_closed_files();
         if is_open() {
             return Err(ask_the_primary(replica));
@@ -46,7 +46,7 @@ impl Mirrors {
         replica.turns.enter(replica.group, asked.since, false).await?;
         let ino = request.ino;
         let reply = match perform_known(&replica.store, &request, payload).await {
-            // The primary knows whether others have one.
+            // The primary knows whether other members have the file.
             Ok(_) if !has_file(replica, ino).await => return Err(ask_the_primary(replica)),
             Ok(reply) => reply,
             Err(error) => {
@@ -57,7 +57,7 @@ impl Mirrors {
                 return Err(ask_the_primary(replica));
             }
         };
-        // It counted all the time until now, so what it has is what everybody may rely on.
+        // The member was in sync until now, so its content is what every client may rely on.
         self.require_readable(replica, asked.since)?;
         entered.check().map(|()| reply)
     }

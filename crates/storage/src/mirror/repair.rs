@@ -1,8 +1,8 @@
-//! Healing what is damaged, missing or different on a member, from a copy that is right.
+//! Repairs what is damaged, missing or different on a member, from an intact replica.
 //!
-//! The primary does it, as a change of its own: nobody else changes the file meanwhile. A crash in
-//! the middle leaves what isn't mended yet as it was, or refused ([`StorageOp::Rewrite`]). A member
-//! that can't be mended is taken out.
+//! The primary repairs as a change of its own, with the file locked against other changes. A crash
+//! in the middle leaves unrepaired parts as they were, or refused ([`StorageOp::Rewrite`]). A
+//! member that can't be repaired is ejected.
 
 use super::primary::{WHOLE, do_on, fallen};
 use super::ranges::Hold;
@@ -20,14 +20,14 @@ use types::{
 };
 use wire::{Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest, Survey};
 
-/// What is looked at and mended at a time, bytes: as long as that takes, the file is not changed.
+/// Bytes that are surveyed and repaired at a time. The file is locked against changes that long.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The longest chunk file that is written anew while clients wait, bytes: some ten seconds. Of a
-/// longer one the member is rebuilt as a whole.
+/// The longest chunk file that is rewritten while clients wait, bytes: some ten seconds. A member
+/// that lacks a longer one is rebuilt as a whole.
 const MAX_RESTORED_BYTES: u64 = 2 << 30;
 
-/// Files that are mended at a time because somebody has met damage; the scrubber finds the others.
+/// Files that are repaired at a time because requests have met damage; the scrub finds the others.
 const MAX_HEALED_AT_ONCE: usize = 64;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -35,27 +35,27 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Beyond every chunk file.
 const MAX_END: u64 = i64::MAX as u64;
 
-/// A look at a file, and what it is about.
+/// A read-only request and its group.
 pub(super) struct Look<'a> {
     pub(super) group: &'a Group,
     pub(super) request: &'a StorageRequest,
     pub(super) payload: &'a Option<IoBuf>,
 }
 
-/// The file while the primary mends it.
+/// The file while the primary repairs it.
 struct Healing<'a> {
     mirrors: &'a Arc<Mirrors>,
     replica: &'a Replica,
     ino: InodeId,
     group: Group,
-    /// One for each change, all until the end: before that nobody reads there, and the notes of all
-    /// members stay.
+    /// One for each change, all held until the end: before that, no client reads there, and all
+    /// members retain their dirty regions.
     tickets: RefCell<Vec<Ticket<'a>>>,
 }
 
 impl Mirrors {
-    /// Answers a look from the primary's copy, or from another one where this one is damaged, fails
-    /// or is gone; then it is mended.
+    /// Answers a read-only request from the primary's replica, or from another one where this one
+    /// is damaged, fails or is missing; then it is repaired.
     pub(super) async fn look_or_heal(
         self: &Arc<Self>,
         replica: &Replica,
@@ -80,9 +80,9 @@ impl Mirrors {
         found.ok_or(refusal)
     }
 
-    /// What services are told of a length decides what becomes of the file, as when a move has
-    /// copied all of it. Where the end is damaged here, another copy tells. When none does, a
-    /// length that may be right is told, and one that is wrong isn't.
+    /// Answers a service's request for a length, which decides about the file, as when a migration
+    /// has copied all of it. Where the end is damaged here, another replica answers. If none does,
+    /// a plausible length is returned, but a wrong one isn't.
     async fn told_to_service(
         self: &Arc<Self>,
         replica: &Replica,
@@ -107,12 +107,12 @@ impl Mirrors {
         found.or(own).ok_or(refusal)
     }
 
-    /// Whether another member has a chunk file. Asked only where there is none here: of files with
-    /// holes.
+    /// Whether another member has a chunk file. Requested only where none exists here: for files
+    /// with holes.
     ///
     /// # Errors
-    /// `EREMCHG` when one that counts doesn't tell, although its node is heard of: who asks does so
-    /// again. Who isn't heard of isn't waited for.
+    /// `EREMCHG` when an in-sync member doesn't answer although its node is reachable: the
+    /// requester retries. Unreachable members aren't waited for.
     async fn others_have(self: &Arc<Self>, replica: &Replica, look: &Look<'_>) -> Result<bool> {
         let others = look
             .group
@@ -136,8 +136,8 @@ impl Mirrors {
         if is_told { Ok(false) } else { Err(turns::another_version(replica.group)) }
     }
 
-    /// Has damage mended that somebody has met, whichever member this is. Whoever waits for the
-    /// range goes first.
+    /// Requests the repair of damage that a request has met, whichever member this is. Requests
+    /// that wait for the range go first.
     pub(crate) fn heal_later(self: &Arc<Self>, replica: &Replica, ino: InodeId, range: ByteRange) {
         let key = (replica.group, ino);
         {
@@ -159,8 +159,8 @@ impl Mirrors {
         });
     }
 
-    /// Has damage here mended that bringing a member in step has met, one place after the other,
-    /// now that it is good.
+    /// Repairs the damage that the resync of a member has met here, place by place, now that the
+    /// member is in sync.
     pub(super) fn heal_all_later(self: &Arc<Self>, replica: &Replica, damage: Vec<(InodeId, ByteRange)>) {
         let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
         let tally = replica.tally.clone();
@@ -176,7 +176,7 @@ impl Mirrors {
         });
     }
 
-    /// Asks the primary to mend a range; `asker`: the member that has found it.
+    /// Asks the primary to repair a range; `asker`: the member that has found the damage.
     pub(crate) async fn ask_to_heal(
         self: &Arc<Self>,
         asker: TargetId,
@@ -207,8 +207,8 @@ impl Mirrors {
         }
     }
 
-    /// Mends a range of a file of whose group this is the primary, to its end, whether or not
-    /// anybody waits for it.
+    /// Repairs a range of a file of whose group this is the primary. Runs to its end, whether or
+    /// not the caller waits for it.
     pub(crate) async fn heal(
         self: &Arc<Self>,
         replica: Arc<Replica>,
@@ -232,7 +232,7 @@ impl Mirrors {
         .await
     }
 
-    /// One piece, and where the file ends.
+    /// Repairs one piece; also returns where the file ends.
     async fn heal_piece(
         self: &Arc<Self>,
         replica: &Replica,
@@ -263,19 +263,19 @@ impl Mirrors {
     }
 }
 
-/// Whether there is a chunk file here; whoever has just looked at it has left it open.
+/// Whether the chunk file exists here; a request that has just read it has left it open.
 pub(super) async fn has_file(replica: &Replica, ino: InodeId) -> bool {
     replica.store.is_open(ino) || replica.store.stat(ino).await.is_ok_and(|stat| stat.len > 0)
 }
 
-/// The refusal of a look at a chunk file that others have, when none of them answers.
+/// The error for a read of a chunk file that other members have, when none of them answers.
 fn lost(replica: &Replica, ino: InodeId) -> Error {
     let message = format!("target {}: the chunk file of inode {ino} is gone", replica.target);
     Error::new(Errno::EIO, message).hint("bring up the other members of its group: weft group list")
 }
 
-/// The parts in which checksums of a file of so many bytes are told: as much as one survey looks
-/// at.
+/// Returns the parts in which the checksums of a file of `len` bytes are sent: as much as one
+/// survey covers.
 pub(super) fn expected_parts(len: u64) -> impl Iterator<Item = ByteRange> {
     let most = wire::MAX_SURVEYED as u64 * BLOCK;
     (0..len)
@@ -283,7 +283,7 @@ pub(super) fn expected_parts(len: u64) -> impl Iterator<Item = ByteRange> {
         .map(move |start| ByteRange::at(start, most).intersect(ByteRange::new(0, len)))
 }
 
-/// The checksums of a part as they are sent. After the last one that a survey tells there are
+/// Returns the checksums of a part in wire format. After the last one of the survey there are
 /// holes.
 pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> Result<IoBuf> {
     if !survey.is_there {
@@ -294,32 +294,32 @@ pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> Result<IoBuf> {
     Ok(IoBuf::from_slice(&sums.flat_map(u32::to_le_bytes).collect::<Vec<u8>>()))
 }
 
-/// What was to be copied could not be had: it isn't the fault of the member that was to be mended.
+/// Converts an error of the source: the member under repair isn't at fault.
 fn source_failed(error: Error) -> Error {
     Error::new(Errno::EAGAIN, error.message.to_string()).hint("it is tried again")
 }
 
-/// Whether another copy may tell what this one doesn't.
+/// Whether another replica may have what this one can't read.
 fn is_damage(error: &StoreError) -> bool {
     matches!(error.kind(), Kind::Io | Kind::Corrupt { .. } | Kind::Vanished)
 }
 
-/// Whether what failed says nothing of the disk that was to be mended.
+/// Whether the error doesn't concern the disk under repair.
 fn is_of_others(error: &Error) -> bool {
     matches!(error.errno, Errno::EAGAIN | Errno::EREMCHG)
 }
 
-/// What of a file a look is about.
+/// Returns the range of the file that a read-only request is about.
 fn concerned(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
     match (&request.op, payload) {
         (StorageOp::Read { offset, .. }, Some(payload)) => ByteRange::at(*offset, payload.len() as u64),
-        // Existence and length are looked at with any piece.
+        // Existence and length are checked with any piece.
         _ => ByteRange::new(0, BLOCK),
     }
 }
 
-/// The time of the last change of the content, by the copies that stay as they are, or by all where
-/// each has had something of another.
+/// Returns the modification time for the repaired replicas: the newest of the replicas that stay
+/// unchanged, or of all if each of them changes.
 fn time_after(copies: &[Copy], plan: &Plan) -> Option<Timestamp> {
     let newest = |which: &dyn Fn(usize) -> bool| {
         let some = copies.iter().enumerate().filter(|(at, copy)| copy.survey.is_there && which(*at));
@@ -329,7 +329,7 @@ fn time_after(copies: &[Copy], plan: &Plan) -> Option<Timestamp> {
 }
 
 impl Healing<'_> {
-    /// Looks at a piece on all good members. Of those that don't answer nothing is said.
+    /// Surveys a piece on all in-sync members. Fails if one of them doesn't answer.
     async fn survey(&self, piece: ByteRange) -> Result<Vec<Copy>> {
         let good = self.group.with_states().filter(|(_, state)| *state == MemberState::Good);
         let look = |(target, _): (TargetId, MemberState)| async move {
@@ -384,7 +384,7 @@ impl Healing<'_> {
             );
         }
         let differs = !plan.resized.is_empty() || plan.fixes.iter().any(|fix| fix.differs);
-        // One that is being brought in step may have been sent what is wrong.
+        // A member that is being resynced may have received the wrong content.
         let is_copied = |(_, state): (TargetId, MemberState)| {
             matches!(state, MemberState::Resyncing | MemberState::Rebuilding)
         };
@@ -410,7 +410,8 @@ impl Healing<'_> {
         Ok(mended)
     }
 
-    /// What was mended is as old as what it was mended from: nobody has changed the file.
+    /// Gives the repaired replicas the modification time of their source: no application has
+    /// changed the file.
     async fn set_times(&self, copies: &[Copy], plan: &Plan) -> Result<()> {
         let Some(time) = time_after(copies, plan) else { return Ok(()) };
         for member in (0..copies.len()).filter(|at| plan.changes(*at)) {
@@ -423,7 +424,7 @@ impl Healing<'_> {
         Ok(())
     }
 
-    /// Tells of what was mended; a member that couldn't be is taken out.
+    /// Logs a repair; ejects a member that couldn't be repaired.
     async fn judge(
         &self,
         target: TargetId,
@@ -436,15 +437,15 @@ impl Healing<'_> {
                 tracing::warn!(%group, target_id = %target, inode = %ino, %range, "{what} was mended from another copy");
                 return Ok(true);
             }
-            // Where it was to come from, or another version of the group: it isn't the fault of who
-            // was to be mended, and what isn't mended is refused.
+            // The source, or another version of the group: the member under repair isn't at fault,
+            // and what isn't repaired is refused.
             Err(error) if is_of_others(&error) => return Err(error),
             Err(error) => error,
         };
         let message = format!("{what} of inode {ino} can't be mended: {}", error.message);
         tracing::error!(%group, target_id = %target, inode = %ino, %range, "target {target}: {message}; hint: check its disk");
         if target == self.replica.target {
-            // What was begun here may be half done: nothing is read here any more.
+            // A repair may be half done here: no reads any more.
             self.replica.leave(self.group.since);
         }
         let state = match error.errno {
@@ -455,7 +456,7 @@ impl Healing<'_> {
         Err(turns::another_version(group))
     }
 
-    /// Writes the blocks of a range anew, from a copy in which they are right.
+    /// Rewrites the blocks of a range from a replica in which they are intact.
     async fn fix(&self, copies: &[Copy], fix: &Fix, len: Option<u64>) -> Result<()> {
         let target = copies[fix.member].target;
         let source = &copies[fix.from];
@@ -465,7 +466,7 @@ impl Healing<'_> {
         self.write(target, fix.range, buf, None).await
     }
 
-    /// Reads a range of a copy that was just found right.
+    /// Reads a range of a replica that was just found intact.
     async fn read(&self, source: TargetId, range: ByteRange) -> Result<IoBuf> {
         let buf = IoBuf::alloc(range.len() as usize);
         if range.is_empty() {
@@ -483,14 +484,14 @@ impl Healing<'_> {
         Ok(buf)
     }
 
-    /// Makes blocks what they are to be, whatever they were.
+    /// Replaces blocks, whatever their content.
     async fn write(&self, target: TargetId, blocks: ByteRange, data: IoBuf, len: Option<u64>) -> Result<()> {
         let is_hole = data.as_slice().iter().all(|byte| *byte == 0);
         self.change(target, StorageOp::Rewrite { range: blocks, len }, (!is_hole).then_some(data)).await
     }
 
-    /// Gives a member's copy the right length. Its last block is written anew: what is there may be
-    /// damaged by the wrong one.
+    /// Sets the length of a member's replica. Rewrites its last block, which the wrong length may
+    /// have damaged.
     async fn resize(&self, copies: &[Copy], member: usize, len: u64) -> Result<()> {
         let target = copies[member].target;
         let right = copies.iter().find(|copy| copy.survey.is_there && copy.survey.len == len);
@@ -502,7 +503,7 @@ impl Healing<'_> {
         self.write(target, last, buf, Some(len)).await
     }
 
-    /// Writes a file anew on a member that has none where others have one.
+    /// Writes a whole file to a member that lacks it.
     async fn restore(&self, copies: &[Copy], member: usize) -> Result<bool> {
         let target = copies[member].target;
         let sources: Vec<&Copy> = copies.iter().filter(|copy| copy.survey.is_there).collect();
@@ -539,8 +540,8 @@ impl Healing<'_> {
         Ok(())
     }
 
-    /// Tells a member the checksums of the file that it is to have, by those of the longest copy:
-    /// what isn't there yet is refused from then on.
+    /// Sends a member the checksums of its future file, from the longest replica: from then on,
+    /// blocks that aren't there yet are refused.
     async fn expect(&self, sources: &[&Copy], target: TargetId, len: u64) -> Result<()> {
         let longest = sources.iter().find(|source| source.survey.len == len);
         let Some(longest) = longest else { return Err(Error::new(Errno::EAGAIN, "no member has it")) };
@@ -552,7 +553,7 @@ impl Healing<'_> {
         Ok(())
     }
 
-    /// One change on one member.
+    /// Executes one change on one member.
     async fn change(&self, target: TargetId, op: StorageOp, payload: Option<IoBuf>) -> Result<()> {
         let ticket = self.replica.sequences.begin(self.group.since);
         let sequence = ticket.sequence;

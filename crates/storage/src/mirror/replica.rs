@@ -1,4 +1,4 @@
-//! What one target has of one mirrored group.
+//! One target's replica of one mirrored group.
 
 use super::holds::Holds;
 use super::ranges::Ranges;
@@ -16,52 +16,52 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{Epoch, Error, Group, GroupId, MemberState, SessionId, TargetId};
 use wire::mgmt::Touched;
 
-/// A replica: a store with what its service knows of it. As the primary it orders changes, as a
-/// member it does what it is told.
+/// A replica: a store with the state that its service has for it. As the primary it orders changes,
+/// as a member it executes them.
 pub(crate) struct Replica {
     pub(crate) group: GroupId,
     pub(crate) target: TargetId,
     pub(crate) store: Arc<Store>,
-    /// Changes that must not be done again.
+    /// The duplicate request cache.
     pub(crate) once: Once,
-    /// What was sent under leases that are over, to the primary.
+    /// The lease epochs of requests to the primary.
     pub(crate) epochs: Epochs,
     pub(crate) ranges: Ranges,
     pub(crate) turns: Turns,
     pub(crate) sequences: Sequences,
     pub(crate) holds: Holds,
-    /// Shared by all changes that it does as the primary; held alone by who lets another member be
-    /// the primary.
+    /// Held shared by each change that this replica executes as the primary; held exclusively to
+    /// hand over the role.
     pub(crate) gate: rt::sync::RwLock,
-    /// Held by who asks management to change the group.
+    /// Held by the task that asks management to change the group.
     pub(crate) deciding: rt::sync::RwLock,
     /// The target's counters.
     pub(super) tally: Arc<Tally>,
     standing: Mutex<Standing>,
-    /// It was left by a crash, or by a shutdown while others may have missed something; and neither
-    /// has it been brought in step since nor have the others been by it.
+    /// Set after a crash, or after a shutdown while other members might have missed something.
+    /// Cleared once this replica was resynced, or the others were resynced from it.
     is_unclean: AtomicBool,
-    /// What the metadata service has to see to before clients are let in, if the group goes on from
-    /// here.
+    /// Files that need crash reconciliation before clients are admitted, if the group continues
+    /// from this replica.
     pub(super) leftovers: Leftovers,
-    /// What is to be done if its group goes on from here although it had missed something.
+    /// What to do if the group continues from this replica although it has missed something.
     pub(super) revival: Revival,
-    /// Whether clients have been let in.
+    /// Whether clients have been admitted.
     is_open: AtomicBool,
-    /// The newest version in which it has asked to be taken out as the primary; 0: none.
+    /// The newest version in which it has asked, as the primary, to be ejected; 0: none.
     left_in: AtomicU64,
 }
 
-/// How the group stands, as far as this replica has heard.
+/// The state of the group, as far as this replica knows it.
 #[derive(Default)]
 struct Standing {
     since: Epoch,
     /// This replica has missed something.
     is_out: bool,
-    /// Members that count; `None` before anything has been heard.
+    /// Members that count as in sync; `None` before the first map.
     good: Option<Vec<TargetId>>,
-    /// The last version in which one of them went, and the last of which management has said that
-    /// everybody knows it.
+    /// The last version in which one of them was ejected, and the last version that all processes
+    /// know, according to management.
     lost_in: Epoch,
     known_in: Epoch,
 }
@@ -82,7 +82,8 @@ impl Standing {
 }
 
 impl Replica {
-    /// `crashed`: what was changing when it was left without a shutdown, if it was.
+    /// `crashed`: the files that were changing when the former process ended without a shutdown, if
+    /// it did.
     pub(crate) fn new(
         group: GroupId,
         store: Arc<Store>,
@@ -112,7 +113,7 @@ impl Replica {
         }
     }
 
-    /// Takes over how the group stands. Every request does so before it begins.
+    /// Updates the state of the group. Every request does so before it begins.
     pub(crate) fn follow(&self, group: &Group) {
         let mut standing = self.standing.lock();
         if group.since < standing.since {
@@ -121,8 +122,8 @@ impl Replica {
         let state = group.state_of(self.target).unwrap_or(MemberState::Bad);
         let is_out = state != MemberState::Good;
         if is_out && !standing.is_out {
-            // The primary says what was done when it brings this one in step; until then nobody
-            // asks here.
+            // The primary reports the executed changes when it resyncs this replica; until then no
+            // client is served here.
             self.once.forget_all();
             self.store.leave_verifier();
         }
@@ -132,7 +133,7 @@ impl Replica {
         }
         self.revival.follow(group, self.target);
         let is_degraded = group.is_degraded();
-        // After another crash the notes have to lead to the same again.
+        // After another crash, the intent log must lead to the same result again.
         if is_degraded || !(self.is_unclean() || self.leftovers.are_there()) {
             self.store.keep_all_notes(is_degraded);
         }
@@ -142,54 +143,54 @@ impl Replica {
         }
     }
 
-    /// Whether a member that doesn't count any more may not know so: it may be read from by others.
+    /// Whether an ejected member may not know of its ejection yet: clients may still read from it.
     pub(crate) fn has_doubtful(&self) -> bool {
         let standing = self.standing.lock();
         standing.lost_in > standing.known_in
     }
 
-    /// All who don't count in a version know so, or can't serve any more.
+    /// Records that all members ejected up to this version know it, or can't serve any more.
     pub(crate) fn is_known_to_all(&self, since: Epoch) {
         let mut standing = self.standing.lock();
         standing.known_in = standing.known_in.max(since);
     }
 
-    /// Whether this copy may differ from others by what the process before has left, and nobody has
-    /// seen to that.
+    /// Whether this replica may differ from others because of a crash of the former process, and
+    /// hasn't been reconciled with them.
     pub(crate) fn is_unclean(&self) -> bool {
         self.is_unclean.load(Ordering::Acquire)
     }
 
-    /// All others are brought in step from the notes that the crash has left.
+    /// Records that all others will be resynced from the dirty regions that the crash has left.
     pub(crate) fn is_seen_to(&self) {
         self.is_unclean.store(false, Ordering::Release);
     }
 
-    /// The metadata service has put right what the crash has left, or nobody needs it.
+    /// Drops the leftovers: crash reconciliation has finished, or isn't needed.
     pub(super) fn forget_leftovers(&self) {
         self.leftovers.forget();
         self.store.crash_is_seen_to();
     }
 
-    /// It is about to ask to be taken out as the primary of this version.
+    /// Records that this member is about to ask to be ejected as the primary of this version.
     pub(crate) fn leave(&self, since: Epoch) {
         self.left_in.fetch_max(since.0, Ordering::AcqRel);
     }
 
-    /// It goes on as the primary of this version: nobody has taken it out.
+    /// Records that it remains the primary of this version: it wasn't ejected.
     pub(crate) fn stay(&self, since: Epoch) {
         let stays = |left: u64| (left <= since.0).then_some(0);
-        // Otherwise it has asked so in a later one.
+        // Otherwise it has asked in a later version.
         let _ = self.left_in.fetch_update(Ordering::AcqRel, Ordering::Acquire, stays);
     }
 
-    /// Whether it has asked so, in this version or a later one.
+    /// Whether it has asked to be ejected, in this version or a later one.
     pub(crate) fn has_left(&self, since: Epoch) -> bool {
         self.left_in.load(Ordering::Acquire) >= since.0
     }
 
-    /// Lets clients in; from the first time on, those whose changes were begun before a crash have
-    /// some seconds to repeat them.
+    /// Admits clients. From the first call on, changes that were begun before a crash can be
+    /// repeated for some seconds.
     pub(crate) fn open_to_clients(&self) {
         if !self.is_open.swap(true, Ordering::AcqRel) {
             self.once.open();

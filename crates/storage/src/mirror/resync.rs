@@ -1,5 +1,4 @@
-//! Who sees to it that members are brought in step: looks at the map now and then, and at the
-//! groups whose primary is here.
+//! Resync scheduler: checks the map periodically, for the groups whose primaries are here.
 
 use super::replica::Replica;
 use super::{Mirrors, leaving, step};
@@ -12,31 +11,30 @@ use std::time::Duration;
 use types::{ClusterMap, Epoch, Group, GroupId, MemberState, TargetId, TargetState};
 use wire::{InGroup, Part, StorageOp};
 
-/// How often the map is looked at.
+/// How often the map is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often it is looked whether there is something here of groups that have moved on.
+/// How often targets are searched for replicas of groups that they have left.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Members that are brought in step from one node at a time: each takes its share of disk and
-/// network.
+/// Members that a node resyncs at a time: each takes its share of disk and network.
 const MAX_AT_ONCE: usize = 2;
 
-/// Rest before another attempt at a member with which one has failed; doubled with every further
-/// one, up to [`MAX_REST`].
+/// Backoff after a failed attempt at a member; doubled with every further failure, up to
+/// [`MAX_REST`].
 const MIN_REST: Duration = Duration::from_secs(1);
 
-/// The longest such rest: who mends what was in the way waits no longer.
+/// The longest backoff: an administrator who has removed the cause waits no longer.
 const MAX_REST: Duration = Duration::from_secs(30);
 
-/// Attempts that have failed, by member: when the next may begin, and the rest after it.
+/// Failed attempts, by member: when the next may begin, and the current backoff.
 type Rests = Mutex<BTreeMap<(GroupId, TargetId), (u64, Duration)>>;
 
 /// A target that is served here.
 pub(crate) type Local = (Arc<Store>, Arc<Tally>);
 
-/// Keeps the groups in step whose primaries are served here, until `targets` says that the service
-/// is gone.
+/// Resyncs the groups whose primaries are served here, until `targets` reports that the service is
+/// gone.
 pub(crate) async fn keep_in_step(mirrors: Arc<Mirrors>, targets: impl Fn() -> Option<Vec<Local>>) {
     let rests = Arc::new(Rests::default());
     let mut swept_ns = rt::monotonic_ns();
@@ -60,7 +58,7 @@ pub(crate) async fn keep_in_step(mirrors: Arc<Mirrors>, targets: impl Fn() -> Op
             swept_ns = rt::monotonic_ns();
         }
         for group in map.groups.iter().filter(|group| group.since > Epoch(0)) {
-            // Nor is one that management believes to be gone, whatever it looks like from here.
+            // A primary that management considers offline doesn't act, whatever its node sees.
             let is_there = |id: &TargetId| map.target(*id).is_some_and(|t| t.state != TargetState::Offline);
             let primary = group.primary().filter(is_there);
             let here = targets.iter().find(|(store, _)| Some(store.target()) == primary);
@@ -71,7 +69,7 @@ pub(crate) async fn keep_in_step(mirrors: Arc<Mirrors>, targets: impl Fn() -> Op
     }
 }
 
-/// Sees to one group whose primary is here.
+/// Handles one group whose primary is here.
 async fn see_to(
     mirrors: &Arc<Mirrors>,
     rests: &Arc<Rests>,
@@ -88,19 +86,18 @@ async fn see_to(
         return;
     }
     if group.revived == Some(replica.target) {
-        // Others are brought in step afterwards, and are sent nothing that the metadata doesn't
-        // know of.
+        // Others are resynced afterwards, so that they get nothing that the metadata doesn't know.
         return mirrors.begin_to_revive(&replica);
     }
     if replica.leftovers.are_there() {
-        // Others are brought in step afterwards: their notes would go then, and after another crash
-        // nobody knew what to look at.
+        // Others are resynced afterwards: otherwise their dirty regions would be dropped, and after
+        // another crash no record would tell what to check.
         return mirrors.begin_to_tidy(&replica);
     }
     mirrors.clone().tell_settled(&replica, group);
     let dismissed = group.dismissed();
     let is_online = |id: TargetId| map.target(id).is_some_and(|target| target.state == TargetState::Online);
-    // Copies that can't be reached aren't counted by management.
+    // Management doesn't count unreachable replicas.
     let may_go = |leaving: &TargetId| {
         let mut others = group.members.iter().filter(|id| *id != leaving);
         group.state_of(*leaving) == Some(MemberState::Good) && others.all(|id| is_online(*id))
@@ -118,7 +115,7 @@ async fn see_to(
     }
 }
 
-/// Begins to bring a member in step, unless that is done already or others are.
+/// Begins to resync a member, unless that or too many other resyncs are running.
 fn begin(mirrors: &Arc<Mirrors>, rests: &Arc<Rests>, replica: &Arc<Replica>, member: TargetId) {
     let key = (replica.group, member);
     let now_ns = rt::monotonic_ns();
@@ -149,7 +146,7 @@ fn begin(mirrors: &Arc<Mirrors>, rests: &Arc<Rests>, replica: &Arc<Replica>, mem
 }
 
 impl Mirrors {
-    /// Tells members what is on all copies, if nothing has told them since.
+    /// Tells members which changes are on all replicas, if no other request has done so since.
     fn tell_settled(self: Arc<Self>, replica: &Arc<Replica>, group: &Group) {
         if !replica.sequences.is_news(group.since) {
             return;
@@ -162,13 +159,14 @@ impl Mirrors {
             let mirrors = self.clone();
             rt::spawn(async move {
                 let asked = (types::InodeId(0), StorageOp::Settled);
-                // Who doesn't hear it hears the next; until then it keeps some notes longer.
+                // A member that misses this learns it from the next one; until then it retains some
+                // dirty regions longer.
                 let _ = mirrors.ask_member(member, asked, in_group, None).await;
             });
         }
     }
 
-    /// What was kept of a time out of step isn't needed when all copies are equal again.
+    /// Drops what was retained while members were out of sync, once all replicas are equal again.
     async fn let_notes_go(&self, replica: &Replica, group: &Group) {
         if group.is_degraded() || replica.is_unclean() || replica.leftovers.are_there() {
             return;

@@ -1,10 +1,10 @@
-//! A group goes on from here although this copy had missed something: all that had everything are
-//! lost, and an administrator has accepted what goes with them.
+//! Forced recovery: a group continues from a replica that has missed something, because all members
+//! that were in sync are lost and an administrator has accepted the loss.
 //!
-//! Until that is so for everybody, nobody is served: whoever relies on what was acknowledged under
-//! the group's verifier is to be told that it may be gone, files that were deleted meanwhile must
-//! not come back, and what was cut must not show. The map says that it is to be done, until this
-//! primary says that it is: a process that dies in between begins anew.
+//! Until the recovery is complete, no client is served: clients that rely on content acknowledged
+//! under the group's verifier must learn that it may be lost, files that were deleted meanwhile
+//! must not reappear, and truncated content must stay invisible. The map requests the recovery
+//! until this primary reports its end, so a process that dies in between starts it again.
 
 use super::replica::Replica;
 use super::{MemberChange, Mirrors};
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use types::{Epoch, Group, InodeId, MemberState, Result, TargetId};
 use wire::MAX_REGIONS;
 
-/// How far a replica is with that.
+/// State of a replica's forced recovery.
 pub(super) struct Revival {
-    /// Held by who does it.
+    /// Held by the task that runs it.
     doing: rt::sync::RwLock,
-    /// What it has is under another verifier, and counts as left by a crash: what is left to do is
-    /// up to the metadata service.
+    /// The replica has another verifier, and all its files are listed for crash reconciliation: the
+    /// rest is up to the metadata service.
     is_done: AtomicBool,
-    /// Somebody sees to it that it ends.
+    /// A task runs it to its end.
     is_begun: AtomicBool,
 }
 
@@ -35,25 +35,25 @@ impl Default for Revival {
 }
 
 impl Revival {
-    /// Another time it is to be done anew.
+    /// Resets the state when the map no longer requests it, so that the next request runs it again.
     pub(super) fn follow(&self, group: &Group, own: TargetId) {
         if group.revived != Some(own) {
             self.is_done.store(false, Ordering::Release);
         }
     }
 
-    /// Whether it is to be done before anybody is served.
+    /// Whether it must run before clients are served.
     pub(super) fn is_due(&self, group: &Group, own: TargetId) -> bool {
         group.revived == Some(own) && !self.is_done.load(Ordering::Acquire)
     }
 }
 
 impl Mirrors {
-    /// Makes everything that this copy has count as left by a crash, under another verifier. To be
-    /// asked before anybody is served, when all know who is out.
+    /// Lists all files of this replica for crash reconciliation, under a new verifier. Must run
+    /// before clients are served, when all processes know who is ejected.
     ///
     /// # Errors
-    /// `EREMCHG` when the group has other members by now, and when the disk fails.
+    /// `EREMCHG` when the group has other members by now; the store's error when the disk fails.
     #[cold]
     pub(super) async fn revive(&self, replica: &Replica) -> Result<()> {
         let _alone = replica.revival.doing.write().await;
@@ -62,11 +62,11 @@ impl Mirrors {
         if !replica.revival.is_due(group, replica.target) {
             return Ok(());
         }
-        // What an older primary has begun here has ended then, and nothing more of it comes.
+        // Changes of a former primary have ended then, and no more arrive.
         let _turn = replica.turns.enter(replica.group, group.since, true).await?;
         let failed = |error| replica.failed(&error);
-        // That of the group may be on this disk, if the process has been started anew since this
-        // copy missed something.
+        // The group's verifier may be on this disk, if the process has restarted since this replica
+        // missed something.
         replica.store.leave_verifier();
         replica.store.adopt_verifier(replica.store.verifier()).await.map_err(failed)?;
         let (mut names, mut from) = (Vec::new(), Some(InodeId(0)));
@@ -84,8 +84,8 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Sees to it that it is done, and that management hears so. Goes on in the background, and
-    /// needs no more than to be asked for now and then.
+    /// Runs the recovery and reports its end to management. Continues in the background; needs only
+    /// an occasional call.
     pub(super) fn begin_to_revive(self: &Arc<Self>, replica: &Arc<Replica>) {
         if replica.revival.is_begun.swap(true, Ordering::AcqRel) {
             return;
@@ -117,7 +117,7 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Tells management that this copy agrees with the metadata.
+    /// Reports to management that this replica agrees with the metadata.
     async fn tell_revived(&self, replica: &Replica, since: Epoch) -> Result<()> {
         let _alone = replica.deciding.write().await;
         let change = MemberChange {

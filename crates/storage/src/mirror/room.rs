@@ -1,4 +1,4 @@
-//! What a reservation of space needs on the members of a mirrored group beside its primary.
+//! The space that a reservation needs on the other members of a mirrored group.
 
 use super::Mirrors;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use types::{Group, MemberState, TargetId};
 use wire::{InGroup, MemberRoom, Part, Room, StorageReply, StorageRequest};
 
 impl Mirrors {
-    /// What the other members need for a range that is about to be reserved. They get the
-    /// reservation, too, and one whose disk has no room for it would be taken out of the group. A
-    /// member that doesn't answer is left out: a change decides about it.
+    /// Returns the space that the other members need for a range that is about to be reserved. They
+    /// execute the reservation, too, and a member with a full disk would be ejected from the group.
+    /// A member that doesn't answer is left out: the change itself decides about it.
     pub(super) async fn room_of_others(
         self: &Arc<Self>,
         group: &Group,

@@ -1,10 +1,10 @@
-//! Bringing a member in step from a copy that is damaged where something was noted.
+//! Resync from a replica with damage in a dirty region.
 //!
-//! A block that can't be read here comes from another good member. Where there is none, the member
-//! may have it still: if what it has matches its checksum, and that is the one that is kept here,
-//! it is what was written last. What nobody has is refused on the member as it is here: what it has
-//! is from before, and would be taken for what was written. All of that is mended or told as soon
-//! as the member is good, as damage that a search finds.
+//! A block that can't be read here is copied from another in-sync member. Where no such member has
+//! it, the resynced member may: if its content matches its checksum, and that equals the checksum
+//! stored here, then it is what was written last. A block that no member has is refused on the
+//! resynced member, as it is here: the older content there would be taken for the written one. All
+//! of that is repaired or reported as soon as the member is in sync, as damage that a scrub finds.
 
 use super::primary::WHOLE;
 use super::ranges::Hold;
@@ -21,14 +21,14 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Here,
-    /// Another good member.
+    /// Another in-sync member.
     Other(TargetId),
-    /// The member has it.
+    /// The resynced member has it.
     Kept,
     Nobody,
 }
 
-/// What the copies look like in a piece: sums are of single blocks.
+/// Surveys of the replicas in a piece: sums are of single blocks.
 struct Copies {
     here: Survey,
     others: BTreeMap<TargetId, Survey>,
@@ -36,7 +36,8 @@ struct Copies {
 }
 
 impl Step<'_> {
-    /// Sends a piece that can't be read as a whole here. The caller holds it; `refusal` is why.
+    /// Sends a piece that can't be read as a whole here. The caller holds it; `refusal` is the read
+    /// error.
     pub(super) async fn salvage(&self, ino: InodeId, piece: ByteRange, refusal: Error) -> Result<()> {
         let blocks = ByteRange::new(piece.start / BLOCK * BLOCK, piece.end.next_multiple_of(BLOCK));
         let failed = |error| self.replica.failed(&error);
@@ -49,7 +50,7 @@ impl Step<'_> {
         let theirs = survey(self.ask(ino, look.clone(), None).await?)?;
         let mut others = BTreeMap::new();
         for target in self.others()? {
-            // Who doesn't answer is asked for nothing.
+            // A member that doesn't answer isn't a source.
             if let Ok(reply) = self.ask_other(target, ino, look.clone(), None).await {
                 others.insert(target, survey(reply)?);
             }
@@ -88,8 +89,8 @@ impl Step<'_> {
         self.write(ino, range.start, buf).await
     }
 
-    /// Makes the chunk file here as long as it was, if somebody else than weft has removed or cut
-    /// it: the member isn't to lose what it has by that.
+    /// Restores the length of the chunk file here if another program has removed or truncated it,
+    /// so that the member doesn't lose its content by that.
     pub(super) async fn straighten(&self, ino: InodeId) -> Result<()> {
         let (replica, store) = (self.replica, &self.replica.store);
         if !self.is_bent(ino).await? {
@@ -97,7 +98,7 @@ impl Step<'_> {
         }
         let group = replica.group;
         if !self.others()?.is_empty() {
-            // Where it ends here is where its length is looked at.
+            // The comparison of lengths happens where the file ends here.
             let end = self.len(ino).await?.max(1);
             for at in [0, end - 1] {
                 let range = ByteRange::at(at, 1);
@@ -113,8 +114,8 @@ impl Step<'_> {
         let theirs = survey(self.ask(ino, look, None).await?)?;
         let failed = |error| replica.failed(&error);
         let is_stretched = store.stretch(ino, theirs.len).await.map_err(failed)?;
-        // What is open here is sent from the open file, and is written anew from the member
-        // afterwards: it is lost when it is closed.
+        // An open file here is sent from its handle, and rewritten from the member afterwards: it
+        // is lost when it is closed.
         if is_stretched || store.is_replaced(ino).await.map_err(failed)? {
             tracing::error!(
                 %group, target_id = %replica.target, inode = %ino,
@@ -125,7 +126,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Whether the chunk file here is shorter than its checksums say, or gone although it is
+    /// Whether the chunk file here is shorter than its checksums say, or missing although it exists
     /// elsewhere.
     async fn is_bent(&self, ino: InodeId) -> Result<bool> {
         let (replica, store) = (self.replica, &self.replica.store);
@@ -138,9 +139,9 @@ impl Step<'_> {
         Ok(!look.is_there || look.sum_end > look.len.next_multiple_of(BLOCK))
     }
 
-    /// How long the file is on other good members. One that doesn't answer may have more than is
-    /// here: as long as it counts that has to be known. Where its node isn't heard of, management
-    /// takes it out.
+    /// Returns the length of the file on the other in-sync members. One that doesn't answer may
+    /// have more than is here: as long as it counts as in sync, its answer is needed. If its node
+    /// is unreachable, management ejects it.
     async fn longest(&self, ino: InodeId) -> Result<u64> {
         let mut longest = 0;
         for target in self.others()? {
@@ -154,7 +155,7 @@ impl Step<'_> {
         Ok(longest)
     }
 
-    /// Has another member taken out whose node isn't heard of; refuses to go on while it is in.
+    /// Ejects another member whose node is unreachable; fails while it is still in sync.
     async fn part_from(&self, target: TargetId, error: Error) -> Result<()> {
         let since = self.mirrors.primary_view(self.replica)?.group()?.since;
         self.mirrors.decide(self.replica, since, target, MemberState::NeedsResync, &error.message).await;
@@ -164,13 +165,13 @@ impl Step<'_> {
         }
     }
 
-    /// Where what looks like a hole here isn't one any more.
+    /// Returns where an apparent hole here ends according to the checksums.
     pub(super) async fn true_hole_end(&self, ino: InodeId, hole: ByteRange) -> Result<u64> {
         let store = &self.replica.store;
         store.true_hole_end(ino, hole).await.map_err(|error| self.replica.failed(&error))
     }
 
-    /// The good members besides this one.
+    /// Returns the in-sync members besides this one.
     fn others(&self) -> Result<Vec<TargetId>> {
         let view = self.mirrors.primary_view(self.replica)?;
         let good = view.group()?.with_states().filter(|(target, state)| {
@@ -179,7 +180,7 @@ impl Step<'_> {
         Ok(good.map(|(target, _)| target).collect())
     }
 
-    /// Asks another good member. Nobody changes there what is held here.
+    /// Sends a request to another in-sync member. The range held here doesn't change there either.
     async fn ask_other(
         &self,
         target: TargetId,
@@ -202,7 +203,7 @@ fn survey(reply: StorageReply) -> Result<Survey> {
     }
 }
 
-/// Where the blocks of a piece come from, as ranges in order.
+/// Returns the sources of the blocks of a piece, as ranges in order.
 fn sources(copies: &Copies, piece: ByteRange) -> Vec<(ByteRange, Source)> {
     let mut found: Vec<(ByteRange, Source)> = Vec::new();
     for (index, at) in (piece.start..piece.end).step_by(BLOCK_SIZE).enumerate() {
@@ -226,7 +227,7 @@ fn source(copies: &Copies, index: usize, block: ByteRange) -> Source {
     if let Some((target, _)) = copies.others.iter().find(|(_, survey)| is_good(survey)) {
         return Source::Other(*target);
     }
-    // Of a hole there is no checksum, which is what is left where checksums were lost as well.
+    // A hole has no checksum, and neither has a block whose checksum was lost.
     match is_good(&copies.theirs) && sum(&copies.here) != 0 && sum(&copies.here) == sum(&copies.theirs) {
         true => Source::Kept,
         false => Source::Nobody,

@@ -1,4 +1,4 @@
-//! The primary's numbers of changes: which are on all copies, and which aren't known to be.
+//! The primary's sequence numbers of changes: tracks which changes are on all replicas.
 
 use parking_lot::Mutex;
 use rt::sync::Event;
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use types::Epoch;
 
-/// How often who waits for older changes looks again; as a rule it is woken.
+/// How often a task that waits for older changes checks again; as a rule it is woken.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The changes of one replica while it is the primary.
@@ -19,20 +19,20 @@ pub(crate) struct Sequences {
 #[derive(Default)]
 struct State {
     version: Epoch,
-    /// Numbers of this version that were given.
+    /// Sequence numbers of this version that were assigned.
     given: u64,
     outstanding: BTreeSet<u64>,
-    /// Changes of older versions that aren't over.
+    /// Unfinished changes of older versions.
     older: usize,
-    /// What members were told last, by version and number.
+    /// The version and number that members were last told.
     told: (Epoch, u64),
 }
 
-/// A change until it is on all copies, or its region is noted for good.
+/// A change until it is on all replicas, or the intent log retains its region.
 pub(crate) struct Ticket<'a> {
     sequences: &'a Sequences,
     version: Epoch,
-    /// Its number among those of its version.
+    /// Its sequence number in its version.
     pub(crate) sequence: u64,
 }
 
@@ -46,7 +46,8 @@ impl State {
         }
     }
 
-    /// All changes below this number are on all copies; from 1 on all of older versions are, too.
+    /// Returns the lowest number that isn't on all replicas. From 1 on, all changes of older
+    /// versions are on all replicas, too.
     fn settled(&self) -> u64 {
         match self.older {
             0 => self.outstanding.first().copied().unwrap_or(self.given + 1),
@@ -56,7 +57,7 @@ impl State {
 }
 
 impl Sequences {
-    /// Begins a change that goes to the members of a version.
+    /// Begins a change that is sent to the members of a version.
     pub(crate) fn begin(&self, version: Epoch) -> Ticket<'_> {
         let mut state = self.state.lock();
         state.turn_to(version);
@@ -71,7 +72,7 @@ impl Sequences {
         Ticket { sequences: self, version, sequence }
     }
 
-    /// What members of a version may be told.
+    /// Returns the settled number that members of a version may be told.
     pub(crate) fn settled(&self, version: Epoch) -> u64 {
         let mut state = self.state.lock();
         state.turn_to(version);
@@ -80,7 +81,7 @@ impl Sequences {
         settled
     }
 
-    /// Whether members haven't been told yet what is on all copies.
+    /// Whether the settled number has grown since members were last told.
     pub(crate) fn is_news(&self, version: Epoch) -> bool {
         let mut state = self.state.lock();
         state.turn_to(version);

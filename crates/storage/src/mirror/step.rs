@@ -1,4 +1,5 @@
-//! Bringing a member in step: what may differ is sent to it, each piece while nobody changes it.
+//! Resync of a member: sends it what may differ, piece by piece, while each piece is locked against
+//! changes.
 
 use super::member::started_anew;
 use super::pace::{self, Pace};
@@ -16,63 +17,63 @@ use std::time::Duration;
 use types::{BLOCK_SIZE, ByteRange, Epoch, Errno, Error, InodeId, MemberState, Result, TargetId};
 use wire::{Allocate, InGroup, MAX_REGIONS, Part, Path, Regions, StorageOp, StorageReply, StorageRequest};
 
-/// Data sent at a time, bytes: as long as this takes, writes of the piece wait.
+/// Data sent at a time, bytes. Writes to the piece wait that long.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Pieces of a file on their way at a time: so that the disk of one side works while the other's
-/// does, and the network with them.
+/// Pieces of a file in flight at a time, so that the disks of both sides and the network work
+/// concurrently.
 const PIECES_AT_ONCE: usize = 4;
 
-/// Files that are sent at a time: each takes some questions and answers, and of small ones that is
-/// nearly all.
+/// Files that are sent at a time: each takes some round trips, and small files consist of nearly
+/// nothing else.
 const FILES_SENT_AT_ONCE: usize = 4;
 
-/// How often it is looked whether the settings are others, while nothing may be sent.
+/// How often the settings are checked while resync is paused.
 const SETTINGS_POLL: Duration = Duration::from_millis(200);
 
-/// Why nothing is sent, for people.
+/// Reason for the pause, for administrators.
 const PAUSED: &str = "it is paused (weft group resync resume)";
 
-/// Files looked at at a time that may be gone here.
+/// Files that are checked for existence here at a time.
 const FILES_AT_ONCE: usize = 64;
 
-/// Numbers of changes told at a time.
+/// Sequence ids of changes sent at a time.
 const NUMBERS_AT_ONCE: usize = 64;
 
-/// What is to be sent, by file.
+/// Ranges to be sent, by file.
 type Work = BTreeMap<InodeId, Vec<ByteRange>>;
 
-/// One member that is brought in step.
+/// The resync of one member.
 pub(super) struct Step<'a> {
     pub(super) mirrors: &'a Arc<Mirrors>,
     pub(super) replica: &'a Replica,
     pub(super) member: TargetId,
-    /// The version of the group in which that began, and what the member is since then.
+    /// The version of the group in which it began, and the member's state since then.
     since: Epoch,
     pub(super) state: MemberState,
     pub(super) tracked: Tracked<'a>,
     pace: Pace,
     sent: std::cell::Cell<u64>,
-    /// Under which the member has what was sent.
+    /// The member's verifier under which it received the data.
     verifier: std::cell::Cell<Option<u64>>,
-    /// What is damaged here, to be mended as far as the member has it.
+    /// Damage found here, to be repaired from the member as far as it has the content.
     pub(super) damaged: RefCell<Vec<(InodeId, ByteRange)>>,
 }
 
-/// How far a file has been handed to those who send it.
+/// The position up to which a file has been given to the senders.
 struct Place {
     at: Cell<u64>,
-    /// Held by who looks for the next piece.
+    /// Held by the sender that looks for the next piece.
     moving: rt::sync::RwLock,
 }
 
-/// What is sent while clients ask for something is sent in turns, one at a time from a node.
+/// The node's turn to send while clients have requests; one at a time per node.
 struct Turn<'a> {
     _alone: rt::sync::WriteGuard<'a>,
     from_ns: u64,
 }
 
-/// Brings a member in step, from telling management so to its being good.
+/// Resyncs a member, from the report that it begins to the report that the member is in sync.
 pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: TargetId) -> Result<()> {
     let before = mirrors.primary_view(replica)?;
     let Some(state) = before.group()?.state_of(member) else {
@@ -85,8 +86,8 @@ pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: Targe
     };
     let mut since = before.group()?.since;
     if state == to {
-        // An attempt was given up. What it sent may come late yet: only under another version it is
-        // refused.
+        // The former attempt was abandoned. Its requests may still arrive late, and only another
+        // version refuses them.
         mirrors.decide(replica, since, member, fallen(to), "bringing it in step was cut short").await;
         since = mirrors.since(replica.group);
     }
@@ -114,7 +115,7 @@ pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: Targe
         Ok(()) => (MemberState::Good, "it is in step".to_string()),
         Err(error) => (fallen(to), error.message.to_string()),
     };
-    // Unless it is somebody else's by now, or out already.
+    // Unless another member is the primary by now, or this member was ejected.
     let view = mirrors.primary_view(replica)?;
     let group = view.group()?;
     if group.state_of(member) == Some(to) {
@@ -129,7 +130,8 @@ pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: Targe
 impl Step<'_> {
     async fn send_everything(&self, is_rebuilt: bool) -> Result<()> {
         self.prove_source().await?;
-        // Changes that don't go to the member have ended then, and are noted here.
+        // By then, changes that don't go to the member have ended, and the intent log here lists
+        // them.
         self.replica.sequences.older_ended(self.since).await;
         let work = self.work(is_rebuilt).await?;
         let bytes = self.count(&work).await?;
@@ -147,7 +149,7 @@ impl Step<'_> {
         self.ask(InodeId(0), StorageOp::SyncTarget, None).await?;
         let (verifier, instead_of) = (self.replica.store.verifier(), self.verifier.get().unwrap_or_default());
         self.ask(InodeId(0), StorageOp::Adopt { verifier, instead_of }, None).await?;
-        // The member counts from here on, by what was found here until now.
+        // The member counts as in sync from here on, on the basis of what was found here until now.
         self.prove_source().await?;
         tracing::info!(
             group = %self.replica.group, target_id = %self.member, bytes_moved = self.sent.get(),
@@ -156,13 +158,14 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Refuses to go on where what is here isn't the store that was opened: what isn't found there
+    /// Fails if the directory here isn't the store that was opened: files that aren't found there
     /// would be removed from the member.
     async fn prove_source(&self) -> Result<()> {
         self.replica.store.prove_home().await.map_err(|error| self.replica.failed(&error))
     }
 
-    /// What may differ, by the notes of both or because nobody has notes.
+    /// Returns what may differ, from the dirty regions of both, or everything if those are
+    /// incomplete.
     async fn work(&self, is_rebuilt: bool) -> Result<Work> {
         let store = &self.replica.store;
         let mut which = if is_rebuilt || store.notes_overflowed() { Regions::All } else { Regions::Noted };
@@ -178,7 +181,7 @@ impl Step<'_> {
         }
         self.ours(which, &mut work).await?;
         if which == Regions::Noted && store.notes_overflowed() {
-            // While it was asked for: what is missing is in neither list.
+            // It overflowed during the listing: what is missing is in neither list.
             self.theirs(Regions::All, &mut work).await?;
             self.ours(Regions::All, &mut work).await?;
         }
@@ -218,7 +221,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Bytes that there are to send, at most.
+    /// Returns the number of bytes to send, at most.
     async fn count(&self, work: &Work) -> Result<u64> {
         let mut bytes = 0;
         for (ino, ranges) in work {
@@ -233,8 +236,8 @@ impl Step<'_> {
         stat.map(|stat| stat.len).map_err(|error| self.replica.failed(&error))
     }
 
-    /// Removes there what isn't here, and gives the rest. After a crash the notes name many files
-    /// that have never been.
+    /// Removes from the member the files that don't exist here, and returns the others. After a
+    /// crash the intent log names many files that never existed.
     async fn only_here(&self, some: &[(InodeId, Vec<ByteRange>)]) -> Result<Work> {
         let mut here = Work::new();
         let mut gone = Vec::new();
@@ -249,8 +252,8 @@ impl Step<'_> {
         Ok(here)
     }
 
-    /// Whether there is a chunk file here. One that is open is, also when somebody else has removed
-    /// it: what is in it can be read still.
+    /// Whether the chunk file exists here. An open file counts even if another program has unlinked
+    /// it: its content can still be read.
     pub(super) async fn is_here(&self, ino: InodeId) -> Result<bool> {
         if self.replica.store.is_open(ino) {
             return Ok(true);
@@ -258,8 +261,8 @@ impl Step<'_> {
         self.replica.store.has_chunk_file(ino).await.map_err(|error| self.replica.failed(&error))
     }
 
-    /// Refuses to go on where what isn't here was removed by somebody else and has been closed only
-    /// now: the next attempt begins by making it again.
+    /// Fails if an absent chunk file was removed by another program and has only now been closed:
+    /// the next attempt begins by restoring it.
     async fn require_gone(&self, ino: InodeId) -> Result<()> {
         match self.replica.store.is_missing(ino).await.map_err(|error| self.replica.failed(&error))? {
             false => Ok(()),
@@ -271,7 +274,7 @@ impl Step<'_> {
         }
     }
 
-    /// Sends files, some at a time. After a failure no more are begun.
+    /// Sends files, some at a time. Begins no more after a failure.
     async fn files(&self, files: Vec<(InodeId, Vec<ByteRange>)>) -> Result<()> {
         let left = RefCell::new(files.into_iter());
         let next = || left.borrow_mut().next();
@@ -287,7 +290,7 @@ impl Step<'_> {
         rt::join_all(lanes.collect()).await.into_iter().collect()
     }
 
-    /// One file: that it is there or not, its length, and what is in the ranges.
+    /// Resyncs one file: its existence, its length, and the content of the ranges.
     async fn file(&self, ino: InodeId, ranges: Vec<ByteRange>) -> Result<()> {
         let replica = self.replica;
         let turn = self.turn().await?;
@@ -318,8 +321,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// What was sent is as old there as it is here: the member may be asked one day when the file
-    /// was changed.
+    /// Gives the member's replica the modification time of this one: the member may have to report
+    /// it one day.
     async fn set_time(&self, ino: InodeId) -> Result<()> {
         let _held = self.replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
         let stat = self.replica.store.stat(ino).await.map_err(|error| self.replica.failed(&error))?;
@@ -329,10 +332,10 @@ impl Step<'_> {
         }
     }
 
-    /// What the member's copy lacks of a file of `len` bytes beyond its end, where the ranges that
-    /// are sent anyhow don't cover all of the file. No note tells of a chunk file that was removed
-    /// or cut there, with its checksums: what is between its end and those ranges would become a
-    /// hole.
+    /// Returns what the member's replica lacks beyond its end, of a file of `len` bytes, unless the
+    /// ranges cover the whole file. The intent log doesn't record that another program removed or
+    /// truncated a chunk file there, with its checksums: what lies between its end and the ranges
+    /// would become a hole.
     async fn lacking_end(&self, ino: InodeId, len: u64, ranges: &[ByteRange]) -> Result<Option<ByteRange>> {
         let whole = ByteRange::new(0, len);
         let is_all = |range: &ByteRange| range.intersect(whole) == whole;
@@ -346,8 +349,8 @@ impl Step<'_> {
         Ok((has < len).then(|| ByteRange::new(start, len)))
     }
 
-    /// Gives the member's copy its length. Where the block in which it ends is damaged there, that
-    /// is cut off and has to be sent.
+    /// Sets the length of the member's replica. If the block in which it ends is damaged there,
+    /// that block is cut off and must be sent.
     async fn set_len(&self, ino: InodeId, len: u64) -> Result<Option<ByteRange>> {
         let truncate = |len| self.ask(ino, StorageOp::Truncate { len }, None);
         match truncate(len).await {
@@ -360,7 +363,7 @@ impl Step<'_> {
             if error.errno != Errno::EIO {
                 return Err(error);
             }
-            // Somebody else has removed it there: all of it has to be sent.
+            // Another program has removed it there: everything must be sent.
             self.ask(ino, StorageOp::Delete, None).await?;
             truncate(len).await?;
             return Ok(Some(ByteRange::new(0, len)));
@@ -369,13 +372,13 @@ impl Step<'_> {
         Ok(Some(block))
     }
 
-    /// A range of a file, piece by piece, some of them on their way at a time.
+    /// Sends a range of a file, some pieces at a time.
     async fn range(&self, ino: InodeId, range: ByteRange) -> Result<()> {
         let place = Place { at: Cell::new(range.start), moving: rt::sync::RwLock::new() };
         let lanes = (0..PIECES_AT_ONCE).map(|_| async {
             let sent = self.lane(ino, range.end, &place).await;
             if sent.is_err() {
-                // The others begin nothing more.
+                // The other senders begin nothing more.
                 place.at.set(u64::MAX);
             }
             sent
@@ -383,9 +386,9 @@ impl Step<'_> {
         rt::join_all(lanes.collect()).await.into_iter().collect()
     }
 
-    /// Sends one piece after the other of those that nobody else sends.
+    /// Sends pieces, one after the other, that no other sender has taken.
     async fn lane(&self, ino: InodeId, end: u64, place: &Place) -> Result<()> {
-        // Who sees by this alone that nothing is left doesn't wait for a turn.
+        // A sender that finds nothing left here needs no turn.
         while place.at.get() < end {
             let turn = self.turn().await?;
             let Some(piece) = self.next_piece(ino, end, place).await? else { return Ok(()) };
@@ -395,7 +398,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// The next piece of a file that has something in it; none at its end.
+    /// Returns the next piece of a file that contains data; `None` at its end.
     async fn next_piece(&self, ino: InodeId, end: u64, place: &Place) -> Result<Option<ByteRange>> {
         let _alone = place.moving.write().await;
         let end = end.min(self.len(ino).await?);
@@ -403,7 +406,7 @@ impl Step<'_> {
             return Ok(None);
         }
         let start = self.hole(ino, ByteRange::new(place.at.get(), end)).await?;
-        // On borders of pieces, so that all but the first are whole.
+        // Aligned to pieces, so that all but the first are whole.
         let next = ((start / PIECE_BYTES + 1) * PIECE_BYTES).min(end);
         if place.at.get() != u64::MAX {
             place.at.set(next.max(start));
@@ -411,12 +414,12 @@ impl Step<'_> {
         Ok((start < end).then(|| ByteRange::new(start, next)))
     }
 
-    /// Makes a hole there where there is one here at the beginning of a range, however long it is;
-    /// gives its end.
+    /// Punches a hole in the member's replica where a range begins with a hole here, whatever its
+    /// length; returns its end.
     async fn hole(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
         let block = BLOCK_SIZE as u64;
-        // In whole blocks, so that it doesn't matter what is there; at the end of a file to the end
-        // of its last one.
+        // In whole blocks, so that the member's content doesn't matter; at the end of a file up to
+        // the end of its last block.
         let limit = range.end.next_multiple_of(block);
         let data = async |from| {
             let found = self.replica.store.seek(ino, from, Seek::Data).await;
@@ -440,7 +443,7 @@ impl Step<'_> {
         Ok(hole.end)
     }
 
-    /// Sends a piece while nobody changes it.
+    /// Sends a piece while it is locked against changes.
     async fn piece(&self, ino: InodeId, piece: ByteRange) -> Result<()> {
         let replica = self.replica;
         let _held = replica.ranges.acquire(ino, piece, Hold::Shared).await;
@@ -458,19 +461,19 @@ impl Step<'_> {
             }
         }
         self.sent.set(self.sent.get() + moved);
-        // Looking at what the member has costs the disks as much as sending it.
+        // Comparing the member's content costs the disks as much as sending it.
         self.pace.sent(now.len());
         self.tracked.moved(moved, piece.len(), rt::monotonic_ns());
         Ok(())
     }
 
-    /// Writes on the member.
+    /// Writes to the member.
     pub(super) async fn write(&self, ino: InodeId, offset: u64, data: IoBuf) -> Result<()> {
         let op = StorageOp::Write { offset, path: Path::Direct, durable: false };
         self.ask(ino, op, Some(data)).await.map(drop)
     }
 
-    /// Sends what the member hasn't got of a range; gives how many bytes that were.
+    /// Sends the parts of a range that the member lacks; returns the number of bytes.
     async fn send(&self, ino: InodeId, range: ByteRange, data: &IoBuf) -> Result<u64> {
         let lacking = self.lacking(ino, range, data).await;
         let writes = lacking.iter().map(|part| {
@@ -481,16 +484,15 @@ impl Step<'_> {
         Ok(lacking.iter().map(|part| part.len()).sum())
     }
 
-    /// Waits until what was sent is no more than the settings allow, while they say that nothing is
-    /// sent, and for the node's turn where clients ask it for something. What is done in a turn
-    /// ends with [`Step::give_way`].
+    /// Waits until the rate allows more data, while resync is paused, and for the node's turn when
+    /// clients have requests. Work done in a turn ends with [`Step::give_way`].
     async fn turn(&self) -> Result<Option<Turn<'_>>> {
         let mut turn = None;
         loop {
             let map = self.mirrors.map();
             let (settings, now_ns) = (&map.settings.resync, rt::monotonic_ns());
             if settings.paused {
-                // Others of this node are not to wait for it.
+                // Other resyncs of this node must not wait for this one.
                 turn = None;
                 self.tracked.hindered(Some(PAUSED));
                 self.require_wanted()?;
@@ -514,13 +516,13 @@ impl Step<'_> {
         }
     }
 
-    /// Lets clients have their part of the time after something that was done in a turn.
+    /// Leaves clients their share of the time after work that was done in a turn.
     async fn give_way(&self, turn: Option<Turn<'_>>) {
         let Some(turn) = turn else { return };
         let until_ns = pace::yields_until_ns(turn.from_ns, rt::monotonic_ns());
         loop {
             let now_ns = rt::monotonic_ns();
-            // Nobody is left to make way for.
+            // No client has requests any more.
             if now_ns >= until_ns || !self.mirrors.clients.are_busy(now_ns) {
                 return;
             }
@@ -528,8 +530,7 @@ impl Step<'_> {
         }
     }
 
-    /// Refuses to go on with a member that is to be brought in step otherwise by now, or not at
-    /// all.
+    /// Fails if the member's state has changed, so that this resync isn't wanted any more.
     fn require_wanted(&self) -> Result<()> {
         let view = self.mirrors.primary_view(self.replica)?;
         match view.group()?.state_of(self.member) == Some(self.state) {
@@ -538,8 +539,8 @@ impl Step<'_> {
         }
     }
 
-    /// Tells which numbered changes were done, so that the member doesn't do them again if it is
-    /// the primary one day.
+    /// Sends the sequence ids of executed changes, so that the member doesn't execute them again if
+    /// it becomes the primary.
     async fn numbers(&self) -> Result<()> {
         let done = self.replica.once.done();
         for some in done.chunks(NUMBERS_AT_ONCE) {
@@ -558,8 +559,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Another member's going makes a new version, in which this one is brought in step as before.
-    /// When it has gone itself, the old version is refused.
+    /// The ejection of another member makes a new version, under which this resync continues. If
+    /// this member was ejected, the old version is refused.
     fn in_group(&self) -> InGroup {
         let view = self.mirrors.view(self.replica.group);
         let now = view.map.group(self.replica.group).filter(|group| {
@@ -591,7 +592,7 @@ fn add(work: &mut Work, regions: Vec<(InodeId, ByteRange)>) {
     }
 }
 
-/// The same bytes as ranges that don't touch, in order.
+/// Merges ranges that touch, in order.
 fn merged(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     ranges.sort_by_key(|range| range.start);
     let mut merged: Vec<ByteRange> = Vec::new();

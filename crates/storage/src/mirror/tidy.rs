@@ -1,14 +1,14 @@
-//! What a crash of all members has left is put right by the metadata service, before clients see
-//! the group.
+//! Crash reconciliation of a group: after a crash of all members, the metadata service reconciles
+//! the files before clients see the group.
 //!
-//! The crash may have kept chunks while the metadata that explains them was lost, or have lost a
-//! cut. A replica that was left by one knows which files were changing
-//! ([`chunkstore::Store::take_touched`]). If its group goes on from it alone, since nobody has
-//! more, these files are made what the metadata says of them; if others have more, it is brought in
-//! step by them, and the list is of no use.
+//! The crash may have preserved chunks while the metadata that explains them was lost, or have lost
+//! a truncation. A replica knows which files were changing at the crash
+//! ([`chunkstore::Store::take_touched`]). If its group continues from it alone, since no other
+//! member has more, these files are made to match the metadata. If others have more, they resync
+//! the replica, and the list isn't needed.
 //!
-//! The same is done with all files of a copy that had missed something, if its group has to go on
-//! from there ([`super::revive`]).
+//! The same happens to all files of a replica that has missed something, if its group has to
+//! continue from there ([`super::revive`]).
 
 use super::Mirrors;
 use super::replica::Replica;
@@ -20,22 +20,22 @@ use std::time::Duration;
 use types::{Errno, Error, InodeId, Result};
 use wire::mgmt::Touched;
 
-/// Rest before management is asked again that refused for now, or the metadata service behind it.
+/// Pause before the next attempt when management or the metadata service has refused.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long a client's request waits: less than its usual patience, so that it learns the reason.
+/// How long a client's request waits: less than its usual time-out, so that it learns the reason.
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// How often it looks meanwhile whether this is the primary yet.
+/// How often it checks meanwhile whether this is still the primary.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Files of a replica that may differ from what the metadata says, as after a crash that has found
-/// them changing, until they are put right.
+/// Files of a replica that may not match the metadata, as those that were changing at a crash,
+/// until they are reconciled.
 pub(super) struct Leftovers {
     listed: Mutex<Listed>,
-    /// Looked at by every request, without a lock.
+    /// Every request reads this, without a lock.
     are_there: AtomicBool,
-    /// Somebody sees to it.
+    /// A task runs the reconciliation.
     is_begun: AtomicBool,
     gone: Event,
 }
@@ -43,7 +43,7 @@ pub(super) struct Leftovers {
 #[derive(Default)]
 struct Listed {
     touched: Touched,
-    /// Goes up with what is added: who has begun with less hasn't seen to all of it.
+    /// Grows with each addition: a run that began with a lower version hasn't covered all files.
     version: u64,
 }
 
@@ -62,7 +62,7 @@ impl Leftovers {
         self.are_there.load(Ordering::Acquire)
     }
 
-    /// These files, too.
+    /// Adds files.
     pub(super) fn add(&self, files: Vec<InodeId>) {
         if files.is_empty() {
             return;
@@ -74,15 +74,14 @@ impl Leftovers {
         self.are_there.store(true, Ordering::Release);
     }
 
-    /// There are none any more.
+    /// Drops all.
     pub(super) fn forget(&self) {
         if self.are_there() {
             self.forget_listed(&mut self.listed.lock());
         }
     }
 
-    /// Those are put right that there were in this version; false where others have been added
-    /// meanwhile.
+    /// Records that the files of this version are reconciled; false if others were added meanwhile.
     fn are_put_right(&self, version: u64) -> bool {
         let mut listed = self.listed.lock();
         if listed.version != version {
@@ -100,9 +99,8 @@ impl Leftovers {
 }
 
 impl Mirrors {
-    /// Has the metadata service put right what a crash has left on this replica, or what it had
-    /// missed, which is the primary and the only good member. Goes on in the background; it needs
-    /// no more than to be asked for.
+    /// Asks the metadata service to reconcile the files of this replica, which is the primary and
+    /// the only member in sync. Continues in the background; needs only an occasional call.
     pub(super) fn begin_to_tidy(self: &Arc<Self>, replica: &Arc<Replica>) {
         let leftovers = &replica.leftovers;
         if !leftovers.are_there() || leftovers.is_begun.swap(true, Ordering::AcqRel) {
@@ -133,7 +131,7 @@ impl Mirrors {
             }
         }
         if !replica.leftovers.are_put_right(version) {
-            // Whoever waits has that seen to.
+            // A waiting request starts the next run.
             return;
         }
         replica.store.crash_is_seen_to();
@@ -143,7 +141,7 @@ impl Mirrors {
         );
     }
 
-    /// Waits until a client may see the replica, which is the primary.
+    /// Waits until clients may be admitted to the replica, which is the primary.
     #[cold]
     pub(super) async fn tidied(self: &Arc<Self>, replica: &Arc<Replica>) -> Result<()> {
         let began_ns = rt::monotonic_ns();

@@ -1,18 +1,18 @@
-//! Versions of a group, one after the other: what is done to a replica under one version has ended
-//! before anything is done under the next.
+//! Version fence of a replica: changes under one version of a group have ended before anything
+//! begins under the next.
 //!
-//! A change that comes late, from a primary that isn't one any more, takes place before the first
-//! request of a newer version, or not at all.
+//! A late change from a former primary takes effect before the first request of a newer version, or
+//! never.
 
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::time::Duration;
 use types::{Epoch, Errno, Error, GroupId, Result};
 
-/// How often who waits for older changes looks again; as a rule it is woken.
+/// How often a request that waits for older changes checks again; as a rule it is woken.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The versions of one replica.
+/// The group versions of one replica.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<State>,
@@ -22,23 +22,23 @@ pub(crate) struct Turns {
 #[derive(Default)]
 struct State {
     version: Epoch,
-    /// Changes of this version that run here, and of those before it.
+    /// Running changes of this version, and of those before it.
     running: u32,
     older: u32,
 }
 
-/// A change that runs here, until it is dropped.
+/// A running change, until it is dropped.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     version: Epoch,
 }
 
 impl Turns {
-    /// Begins something under a version, when what was begun under older ones has ended. Only
-    /// changes are waited for by others.
+    /// Begins a request under a version, when the changes under older ones have ended. Newer
+    /// versions only wait for changes.
     ///
     /// # Errors
-    /// `EREMCHG` when something has begun under a newer version.
+    /// `EREMCHG` when a request has begun under a newer version.
     pub(crate) async fn enter(
         &self,
         group: GroupId,
@@ -56,14 +56,14 @@ impl Turns {
                 }
                 if state.older == 0 {
                     state.running += u32::from(is_change);
-                    // Made only where it is wanted: its end counts.
+                    // Created for changes only, because its drop counts.
                     return Ok(is_change.then(|| Turn { turns: self, version }));
                 }
                 // Cleared under the lock under which changes end.
                 self.ended.clear();
                 self.ended.wait()
             };
-            // Another waiter may have taken the event back.
+            // Another waiter may have cleared the event.
             rt::timeout(LOOK_INTERVAL, waiting).await;
         }
     }
@@ -83,7 +83,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The refusal of a request that goes by another version of the group than its receiver.
+/// The error for a request whose version of the group differs from its receiver's.
 pub(crate) fn another_version(group: GroupId) -> Error {
     Error::new(Errno::EREMCHG, format!("the members of group {group} have changed"))
         .hint("who asks looks at the map again by itself; weft group show tells how the group is")

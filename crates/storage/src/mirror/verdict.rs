@@ -1,46 +1,45 @@
-//! Which copy of a chunk file is right. Pure.
+//! Decides which replica of a chunk file is right. Pure.
 //!
-//! In this order:
+//! Rules, in this order:
 //! 1. A block that doesn't match its checksum, or can't be read, is wrong.
-//! 2. A chunk file that is there is right where another copy has none: of two that may be lost or
-//!    left over, the one is lost for good when it goes. (What belongs to no file is found by
-//!    `weft fsck`, which asks the metadata.)
-//! 3. Where copies hold by their checksums and differ, what more than half of them have is right.
-//! 4. Else a copy that somebody else than weft has had a hand in is wrong: weft's own changes set
-//!    the time of the content and the time of any change together, and who puts an older file back,
-//!    moves it or sets its time leaves the second later than the first.
-//! 5. Else nothing tells which one is right, and nothing is changed. `weft fsck` names the file
-//!    then, and who knows more decides.
+//! 2. An existing chunk file is right where another replica has none: a wrongly deleted file is
+//!    lost for good, a wrongly kept one isn't. (`weft fsck` finds chunk files that belong to no
+//!    file, because it asks the metadata.)
+//! 3. Where replicas match their checksums but differ, the content of a majority is right.
+//! 4. Otherwise a replica that another program has modified is wrong. weft's own changes set mtime
+//!    and ctime together; a program that restores an older file, moves it or sets its time leaves
+//!    ctime later than mtime.
+//! 5. Otherwise the outcome is unclear, and nothing is changed. `weft fsck` names the file, and an
+//!    administrator decides.
 
 use types::{BLOCK_SIZE, ByteRange, TargetId};
 use wire::Survey;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// The time of any change may be later than that of the content by this much, nanoseconds, without
-/// anybody having had a hand in it.
+/// By how much ctime may exceed mtime without another program's involvement, nanoseconds.
 const TOUCHED_AFTER_NS: i128 = 2_000_000_000;
 
-/// A copy, as its member sees it: sums are of single blocks.
+/// A replica, as its member surveys it: sums are of single blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Copy {
     pub(crate) target: TargetId,
     pub(crate) survey: Survey,
 }
 
-/// What is to be done in a piece of a file.
+/// The repairs of a piece of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Plan {
-    /// Members, by their place in the list, that have no file where others have one.
+    /// Members, by index, that have no file where others have one.
     pub(crate) missing: Vec<usize>,
-    /// Ranges of whole blocks: which member, and from which one.
+    /// Ranges of whole blocks: the member to repair, and its source.
     pub(crate) fixes: Vec<Fix>,
-    /// The right length, and the members that have another one.
+    /// The right length, and the members with another one.
     pub(crate) len: Option<u64>,
     pub(crate) resized: Vec<usize>,
-    /// Ranges that no good copy is left of.
+    /// Ranges of which no intact replica is left.
     pub(crate) lost: Vec<ByteRange>,
-    /// Ranges of which nothing tells which copy is right. A length counts as one.
+    /// Ranges whose right content is unclear. A length counts as one.
     pub(crate) unclear: Vec<ByteRange>,
 }
 
@@ -49,19 +48,19 @@ pub(crate) struct Fix {
     pub(crate) member: usize,
     pub(crate) range: ByteRange,
     pub(crate) from: usize,
-    /// Both hold by their checksums.
+    /// Both match their checksums.
     pub(crate) differs: bool,
 }
 
 impl Plan {
-    /// Whether a member's copy is to be another one.
+    /// Whether a member's replica changes.
     pub(crate) fn changes(&self, member: usize) -> bool {
         self.missing.contains(&member)
             || self.resized.contains(&member)
             || self.fixes.iter().any(|fix| fix.member == member)
     }
 
-    /// Whether there is anything to say.
+    /// Whether there is nothing to repair or report.
     pub(crate) fn is_nothing(&self) -> bool {
         *self == Plan { len: self.len, ..Plan::default() }
     }
@@ -76,13 +75,13 @@ impl Copy {
         self.survey.sums.get(index).copied().unwrap_or(0)
     }
 
-    /// Somebody else has had a hand in it.
+    /// Whether another program has modified it.
     fn is_touched(&self) -> bool {
         let ns = |time: types::Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
         ns(self.survey.ctime) - ns(self.survey.mtime) > TOUCHED_AFTER_NS
     }
 
-    /// Nothing says that its length is wrong.
+    /// Whether nothing indicates a wrong length.
     fn holds_len(&self) -> bool {
         let survey = &self.survey;
         let last = ByteRange::new(survey.len.saturating_sub(1) / BLOCK * BLOCK, survey.len);
@@ -90,18 +89,18 @@ impl Copy {
     }
 }
 
-/// Compares copies in a piece of whole blocks.
+/// Compares replicas in a piece of whole blocks.
 pub(crate) fn plan(copies: &[Copy], piece: ByteRange) -> Plan {
     let mut plan = Plan::default();
     let there: Vec<usize> = (0..copies.len()).filter(|at| copies[*at].survey.is_there).collect();
     if there.is_empty() {
         return plan;
     }
-    // An empty one is as good as none.
+    // An empty file equals an absent one.
     if there.iter().any(|at| copies[*at].survey.len > 0) {
         plan.missing = (0..copies.len()).filter(|at| !there.contains(at)).collect();
     }
-    // Where the shortest ends it shows whether something was cut off.
+    // The end of the shortest replica shows whether something was cut off.
     let shortest = there.iter().map(|at| copies[*at].survey.len).min().unwrap_or(0);
     if piece.overlaps(ByteRange::at(shortest.saturating_sub(1), 1)) {
         lengths(copies, &there, &mut plan);
@@ -119,7 +118,7 @@ fn lengths(copies: &[Copy], there: &[usize], plan: &mut Plan) {
     let holding: Vec<usize> = there.iter().copied().filter(|at| copies[*at].holds_len()).collect();
     let len = |at: &usize| copies[*at].survey.len;
     let right = match holding.split_first() {
-        // Blocks are told as lost; what there is of them stays.
+        // The blocks are reported as lost; their remains stay.
         None => there.iter().copied().max_by_key(len),
         Some((first, rest)) if rest.iter().all(|at| len(at) == len(first)) => Some(*first),
         Some(_) => choose(copies, &holding, |at| len(&at)),
@@ -160,7 +159,7 @@ fn block(copies: &[Copy], there: &[usize], (index, range): (usize, ByteRange), p
     }
 }
 
-/// Of copies that hold and differ, one that is right.
+/// Returns the right one of replicas that match their checksums but differ.
 fn choose<V: PartialEq>(copies: &[Copy], holding: &[usize], value: impl Fn(usize) -> V) -> Option<usize> {
     let votes = |at: usize| holding.iter().filter(|other| value(**other) == value(at)).count();
     if let Some(most) = holding.iter().find(|at| 2 * votes(**at) > copies.len()) {
@@ -171,7 +170,7 @@ fn choose<V: PartialEq>(copies: &[Copy], holding: &[usize], value: impl Fn(usize
     rest.iter().all(|at| value(*at) == value(*first)).then_some(*first)
 }
 
-/// Adds a range to those before it.
+/// Adds a range, merged with the last one if adjacent.
 fn join(ranges: &mut Vec<ByteRange>, range: ByteRange) {
     match ranges.last_mut() {
         Some(last) if last.end == range.start => last.end = range.end,

@@ -1,4 +1,4 @@
-//! On a simulated machine, whose time passes at once and whose processes die when told to.
+//! These run on a simulated machine, where time passes at once and processes die on request.
 
 use super::*;
 use chunkstore::{Identity, Options};
@@ -37,7 +37,7 @@ impl Process {
         self.once.begin(self.store.recent(), session, number, INO).await
     }
 
-    /// Does a change that isn't done yet.
+    /// Executes a change that isn't done yet.
     async fn change(&self, session: SessionId, number: Number) {
         let Ok(Turn::Do(doing)) = self.begin(session, number).await else { panic!("it isn't done yet") };
         doing.note_done().await.unwrap();
@@ -49,7 +49,7 @@ impl Process {
     }
 }
 
-/// Runs something on a machine; the process dies with its end.
+/// Runs a closure on a machine; the process dies when it returns.
 fn on(world: &mut World, host: HostId, life: impl AsyncFnOnce(Rc<Process>) + 'static) {
     let lived = world.run(host, async move { life(Rc::new(Process::start().await)).await });
     lived.expect("nothing waits for ever");
@@ -96,7 +96,7 @@ fn a_failure_is_remembered_too() {
     });
 }
 
-/// Begun by a process that died: it may be on disk.
+/// Begins a change in a process that dies before its end: it may be on disk.
 fn die_in_between(world: &mut World, host: HostId) {
     on(world, host, async |process| {
         let Ok(Turn::Do(doing)) = process.begin(A, number(3, 7)).await else { panic!("it is new") };
@@ -138,7 +138,7 @@ fn what_comes_too_late_is_not_done() {
         let late = process.begin(A, number(3, 7)).await.err().expect("others went on");
         assert_eq!(late.errno, Errno::EIO);
     });
-    // Nor by the next process, and the lane goes on.
+    // The next process doesn't accept it either, and the slot continues.
     on(&mut world, host, async |process| {
         assert!(!process.once.has_closed_files());
         assert_eq!(process.begin(A, number(3, 7)).await.err().expect("others went on").errno, Errno::EIO);
@@ -158,7 +158,7 @@ fn nobody_waits_for_a_session_that_was_ended() {
     });
 }
 
-/// What a sync promised isn't undone: rows are on disk when it returns.
+/// A sync also syncs the rows, so no later repetition undoes synced content.
 #[test]
 fn rows_survive_the_power_as_synced_data_does() {
     let (mut world, host) = machine();
@@ -199,8 +199,8 @@ fn what_the_disk_does_not_take_has_not_begun() {
     world.run(host, async move { process.change(A, number(0, 1)).await }).unwrap();
 }
 
-/// A copy that is brought in step takes the primary's word, also where a change was given up or
-/// failed here when this copy was out already.
+/// A replica that is resynced adopts the primary's outcome, also where a change was abandoned or
+/// failed here when this replica was already out of sync.
 #[test]
 fn what_the_primary_has_done_is_done() {
     let (mut world, host) = machine();
@@ -235,7 +235,7 @@ fn what_another_primary_decides_is_not_remembered() {
     });
     on(&mut world, host, async |process| {
         assert!(!process.once.has_closed_files());
-        // One whose file is closed to others opens it.
+        // Adopting a change for which a file is closed opens the file.
         let Ok(Turn::Do(begun)) = process.begin(B, number(0, 1)).await else { panic!("it is the first") };
         std::mem::forget(begun);
     });

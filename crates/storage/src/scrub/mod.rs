@@ -1,9 +1,10 @@
-//! Looking for damage that nobody has met yet: each target reads what it has, block by block
-//! against its checksums, and the primaries of mirrored groups compare the copies. What can be
-//! mended from another copy is; of the rest the log tells, and management.
+//! Scrub: finds damage before a client meets it. Each target reads its content, block by block
+//! against the checksums, and the primaries of mirrored groups compare the replicas. The scrub
+//! repairs damage from another replica where it can, and reports the rest to the log and to
+//! management.
 //!
-//! It goes on over restarts where it was, a piece at a time, at a rate that is set for the cluster,
-//! and slower while the target is in use.
+//! A scrub continues after a restart where it was, piece by piece, at the rate that the cluster
+//! settings give, and more slowly while the target is in use.
 
 mod record;
 mod round;
@@ -17,19 +18,18 @@ use std::time::Duration;
 use types::{MapHandle, ScrubSettings, TargetId};
 use wire::mgmt::ScrubProgress;
 
-/// How often it is looked whether a search is due, or was asked for, or may go on.
+/// How often the scrubber checks whether a scrub is due, was requested, or may continue.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A target is gone through this long after the last time began unless something else is set: a bad
-/// block is found while the other copy is good, and even a slow and full disk is read within a
-/// small part of the time.
+/// Default interval between the begins of two scrubs of a target, in seconds. Short enough to find
+/// a bad block while the other replica is intact; even a slow and full disk is read within a small
+/// part of it.
 const EVERY_S: u64 = 30 * 24 * 3600;
 
-/// Bytes a second that are read of a target unless something else is set: a part of what a single
-/// disk does.
+/// Default read rate of a target, in bytes per second: a part of what a single disk delivers.
 const RATE: u64 = 64 << 20;
 
-/// How far the targets of a service are, by target.
+/// Scrub progress of the targets of a service.
 #[derive(Default)]
 pub(crate) struct Scrubs(Mutex<std::collections::BTreeMap<TargetId, ScrubProgress>>);
 
@@ -44,8 +44,8 @@ impl Scrubs {
 }
 
 impl StorageService {
-    /// Searches all targets for damage when it is due, by the settings of the map, until the
-    /// service is gone. Runs beside requests, on one core.
+    /// Scrubs all targets when it is due, by the settings of the map, until the service is gone.
+    /// Runs beside requests, on one core.
     pub async fn keep_searching(service: Arc<StorageService>, map: MapHandle) {
         let service = Arc::downgrade(&service);
         let mut known = BTreeSet::new();
@@ -60,11 +60,11 @@ impl StorageService {
         }
     }
 
-    /// How far the targets are searched for damage.
+    /// Returns the scrub progress of the targets.
     pub fn scrubs(&self) -> Vec<ScrubProgress> {
         let mut all = self.scrubs.all();
         for progress in &mut all {
-            // What reads have met since it began counts as well.
+            // Damage that reads have met since the scrub began counts as well.
             if let Some(served) = self.find(progress.target) {
                 let (damaged, mended) = served.tally.healed();
                 progress.damaged += damaged;
@@ -80,7 +80,7 @@ fn settings(map: &MapHandle) -> ScrubSettings {
     map.read().unwrap_or_else(PoisonError::into_inner).settings.scrub.clone()
 }
 
-/// Searches one target, time and again.
+/// Scrubs one target, periodically.
 async fn keep_searching_one(service: std::sync::Weak<StorageService>, map: MapHandle, target: TargetId) {
     let dir = match service.upgrade().as_deref().and_then(|service| service.find(target)) {
         Some(served) => served.store.dir().to_path_buf(),

@@ -1,4 +1,4 @@
-//! How far the search of one target is: a small file in its directory.
+//! The scrub state of one target: a small file in its directory.
 
 use super::EVERY_S;
 use rt::{File, IoBuf, OpenOptions};
@@ -9,40 +9,40 @@ use types::{GroupId, InodeId, ScrubSettings, TargetId};
 use wire::Healed;
 use wire::mgmt::ScrubProgress;
 
-/// The file.
+/// The file's name.
 const NAME: &str = "scrub.json";
 
-/// A longer one isn't ours.
+/// A longer file isn't ours.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Targets of which the search is due at one time begin one after the other within this part of the
+/// Targets whose scrubs are due at one time begin one after the other within this part of the
 /// interval.
 const SPREAD: u64 = 10;
 
-/// What a search does with what a target has of a group, or by itself, one after the other.
+/// Phases of a scrub, in order, for each group and for the target's own chunk files.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Phase {
     /// Reads every chunk file.
     #[default]
     Read,
-    /// Looks for chunk files that are gone.
+    /// Looks for missing chunk files.
     Missing,
-    /// Compares copies, as the primary.
+    /// Compares replicas, as the primary.
     Compare,
 }
 
-/// Where a search is.
+/// The position of a scrub.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Position {
-    /// `None`: what the target has by itself; that comes first.
+    /// `None`: the target's own chunk files, which come first.
     pub(super) group: Option<GroupId>,
     pub(super) phase: Phase,
     /// The next file, in the store's order.
     pub(super) ino: InodeId,
 }
 
-/// All that is kept.
+/// The content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Record {
@@ -51,11 +51,11 @@ pub(super) struct Record {
     pub(super) asked: u64,
     pub(super) began_s: i64,
     pub(super) ended_s: i64,
-    /// `None`: none is under way.
+    /// `None`: no scrub is under way.
     pub(super) position: Option<Position>,
     pub(super) bytes_done: u64,
     pub(super) files_done: u64,
-    /// What the one before looked at.
+    /// Bytes that the previous scrub read.
     pub(super) bytes_before: Option<u64>,
     pub(super) damaged: u64,
     pub(super) mended: u64,
@@ -64,14 +64,14 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// What was kept; a new one where nothing was, or where it can't be read: then the search
-    /// begins anew.
+    /// Loads the stored record. Returns a new one if none exists or it can't be read: then the
+    /// scrub starts from the beginning.
     pub(super) async fn load(dir: &Path, now_s: i64) -> Record {
         let kept = read(dir).await.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         kept.unwrap_or(Record { since_s: now_s, ..Record::default() })
     }
 
-    /// Keeps it, whole or not at all. That it can't be kept is told; the search goes on.
+    /// Stores the record atomically. A failure is logged, and the scrub continues.
     pub(super) async fn store(&self, dir: &Path, target: TargetId) {
         if let Err(error) = self.write(dir).await {
             tracing::warn!(target_id = %target, %error, "can't write {}: a restart searches the target anew", dir.join(NAME).display());
@@ -92,7 +92,7 @@ impl Record {
         self.position.is_some()
     }
 
-    /// Whether there is something to do.
+    /// Whether a scrub should run now.
     pub(super) fn is_due(&self, settings: &ScrubSettings, target: TargetId, now_s: i64) -> bool {
         if self.is_under_way() || settings.asked > self.asked {
             return true;

@@ -1,4 +1,4 @@
-//! One search of one target.
+//! One scrub of one target.
 
 use super::record::{Phase, Position, Record};
 use super::{RATE, settings};
@@ -11,21 +11,21 @@ use std::time::Duration;
 use types::{ByteRange, Errno, Error, GroupId, InodeId, MapHandle, MemberState, Result, TargetId};
 use wire::Healed;
 
-/// Read at a time, bytes.
+/// Size of one read, bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Files that are listed at a time, and after which it is kept how far the search is.
+/// Files that are listed at a time; after each batch the record is stored.
 const FILES_AT_ONCE: usize = 256;
 
-/// A comparison of two copies of a file costs as much as reading this, bytes.
+/// Bytes of reading that count for the comparison of two replicas of a file.
 const COMPARISON_BYTES: u64 = 64 << 10;
 
-/// How much slower it goes while the target is asked for something.
+/// Factor by which the scrub slows down while the target has requests.
 const BACK_OFF: u32 = 4;
 
-/// Why a search doesn't go on now.
+/// Why a scrub pauses.
 enum Pause {
-    /// It was stopped, or another one was asked for.
+    /// It was stopped, or a new one was requested.
     Settings,
     Failed(Error),
 }
@@ -36,7 +36,7 @@ impl From<Error> for Pause {
     }
 }
 
-/// A search under way.
+/// A scrub under way.
 pub(super) struct Round<'a> {
     pub(super) service: &'a StorageService,
     pub(super) map: &'a MapHandle,
@@ -45,7 +45,7 @@ pub(super) struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Goes on where the record says, to the end or until the settings say otherwise.
+    /// Continues at the recorded position, to the end or until the settings say otherwise.
     pub(super) async fn run(&self, record: &mut Record) -> Result<()> {
         match self.search(record).await {
             Ok(()) => {
@@ -85,7 +85,7 @@ impl Round<'_> {
                 Some(group) => self.of_group(record, group).await?,
             }
         }
-        // What was looked at is this target.
+        // Confirms that the scrubbed directory is this target.
         Ok(store.prove_home().await.map_err(|e| self.failed(&e))?)
     }
 
@@ -96,7 +96,7 @@ impl Round<'_> {
         }
     }
 
-    /// What the target has by itself: nobody has another copy.
+    /// Scrubs the target's own chunk files, which have no other replica.
     async fn own(&self, record: &mut Record) -> Result<(), Pause> {
         let store = self.served()?.store.clone();
         if phase(record) == Phase::Read {
@@ -116,7 +116,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// What it has of a mirrored group, if that counts as good.
+    /// Scrubs the target's replica of a mirrored group, if it is in sync.
     async fn of_group(&self, record: &mut Record, group: GroupId) -> Result<(), Pause> {
         let Some(mirrors) = self.service.mirrors.get() else { return Ok(()) };
         let is_good = || {
@@ -124,8 +124,8 @@ impl Round<'_> {
             let state = map.group(group).and_then(|group| group.state_of(self.target));
             state == Some(MemberState::Good)
         };
-        // What is behind is brought in step, which looks at what changed; the next search looks at
-        // the rest.
+        // Resync verifies what changed on a member that is out of sync; the next scrub covers the
+        // rest.
         if !is_good() {
             return Ok(());
         }
@@ -154,7 +154,8 @@ impl Round<'_> {
         self.keep(record).await;
     }
 
-    /// Keeps how far it is, in the target's directory: not in what may be in its place.
+    /// Stores the record in the target's directory, but not in another one that may be in its
+    /// place.
     pub(super) async fn keep(&self, record: &Record) {
         if self.service.is_proven(self.target) {
             record.store(self.dir, self.target).await;
@@ -228,7 +229,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Has something mended that was found here.
+    /// Requests the repair of damage that was found here.
     async fn heal(
         &self,
         record: &mut Record,
@@ -250,7 +251,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Compares the copies of a group's files, if its primary is here: existence, lengths, and
+    /// Compares the replicas of a group's files, if its primary is here: existence, lengths, and
     /// checksums.
     async fn compare(
         &self,
@@ -283,7 +284,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Keeps how far it is, and tells.
+    /// Updates the position and stores the record.
     async fn note(&self, record: &mut Record, ino: InodeId) {
         if let Some(position) = &mut record.position {
             position.ino = ino;
@@ -291,8 +292,8 @@ impl Round<'_> {
         self.keep(record).await;
     }
 
-    /// Waits as long as the rate says, longer while somebody uses the target; ends the search where
-    /// the settings say so.
+    /// Waits as long as the rate requires, longer while the target has requests. Ends the scrub
+    /// when the settings say so.
     async fn rest(&self, record: &Record, bytes: u64, began_ns: u64) -> Result<(), Pause> {
         self.service.scrubs.tell(record.progress(self.target, true, None));
         let settings = settings(self.map);

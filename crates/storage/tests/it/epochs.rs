@@ -1,4 +1,4 @@
-//! Requests of leases that are over.
+//! Requests under leases that have ended.
 
 use net::{Channel, Handler};
 use rt::IoBuf;
@@ -74,7 +74,7 @@ fn every_kind_of_late_request_is_refused_and_changes_nothing() {
     });
 }
 
-/// Whoever reads, or asks for the length, has begun another epoch just as well.
+/// A read or a length request begins the next epoch, too.
 #[test]
 fn what_was_read_is_not_changed_by_what_comes_late() {
     for op in [READ, StorageOp::Stat, StorageOp::Seek { from: 0, what: Seek::Hole }] {
@@ -87,7 +87,7 @@ fn what_was_read_is_not_changed_by_what_comes_late() {
     }
 }
 
-/// The chunk file was somebody's who is gone, and is deleted: nothing makes it again.
+/// The former lease holder's chunk file was deleted: its late write doesn't create it again.
 #[test]
 fn a_late_write_does_not_bring_a_deleted_chunk_file_back() {
     with_service(|service| async move {
@@ -112,7 +112,7 @@ fn a_numbered_write_that_was_done_is_answered_so_in_any_epoch() {
         };
         write(1, 1, 1).await.unwrap();
         under(&service, 2, WRITE).await.unwrap();
-        // Its answer was lost; it is sent as it was, and in the epoch of now.
+        // The client didn't get the answer; it sends the same request in the current epoch.
         assert!(matches!(write(1, 1, 1).await, Ok(StorageReply::Done { .. })));
         assert!(matches!(write(3, 1, 1).await, Ok(StorageReply::Done { .. })));
         assert_eq!(first_byte(&service).await, 2);

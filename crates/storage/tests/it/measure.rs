@@ -1,4 +1,4 @@
-//! What the hardware gives is measured in a target's own directory, of which nothing is left.
+//! A measurement of the hardware runs in the target's own directory and leaves nothing behind.
 
 use chunkstore::{Identity, Options, Store};
 use net::Channel;

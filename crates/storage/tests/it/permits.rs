@@ -1,4 +1,4 @@
-//! What clients are let do: capabilities are demanded of whoever comes over a connection.
+//! Access control: requests that arrive over a connection need capabilities.
 
 use identity::{CAPABILITY_BYTES, CapabilityKeys, CapabilityRing, Grant, Rights};
 use net::{Caller, Deadline, Handler, Proof, Transport};
@@ -106,18 +106,18 @@ fn what_is_granted_may_be_done() {
         for op in [WRITE, StorageOp::Truncate { len: 0 }, StorageOp::Delete] {
             assert_eq!(cluster.refused(op, read).await, Errno::EACCES);
         }
-        // The file's other chunk files are the file's, too.
+        // The capability covers the file's other chunk files, too.
         let name = INO.chunk_file(3);
         let request = StorageRequest {
             capability: both,
             ..StorageRequest::new(SESSION, TARGET, name, StorageOp::Stat)
         };
         cluster.service.handle_from(&caller(HOLDER), request, None).await.unwrap();
-        // Copies are made by services.
+        // Only services copy files.
         let watch = StorageOp::Watch { token: 1, round: 0 };
         assert_eq!(cluster.refused(watch, None).await, Errno::EACCES);
-        // What is no file's, and what services ask, needs none; nor does who is in the same
-        // process.
+        // Requests that aren't about a file, requests of services, and callers in the same process
+        // need none.
         cluster.ask(StorageOp::SyncTarget, None).await.unwrap();
         cluster.ask_as(0, SessionId(0), WRITE, None).await.unwrap();
         let request = StorageRequest::new(SESSION, TARGET, INO, StorageOp::Stat);
@@ -143,7 +143,7 @@ fn nobody_can_use_what_was_given_to_another() {
 fn no_byte_of_one_can_be_changed() {
     with_cluster(async |cluster| {
         let good = cluster.sign(grant()).unwrap();
-        // One that the core has seen and remembers.
+        // A capability that the core has verified and cached.
         cluster.ask(READ, Some(good)).await.unwrap();
         for at in (0..CAPABILITY_BYTES).filter(|at| !(4..8).contains(at)) {
             let mut altered = good;
@@ -159,7 +159,7 @@ fn one_that_has_ended_or_whose_key_is_gone_is_to_be_renewed() {
     with_cluster(async |cluster| {
         let ended = cluster.sign(Grant { expires: rt::now().secs as u64 - 1, ..grant() });
         assert_eq!(cluster.refused(READ, ended).await, Errno::EKEYEXPIRED);
-        // Of a cluster whose management was made anew, or a forger's.
+        // Signed by a cluster whose management was re-created, or by a forger.
         let foreign = Capability(*CapabilityKeys::create().unwrap().sign(&grant()).as_bytes());
         assert_eq!(cluster.refused(READ, Some(foreign)).await, Errno::EACCES, "its key has a known number");
         let mut keys = cluster.keys.clone();
@@ -170,7 +170,7 @@ fn one_that_has_ended_or_whose_key_is_gone_is_to_be_renewed() {
     });
 }
 
-/// A capability ends by the cluster's time, whatever a machine's time of day says.
+/// A capability expires by the cluster's time, whatever the machine's wall clock says.
 #[test]
 fn a_clock_that_is_set_ends_no_capability() {
     const QUARTER_NS: i64 = 15 * 60 * 1_000_000_000;
@@ -191,7 +191,7 @@ fn a_clock_that_is_set_ends_no_capability() {
     }
 }
 
-/// Its client has been told that it failed, and has gone on.
+/// The client's application got an error, and has continued.
 #[test]
 fn what_nobody_waits_for_any_more_is_not_begun() {
     with_cluster(async |cluster| {

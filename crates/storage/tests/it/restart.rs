@@ -1,4 +1,4 @@
-//! What a service knows again after its process died.
+//! State that a service recovers after its process died.
 
 use chunkstore::Store;
 use net::Handler;
@@ -12,7 +12,7 @@ use wire::{Number, Path as Way, StorageOp, StorageReply, StorageRequest};
 const TARGET: TargetId = TargetId(1);
 const INO: InodeId = InodeId(9);
 
-/// A process with one target. Dropped, it is as if it had been killed.
+/// A process with one target. Dropping it acts like a kill.
 async fn start(dir: &Path) -> StorageService {
     if Store::identify(dir).await.unwrap().is_none() {
         targets::format(dir, TARGET, 0).await;

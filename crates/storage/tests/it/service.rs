@@ -15,7 +15,7 @@ use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
 use wire::{Allocate, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
 
 const INO: InodeId = InodeId(9);
-/// What a target's directory has, by name.
+/// Names of the entries of a target's directory.
 const SUPERBLOCK: &str = "target.toml";
 const CHUNKS: &str = "chunks";
 
@@ -58,7 +58,7 @@ async fn ask_as(
     Channel::in_process(service).call(request, payload).await
 }
 
-/// A client that comes back before its node has opened all targets is not turned away.
+/// A client that reconnects before its node has opened all targets is not refused.
 #[test]
 fn a_request_waits_for_the_targets_of_a_start() {
     let run = async move {
@@ -96,7 +96,7 @@ fn an_ended_session_is_refused_after_its_last_write_is_in() {
         };
         let fence = async {
             ask(&service, 2, StorageOp::Fence { session: ended }, None).await.unwrap();
-            // It holds for all targets, and what ran is done.
+            // The fence applies to all targets, and running requests have ended.
             let Ok(StorageReply::Stat { len, .. }) = ask(&service, 1, StorageOp::Stat, None).await else {
                 panic!("a stat is answered")
             };
@@ -134,7 +134,7 @@ fn every_request_has_its_answer() {
         assert_eq!(ask(&service, 1, read.clone(), Some(found.clone())).await, Ok(StorageReply::Unit));
         let expected = [vec![0; 4096], vec![5; 9000 - 4096], vec![0; 1000]].concat();
         assert_eq!(found.as_slice(), expected);
-        // The other target has nothing of the file.
+        // The other target has no chunk file of this inode.
         assert_eq!(ask(&service, 2, read, Some(found.clone())).await, Ok(StorageReply::Unit));
         assert_eq!(found.as_slice(), [0; 10_000]);
         assert!(matches!(ask(&service, 1, StorageOp::Delete, None).await, Ok(StorageReply::Done { .. })));
@@ -176,7 +176,7 @@ fn errors_name_target_and_remedy() {
     });
 }
 
-/// Of a file with one copy nothing can be mended, but told.
+/// Damage of a file with one replica can't be repaired, but is reported.
 #[test]
 fn a_search_tells_what_is_damaged_and_what_is_gone() {
     with_service(|service, path| async move {
@@ -205,7 +205,7 @@ fn a_search_tells_what_is_damaged_and_what_is_gone() {
         assert_eq!(told, [(1, 0, 0), (0, 0, 1)]);
         assert!(service.scrubs()[0].bytes_done >= 20_000 && service.scrubs()[0].ended_s > 0);
         assert!(path.join("1/scrub.json").exists(), "it is kept for the next start");
-        // What a request finds gone that is known to have been there counts from then on.
+        // A read that finds a chunk file of known length missing counts it from then on.
         let read = StorageOp::Read { offset: 0, path: Way::Cached };
         let lost = InodeId(INO.0 + 1);
         let request =
@@ -216,19 +216,19 @@ fn a_search_tells_what_is_damaged_and_what_is_gone() {
     });
 }
 
-/// What `umount -l` does: the path shows the empty directory below the mount point.
+/// Acts like `umount -l`: the path shows the empty directory below the mount point.
 fn unmount(dir: &Path) {
     std::fs::rename(dir, dir.with_extension("away")).unwrap();
     std::fs::create_dir(dir).unwrap();
 }
 
-/// Mounts it again, where nothing may have been left meanwhile.
+/// Mounts it again; nothing may have been written to the mount point meanwhile.
 fn mount(dir: &Path) {
     std::fs::remove_dir(dir).unwrap();
     std::fs::rename(dir.with_extension("away"), dir).unwrap();
 }
 
-/// Without another copy a file that can't be found must not read as zeros, and must not be changed.
+/// Without another replica, a file that can't be found must neither read as zeros nor be changed.
 #[test]
 fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
     with_service(|service, path| async move {
@@ -246,7 +246,8 @@ fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
             async move { Channel::in_process(handler).call(request, payload).await }
         };
         unmount(&path.join("1"));
-        // The first lookup that ends elsewhere takes all of it offline, what is open included.
+        // The first lookup that ends elsewhere takes the whole target offline, including open
+        // files.
         for (ino, op, payload) in [
             (50, read(), Some(IoBuf::alloc(100))),
             (INO.0, read(), Some(IoBuf::alloc(100))),
@@ -275,7 +276,7 @@ fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
     });
 }
 
-/// Nobody has to ask for anything: the proof that comes by itself notices it.
+/// The periodic check finds it without any request.
 #[test]
 fn a_disk_that_goes_is_noticed_by_itself() {
     with_service(|service, path| async move {
@@ -283,7 +284,7 @@ fn a_disk_that_goes_is_noticed_by_itself() {
         let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
         ask(&service, 1, write, Some(IoBuf::from_slice(&[7; 5000]))).await.unwrap();
         unmount(&path.join("1"));
-        // The file is open, so that no request looks for it.
+        // The file is open, so no request looks it up.
         while ask(&service, 1, StorageOp::Stat, None).await.is_ok() {
             rt::sleep(Duration::from_millis(20)).await;
         }
@@ -300,7 +301,7 @@ fn a_search_finds_nothing_out_about_a_target_whose_disk_is_gone() {
     search_in_vain(unmount, mount);
 }
 
-/// The disk in its place is a copy of it as it was before anything was written.
+/// The disk in its place is a copy of it from before anything was written.
 #[test]
 fn a_search_finds_nothing_out_about_a_target_whose_disk_was_swapped_for_a_copy() {
     let swap = |dir: &Path| {
@@ -316,7 +317,7 @@ fn a_search_finds_nothing_out_about_a_target_whose_disk_was_swapped_for_a_copy()
     search_in_vain(swap, swap_back);
 }
 
-/// All files are those that were opened, and the superblock says that they are another target's.
+/// All files are those that were opened, but the superblock names another target.
 #[test]
 fn a_search_finds_nothing_out_about_a_target_whose_superblock_is_another_ones() {
     let write = |dir: &Path, from: &str, to: &str| {
@@ -328,8 +329,8 @@ fn a_search_finds_nothing_out_about_a_target_whose_superblock_is_another_ones() 
     search_in_vain(move |dir| write(dir, one, other), move |dir| write(dir, other, one));
 }
 
-/// Searches a target after its directory has become something else: nothing is found out, and
-/// nothing is written there.
+/// Scrubs a target whose directory has been replaced: the scrub reports nothing, and writes nothing
+/// there.
 fn search_in_vain(change: impl FnOnce(&Path) + 'static, change_back: impl FnOnce(&Path) + 'static) {
     with_service(move |service, path| async move {
         let dir = path.join("1");

@@ -10,7 +10,7 @@ use types::PartitionId;
 enum Op {
     /// The next files of a partition, some numbers left out.
     New { partition: u16, skip: u64, count: u64 },
-    /// A change of a file that was made, by its place among all of them.
+    /// A change of a created file, by its index among all of them.
     Change { file: usize, first: u64, regions: u64 },
     /// A maintenance pass begins if none is in progress.
     BeginPass { idle: u64 },
@@ -98,7 +98,7 @@ impl Model {
             }
             self.log.retire(*ino);
             let is_noted = |region| notes.iter().any(|note| note.first <= region && region < note.end);
-            // What changed after the pass began has been noted anew.
+            // What changed after the pass began has a new entry.
             self.relied_on
                 .retain(|(other, region), changed| other != ino || !is_noted(*region) || *changed > began);
         }
@@ -127,7 +127,7 @@ impl Model {
         assert!(logged <= self.log.note_count() && notes.len() <= logged + TIDY_RETIRED_NOTES);
     }
 
-    /// When everything is on disk, nothing is left, and every count is as in the beginning.
+    /// Once everything is on disk, no entry is left, and every count is as in the beginning.
     async fn finish(mut self) {
         self.end_pass(usize::MAX).await;
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Spans in the log: when there is one, who relies on it, and when it goes.
+//! Spans in the log: when one exists, which files rely on it, and when it is dropped.
 
 use super::*;
 use rt::sim::Machine;
@@ -14,7 +14,7 @@ fn span(first: u64) -> Span {
     Span { first: ino(first), end: ino(first + SPAN_INODES) }
 }
 
-/// Runs a test with a log in a directory that goes afterwards.
+/// Runs a test with a log in a directory that is removed afterwards.
 fn with_log<F: Future<Output = ()> + 'static>(
     test: impl FnOnce(PathBuf, IntentLog, Statistics) -> F + 'static,
 ) {
@@ -55,7 +55,7 @@ fn new_files_at_the_same_time_share_one_span() {
 
 type Noted = Rc<RefCell<Vec<InodeId>>>;
 
-/// Notes some new files at the same time, on a machine that may fail meanwhile.
+/// Makes entries for some new files concurrently, on a machine that may fail meanwhile.
 async fn note_at_the_same_time(noted: Noted) {
     let log = fresh_log(Path::new("/log")).await;
     let statistics = Statistics::default();
@@ -90,7 +90,7 @@ fn only_the_first_region_is_in_the_span() {
     with_log(|dir, log, statistics| async move {
         log.note_new(ino(10), &statistics).await.unwrap();
         log.note(ino(10), range(0, 2), &statistics).await.unwrap();
-        // Ahead, since the file is written in order.
+        // Ahead, since the file is written sequentially.
         let second = Note { ino: ino(10), first: 1, end: 65 };
         assert_eq!(on_disk(&dir).await, Records { notes: vec![second], spans: vec![span(10)] });
         log.note(ino(11), range(500, 501), &statistics).await.unwrap();
@@ -129,7 +129,7 @@ fn a_closed_span_is_relied_on_by_nobody_and_goes_with_its_last_file() {
     with_log(|dir, log, statistics| async move {
         log.note_new(ino(10), &statistics).await.unwrap();
         log.note_new(ino(11), &statistics).await.unwrap();
-        // The file is changed while its note retires, and the span with it.
+        // The file is changed while its entry retires, and the span with it.
         assert_eq!(log.begin_retiring(0).len(), 2);
         log.note(ino(11), range(0, 1), &statistics).await.unwrap();
         log.retire(ino(10));
@@ -215,7 +215,7 @@ fn spans_are_inherited() {
         found.log.resume(&inherited).await.unwrap();
         assert_eq!(on_disk(&dir).await, inherited.records);
         assert_eq!((found.log.note_count(), found.log.logged_count(), found.log.span_count()), (3, 1, 1));
-        // Seen, and in the span all the same.
+        // The store has seen the file, which is in the span all the same.
         found.log.note_new(ino(11), &statistics).await.unwrap();
         assert_eq!((found.log.note_count(), found.log.logged_count()), (4, 1));
         pass(&found.log, 0, &statistics).await;
@@ -229,7 +229,7 @@ fn a_log_of_a_version_without_spans_is_read() {
         let current = log.tail.lock().current;
         let sequence = log.tail.lock().sequence;
         drop(log);
-        // As such a version wrote it: header and notes only.
+        // As such a version wrote it: header and entries only.
         assert_eq!(sequence, 3);
         let mut block = [0; BLOCK_SIZE];
         block[..12].copy_from_slice(b"weftnote\x29\x6d\xec\xf9");

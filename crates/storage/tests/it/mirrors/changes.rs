@@ -1,4 +1,4 @@
-//! Changes of a group while members are there, fail, and take each other's place.
+//! Changes of a group whose members are available, fail, and replace each other.
 
 use super::cluster::{Cluster, INO, Road, with_members, with_members_on_disk};
 use rt::IoBuf;
@@ -44,7 +44,7 @@ fn what_is_answered_is_on_all_copies() {
         ask(StorageOp::Delete).await;
         cluster.require_equal().await;
         assert_eq!(cluster.on_disk(2).await.len(), 1);
-        // Every member keeps its copy of what is moved aside.
+        // Every member keeps its replica of a file that is set aside.
         cluster.ask_file(InodeId(12), (0, None), StorageOp::SetAside, None).await.unwrap();
         cluster.require_equal().await;
         assert!(cluster.on_disk(1).await.is_empty() && cluster.on_disk(2).await.is_empty());
@@ -52,7 +52,7 @@ fn what_is_answered_is_on_all_copies() {
     });
 }
 
-/// A member that is brought in sync gets the reservation, too.
+/// A member that is being resynced gets the reservation, too.
 #[test]
 fn the_primary_alone_says_what_a_reservation_needs_on_all_that_get_it() {
     with_members(3, |cluster| async move {
@@ -99,10 +99,10 @@ fn writes_that_overlap_have_one_order_on_all_copies() {
     });
 }
 
-/// What a request is answered, when it is.
+/// The answer to a request, once there is one.
 type Answered = Rc<RefCell<Option<Result<StorageReply, Errno>>>>;
 
-/// Begins a write of a block; what is given holds its answer when there is one.
+/// Begins a write of a block; the result will hold its answer.
 fn begin(cluster: &Arc<Cluster>, byte: u8) -> Answered {
     begin_as(cluster, byte, None)
 }
@@ -126,7 +126,7 @@ fn nothing_is_answered_before_a_member_that_failed_is_out() {
         let answer = begin(&cluster, 2);
         rt::sleep(Duration::from_millis(300)).await;
         assert!(answer.borrow().is_none(), "the other copy doesn't have it, and counts");
-        // Nobody reads it either: the other one may be the primary next.
+        // Reads wait, too: the other member may be the next primary.
         let read = {
             let (cluster, read) = (cluster.clone(), Rc::new(RefCell::new(None)));
             let told = read.clone();
@@ -159,8 +159,8 @@ fn a_member_that_hangs_does_not_hold_a_client_for_long() {
     });
 }
 
-/// A sync may take a disk its time. Of a node that management doesn't hear of either no answer is
-/// to be expected.
+/// A sync may take a disk long. But no answer is to be expected from a node that management doesn't
+/// reach either.
 #[test]
 fn a_sync_does_not_wait_for_a_member_that_is_not_heard_of() {
     with_members(2, |cluster| async move {
@@ -170,13 +170,13 @@ fn a_sync_does_not_wait_for_a_member_that_is_not_heard_of() {
         cluster.ask_file(INO, (3, None), StorageOp::Sync, None).await.unwrap();
         let changes = cluster.management.changes.lock().unwrap();
         assert_eq!((changes.len(), changes[0].state), (1, MemberState::NeedsResync));
-        // As long as a write is waited for, and not the five times longer that a sync may take.
+        // The time-out of a write, and not the five times longer one of a sync.
         assert!(!changes[0].reason.contains("within 2"), "{}", changes[0].reason);
     });
 }
 
-/// What hasn't been answered isn't sent again under the same version: else it could come late, over
-/// what was written since.
+/// An unanswered request isn't sent again under the same version: it could arrive late and
+/// overwrite newer content.
 #[test]
 fn what_comes_late_does_not_undo_what_was_written_since() {
     with_members(2, |cluster| async move {
@@ -211,7 +211,7 @@ fn who_goes_by_another_version_is_refused_or_waits() {
             (1, Part::Primary, now - 1),
             (2, member, now - 1),
             (2, Part::Resync, now - 1),
-            // Neither is it the primary, nor is that one brought in step.
+            // It isn't the primary, and the other isn't being resynced.
             (2, Part::Primary, now),
             (1, Part::Resync, now),
         ] {
@@ -229,7 +229,7 @@ fn who_goes_by_another_version_is_refused_or_waits() {
             cluster.ask_one(2, (now + 1, member), (3, None), WRITE, block(1)).await
         };
         later.unwrap();
-        // What was late is not done any more.
+        // The late request isn't executed any more.
         let late = cluster.ask_one(2, (now, member), (3, None), WRITE, block(2)).await;
         assert_eq!(late.unwrap_err().errno, Errno::EREMCHG);
         assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);
@@ -261,7 +261,7 @@ fn a_session_that_was_ended_is_ended_for_all_groups() {
         net::Handler::handle(&*service, fence, None).await.unwrap();
         let late = cluster.ask_file(INO, (3, None), WRITE, block(1)).await;
         assert_eq!(late.unwrap_err().errno, Errno::ESTALE);
-        // A member does what the primary has let in.
+        // A member executes what the primary has admitted.
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.management.set(1, MemberState::Resyncing);
         cluster.ask_file(INO, (3, None), WRITE, block(1)).await.unwrap();
@@ -306,7 +306,7 @@ fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
         cluster.set_road(2, Road::Open);
         cluster.set_road(1, Road::Closed);
         cluster.management.is_away.store(false, Ordering::SeqCst);
-        // Sent again, to the new one.
+        // The client sends it again, to the new primary.
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
         cluster.write(INO, 3, 0, &[3; 4096]).await;
@@ -318,8 +318,8 @@ fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
     });
 }
 
-/// What the old primary was doing beside others when it was replaced was done by the new one: its
-/// word holds when the old one is brought in step.
+/// The new primary executed the numbered write that the old one was executing when it was replaced:
+/// its outcome holds when the old one is resynced.
 #[test]
 fn a_numbered_write_that_two_primaries_had_begun_is_done() {
     with_members(2, |cluster| async move {
@@ -341,7 +341,7 @@ fn a_numbered_write_that_two_primaries_had_begun_is_done() {
     });
 }
 
-/// A disk without room for the group's folder is one of these.
+/// A disk without space for the group's folder, for example.
 #[test]
 fn a_primary_that_can_not_make_its_copy_gives_way() {
     with_members_on_disk(2, |cluster| async move {
@@ -357,9 +357,9 @@ fn a_primary_that_can_not_make_its_copy_gives_way() {
     });
 }
 
-/// Makes a target unable to make files of the group, as a broken disk is.
+/// Makes a target unable to create files of the group, like a broken disk.
 async fn break_disk(cluster: &Cluster, target: u32) {
-    // So that it has something of the group.
+    // Gives it some content of the group.
     cluster.write(InodeId(12), 3, 0, &[9; 4096]).await;
     let group = chunkstore::Store::group_dir(&cluster.dir.join(target.to_string()), super::cluster::GROUP);
     std::fs::rename(group.join("chunks"), group.join("was")).unwrap();
@@ -376,8 +376,8 @@ fn a_primary_whose_disk_fails_gives_way() {
     });
 }
 
-/// Management doesn't let the last one go that is heard of: the primary would ask for it for ever,
-/// and hold up everybody.
+/// Management doesn't eject the last reachable member: otherwise the primary would ask for it
+/// forever, and delay all requests.
 #[test]
 fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() {
     with_members_on_disk(2, |cluster| async move {
@@ -398,8 +398,8 @@ fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() 
     });
 }
 
-/// The others have heard of the failure before the primary has heard of their answer: nobody's
-/// program is told of a disk that isn't needed.
+/// The others know of the failure before the primary gets their answers: no application sees an
+/// error of a disk that isn't needed.
 #[test]
 fn what_fails_at_a_primary_that_is_being_replaced_is_sent_to_the_next_one() {
     with_members_on_disk(2, |cluster| async move {

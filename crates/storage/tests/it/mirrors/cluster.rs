@@ -1,5 +1,5 @@
-//! Nodes with one target each in one process, the ways between them, and a management that does
-//! what the real one decides.
+//! Nodes with one target each in one process, the links between them, and a management service that
+//! decides like the real one.
 
 use chunkstore::Store;
 use net::{Channel, Handler, LocalFuture, StorageChannels};
@@ -27,21 +27,21 @@ pub const MIB: u64 = 1 << 20;
 /// Folders between `chunks` and a chunk file.
 const FOLDER_DEPTH: usize = 2;
 
-/// Management, which hears of every member as long as nobody says otherwise.
+/// Management, which considers every member reachable unless a test says otherwise.
 pub struct Management {
     map: Mutex<Arc<ClusterMap>>,
     nodes: Mutex<BTreeMap<TargetId, MapHandle>>,
     pub is_away: AtomicBool,
-    /// Primaries that leave are told that they stay, so many times so far.
+    /// Refuses primaries that want to leave; `refusals` counts them.
     pub refuses_to_leave: AtomicBool,
     pub refusals: AtomicU64,
     pub changes: Mutex<Vec<MemberChange>>,
-    /// Files that there are by the metadata, with what they have in the group, and whether the
-    /// service that knows it answers.
+    /// Files in the metadata, with their lengths in the group, and whether the metadata service
+    /// answers.
     pub files: Mutex<BTreeMap<InodeId, u64>>,
     pub has_metadata: AtomicBool,
-    /// Nodes that don't hear of maps now. Management says that everybody knows one when they do
-    /// again.
+    /// Nodes that don't receive maps now. Management confirms that all processes know a map once
+    /// they receive it.
     pub deaf: Mutex<BTreeSet<TargetId>>,
     ways: Mutex<Option<Arc<StorageChannels>>>,
 }
@@ -51,7 +51,7 @@ impl Management {
         Management::with_others(members, 0)
     }
 
-    /// With so many targets besides that are in no group.
+    /// With `others` additional targets that are in no group.
     pub fn with_others(members: u32, others: u32) -> Arc<Management> {
         let first: Vec<TargetId> = (1..=members).map(TargetId).collect();
         let map = MapBuilder::new(members + others).node_per_target().mirror(GROUP, &first).build();
@@ -73,7 +73,7 @@ impl Management {
         self.map.lock().unwrap().group(GROUP).unwrap().clone()
     }
 
-    /// How often a search for damage was asked for.
+    /// How often a scrub was requested.
     pub fn asked(&self) -> u64 {
         self.map.lock().unwrap().settings.scrub.asked
     }
@@ -82,7 +82,7 @@ impl Management {
         self.group().state_of(TargetId(target)).unwrap()
     }
 
-    /// Whether a target is a good member, and no other one is heard of.
+    /// Whether a target is in sync, and no other in-sync member is reachable.
     fn is_last(&self, target: TargetId) -> bool {
         let map = self.map.lock().unwrap().clone();
         let is_heard = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
@@ -92,7 +92,7 @@ impl Management {
         map.group(GROUP).unwrap().with_states().filter_map(counts).eq([target])
     }
 
-    /// Makes another map, and tells everybody.
+    /// Publishes another map to all nodes.
     pub fn edit(&self, change: impl FnOnce(&mut ClusterMap)) -> Arc<ClusterMap> {
         let mut map = self.map.lock().unwrap();
         let mut next = ClusterMap::clone(&map);
@@ -107,7 +107,7 @@ impl Management {
         map.clone()
     }
 
-    /// As `SetMember`.
+    /// Acts like `SetMember`.
     pub fn set(&self, target: u32, state: MemberState) -> Arc<ClusterMap> {
         let target = TargetId(target);
         self.edit(|map| {
@@ -120,7 +120,7 @@ impl Management {
             if was_primary && state != MemberState::Good {
                 let gone = members.remove(at);
                 members.push(gone);
-                // The new primary brings the others in step.
+                // The new primary resyncs the others.
                 let others = members.iter_mut().filter(|(_, state)| *state == MemberState::Good).skip(1);
                 others.for_each(|(_, state)| *state = MemberState::NeedsResync);
             }
@@ -130,7 +130,7 @@ impl Management {
         })
     }
 
-    /// As `RecoverGroup`.
+    /// Acts like `RecoverGroup`.
     pub fn revive(&self, from: u32) {
         let from = TargetId(from);
         self.edit(|map| {
@@ -153,14 +153,14 @@ impl Management {
         Err(Error::new(Errno::ETIMEDOUT, "somebody hasn't heard of it"))
     }
 
-    /// A node hears of the map again.
+    /// Lets a node receive maps again.
     pub fn hears(&self, target: u32) {
         self.deaf.lock().unwrap().remove(&TargetId(target));
         *self.nodes.lock().unwrap()[&TargetId(target)].write().unwrap() = self.map.lock().unwrap().clone();
     }
 
-    /// Puts a target that has nothing into the group: in the place of a member, or beside all until
-    /// it can take the place of one.
+    /// Adds an empty target to the group: in the place of a member, or in addition until it can
+    /// replace one.
     pub fn bring(&self, target: u32, (place_of, beside): (u32, bool)) {
         self.edit(|map| {
             let epoch = map.epoch;
@@ -174,8 +174,8 @@ impl Management {
         });
     }
 
-    /// A member goes that isn't needed any more. Where it was the primary and has left things half
-    /// done, the others had to be brought in step.
+    /// Removes a member that isn't needed any more. If it was the primary and has left changes
+    /// unfinished, the others must be resynced.
     fn dismiss(&self, target: TargetId, is_orderly: bool) -> Arc<ClusterMap> {
         assert_eq!(self.group().primary() == Some(target), is_orderly);
         self.edit(|map| {
@@ -230,7 +230,7 @@ impl Groups for Management {
         })
     }
 
-    /// As the metadata service does it: by requests of its own to the primary.
+    /// Acts like the metadata service: sends its own requests to the primary.
     fn tidy_group(&self, _: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             if !self.has_metadata.load(Ordering::SeqCst) {
@@ -253,35 +253,36 @@ impl Groups for Management {
     }
 }
 
-/// How the way to a node is.
+/// State of the link to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Road {
     #[default]
     Open,
-    /// Nobody is there.
+    /// Connections are refused.
     Closed,
-    /// Nobody answers.
+    /// Requests aren't answered.
     Silent,
-    /// What is sent arrives when [`Link::late`] is set.
+    /// Requests arrive when [`Link::late`] is set.
     Late,
 }
 
-/// The way to a node, and what went by.
+/// The link to a node, with counters of its traffic.
 #[derive(Default)]
 pub struct Link {
     pub service: Mutex<Option<Arc<StorageService>>>,
     pub lease: Mutex<Option<Arc<ServingLease>>>,
     pub road: Mutex<Road>,
-    /// Every other request waits for a moment, so that requests overtake each other.
+    /// Delays every other request for a moment, so that requests overtake each other.
     pub jitter: AtomicBool,
     pub late: rt::sync::Event,
     passed: AtomicU64,
-    /// So many changes that the primary asks for arrive; the next one never does, and tells so.
+    /// Number of the primary's changes that still arrive; the next one never does, and signals
+    /// that.
     pub changes_left: Mutex<Option<u64>>,
     pub is_at_end: AtomicBool,
-    /// Data that brought it in step, bytes.
+    /// Resync data, bytes.
     pub resynced: AtomicU64,
-    /// Is told of each request that was answered, before the answer goes back.
+    /// Called for each answered request, before the answer is returned.
     pub after: Mutex<Option<After>>,
 }
 
@@ -325,7 +326,7 @@ impl Handler<StorageRequest, StorageReply> for Link {
     }
 }
 
-/// Whether the primary has a member change something.
+/// Whether a request is a change that the primary sends to a member.
 fn is_change_of_member(request: &StorageRequest) -> bool {
     let is_look = matches!(
         request.op,
@@ -354,7 +355,7 @@ pub struct Cluster {
     ways: Arc<StorageChannels>,
 }
 
-/// The store of a target, made if it isn't there.
+/// Opens the store of a target; creates it if absent.
 async fn open_store(dir: &Path, target: TargetId) -> Arc<Store> {
     let dir = dir.join(target.to_string());
     match rt::read_dir(&dir).await.is_ok() {
@@ -364,7 +365,7 @@ async fn open_store(dir: &Path, target: TargetId) -> Arc<Store> {
 }
 
 impl Cluster {
-    /// Starts a node for each target. Nobody brings members in step before [`Cluster::drive`].
+    /// Starts a node for each target. Members are resynced only after [`Cluster::drive`].
     pub async fn start(dir: &Path, management: Arc<Management>) -> Arc<Cluster> {
         let targets: Vec<TargetId> = management.map.lock().unwrap().targets.iter().map(|t| t.id).collect();
         let links: BTreeMap<TargetId, Arc<Link>> =
@@ -392,14 +393,14 @@ impl Cluster {
             management: self.management.clone(),
         });
         service.add(open_store(&self.dir, target).await).unwrap();
-        // Who asks for what can't be opened is told.
+        // Requests to a replica that can't be opened get the error.
         let _ = service.open_groups(target).await;
         service.open_to_clients(target);
         service.all_added();
         service
     }
 
-    /// Shuts a node down in good order.
+    /// Shuts a node down cleanly.
     pub async fn stop(&self, target: u32) {
         let service = self.link(target).service.lock().unwrap().take().unwrap();
         service.close_groups().await.unwrap();
@@ -408,14 +409,14 @@ impl Cluster {
         }
     }
 
-    /// Starts the node of a target that was stopped. Management isn't told: what it has is what it
-    /// had.
+    /// Starts the node of a stopped target. Management isn't informed, so the member keeps its
+    /// state.
     pub async fn start_again(&self, target: u32) {
         let service = self.serve(TargetId(target), Arc::new(ServingLease::forever())).await;
         *self.link(target).service.lock().unwrap() = Some(service);
     }
 
-    /// Targets are searched for damage from now on.
+    /// Enables scrubs of the targets.
     pub fn search(&self) {
         for (target, link) in &self.links {
             let service = link.service.lock().unwrap().clone().unwrap();
@@ -423,7 +424,7 @@ impl Cluster {
         }
     }
 
-    /// Members are brought in step from now on.
+    /// Enables resync of members.
     pub fn drive(&self) {
         for link in self.links.values() {
             let service = link.service.lock().unwrap().clone().unwrap();
@@ -439,7 +440,7 @@ impl Cluster {
         *self.link(target).road.lock().unwrap() = road;
     }
 
-    /// What this process knows of the map, apart from the others.
+    /// The map of this process, apart from the others.
     pub fn map_of(&self, target: u32) -> MapHandle {
         self.management.nodes.lock().unwrap()[&TargetId(target)].clone()
     }
@@ -448,7 +449,7 @@ impl Cluster {
         self.ways.call(request, payload).await
     }
 
-    /// Asks one target for something of the group, once.
+    /// Sends one request about the group to one target.
     pub async fn ask_one(
         &self,
         target: u32,
@@ -466,7 +467,8 @@ impl Cluster {
         self.ways.call(request, payload).await
     }
 
-    /// Asks the group as a client does: its primary, and another one when the group has changed.
+    /// Sends a request to the group like a client: to its primary, and to another one when the
+    /// group has changed.
     pub async fn ask_file(
         &self,
         ino: InodeId,
@@ -495,7 +497,7 @@ impl Cluster {
         self.ask_file(ino, (session, None), op, Some(data)).await.unwrap();
     }
 
-    /// What a client is told who knows how long a chunk file is at least.
+    /// Sends a request with a known lower bound of the chunk file's length.
     pub async fn ask_known(
         &self,
         (ino, known): (InodeId, u64),
@@ -517,7 +519,7 @@ impl Cluster {
         }
     }
 
-    /// What a member says to a client that has chosen it.
+    /// Reads like a client that has chosen a member.
     pub async fn read_at(&self, target: u32, since: u64, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let buf = IoBuf::alloc(len);
         let op = StorageOp::Read { offset, path: Way::Cached };
@@ -525,7 +527,7 @@ impl Cluster {
         asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
     }
 
-    /// What the primary says is in a file.
+    /// Reads a file from the primary.
     pub async fn read(&self, ino: InodeId, len: usize) -> Vec<u8> {
         let buf = IoBuf::alloc(len);
         let op = StorageOp::Read { offset: 0, path: Way::Cached };
@@ -533,28 +535,28 @@ impl Cluster {
         buf.as_slice().to_vec()
     }
 
-    /// The files that a target has of the group, with what is in them, past the service.
+    /// Returns a target's files of the group with their content, read without the service.
     pub async fn on_disk(&self, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
         files_of(&self.dir, target).await
     }
 
-    /// When the content of a file on a target was changed last.
+    /// Returns the modification time of a file on a target.
     pub async fn mtime(&self, target: u32, ino: InodeId) -> Timestamp {
         let store = Store::group_dir(&self.dir.join(target.to_string()), GROUP);
         open_to_read(&Store::chunk_file_path(&store, ino)).await.stat().await.unwrap().mtime
     }
 
-    /// Whether a target has something of the group.
+    /// Whether a target has a store of the group.
     pub async fn has_group(&self, target: u32) -> bool {
         rt::read_dir(&Store::group_dir(&self.dir.join(target.to_string()), GROUP)).await.is_ok()
     }
 
-    /// Waits until something is so, for a minute at most.
+    /// Waits until a condition holds, for a minute at most.
     pub async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         self.until_found(what, async || is_so()).await;
     }
 
-    /// The same for what is to be found on disk.
+    /// The same for conditions on disk.
     pub async fn until_found(&self, what: &str, is_so: impl AsyncFn() -> bool) {
         for _ in 0..6000 {
             if is_so().await {
@@ -570,7 +572,7 @@ impl Cluster {
         );
     }
 
-    /// Waits until all members are good, and compares what they have.
+    /// Waits until all members are in sync, and compares their replicas.
     pub async fn in_step(&self) {
         self.until("the group is in step", || !self.management.group().is_degraded()).await;
         self.require_equal().await;
@@ -595,7 +597,7 @@ impl Cluster {
     }
 }
 
-/// The files of the group below a target's directory, with what is in them.
+/// Returns the files of the group below a target's directory, with their content.
 pub async fn files_of(dir: &Path, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
     let mut folders = vec![Store::group_dir(&dir.join(target.to_string()), GROUP).join("chunks")];
     for _ in 0..FOLDER_DEPTH {
@@ -610,7 +612,7 @@ pub async fn files_of(dir: &Path, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
     files
 }
 
-/// What is in some directories.
+/// Returns the entries of some directories.
 async fn entries(folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for folder in folders {
@@ -630,7 +632,7 @@ async fn content_of(path: &Path) -> Vec<u8> {
     buf.as_slice()[..len].to_vec()
 }
 
-/// Runs a test on a simulated machine with so many members, all of them good.
+/// Runs a test on a simulated machine with `members` members, all of them in sync.
 pub fn with_members<F: Future<Output = ()> + 'static>(
     members: u32,
     test: impl FnOnce(Arc<Cluster>) -> F + 'static,
@@ -638,7 +640,7 @@ pub fn with_members<F: Future<Output = ()> + 'static>(
     with_others(members, 0, test);
 }
 
-/// The same with so many targets besides that are in no group.
+/// The same with `others` additional targets that are in no group.
 pub fn with_others<F: Future<Output = ()> + 'static>(
     members: u32,
     others: u32,
@@ -649,7 +651,7 @@ pub fn with_others<F: Future<Output = ()> + 'static>(
     Machine::new(1).run(run).unwrap();
 }
 
-/// The same on the disk of this machine, for tests that change files behind the service's back.
+/// The same on the disk of this machine, for tests that change files without the service.
 pub fn with_members_on_disk<F: Future<Output = ()>>(
     members: u32,
     test: impl FnOnce(Arc<Cluster>) -> F + 'static,
@@ -657,7 +659,7 @@ pub fn with_members_on_disk<F: Future<Output = ()>>(
     with_others_on_disk(members, 0, test);
 }
 
-/// The same with so many targets besides that are in no group.
+/// The same with `others` additional targets that are in no group.
 pub fn with_others_on_disk<F: Future<Output = ()>>(
     members: u32,
     others: u32,

@@ -1,5 +1,5 @@
-//! Chunk files that somebody else than weft has changed on one member: found, never served, and
-//! made right from another one.
+//! Chunk files that another program has changed on one member: weft finds the damage, never serves
+//! it, and repairs it from another member.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members_on_disk};
 use chunkstore::Store;
@@ -136,16 +136,17 @@ fn a_chunk_file_that_was_removed_while_it_was_open_comes_back() {
     });
 }
 
-/// Stops everybody, lets somebody change files meanwhile, and starts again: nothing is open then.
+/// Stops all nodes, changes files, and starts again: no file is open then.
 pub async fn meanwhile(cluster: &Cluster, change: impl FnOnce(&Path)) {
     meanwhile_done(cluster, async |dir| change(dir)).await;
 }
 
-/// The same with what can be done on a simulated machine, too.
+/// The same for changes that a simulated machine supports, too.
 pub async fn meanwhile_done(cluster: &Cluster, change: impl AsyncFnOnce(&Path)) {
     let since = cluster.management.group().since.0;
     for target in cluster.links.keys() {
-        // All copies are known to be equal; else the next start has to bring others in step.
+        // The members learn that all replicas are equal; otherwise the next start would resync the
+        // others.
         let part = Part::Member { sequence: 0, settled: u64::MAX };
         cluster.ask_one(target.0, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
         cluster.stop(target.0).await;
@@ -178,7 +179,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
     });
 }
 
-/// The content of a chunk file that target 1 has lost, with its checksums.
+/// Returns the content of a chunk file that target 1 has lost, with its checksums.
 async fn lost_by_the_primary(cluster: &Cluster) -> Vec<u8> {
     let data = content(5, 100_000);
     cluster.write(INO, 3, 0, &data).await;
@@ -202,7 +203,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow
             let read = asked.read(INO, 100_000).await;
             *told.lock().unwrap() = Some(read);
         });
-        // Longer than whoever only looks after it waits.
+        // Longer than a check of a node's reachability waits.
         rt::sleep(Duration::from_millis(1500)).await;
         cluster.set_road(2, Road::Open);
         cluster.link(2).late.set();
@@ -218,7 +219,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_
         cluster.set_road(2, Road::Closed);
         let since = cluster.management.group().since.0;
         assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Err(Errno::EREMCHG));
-        // Whose node isn't heard of may be gone for long.
+        // An unreachable node may be gone for long.
         cluster.management.set_online(2, false);
         assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(vec![0; 100_000]));
         cluster.management.set_online(2, true);
@@ -233,7 +234,7 @@ async fn read_known(cluster: &Cluster, known: u64, len: usize) -> types::Result<
     cluster.ask_known((INO, known), op, buf.clone()).await.map(|_| buf.as_slice().to_vec())
 }
 
-/// Removes a chunk file, or cuts it to whole blocks, with its checksums.
+/// Removes a chunk file, or truncates it to whole blocks, with its checksums.
 fn spoil(path: &Path, left: u64) {
     if left == 0 {
         fs::remove_file(path).unwrap();
@@ -297,7 +298,7 @@ fn what_no_member_has_of_a_known_length_is_refused() {
     });
 }
 
-/// A write to a copy of which nothing else is there would make holes of the rest.
+/// A write to an absent replica would turn the rest of the file into holes.
 #[test]
 fn a_member_that_is_written_to_while_it_lacks_the_file_gets_all_of_it() {
     with_members_on_disk(2, |cluster| async move {
@@ -318,7 +319,7 @@ fn a_member_that_is_written_to_while_it_lacks_the_file_gets_all_of_it() {
     });
 }
 
-/// A move copies what is called data, up to where the file ends.
+/// A migration copies what is reported as data, up to the end of the file.
 #[test]
 fn what_was_punched_or_cut_is_neither_a_hole_nor_the_end_to_who_moves_it() {
     with_members_on_disk(2, |cluster| async move {
@@ -361,7 +362,7 @@ fn what_was_punched_or_cut_is_neither_a_hole_nor_the_end_to_who_moves_it() {
     });
 }
 
-/// Puts back what was there before, as a backup program does: with the time of the content.
+/// Restores the former content, as a backup program does: with its modification time.
 fn put_back(saved: &[(PathBuf, Vec<u8>, SystemTime)]) {
     for (path, bytes, modified) in saved {
         fs::write(path, bytes).unwrap();
@@ -406,7 +407,7 @@ fn where_nothing_tells_which_copy_is_right_nothing_is_changed() {
         .await;
         let data = content(9, 8192);
         cluster.write(INO, 3, 0, &data).await;
-        // A plain copy: it looks like a change that only this one has.
+        // A plain copy: it looks like a change that only this replica has.
         meanwhile(&cluster, |_| saved.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap())).await;
         assert_eq!(heal(&cluster, INO).await, Healed { damaged: 1, mended: 0, unclear: 1 });
         assert_eq!(
@@ -416,14 +417,14 @@ fn where_nothing_tells_which_copy_is_right_nothing_is_changed() {
     });
 }
 
-/// One of the things that happen to chunk files on disks.
+/// Something that may happen to chunk files on disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Injection {
     Flipped,
     Cut,
     Deleted,
     DeletedWithSums,
-    /// With another file's.
+    /// Exchanged with another file's.
     Swapped,
     SwappedWithSums,
     Stale,
@@ -443,7 +444,7 @@ const INJECTIONS: [Injection; 9] = [
     Injection::LostSums,
 ];
 
-/// How many are made altogether; `WEFT_INJECTIONS` says otherwise.
+/// Total number of injections, unless `WEFT_INJECTIONS` is set.
 fn injections() -> u64 {
     std::env::var("WEFT_INJECTIONS").map_or(1000, |number| number.parse().unwrap())
 }
@@ -480,7 +481,7 @@ fn inject(dir: &Path, at: u64, what: Injection, saved: &[(PathBuf, Vec<u8>, Syst
     }
 }
 
-/// Searches all targets once.
+/// Scrubs all targets once.
 async fn scrub(cluster: &Cluster) {
     cluster.management.edit(|map| map.settings.scrub.asked += 1);
     let asked = cluster.management.asked();
@@ -516,15 +517,15 @@ fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_rea
         for ino in &files {
             cluster.write(*ino, 3, 0, &new(*ino)).await;
         }
-        // A rename is told by its time only when it isn't just after the write.
+        // A rename only shows in the times if it doesn't follow the write immediately.
         rt::sleep(Duration::from_millis(2500)).await;
         let good = files_of(&cluster.dir, 1).await;
         meanwhile(&cluster, |dir| {
             (0..injections()).for_each(|at| inject(dir, at, what(at), &saved[at as usize]));
         })
         .await;
-        // What is wrong and holds by its checksums shows when copies are compared; all else isn't
-        // served before, either.
+        // Wrong content with matching checksums shows when replicas are compared; all other damage
+        // isn't served before, either.
         let holds = |at: u64| matches!(what(at), Injection::SwappedWithSums | Injection::StaleWithSums);
         for at in (0..injections()).filter(|at| !holds(*at)).step_by(3) {
             let ino = InodeId(100 + at);

@@ -1,4 +1,4 @@
-//! What a crash of all members leaves, of which the metadata knows nothing any more.
+//! Files that a crash of all members leaves behind, and that the metadata doesn't know any more.
 
 use super::cluster::{Cluster, INO, Management, Road};
 use rt::IoBuf;
@@ -14,12 +14,12 @@ use testkit::targets;
 use types::{InodeId, MemberState};
 use wire::{Path as Way, StorageOp, StorageReply};
 
-/// A file of which the metadata was lost, and one that was cut before.
+/// A file whose metadata was lost, and one that was truncated before the crash.
 const LOST: InodeId = InodeId(12);
 const CUT: InodeId = InodeId(13);
 
-/// A machine with two members, whose processes have written files, and have died while all of them
-/// were noted.
+/// A machine with two members, whose processes have written files and died while the intent log
+/// listed all of them.
 fn crashed() -> (Machine, Arc<Management>) {
     let (mut machine, management) = (Machine::new(1), Management::new(2));
     let told = management.clone();
@@ -70,7 +70,7 @@ fn chunks_without_metadata_go_before_clients_come_and_from_all_copies() {
             MemberState::NeedsResync,
             "its notes are needed if there is another crash"
         );
-        // The metadata service settles other things first, and is let in for that.
+        // The metadata service is admitted, because it reconciles other things first.
         let stat = cluster.ask_file(CUT, (0, None), StorageOp::Stat, None).await.unwrap();
         assert!(matches!(stat, StorageReply::Stat { len: 10_000, .. }), "{stat:?}");
         management.has_metadata.store(true, Ordering::SeqCst);
@@ -83,7 +83,7 @@ fn chunks_without_metadata_go_before_clients_come_and_from_all_copies() {
     machine.run(run).unwrap();
 }
 
-/// What management has to know of a process that has registered before.
+/// Management must know this of a process that has registered before.
 #[test]
 fn a_target_is_not_settled_before_what_a_crash_has_left_is_seen_to() {
     let (mut machine, management) = crashed();
@@ -104,7 +104,7 @@ fn a_target_is_not_settled_before_what_a_crash_has_left_is_seen_to() {
     machine.run(run).unwrap();
 }
 
-/// Nobody drives the group yet: the first client that comes has it seen to.
+/// No task handles the group yet: the first client request starts the reconciliation.
 #[test]
 fn a_client_that_comes_first_finds_it_put_right() {
     let (mut machine, management) = crashed();
@@ -116,7 +116,7 @@ fn a_client_that_comes_first_finds_it_put_right() {
     machine.run(run).unwrap();
 }
 
-/// A crash in the middle of it: the notes lead to the same again.
+/// After a crash in the middle of it, the intent log leads to the same result again.
 #[test]
 fn what_was_not_put_right_yet_is_known_after_another_crash() {
     let (mut machine, management) = crashed();
@@ -126,7 +126,7 @@ fn what_was_not_put_right_yet_is_known_after_another_crash() {
         let cluster = start(told.clone()).await;
         cluster.drive();
         cluster.until("the group goes on from one copy", || told.state(2) != MemberState::Good).await;
-        // Longer than notes live that nobody needs.
+        // Longer than the intent log retains regions that aren't needed.
         rt::sleep(Duration::from_secs(11)).await;
     };
     machine.run(run).unwrap();
@@ -142,14 +142,13 @@ fn what_was_not_put_right_yet_is_known_after_another_crash() {
     machine.run(run).unwrap();
 }
 
-/// Where another copy has everything, it alone says what there is: nobody is asked about the one
-/// that has crashed.
+/// If another replica has everything, it alone decides: the metadata service isn't asked about the
+/// one that crashed.
 #[test]
 fn a_member_that_is_brought_in_step_is_not_looked_at() {
     let (mut machine, management) = crashed();
     let run = async move {
-        // By a word of management that the first one was started anew, and the second one never
-        // went away.
+        // Management reports a restart of the first member, while the second one never stopped.
         management.set(1, MemberState::NeedsResync);
         management.has_metadata.store(false, Ordering::SeqCst);
         management.files.lock().unwrap().insert(LOST, 10_000);

@@ -1,4 +1,4 @@
-//! Copies made right again at the word of a check, and what is given up.
+//! Repair of replicas at the request of a file system check, and content that is given up.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members_on_disk};
 use super::damage::meanwhile;
@@ -52,7 +52,7 @@ fn a_damaged_copy_is_made_what_another_one_is() {
     });
 }
 
-/// Nobody has changed the file: its time is that of before.
+/// No application has changed the file: it keeps its modification time.
 #[test]
 fn mending_makes_no_copy_newer() {
     with_members_on_disk(2, |cluster| async move {
@@ -95,7 +95,7 @@ fn a_copy_that_is_gone_is_made_anew_with_its_holes() {
     });
 }
 
-/// Its checksums are still there.
+/// Its checksums still exist.
 #[test]
 fn a_copy_that_somebody_has_removed_is_made_anew() {
     with_members_on_disk(2, |cluster| async move {
@@ -119,7 +119,7 @@ fn a_copy_that_somebody_has_removed_is_made_anew() {
 fn who_can_not_be_mended_is_taken_out() {
     with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[7; 10_000]).await;
-        // What is damaged at the source isn't copied, and nobody is to blame.
+        // Damage at the source isn't copied, and no member is ejected.
         chunk_file(&cluster, 1).write_all_at(b"damage", 5000).unwrap();
         assert_eq!(mend(&cluster, 1, 2, 10_000).await.unwrap_err().errno, Errno::EIO);
         assert!(!cluster.management.group().is_degraded());
@@ -137,7 +137,7 @@ fn who_can_not_be_mended_is_taken_out() {
     });
 }
 
-/// A check looks at one copy after the other, and mends later still: programs append meanwhile.
+/// A check surveys one replica after the other, and repairs later: applications append meanwhile.
 #[test]
 fn what_was_appended_since_a_check_has_looked_stays_on_the_copy_that_is_mended() {
     with_members_on_disk(2, |cluster| async move {
@@ -168,7 +168,7 @@ fn only_what_nobody_has_is_given_up() {
         cluster.require_equal().await;
         let expected = [vec![7; 8192], vec![0; 4096], vec![7; 20_000 - 12_288]].concat();
         assert!(cluster.read(INO, 20_000).await == expected);
-        // While one is behind, nobody knows what it has.
+        // While a member is out of sync, its content is unknown.
         cluster.management.set(2, MemberState::NeedsResync);
         let op = StorageOp::Forget { range: ByteRange::new(0, 4096) };
         assert_eq!(cluster.ask_file(INO, (0, None), op, None).await.unwrap_err().errno, Errno::EBUSY);

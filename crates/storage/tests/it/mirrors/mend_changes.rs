@@ -1,5 +1,5 @@
-//! The group changes while a copy is mended: who was to be mended isn't blamed for that, and nobody
-//! waits for it.
+//! The group changes during the repair of a replica: the member under repair isn't ejected for
+//! that, and requests don't wait.
 
 use super::cluster::{After, Cluster, GROUP, INO, MIB, Road, with_members_on_disk};
 use super::damage::meanwhile;
@@ -21,7 +21,7 @@ fn chunk_file(dir: &Path, target: u32) -> PathBuf {
     Store::chunk_file_path(&Store::group_dir(&dir.join(target.to_string()), GROUP), INO)
 }
 
-/// Does something once, after so many answers of a kind.
+/// Returns a hook that calls `what` once, after a number of answers of a kind.
 fn once_after(mut answers: u32, kind: fn(&StorageOp) -> bool, what: impl FnOnce() + Send + 'static) -> After {
     let mut what = Some(what);
     Box::new(move |request: &StorageRequest| {
@@ -43,7 +43,7 @@ async fn heal(cluster: &Cluster) -> Result<Healed, Errno> {
     }
 }
 
-/// What somebody does has to come to an end.
+/// Fails unless the future ends in time.
 async fn ends<T: Send + 'static>(
     cluster: &Arc<Cluster>,
     what: &str,

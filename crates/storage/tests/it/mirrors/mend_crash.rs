@@ -1,5 +1,5 @@
-//! Everything ends in the middle of mending a copy, and that copy is all that is left then: what it
-//! gives is right or refused, and with the other one back it is made right.
+//! All processes die in the middle of the repair of a replica, and only that replica is left: its
+//! content is right or refused, and it is repaired once the other one is back.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Management, Road};
 use super::damage::meanwhile_done;
@@ -15,10 +15,10 @@ use wire::{Path as Way, StorageOp};
 
 const BLOCK: usize = 4096;
 
-/// More requests than any of these mends takes.
+/// More requests than any of these repairs takes.
 const MOST_REQUESTS: u64 = 64;
 
-/// What has happened to the copy.
+/// The damage of the replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Damage {
     Removed,
@@ -30,12 +30,12 @@ enum Damage {
     TooLong,
 }
 
-/// Who mends it.
+/// What triggers the repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mended {
-    /// A search, or who has met the damage.
+    /// A scrub, or a request that has met the damage.
     BySearch,
-    /// A check, which says which copy is right.
+    /// A file system check, which says which replica is right.
     ByCheck,
 }
 
@@ -73,7 +73,7 @@ async fn damage(path: &Path, what: Damage) {
         Damage::TooLong => {
             let file = open().await.unwrap();
             file.set_len(len + 2 * MIB).await.unwrap();
-            // By which a search knows that somebody has had a hand in it.
+            // The scrub concludes from this time that another program has modified it.
             let now = rt::now();
             file.set_time(Timestamp::new(now.secs - 3600, now.nanos)).await.unwrap();
         }
@@ -84,8 +84,8 @@ async fn start(management: Arc<Management>) -> Arc<Cluster> {
     Cluster::start(Path::new(targets::SIMULATED), management).await
 }
 
-/// Damages the copy of the second member and has it mended; everything ends when the second member
-/// would get another request after so many. Whether it came to that.
+/// Damages the second member's replica and has it repaired. All processes die when the second
+/// member would get its next request after `after` ones. Returns whether it came to that.
 fn end_in_the_middle(
     machine: &mut Machine,
     management: &Arc<Management>,
@@ -125,7 +125,7 @@ async fn mend(cluster: &Cluster, how: Mended) {
     cluster.ask_file(INO, (0, None), op, None).await.unwrap();
 }
 
-/// Blocks that are given, all of them right; the others are refused.
+/// Returns the number of blocks that are served, all of them right; the others are refused.
 async fn read_blocks(cluster: &Cluster, context: &str) -> usize {
     let data = content();
     let mut given = 0;
@@ -162,13 +162,13 @@ fn go_on(machine: &mut Machine, management: &Arc<Management>, context: &str) {
     machine.run(run).unwrap();
 }
 
-/// How many ends were tried.
+/// Returns how many crash points were tried.
 fn try_all(what: Damage, by: Mended) -> u64 {
     for after in 0..MOST_REQUESTS {
         let (mut machine, management) = (Machine::new(after), Management::new(2));
         management.files.lock().unwrap().insert(INO, content().len() as u64);
         let is_cut_short = end_in_the_middle(&mut machine, &management, (what, by), after);
-        // Of a copy of which nothing at all is left nobody knows before it is looked at.
+        // A removed replica without checksums isn't noticed before the first access.
         let is_known = after > 0 || what != Damage::RemovedWithSums;
         if is_known {
             go_on(

@@ -1,4 +1,4 @@
-//! Other targets take the place of members.
+//! Other targets replace members.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_others, with_others_on_disk};
 use chunkstore::Store;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use types::{ByteRange, InodeId, MemberState, TargetId};
 use wire::StorageOp;
 
-/// Clients that write until they are told to stop.
+/// Clients that write until they are stopped.
 struct Clients {
     are_done: Rc<Cell<bool>>,
     left: Rc<Cell<u32>>,
@@ -81,8 +81,7 @@ fn a_lost_member_is_built_anew_elsewhere_while_writes_go_on() {
             cluster.in_step().await;
             assert!(cluster.management.group().members.contains(&TargetId(new)));
             assert_eq!(cluster.on_disk(new).await[&InodeId(25)].len() as u64, MIB + 25);
-            // The lost one comes back after all: what it has is removed, and nothing else is done
-            // with it.
+            // The lost member comes back after all: its replica is removed, and not used otherwise.
             assert!(cluster.has_group(2).await);
             cluster.set_road(2, Road::Open);
             cluster.management.set_online(2, true);
@@ -105,7 +104,7 @@ fn what_a_target_has_is_kept_while_the_members_have_less() {
         cluster.management.edit(|map| map.settings.resync.paused = false);
         cluster.in_step().await;
         cluster.until_found("its leftover is removed", async || !cluster.has_group(2).await).await;
-        // It may come back as a member, and begins with nothing.
+        // It may become a member again, and starts empty.
         cluster.management.bring(2, (1, false));
         cluster.in_step().await;
         cluster.until_found("the other's leftover is removed", async || !cluster.has_group(1).await).await;
@@ -115,7 +114,7 @@ fn what_a_target_has_is_kept_while_the_members_have_less() {
 
 #[test]
 fn a_member_leaves_when_another_one_has_everything() {
-    // The primary, and a second.
+    // The primary, and a second member.
     for leaving in [1, 2] {
         with_others_on_disk(2, 1, move |cluster| async move {
             cluster.links.values().for_each(|link| link.jitter.store(true, Ordering::SeqCst));
@@ -153,7 +152,7 @@ fn a_primary_that_can_not_leave_yet_goes_on() {
     });
 }
 
-/// A large file that is mended takes longer than any client waits.
+/// The repair of a large file takes longer than any client waits.
 #[test]
 fn a_primary_that_leaves_does_not_hold_up_changes_while_it_waits_for_what_is_under_way() {
     with_others(2, 1, |cluster| async move {
@@ -169,14 +168,14 @@ fn a_primary_that_leaves_does_not_hold_up_changes_while_it_waits_for_what_is_und
         rt::spawn(async move {
             let mend =
                 StorageOp::Mend { from: TargetId(2), to: TargetId(1), range: ByteRange::new(0, u64::MAX) };
-            // It is given up some time, or carried out: nobody minds.
+            // It may be abandoned or complete: either is fine.
             let _ = mending.ask_file(InodeId(21), (0, None), mend, None).await;
             told.set(true);
         });
         rt::sleep(Duration::from_millis(300)).await;
         cluster.set_road(2, Road::Open);
         let so_far = refused();
-        // It asks to leave whenever it is looked at, which is all the time.
+        // It asks to leave at every check of the map, which is all the time.
         rt::sleep(Duration::from_millis(1000)).await;
         assert_eq!(refused(), so_far, "it waits for what is under way");
         cluster.write(INO, 3, 0, &[1; 100]).await;
@@ -189,7 +188,7 @@ fn a_primary_that_leaves_does_not_hold_up_changes_while_it_waits_for_what_is_und
     });
 }
 
-/// A folder that can't be removed by its path, which is longer than the system takes.
+/// Creates a folder that can't be removed by its path, which exceeds the system's limit.
 fn make_irremovable(dir: &Path, scratch: &Path) {
     let deep = |begin: &Path| {
         let path = (0..12).fold(begin.to_path_buf(), |path: PathBuf, _| path.join("x".repeat(250)));

@@ -1,4 +1,4 @@
-//! Readers that choose a member by themselves.
+//! Readers that choose a member themselves.
 
 use super::cluster::{Cluster, GROUP, INO, Road, with_members, with_others};
 use chunkstore::Store;
@@ -14,12 +14,12 @@ use wire::{Allocate, InGroup, Part, Path as Way, Seek, StorageOp, StorageReply, 
 
 const BLOCK: usize = 4096;
 
-/// The version of the group in force.
+/// Returns the current version of the group.
 fn since(cluster: &Cluster) -> u64 {
     cluster.management.group().since.0
 }
 
-/// Waits until a member knows of everything that is on all copies.
+/// Waits until a member knows all changes that are on all replicas.
 async fn settled(cluster: &Cluster, target: u32) {
     for _ in 0..1000 {
         if cluster.read_at(target, since(cluster), 0, 16 * BLOCK).await.is_ok() {
@@ -44,7 +44,7 @@ fn a_good_member_answers_where_everything_is_settled() {
             let seek = StorageOp::Seek { from: 0, what: Seek::Hole };
             assert_eq!(ask(seek).await, Ok(StorageReply::Offset(Some(8192))));
         }
-        // Nothing is changed there, and services ask the primary.
+        // It executes no changes, and services send their requests to the primary.
         let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
         let data = Some(IoBuf::from_slice(&[9; BLOCK]));
         let refused = cluster.ask_one(2, (1, Part::Primary), (3, None), write, data).await;
@@ -62,7 +62,7 @@ fn where_a_change_is_not_known_to_be_settled_the_primary_is_asked() {
         assert_eq!(cluster.read_at(2, 1, BLOCK as u64, BLOCK).await, Ok(vec![0; BLOCK]));
         let stat = cluster.ask_one(2, (1, Part::Primary), (3, None), StorageOp::Stat, None).await;
         assert_eq!(stat.unwrap_err().errno, Errno::EREMOTE, "it is about the whole file");
-        // The next change says that the one before is settled.
+        // The next change reports that the previous one is settled.
         cluster.write(INO, 3, 2 * BLOCK as u64, &[2; BLOCK]).await;
         assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Ok(vec![1; BLOCK]));
         assert_eq!(cluster.read_at(2, 1, 0, 2 * BLOCK + 1).await, Err(Errno::EREMOTE));
@@ -91,7 +91,7 @@ fn who_does_not_count_answers_nobody() {
         cluster.write(INO, 3, 0, &[2; BLOCK]).await;
         cluster.set_road(2, Road::Open);
         assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Errno::EREMCHG));
-        // Whatever it is while it is brought in step.
+        // In each state that it has while it is being resynced.
         while cluster.management.group().is_degraded() {
             let now = since(&cluster);
             let seen = cluster.read_at(2, now, 0, BLOCK).await;
@@ -132,9 +132,9 @@ fn who_was_ended_or_whose_lease_is_over_reads_nothing_anywhere() {
     });
 }
 
-/// Of three members one has a change that another hasn't, when the primary is replaced by the one.
-/// Who has read it there must not read less from the other one afterwards, which doesn't know yet
-/// that it doesn't count any more.
+/// One of three members has a change that another lacks, and it replaces the primary. A client that
+/// has read the change there must not read less from the other member afterwards, which doesn't
+/// know yet that it was ejected.
 #[test]
 fn a_new_primary_waits_until_those_that_it_leaves_behind_know() {
     with_members(3, |cluster| async move {
@@ -173,14 +173,14 @@ fn a_new_primary_waits_until_those_that_it_leaves_behind_know() {
 /// What readers of any member have seen of a block that counts up.
 #[derive(Default)]
 struct Seen {
-    /// The last number that was acknowledged, and the largest that anybody has read.
+    /// The larger of the last acknowledged number and the largest that any reader has seen.
     floor: Cell<u8>,
     begun: Cell<u8>,
     is_over: Cell<bool>,
     reads: [Cell<u32>; 4],
 }
 
-/// Reads a block of members in turn, as clients do that are behind with the map now and then.
+/// Reads a block from the members in turn, like clients whose map is outdated now and then.
 async fn read_around(cluster: Arc<Cluster>, seen: Rc<Seen>, mut turn: u32) {
     while !seen.is_over.get() {
         turn = turn.wrapping_mul(1_103_515_245).wrapping_add(12_345);
@@ -217,7 +217,7 @@ fn readers_of_any_member_never_go_back_in_time() {
             cluster.write(INO, 3, 0, &[number; 3 * BLOCK]).await;
             seen.floor.set(seen.floor.get().max(number));
             match number % 40 {
-                // A secondary goes and comes back; then the primary is replaced.
+                // A secondary leaves and comes back; then the primary is replaced.
                 8 => cluster.set_road(cluster.management.group().members[1].0, Road::Closed),
                 20 => (1..=3).for_each(|target| cluster.set_road(target, Road::Open)),
                 32 => {
@@ -225,7 +225,7 @@ fn readers_of_any_member_never_go_back_in_time() {
                     let primary = cluster.management.group().primary().unwrap();
                     cluster.management.set(primary.0, MemberState::NeedsResync);
                 }
-                // Long enough that others than the primary know what is settled.
+                // Long enough that members other than the primary know what is settled.
                 other if other % 4 == 0 => rt::sleep(Duration::from_millis(400)).await,
                 _ => rt::sleep(Duration::from_millis(5)).await,
             }
@@ -238,7 +238,7 @@ fn readers_of_any_member_never_go_back_in_time() {
     });
 }
 
-/// Whoever may ask at all could fill the disk else: a store of a group takes room, and stays.
+/// Otherwise any client could fill the disk: a store of a group takes space permanently.
 #[test]
 fn nothing_is_made_of_a_group_that_the_target_is_no_member_of() {
     with_others(2, 1, |cluster| async move {

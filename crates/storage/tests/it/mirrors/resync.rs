@@ -21,8 +21,8 @@ fn after_an_outage_only_what_changed_is_sent() {
         }
         cluster.ask_file(INO, (3, None), StorageOp::SyncTarget, None).await.unwrap();
         cluster.drive();
-        // Notes of what all copies have go when nothing has changed there for some seconds; how
-        // many depends on the machine.
+        // Dirty regions of settled changes are dropped when nothing has changed there for some
+        // seconds; how many depends on the machine.
         for _ in 0..8 {
             rt::sleep(Duration::from_secs(11)).await;
             cluster.set_road(2, Road::Closed);
@@ -44,8 +44,8 @@ fn after_an_outage_only_what_changed_is_sent() {
     });
 }
 
-/// Programs are told the time of a chunk file as that of the file's last change, by whichever
-/// member is the primary then.
+/// Applications see the mtime of a chunk file as that of the file, whichever member is the primary
+/// then.
 #[test]
 fn what_was_sent_is_as_old_as_what_it_was_sent_from() {
     with_members(2, |cluster| async move {
@@ -63,8 +63,7 @@ fn what_was_sent_is_as_old_as_what_it_was_sent_from() {
     });
 }
 
-/// Changes of a large file at random places, and small new files: blocks that are the same on both
-/// aren't sent.
+/// Random changes of a large file, and small new files: blocks that are equal on both aren't sent.
 #[test]
 fn after_an_outage_less_than_twice_of_what_changed_is_sent() {
     for (size, count) in [(4096, 64), (64 << 10, 16), (1 << 20, 4)] {
@@ -213,7 +212,8 @@ fn a_member_that_fails_while_it_comes_in_step_begins_again() {
     });
 }
 
-/// Else a power cut right afterwards takes what an fsync has covered on the other copies.
+/// Otherwise a power failure right afterwards takes what an fsync has covered on the other
+/// replicas.
 #[test]
 fn a_member_counts_when_all_that_it_was_sent_is_on_its_disk() {
     with_members(2, |cluster| async move {
@@ -266,7 +266,7 @@ fn numbers_come_with_the_data() {
         cluster.set_road(2, Road::Open);
         cluster.drive();
         cluster.in_step().await;
-        // The first client hasn't heard the answer, and the primary is gone.
+        // The first client hasn't got the answer, and the primary is gone.
         cluster.set_road(1, Road::Closed);
         cluster.management.set_online(1, false);
         cluster.management.set(1, MemberState::NeedsResync);
@@ -275,7 +275,7 @@ fn numbers_come_with_the_data() {
     });
 }
 
-/// Both processes die; what was begun and not answered may be on one of them.
+/// Both processes die; a change that was begun and not answered may be on one of them.
 #[test]
 fn after_a_crash_of_all_the_copies_are_equal_again() {
     let (mut machine, management) = (Machine::new(1), Management::new(2));
@@ -295,8 +295,8 @@ fn after_a_crash_of_all_the_copies_are_equal_again() {
     let run = async move {
         management.is_away.store(false, Ordering::SeqCst);
         management.files.lock().unwrap().insert(INO, 18_192);
-        // Management hadn't heard of the second one when the first came back, so both count as
-        // good.
+        // Management hadn't reached the second one when the first came back, so both count as in
+        // sync.
         let cluster = Cluster::start(targets, management).await;
         cluster.drive();
         let found = cluster.read(INO, 8192).await;

@@ -1,4 +1,4 @@
-//! A group goes on from a copy that has missed something.
+//! Forced recovery: a group continues from a replica that has missed something.
 
 use super::cluster::{Cluster, INO, Road, with_members};
 use std::cell::Cell;
@@ -19,8 +19,8 @@ async fn synced(cluster: &Cluster) -> u64 {
     }
 }
 
-/// Target 2 misses a change, a deletion, a cut and a file that is made; then target 1 is lost.
-/// Gives the verifier under which target 1 has acknowledged that.
+/// Target 2 misses a change, a deletion, a truncation and a new file; then target 1 is lost.
+/// Returns the verifier under which target 1 has acknowledged them.
 async fn lose_the_good_one(cluster: &Cluster) -> u64 {
     cluster.write(INO, 3, 0, &[1; 8192]).await;
     cluster.write(DELETED, 3, 0, &[9; 100]).await;
@@ -73,7 +73,7 @@ fn what_it_has_agrees_with_the_metadata_before_anybody_sees_it() {
         assert_ne!(synced(&cluster).await, before, "whoever had written something is to be told");
         cluster.until("it is read", || told.get()).await;
         cluster.until("management hears of it", || cluster.management.group().revived.is_none()).await;
-        // The lost one comes back after all, and is copied anew.
+        // The lost member comes back after all, and is rebuilt.
         cluster.set_road(1, Road::Open);
         cluster.management.set_online(1, true);
         cluster.in_step().await;
@@ -86,7 +86,7 @@ fn what_it_has_agrees_with_the_metadata_before_anybody_sees_it() {
 #[test]
 fn a_process_that_was_started_anew_serves_under_another_verifier_though_that_of_the_group_is_on_its_disk() {
     with_members(2, |cluster| async move {
-        // The verifier of the group is adopted by who is brought in step.
+        // A resynced member adopts the verifier of the group.
         cluster.management.set(2, MemberState::NeedsResync);
         cluster.drive();
         cluster.in_step().await;
@@ -109,7 +109,7 @@ fn a_process_that_ends_before_all_is_put_right_begins_anew() {
         let before = lose_the_good_one(&cluster).await;
         cluster.management.has_metadata.store(false, Ordering::SeqCst);
         cluster.management.revive(2);
-        // The metadata service is let in, and no client.
+        // The metadata service is admitted, but no client.
         let stat = cluster.ask_file(CUT, (0, None), StorageOp::Stat, None).await.unwrap();
         assert!(matches!(stat, StorageReply::Stat { len: 10_000, .. }), "{stat:?}");
         cluster.stop(2).await;

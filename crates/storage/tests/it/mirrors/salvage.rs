@@ -1,5 +1,5 @@
-//! Damage on the primary where a member has missed something: the member comes in step
-//! nevertheless, and nobody reads what is wrong.
+//! Damage on the primary where a member has missed something: the member is resynced all the same,
+//! and no client reads wrong content.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members, with_members_on_disk};
 use super::damage::meanwhile;
@@ -26,14 +26,14 @@ fn content(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 700) as u8 | 1).collect()
 }
 
-/// When something is done to the primary's copy.
+/// When the primary's replica is damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum While {
     Served,
     ShutDown,
 }
 
-/// Writes what the second member misses, and does something to the primary's copy meanwhile.
+/// Writes what the second member misses, and damages the primary's replica meanwhile.
 async fn without_second(cluster: &Cluster, offset: usize, data: &[u8], harmed: While, harm: impl FnOnce()) {
     cluster.set_road(2, Road::Closed);
     cluster.write(INO, 3, offset as u64, data).await;
@@ -58,7 +58,7 @@ async fn heal(cluster: &Cluster) -> Healed {
     }
 }
 
-/// What a member says of a block.
+/// Reads a block from a member.
 async fn block_of(cluster: &Cluster, target: u32, block: usize) -> Result<Vec<u8>, Errno> {
     let since = cluster.management.group().since.0;
     let part = wire::Part::Member { sequence: 0, settled: 0 };
@@ -73,7 +73,7 @@ fn what_the_member_has_is_kept_and_what_nobody_has_is_refused_on_all_copies() {
     some_is_kept_and_some_refused(While::Served);
 }
 
-/// Where something was noted for the member, as well: the notes aren't those of a crash.
+/// The regions are dirty for the member as well: they don't come from a crash.
 #[test]
 fn the_same_of_damage_from_when_the_primary_was_shut_down() {
     some_is_kept_and_some_refused(While::ShutDown);
@@ -90,8 +90,8 @@ fn some_is_kept_and_some_refused(harmed: While) {
             damage(&cluster, 1, 9 * BLOCK);
         })
         .await;
-        // One was changed while the member was away, and nobody else has it; the other one the
-        // member has had all the time.
+        // One was changed while the member was away, and no other member has it; the member has had
+        // the other one all the time.
         let is_lost = ByteRange::new(5 * BLOCK as u64, 6 * BLOCK as u64);
         for target in [1, 2] {
             assert_eq!(block_of(&cluster, target, 5).await, Err(Errno::EIO), "member {target}");
@@ -112,7 +112,7 @@ fn some_is_kept_and_some_refused(harmed: While) {
         assert_eq!(read(data.len()).await, Err(Errno::EIO));
         assert_eq!(read(5 * BLOCK).await.as_deref(), Ok(&data[..5 * BLOCK]));
         assert_eq!(heal(&cluster).await, Healed { damaged: 1, mended: 0, unclear: 0 });
-        // It can be given up, as what is lost otherwise.
+        // It can be given up, like other lost content.
         let op = StorageOp::Forget { range: ByteRange::new(0, data.len() as u64) };
         let given_up = cluster.ask_file(INO, (0, None), op, None).await.unwrap();
         assert_eq!(given_up, StorageReply::Regions { regions: vec![(INO, is_lost)], next: None });
@@ -142,8 +142,8 @@ fn another_good_member_has_what_is_damaged_here() {
     });
 }
 
-/// Nobody has asked it for anything since it died, so it counts; whether it has the file that is
-/// gone here nobody can say.
+/// It had no request since it died, so it counts as in sync; whether it has the file that is
+/// missing here is unknown.
 #[test]
 fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
     with_members(3, |cluster| async move {
@@ -166,7 +166,7 @@ fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
     });
 }
 
-/// A member that gets everything anew, while the primary's chunk file ends before its time.
+/// A member is rebuilt while the primary's chunk file is too short.
 async fn shortened(cluster: Arc<Cluster>, shorten: impl FnOnce(&Path)) {
     let data = content(MIB as usize + 777);
     cluster.write(INO, 3, 0, &data).await;
@@ -192,7 +192,7 @@ fn a_chunk_file_that_was_removed_does_not_remove_the_other_copy() {
     with_members_on_disk(2, |cluster| shortened(cluster, |path| fs::remove_file(path).unwrap()));
 }
 
-/// The same of the only copy that counts, where the other one may have missed something.
+/// The same of the only in-sync replica, where the other one may have missed something.
 async fn shortened_alone(cluster: Arc<Cluster>, harmed: While, shorten: impl FnOnce(&Path)) {
     let data = content(100_000);
     cluster.write(INO, 3, 0, &data).await;
@@ -218,7 +218,7 @@ fn the_only_copy_that_counts_was_removed_while_it_was_shut_down() {
     });
 }
 
-/// What is open is there still, until it is closed.
+/// An open file still exists until it is closed.
 #[test]
 fn the_only_copy_that_counts_was_removed_while_it_was_open() {
     with_members_on_disk(2, |cluster| {

@@ -1,5 +1,5 @@
-//! The disk of a member goes while its node serves on: `umount -l` leaves the empty directory below
-//! the mount point at its path.
+//! The disk of a member vanishes while its node keeps serving: `umount -l` leaves the empty
+//! directory below the mount point at its path.
 
 use super::cluster::{Cluster, GROUP, INO, MIB, with_members_on_disk, with_others_on_disk};
 use chunkstore::Store;
@@ -18,7 +18,7 @@ fn unmount(dir: &Path, target: u32) {
     fs::create_dir(here).unwrap();
 }
 
-/// Mounts it again, where nothing may have been left meanwhile.
+/// Mounts it again; nothing may have been written to the mount point meanwhile.
 async fn mount(cluster: &Cluster, target: u32) {
     let [here, away] = places(&cluster.dir, target);
     fs::remove_dir(&here).unwrap();
@@ -26,16 +26,16 @@ async fn mount(cluster: &Cluster, target: u32) {
     assert!(is_proven(cluster, target).await);
 }
 
-/// Has the node of a target prove it.
+/// Runs a node's check of its target.
 async fn is_proven(cluster: &Cluster, target: u32) -> bool {
     let service = cluster.link(target).service.lock().unwrap().clone().unwrap();
     service.prove(TargetId(target)).await;
     service.is_proven(TargetId(target))
 }
 
-/// Nothing is open in a node that was just started.
+/// A node that was just started has no open files.
 async fn restart(cluster: &Cluster, target: u32) {
-    // All copies are known to be equal; else the start has to bring others in step.
+    // The members learn that all replicas are equal; otherwise the start would resync the others.
     let part = Part::Member { sequence: 0, settled: u64::MAX };
     let since = cluster.management.group().since.0;
     cluster.ask_one(target, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
@@ -51,17 +51,17 @@ async fn fill(cluster: &Cluster) {
 
 #[test]
 fn a_member_whose_disk_is_gone_is_no_source_for_the_one_that_takes_its_place() {
-    // When the member has just been asked for the first time.
+    // After the first request to the member.
     source_goes(|_| true);
 }
 
 #[test]
 fn what_was_sent_from_a_disk_that_has_gone_meanwhile_does_not_count() {
-    // When the member has been told that it has everything.
+    // After the member was told that it has everything.
     source_goes(|op| matches!(op, StorageOp::Adopt { .. }));
 }
 
-/// The disk of the member that another one is built from goes after an answer of a kind.
+/// The disk of the resync source vanishes after an answer of a kind.
 fn source_goes(is_moment: fn(&StorageOp) -> bool) {
     with_others_on_disk(2, 1, move |cluster| async move {
         fill(&cluster).await;
@@ -104,7 +104,7 @@ fn a_target_that_management_believes_to_be_gone_is_no_source() {
         cluster.management.set_online(1, false);
         cluster.management.bring(3, (1, true));
         cluster.drive();
-        // As long as several looks at the map.
+        // Long enough for several checks of the map.
         rt::sleep(std::time::Duration::from_secs(2)).await;
         let changes = cluster.management.changes.lock().unwrap().clone();
         assert!(changes.iter().all(|change| change.target != TargetId(3)), "{changes:?}");
@@ -114,8 +114,7 @@ fn a_target_that_management_believes_to_be_gone_is_no_source() {
     });
 }
 
-/// It isn't brought in sync, and doesn't count among the copies that a leaving member leaves
-/// behind.
+/// It isn't resynced, and doesn't count among the replicas that a leaving member leaves behind.
 #[test]
 fn a_member_that_management_believes_to_be_gone_is_no_copy() {
     with_others_on_disk(2, 1, |cluster| async move {
@@ -123,7 +122,7 @@ fn a_member_that_management_believes_to_be_gone_is_no_copy() {
         cluster.management.set_online(3, false);
         cluster.management.bring(3, (1, true));
         cluster.drive();
-        // As long as several looks at the map.
+        // Long enough for several checks of the map.
         rt::sleep(std::time::Duration::from_secs(1)).await;
         let changes = cluster.management.changes.lock().unwrap().clone();
         assert!(changes.iter().all(|change| change.target != TargetId(3)), "{changes:?}");
@@ -165,7 +164,7 @@ fn a_member_whose_disk_is_gone_is_taken_out_by_the_next_change() {
         unmount(&cluster.dir, 2);
         cluster.write(InodeId(40), 3, 0, &[1; 100]).await;
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
-        // Also what it has open is not changed there any more.
+        // Its open files don't change there any more, either.
         cluster.write(InodeId(20), 3, 0, &[9; 100]).await;
         mount(&cluster, 2).await;
         cluster.drive();
@@ -173,7 +172,7 @@ fn a_member_whose_disk_is_gone_is_taken_out_by_the_next_change() {
     });
 }
 
-/// Its files are open there, so that no lookup has to end anywhere for a change of them.
+/// Its files are open there, so that a change of them needs no lookup.
 #[test]
 fn a_member_that_is_offline_takes_no_change_of_what_it_has_open() {
     with_members_on_disk(2, |cluster| async move {
@@ -231,7 +230,7 @@ fn the_only_member_in_sync_that_has_lost_its_copy_is_no_source() {
         cluster.start_again(1).await;
         cluster.start_again(2).await;
         cluster.drive();
-        // As long as several looks at the map.
+        // Long enough for several checks of the map.
         rt::sleep(std::time::Duration::from_secs(2)).await;
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
         assert_eq!(cluster.on_disk(2).await.len(), 8, "what the other one has is taken away");

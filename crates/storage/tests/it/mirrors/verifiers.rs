@@ -1,4 +1,4 @@
-//! By what clients know whether a sync covers what was acknowledged before.
+//! Verifiers: they tell clients whether a sync covers what was acknowledged before.
 
 use super::cluster::{Cluster, GROUP, INO, Management, Road, with_members};
 use chunkstore::Store;
@@ -27,7 +27,7 @@ async fn synced(cluster: &Cluster) -> u64 {
     verifier(cluster, StorageOp::Sync, None).await
 }
 
-/// The primary dies; what it has acknowledged is in the memory of the other one.
+/// The primary dies; what it has acknowledged is in the memory of the other member.
 async fn replace_primary(cluster: &Cluster) {
     cluster.set_road(1, Road::Closed);
     cluster.management.set_online(1, false);
@@ -58,7 +58,7 @@ fn a_member_that_was_brought_in_step_says_the_same() {
     });
 }
 
-/// As after another start of the machine, for what can be told from its disk.
+/// Makes a target's disk look as after a reboot of the machine.
 fn lose_memory(dir: &Path, target: u32) {
     let record = dir.join(format!("{target}/groups/{GROUP}/verifier"));
     let text = fs::read_to_string(&record).unwrap();
@@ -66,8 +66,8 @@ fn lose_memory(dir: &Path, target: u32) {
     fs::write(&record, format!("{verifier}memory = \"another start\"\n")).unwrap();
 }
 
-/// Starts both members anew, after their processes have died; those named have lost what wasn't
-/// synced. The verifiers of before and after.
+/// Kills and restarts both members; those in `lose` have lost what wasn't synced. Returns the
+/// verifiers of before and after.
 fn after_a_death_of_both(lose: &[u32]) -> (u64, u64) {
     let dir = tempfile::tempdir().unwrap();
     let management = Management::new(2);
@@ -112,8 +112,8 @@ fn a_member_that_was_started_again_after_the_last_sync_is_sent_all_of_it_again()
     starts_again_after(|op| matches!(op, StorageOp::SyncTarget));
 }
 
-/// The power of a member fails when a resync has come to a request of a kind: the member has
-/// answered the request, and starts again without the file.
+/// A member loses power when a resync has reached a request of a kind: the member has answered the
+/// request, and restarts without the file.
 fn starts_again_after(is_moment: fn(&StorageOp) -> bool) {
     with_members(2, move |cluster| async move {
         cluster.set_road(2, Road::Closed);
@@ -121,7 +121,7 @@ fn starts_again_after(is_moment: fn(&StorageOp) -> bool) {
         cluster.set_road(2, Road::Open);
         let has_come = Arc::new(AtomicBool::new(false));
         let (link, come) = (Arc::downgrade(&cluster.links[&TargetId(2)]), has_come.clone());
-        // The next requests wait on their way.
+        // The next requests wait on the link.
         let hold_once = move |asked: &StorageRequest| {
             let is_resync = asked.group.is_some_and(|group| group.part == Part::Resync);
             if is_resync && is_moment(&asked.op) && !come.swap(true, Ordering::SeqCst) {

@@ -1,4 +1,5 @@
-//! Who copies a file of a group elsewhere hears of all that changes, or that it has to begin anew.
+//! A service that copies a file of a group elsewhere learns of all changes, or that it has to begin
+//! again.
 
 use super::cluster::{Cluster, INO, MIB, with_members};
 use types::{Errno, InodeId, MemberState, Result};
@@ -10,7 +11,7 @@ async fn ask(cluster: &Cluster, ino: InodeId, op: StorageOp) -> Result<StorageRe
     cluster.ask_file(ino, (0, None), op, None).await
 }
 
-/// The regions that changed in the round before this one.
+/// Returns the regions that changed in the previous round.
 async fn changed(cluster: &Cluster, round: u64) -> Result<Vec<u64>> {
     ask(cluster, INO, StorageOp::Watch { token: TOKEN, round }).await?;
     let (mut found, mut from) = (Vec::new(), 0);
@@ -35,13 +36,13 @@ fn the_primary_notes_what_changes_and_nobody_else_answers_for_it() {
         cluster.write(InodeId(INO.0 + 1), 3, 5 * MIB, &[2; 4096]).await;
         assert_eq!(changed(&cluster, 1).await.unwrap(), [3]);
         cluster.write(INO, 3, 0, &[3; 8192]).await;
-        // The second one goes, and comes back: all went through the same primary.
+        // The second member leaves and comes back: all changes went through the same primary.
         cluster.management.set(2, MemberState::NeedsResync);
         cluster.write(INO, 3, 7 * MIB, &[4; 4096]).await;
         assert_eq!(changed(&cluster, 2).await.unwrap(), [0, 7]);
         cluster.in_step().await;
-        // The primary goes and comes back, and is it again. What was written in between it was told
-        // of as any member.
+        // The primary leaves, comes back, and is the primary again. It received the changes in
+        // between like any other member.
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.write(INO, 3, 9 * MIB, &[5; 4096]).await;
         assert_eq!(changed(&cluster, 3).await.unwrap_err().errno, Errno::ESTALE, "another primary");
