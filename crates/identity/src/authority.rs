@@ -26,15 +26,15 @@ const CERTIFICATE_FILE: &str = "ca.crt";
 /// The authority's private key.
 const KEY_FILE: &str = "ca.key";
 
-/// Bytes of a certificate's random serial number: no two collide, and a DER integer of at most 20
-/// bytes holds it.
+/// Bytes of a certificate's random serial number: enough that no two collide, and within the limit
+/// of 20 bytes of a DER integer.
 const SERIAL_BYTES: usize = 16;
 
-/// How a serial number begins that has an issue number in the 8 bytes that follow
-/// (`Identity::issue_number`); random ones begin with a larger byte.
+/// First byte of a serial number whose next 8 bytes are an issue number (`Identity::issue_number`);
+/// random ones begin with a larger byte.
 const NUMBERED_SERIAL: u8 = 1;
 
-/// From when to when a certificate is valid, Unix seconds.
+/// Validity period of a certificate, Unix seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Validity {
@@ -43,17 +43,17 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// That of a node that joins now.
+    /// The default validity of a node that joins now.
     pub fn of_node(now: i64) -> Validity {
         Validity { from: now - CLOCK_SKEW_S, until: now + NODE_VALIDITY_S }
     }
 
-    /// That of a client that joins now.
+    /// The default validity of a client that joins now.
     pub fn of_client(now: i64) -> Validity {
         Validity { from: now - CLOCK_SKEW_S, until: now + CLIENT_VALIDITY_S }
     }
 
-    /// That of a certificate which was read.
+    /// The validity of a given certificate.
     pub(crate) fn in_certificate(certificate: &CertificateDer<'_>) -> Result<Validity> {
         let (_, x509) = x509_parser::parse_x509_certificate(certificate)
             .map_err(|_| Error::certificate("it can't be parsed"))?;
@@ -61,14 +61,14 @@ impl Validity {
         Ok(Validity { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
     }
 
-    /// When another certificate should take the place of one with this validity: when one in
-    /// [`RENEWED_IN_LAST`] parts of it is left.
+    /// When a certificate with this validity should be renewed: when one part in
+    /// [`RENEWED_IN_LAST`] of it is left.
     pub fn renew_at(&self) -> i64 {
         let lifetime = (self.until - self.from - CLOCK_SKEW_S).max(0);
         self.until - lifetime / RENEWED_IN_LAST
     }
 
-    /// The usual one of a member that joins now.
+    /// The default validity of a member that joins now.
     pub fn usual(role: &Role, now: i64) -> Validity {
         match role.kind() {
             MemberKind::Node => Validity::of_node(now),
@@ -82,7 +82,7 @@ impl Validity {
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
-    /// Of these bytes.
+    /// Fingerprint of a certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Fingerprint {
         let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
         Fingerprint(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
@@ -101,14 +101,14 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The public half of an authority: what every member trusts.
+/// The public half of an authority, which every member trusts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CaCertificate {
     der: CertificateDer<'static>,
 }
 
 impl CaCertificate {
-    /// Takes a certificate that is known to be the authority's.
+    /// Wraps a certificate that is known to be the authority's.
     pub fn new(der: CertificateDer<'static>) -> CaCertificate {
         CaCertificate { der }
     }
@@ -118,7 +118,7 @@ impl CaCertificate {
         &self.der
     }
 
-    /// From when to when it is valid.
+    /// The certificate's validity period.
     ///
     /// # Errors
     /// A certificate that can't be parsed.
@@ -126,7 +126,7 @@ impl CaCertificate {
         Validity::in_certificate(&self.der)
     }
 
-    /// What a join token pins.
+    /// The fingerprint that a join token pins.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.der)
     }
@@ -146,7 +146,7 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Makes the authority of a new cluster: a key and a certificate that it signed itself.
+    /// Makes the authority of a new cluster: a key and a self-signed certificate.
     ///
     /// # Errors
     /// A `cluster` that isn't hexadecimal digits with dashes, as a UUID is.
@@ -173,12 +173,12 @@ impl Authority {
         &self.cluster
     }
 
-    /// What members trust.
+    /// The authority's certificate, which members trust.
     pub fn certificate(&self) -> &CaCertificate {
         &self.certificate
     }
 
-    /// Makes a key and certifies it: for members on this very machine.
+    /// Makes a key and certifies it: for members on this machine.
     pub fn issue(&self, role: &Role, validity: Validity) -> Result<Credentials> {
         let pending = PendingKey::generate()?;
         let chain = self.certify(pending.request(), role, validity)?;
@@ -192,9 +192,9 @@ impl Authority {
         pending.certified(&chain)
     }
 
-    /// Certifies the key of a member that made it itself. `request` is [`PendingKey::request`];
-    /// only its key and the proof of possessing it count, what else it asks for is ignored. Returns
-    /// the chain in PEM: the member's certificate, then the authority's.
+    /// Certifies a key that the member has generated. `request` is [`PendingKey::request`]; only
+    /// its key and the proof of possession are used, all other content is ignored. Returns the
+    /// chain in PEM: the member's certificate, then the authority's.
     ///
     /// # Errors
     /// A request that is malformed or not signed by its own key; a bad client name.
@@ -235,9 +235,9 @@ impl Authority {
         self.certify_with(request, params, usages)
     }
 
-    /// Certifies the key of an HTTP interface under names that programs know: DNS names and IP
-    /// addresses. It names no member, so nobody connects to a service with it. `request` and the
-    /// answer are those of [`Authority::certify`].
+    /// Certifies the key of an HTTP interface under names that HTTP clients use: DNS names and IP
+    /// addresses. The certificate names no member, so it can't be used to connect to a service.
+    /// `request` and the result are those of [`Authority::certify`].
     ///
     /// # Errors
     /// A bad request; no name, too many, or one that is neither a DNS name nor an address.
@@ -272,8 +272,8 @@ impl Authority {
     /// Reads the authority from its directory.
     ///
     /// # Errors
-    /// A key that others may read, a key that isn't the certificate's, files that are missing or
-    /// damaged.
+    /// A key that other users may read, a key that doesn't match the certificate, files that are
+    /// missing or damaged.
     pub fn load(dir: &Path) -> Result<Authority> {
         let (certificate_path, key_path) = (dir.join(CERTIFICATE_FILE), dir.join(KEY_FILE));
         let key = KeyPair::from_pem(&files::read_private(&key_path)?)
@@ -291,11 +291,11 @@ impl Authority {
         Authority::assemble(&cluster, der, key)
     }
 
-    /// Writes a new authority to its directory, which is made if need be: the key first, so that a
-    /// certificate never stands without it.
+    /// Writes a new authority to its directory, creating the directory if necessary. Writes the key
+    /// first, so that a certificate never exists without its key.
     ///
     /// # Errors
-    /// Another authority in that directory is left as it is.
+    /// The directory contains another authority, which isn't changed.
     pub fn store(&self, dir: &Path) -> Result<()> {
         files::make_directory(dir)?;
         let certificate = dir.join(CERTIFICATE_FILE);
@@ -307,7 +307,7 @@ impl Authority {
     }
 }
 
-/// A name in a certificate of an HTTP interface.
+/// Parses a name for a certificate of an HTTP interface.
 fn server_name(name: &str) -> Result<SanType> {
     if let Ok(address) = name.parse::<IpAddr>() {
         return Ok(SanType::IpAddress(address));
@@ -318,7 +318,7 @@ fn server_name(name: &str) -> Result<SanType> {
     }
 }
 
-/// How the authority's own certificate names itself.
+/// The URI in the authority's own certificate.
 fn authority_uri(cluster: &str) -> String {
     format!("weft://{cluster}/authority")
 }
@@ -331,7 +331,7 @@ fn cluster_of(x509: &x509_parser::certificate::X509Certificate<'_>) -> Option<St
     Some(uri.strip_prefix("weft://")?.strip_suffix("/authority")?.to_string())
 }
 
-/// What all certificates of a cluster have.
+/// Parameters common to all certificates of a cluster.
 fn parameters(name: &str, uri: &str, validity: Validity) -> Result<CertificateParams> {
     let time = |seconds| {
         OffsetDateTime::from_unix_timestamp(seconds)

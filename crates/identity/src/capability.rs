@@ -1,6 +1,7 @@
-//! Capabilities: the metadata service's word that a session may read or write a file's chunks.
+//! Capabilities: signed proof by the metadata service that a session may read or write a file's
+//! chunks.
 //!
-//! A capability travels with storage requests in a form of 64 bytes, little-endian:
+//! A capability is sent with storage requests as 64 bytes, little-endian:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -10,83 +11,83 @@
 //! | 4 | 4 | id of the key |
 //! | 8 | 8 | session |
 //! | 16 | 8 | inode |
-//! | 24 | 8 | holder: [`Role::fingerprint`](crate::Role::fingerprint) of who may use it; 0: whoever has the session |
+//! | 24 | 8 | holder: [`Role::fingerprint`](crate::Role::fingerprint) of the member that may use it; 0: the client that has the session |
 //! | 32 | 8 | expiry, seconds of the cluster's time ([`CapabilityRing::time_s`](crate::CapabilityRing::time_s)) |
 //! | 40 | 16 | the first 16 bytes of HMAC-SHA256 over bytes 0..40, of version 2 over bytes 0..40 and 56..64 |
-//! | 56 | 8 | the highest lease epoch that its requests may say they have; 0 in version 1 |
+//! | 56 | 8 | the highest lease epoch that its requests may carry; 0 in version 1 |
 //!
-//! They name the session and its holder, and a service compares these with the session that sends
-//! them and with what its connection has proved. Clients with one certificate are one holder: among
-//! those, whoever has the bytes has the right. So they travel encrypted, or on a network that is
-//! trusted.
+//! A capability names the session and its holder. A service compares these with the session that
+//! sends it, and with the role that its connection has proved. Clients that share a certificate are
+//! one holder: any of them can use the capability if it gets the bytes. So capabilities are sent
+//! encrypted, or on a trusted network.
 
 use types::{InodeId, SessionId};
 
 /// Length of a capability, bytes.
 pub const CAPABILITY_BYTES: usize = 64;
 
-/// Bytes before the code, which is over them.
+/// Bytes before the MAC, which are authenticated.
 const FRONT_BYTES: usize = 40;
 
-/// Bytes that the code is over, with the epoch behind the others.
+/// Authenticated bytes, with the epoch after the others.
 const SIGNED_BYTES: usize = 48;
 
-/// Bytes of the code that are kept: a forger has one chance in 2^128 for each attempt, and an
-/// attempt is a request.
+/// Bytes of the truncated MAC: a forger has one chance in 2^128 per attempt, and each attempt is a
+/// request.
 pub(crate) const MAC_BYTES: usize = 16;
 
 const VERSION: u8 = 1;
 
-/// Of one with an epoch.
+/// Version of a capability with an epoch.
 const VERSION_WITH_EPOCH: u8 = 2;
 
-/// What may be done with a file's chunks.
+/// Access rights to a file's chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rights(u8);
 
 impl Rights {
-    /// Read data and where it ends.
+    /// Read data, and find data and holes.
     pub const READ: Rights = Rights(1);
-    /// Change data: write, cut, punch.
+    /// Change data: write, truncate, punch holes.
     pub const WRITE: Rights = Rights(2);
     /// Both.
     pub const READ_WRITE: Rights = Rights(3);
 
-    /// Whether all of `wanted` is allowed.
+    /// Whether all `wanted` rights are included.
     pub fn allow(self, wanted: Rights) -> bool {
         self.0 & wanted.0 == wanted.0
     }
 }
 
-/// Who may do what with which file, and until when.
+/// Access of a session to a file, with an expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Grant {
-    /// Whom it was given to.
+    /// The session that it was granted to.
     pub session: SessionId,
     /// The file.
     pub inode: InodeId,
-    /// What is allowed.
+    /// The granted rights.
     pub rights: Rights,
-    /// The member to which it was given, as a fingerprint of what it proved to be: nobody else can
-    /// use it, even if he gets hold of it. 0 where nobody proves anything.
+    /// Fingerprint of the role of the member that it was granted to: no other member can use it,
+    /// even with its bytes. 0 where connections aren't authenticated.
     pub holder: u64,
-    /// The highest lease epoch of the file that a request may have: else anybody who may read it
-    /// could make targets refuse what others ask. 0: none.
+    /// The highest lease epoch of the file that a request may carry. Without this limit, any reader
+    /// of the file could make targets refuse the requests of others. 0: none.
     pub epoch: u64,
-    /// How long it is valid from when it was signed, seconds: its user doesn't know the cluster's
-    /// time, and renews it by this.
+    /// How long it is valid from when it was signed, seconds. The client doesn't know the cluster's
+    /// time, and renews the capability by this.
     pub valid_s: u16,
-    /// When it ends, seconds of the cluster's time.
+    /// Expiry, seconds of the cluster's time.
     pub expires: u64,
 }
 
-/// A grant as it is signed and sent.
+/// A grant in its signed and encoded form.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Capability {
     bytes: [u8; CAPABILITY_BYTES],
 }
 
-/// Why a capability doesn't allow what is asked.
+/// Why a capability doesn't allow a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum Refusal {
@@ -111,7 +112,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the client should ask the metadata service for another one and try again.
+    /// Whether the client should request a new capability from the metadata service and retry.
     pub fn is_stale(self) -> bool {
         matches!(self, Refusal::Expired | Refusal::UnknownKey(_) | Refusal::EarlierEpoch)
     }
@@ -125,7 +126,7 @@ impl From<Refusal> for types::Error {
 }
 
 impl Grant {
-    /// Whether this allows a session of a holder to do something with a file.
+    /// Checks that this grants `wanted` rights on a file to a session of a holder.
     pub fn check(
         &self,
         session: SessionId,
@@ -162,7 +163,7 @@ impl Grant {
     }
 }
 
-/// What the code is over of the bytes that are signed: an epoch where there is one.
+/// The part of the signed bytes that the MAC covers: it includes the epoch if there is one.
 pub(crate) fn covered(signed: &[u8; SIGNED_BYTES]) -> &[u8] {
     if signed[0] == VERSION_WITH_EPOCH { signed } else { &signed[..FRONT_BYTES] }
 }
@@ -176,22 +177,22 @@ impl Capability {
         Capability { bytes }
     }
 
-    /// Takes one out of a message. Nothing but its length is looked at.
+    /// Takes a capability from a message. Validates only its length.
     pub fn from_bytes(bytes: &[u8]) -> Result<Capability, Refusal> {
         Ok(Capability { bytes: bytes.try_into().map_err(|_| Refusal::Malformed)? })
     }
 
-    /// As it is sent.
+    /// The encoded form.
     pub fn as_bytes(&self) -> &[u8; CAPABILITY_BYTES] {
         &self.bytes
     }
 
-    /// The key that it says it was signed with.
+    /// Id of the key that it claims to be signed with.
     pub fn key_id(&self) -> u32 {
         u32::from_le_bytes(self.field(4))
     }
 
-    /// What it says, true or not.
+    /// The claimed grant, not verified.
     pub(crate) fn claim(&self) -> Result<Grant, Refusal> {
         let [version, rights, valid @ ..] = self.field::<4>(0);
         let epoch = u64::from_le_bytes(self.field(FRONT_BYTES + MAC_BYTES));
@@ -227,7 +228,7 @@ impl Capability {
 }
 
 impl std::fmt::Debug for Capability {
-    /// Without the code: what is logged must not be usable.
+    /// Omits the MAC: log output must not contain a usable capability.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Capability({:?}, key {})", self.claim(), self.key_id())
     }

@@ -1,4 +1,4 @@
-//! The keys that capabilities are signed and verified with.
+//! The keys that sign and verify capabilities.
 
 use crate::capability::{Capability, Grant, MAC_BYTES, Refusal, covered};
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::Path;
 use subtle::ConstantTimeEq;
 
-/// Bytes of a key.
+/// Length of a key, bytes.
 const KEY_BYTES: usize = 32;
 
 /// Format of a rendered key ring.
@@ -20,7 +20,7 @@ const FORMAT: i64 = 1;
 pub struct CapabilityKey {
     id: u32,
     secret: [u8; KEY_BYTES],
-    // Both hash states after the padded key, so that a code costs two blocks of SHA-256.
+    // Both hash states after the padded key, so that a MAC costs two blocks of SHA-256.
     prepared: hmac::Key,
 }
 
@@ -31,30 +31,30 @@ impl fmt::Debug for CapabilityKey {
 }
 
 impl CapabilityKey {
-    /// From its secret.
+    /// Makes a key from its secret.
     pub fn new(id: u32, secret: [u8; KEY_BYTES]) -> CapabilityKey {
         CapabilityKey { id, secret, prepared: hmac::Key::new(hmac::HMAC_SHA256, &secret) }
     }
 
-    /// A new one.
+    /// Makes a random key.
     pub fn random(id: u32) -> Result<CapabilityKey> {
         let mut secret = [0; KEY_BYTES];
         SystemRandom::new().fill(&mut secret)?;
         Ok(CapabilityKey::new(id, secret))
     }
 
-    /// Which one it is.
+    /// The key's id.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Puts the cluster's word on a grant.
+    /// Signs a grant.
     pub fn sign(&self, grant: &Grant) -> Capability {
         let signed = grant.signed(self.id);
         Capability::new(signed, self.mac(covered(&signed)))
     }
 
-    /// What a genuine capability says. Whether it has expired is not looked at.
+    /// Verifies a capability and returns its grant. Doesn't check the expiry.
     pub fn verify(&self, capability: &Capability) -> Result<Grant, Refusal> {
         if capability.key_id() != self.id {
             return Err(Refusal::UnknownKey(capability.key_id()));
@@ -71,7 +71,7 @@ impl CapabilityKey {
 
 /// The cluster's keys: one signs, all of them verify.
 ///
-/// A rotation has two steps, so that no service ever meets a capability whose key it hasn't got:
+/// A rotation has two steps, so that no service receives a capability whose key it doesn't have:
 /// [`CapabilityKeys::stage`] and distribute, then [`CapabilityKeys::promote`] and distribute.
 #[derive(Clone, Debug)]
 pub struct CapabilityKeys {
@@ -80,15 +80,15 @@ pub struct CapabilityKeys {
 }
 
 impl CapabilityKeys {
-    /// The keys of a new cluster.
+    /// Makes the keys of a new cluster.
     pub fn create() -> Result<CapabilityKeys> {
         Ok(CapabilityKeys { keys: vec![CapabilityKey::random(1)?], signing: 0 })
     }
 
-    /// Adds a key that verifies but doesn't sign yet, and drops those that are older than the last
-    /// [`MAX_CAPABILITY_KEYS`]. Capabilities of a dropped key end with it; rotations that are
-    /// farther apart than capabilities are valid cut none short. A key that was staged before and
-    /// never promoted is promoted.
+    /// Adds a key that verifies but doesn't sign yet, and drops keys older than the last
+    /// [`MAX_CAPABILITY_KEYS`]. Capabilities of a dropped key become invalid; none does early if
+    /// rotations are farther apart than the validity of capabilities. A key staged before is
+    /// promoted first.
     pub fn stage(&mut self) -> Result<()> {
         self.promote();
         let last = self.keys.last().map_or(0, |key| key.id);
@@ -109,12 +109,12 @@ impl CapabilityKeys {
         self.signing + 1 < self.keys.len()
     }
 
-    /// Signs.
+    /// Signs a grant with the signing key.
     pub fn sign(&self, grant: &Grant) -> Capability {
         self.keys[self.signing].sign(grant)
     }
 
-    /// What a genuine capability that hasn't expired says.
+    /// Verifies a capability, including its expiry, and returns its grant.
     pub fn verify(&self, capability: &Capability, now: u64) -> Result<Grant, Refusal> {
         let id = capability.key_id();
         let key = self.keys.iter().rev().find(|key| key.id == id).ok_or(Refusal::UnknownKey(id))?;
@@ -127,7 +127,8 @@ impl CapabilityKeys {
         self.keys.iter().map(|key| key.id).collect()
     }
 
-    /// As text, secrets included: for files of mode 0600 and encrypted messages to nodes.
+    /// The keys as text, with their secrets: for files of mode 0600 and encrypted messages to
+    /// nodes.
     pub fn render(&self) -> String {
         let mut text = format!(
             "# Keys of capabilities. All verify, one signs.\nformat = {FORMAT}\nsigning = {}\n",
@@ -143,7 +144,7 @@ impl CapabilityKeys {
         text
     }
 
-    /// Takes them out of such text. No message repeats what it says.
+    /// Parses such text. Error messages don't quote it.
     pub fn parse(text: &str) -> Result<CapabilityKeys, String> {
         let table: toml::Table = toml::from_str(text).map_err(|_| "it can't be parsed".to_string())?;
         match table.get("format").and_then(toml::Value::as_integer) {
@@ -165,19 +166,19 @@ impl CapabilityKeys {
         Ok(CapabilityKeys { keys, signing: signing.ok_or("the signing key is not among them")? })
     }
 
-    /// Reads them from a file.
+    /// Reads the keys from a file.
     pub fn load(path: &Path) -> Result<CapabilityKeys> {
         CapabilityKeys::parse(&files::read_private(path)?).map_err(|cause| Error::damaged(path, cause))
     }
 
-    /// Writes them to a file.
+    /// Writes the keys to a file.
     pub fn store(&self, path: &Path) -> Result<()> {
         files::write_private(path, &self.render())
     }
 }
 
-/// Capabilities that this core has verified before. Each has one place, so a lookup is one
-/// comparison; what collides is verified again.
+/// Capabilities that this core has verified before, in a direct-mapped cache: a lookup is one
+/// comparison. After a collision the capability is verified again.
 pub struct VerifiedCache {
     places: Box<[Option<(Capability, Grant)>]>,
 }
@@ -208,14 +209,14 @@ impl VerifiedCache {
         Ok(grant)
     }
 
-    /// Forgets everything: to be called when the keys change.
+    /// Clears the cache: to be called when the keys change.
     pub fn clear(&mut self) {
         self.places.fill(None);
     }
 }
 
-/// From the code, which is as good as random; a client that sends others only fills places with
-/// what isn't kept.
+/// Slot of a capability, from its MAC, which is as good as random. A client that sends forged ones
+/// only hits slots and is never cached.
 fn place_of(capability: &Capability) -> usize {
     let bytes = capability.mac().first_chunk().expect("a code has 16 bytes");
     u64::from_le_bytes(*bytes) as usize % VERIFIED_CAPABILITIES

@@ -1,8 +1,8 @@
-//! The keys of capabilities, and the time by which capabilities end, as a process knows them now.
+//! The current capability keys of a process, and the time by which capabilities expire.
 //!
-//! The time is the cluster's: management's clock, which each node hears of with its heartbeats and
-//! counts on by its own monotonic clock. So the clock of a node can be wrong, or be set, without
-//! capabilities ending early or late there.
+//! This is the cluster's time: management's clock, which each node gets with its heartbeats and
+//! extrapolates by its own monotonic clock. So the clock of a node can be wrong, or be set, without
+//! capabilities expiring early or late there.
 
 use crate::{Capability, CapabilityKeys, Grant, Refusal, VerifiedCache};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -10,19 +10,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 const NS_PER_S: i64 = 1_000_000_000;
 
-/// Keys that management hands out and changes now and then, shared by the services of a process.
+/// Keys that management distributes and rotates, shared by the services of a process.
 pub struct CapabilityRing {
     keys: RwLock<Option<Arc<CapabilityKeys>>>,
-    /// Changes with the keys, and no two rings of a process have the same: cores see by it that
-    /// what they remember is out of date.
+    /// Changes with the keys, and is unique in the process, so that cores detect that their caches
+    /// are stale.
     generation: AtomicU64,
-    /// What the cluster's time is ahead of this process's monotonic clock, nanoseconds.
+    /// Difference of the cluster's time and this process's monotonic clock, nanoseconds.
     ahead_ns: AtomicI64,
     valid_s: u16,
 }
 
-/// What one core remembers of a ring: who uses it has nothing to do with other cores unless the
-/// keys have changed.
+/// One core's cache of a ring. Verification involves no other core unless the keys have changed.
 #[derive(Default)]
 pub struct CoreRing {
     generation: u64,
@@ -31,7 +30,7 @@ pub struct CoreRing {
 }
 
 impl CapabilityRing {
-    /// Without keys yet. What is signed is valid for so many seconds.
+    /// Makes a ring without keys. Signed capabilities are valid for `valid_s` seconds.
     pub fn new(valid_s: u16) -> CapabilityRing {
         CapabilityRing {
             keys: RwLock::new(None),
@@ -41,8 +40,8 @@ impl CapabilityRing {
         }
     }
 
-    /// Takes over the cluster's time, Unix seconds, as of a moment of this process's monotonic
-    /// clock. A process does so before it sets keys.
+    /// Sets the cluster's time, Unix seconds, as of a moment of this process's monotonic clock. A
+    /// process does so before it sets keys.
     pub fn set_time(&self, time_s: i64, monotonic_ns: u64) {
         let ahead_ns = time_s.saturating_mul(NS_PER_S).saturating_sub_unsigned(monotonic_ns);
         self.ahead_ns.store(ahead_ns, Ordering::Relaxed);
@@ -54,7 +53,7 @@ impl CapabilityRing {
         u64::try_from(time_ns / NS_PER_S).unwrap_or(0)
     }
 
-    /// Takes over other keys, or the same.
+    /// Replaces the keys; does nothing if they are the same.
     pub fn set(&self, keys: CapabilityKeys) {
         let mut current = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         if current.as_ref().is_some_and(|known| known.render() == keys.render()) {
@@ -69,16 +68,16 @@ impl CapabilityRing {
         self.current().is_some()
     }
 
-    /// Signs a grant that ends after the ring's time; `None` without keys. `now`: the cluster's
-    /// time.
+    /// Signs a grant that expires after the ring's validity; `None` without keys. `now`: the
+    /// cluster's time.
     pub fn sign(&self, grant: Grant, now: u64) -> Option<Capability> {
         let keys = self.current()?;
         let valid_s = self.valid_s;
         Some(keys.sign(&Grant { expires: now + u64::from(valid_s), valid_s, ..grant }))
     }
 
-    /// What a genuine capability that hasn't expired says. `core`: what the calling core remembers;
-    /// `now`: the cluster's time.
+    /// Verifies a capability, including its expiry, and returns its grant. `core`: the calling
+    /// core's cache; `now`: the cluster's time.
     pub fn verify(&self, core: &mut CoreRing, capability: &Capability, now: u64) -> Result<Grant, Refusal> {
         let generation = self.generation.load(Ordering::Acquire);
         if core.generation != generation {

@@ -1,9 +1,10 @@
-//! The clients that management has given certificates, and those whose certificates it has revoked.
+//! The clients that management has issued certificates to, and those whose certificates it has
+//! revoked.
 //!
-//! Each certificate of a client has an issue number, larger than all before it. A revocation says
-//! up to which number certificates of a name are refused, so that the name can be given away again.
-//! Numbers are at least the time of day in seconds: should the records go back to an older copy, a
-//! revocation still covers certificates that they don't know.
+//! Each certificate of a client has an issue number, larger than all before it. A revocation
+//! refuses certificates of a name up to an issue number, so that the name can be reused. Numbers
+//! are at least the time of day in seconds. So if the records are restored from an older copy, a
+//! revocation still covers certificates that are missing from it.
 
 use crate::authority::Validity;
 use crate::error::{Error, Result};
@@ -16,51 +17,52 @@ use types::{RevokedClient, is_client_name};
 /// Format of the file.
 const FORMAT: i64 = 1;
 
-/// What stands before and after the checksum of the rest of the file.
+/// Text before and after the checksum, which covers the rest of the file.
 const SUM_BEGIN: &str = "checksum = \"";
 const SUM_END: &str = "\"\n";
 
-/// Largest number and time in the file: sums of some of them are far from overflowing.
+/// Largest number and time in the file; a sum of several can't overflow.
 const MAX_INTEGER: i64 = 1 << 53;
 
-/// What an administrator decides on a client's certificates.
+/// Limits that an administrator sets for a client's certificates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// None is valid for longer than until then, Unix seconds. `None`: they are renewed for ever.
+    /// No certificate is valid beyond this time, Unix seconds. `None`: they are renewed without
+    /// limit.
     pub end: Option<i64>,
-    /// How long each is valid at most, seconds.
+    /// Longest validity of each certificate, seconds.
     pub validity_s: i64,
 }
 
-/// A certificate that may be made now.
+/// Permission to make a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Issue {
-    /// Its issue number.
+    /// The certificate's issue number.
     pub number: u64,
-    /// From when to when it is valid.
+    /// The certificate's validity period.
     pub validity: Validity,
 }
 
-/// What management keeps of a client.
+/// Record of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientRecord {
     /// Its name.
     pub name: String,
     /// When it was added, Unix seconds.
     pub added: i64,
-    /// What was decided then.
+    /// The limits set then.
     pub terms: Terms,
     /// The issue number of its last certificate.
     pub number: u64,
-    /// When that one ends, Unix seconds.
+    /// When that certificate expires, Unix seconds.
     pub expires: i64,
-    /// Certificates up to this issue number are refused; 0: none was revoked.
+    /// Certificates up to this issue number are refused; 0: none is revoked.
     pub revoked: u64,
-    /// When the last of those ends, Unix seconds.
+    /// When the last of those expires, Unix seconds.
     pub revoked_ends: i64,
 }
 
-/// How a client stands.
+/// Status of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Standing {
@@ -70,23 +72,23 @@ pub enum Standing {
     Revoked,
 }
 
-/// All of them, by name.
+/// All client records, by name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClientRecords {
     records: Vec<ClientRecord>,
-    /// The last issue number that was given away.
+    /// The last issue number used.
     last: u64,
 }
 
-/// Whether people should be warned of the end of a certificate whose validity is this long.
+/// Whether administrators should be warned that a certificate with this lifetime expires soon.
 pub fn expires_soon(expires: i64, lifetime_s: i64, now: i64) -> bool {
     expires - now < EXPIRY_WARNING_S.min(lifetime_s / RENEWED_IN_LAST)
 }
 
 impl ClientRecord {
-    /// How it stands now.
+    /// The client's status now.
     pub fn standing(&self, now: i64) -> Standing {
-        // What is left of the whole time, where the administrator has set its end.
+        // The whole period, if the administrator has set its end.
         let lifetime_s = self.terms.end.map_or(self.terms.validity_s, |end| end - self.added);
         match self.expires {
             _ if self.is_revoked() => Standing::Revoked,
@@ -98,12 +100,12 @@ impl ClientRecord {
         }
     }
 
-    /// Whether all its certificates are refused.
+    /// Whether all certificates of the client are refused.
     pub fn is_revoked(&self) -> bool {
         self.number <= self.revoked
     }
 
-    /// Whether its certificate isn't due for renewal yet, and another one will last longer.
+    /// Whether the client's certificate isn't due for renewal yet, and a new one will last longer.
     fn is_renewed_later(&self, now: i64) -> bool {
         self.terms.end.is_none_or(|end| end > self.expires)
             && self.expires - now > self.terms.validity_s / RENEWED_IN_LAST
@@ -116,10 +118,11 @@ impl ClientRecord {
 }
 
 impl ClientRecords {
-    /// Notes a new client. The caller stores the records before it hands out a certificate.
+    /// Records a new client. The caller stores the records before it hands out a certificate.
     ///
     /// # Errors
-    /// A bad name; one whose certificate is good; an end in the past; [`MAX_CLIENTS`] are recorded.
+    /// A bad name; one with a valid certificate; an end in the past; [`MAX_CLIENTS`] clients are
+    /// recorded.
     pub fn add(&mut self, name: &str, terms: Terms, now: i64) -> Result<Issue> {
         self.purge(now);
         if let Some(known) = self.find(name)
@@ -131,8 +134,8 @@ impl ClientRecords {
         self.issue(name, terms, now)
     }
 
-    /// As [`ClientRecords::add`], but several machines share the name, and those that have its
-    /// certificate keep it: so the terms are the same each time.
+    /// As [`ClientRecords::add`], but several machines share the name. Machines that have its
+    /// certificate retain it, so the terms are the same each time.
     pub fn add_shared(&mut self, name: &str, terms: Terms, now: i64) -> Result<Issue> {
         self.purge(now);
         self.issue(name, terms, now)
@@ -157,7 +160,7 @@ impl ClientRecords {
             revoked_ends: known.as_ref().map_or(0, |known| known.revoked_ends),
         };
         let validity = record.validity(now);
-        // Machines that share a name may have one that ends later.
+        // Machines that share the name may have a certificate that expires later.
         let shared = known.filter(|known| !known.is_revoked()).map_or(0, |known| known.expires);
         let record = ClientRecord { expires: validity.until.max(shared), ..record };
         match self.position(name) {
@@ -169,17 +172,16 @@ impl ClientRecords {
         Ok(Issue { number, validity })
     }
 
-    /// Another certificate for the owner of one that is good. The caller stores the records before
-    /// it hands it out.
+    /// Renews a valid certificate. The caller stores the records before it hands out the new one.
     ///
     /// # Errors
     /// A client without a record, or a revoked one; a certificate that isn't due for renewal, or
-    /// that ends when the administrator said.
+    /// that expires at the end set by the administrator.
     pub fn renew(&mut self, name: &str, present: &Identity, now: i64) -> Result<Issue> {
         let number = self.next_number(now);
         let at = self.position(name).map_err(|_| Error::UnknownClient { name: name.to_string() })?;
         let record = &mut self.records[at];
-        // One without a number is older than all that have one.
+        // A certificate without a number is older than all that have one.
         if record.revoked > 0 && present.issue_number().unwrap_or(0) <= record.revoked {
             return Err(Error::RevokedClient { name: name.to_string() });
         }
@@ -187,7 +189,7 @@ impl ClientRecords {
         if validity.until <= present.expires {
             return Err(Error::NotRenewed { member: format!("client/{name}") });
         }
-        // Each renewal is a write to the disk: clients that ask all the time are kept from it.
+        // Each renewal is a disk write, so clients must not renew too often.
         if present.expires - now > record.terms.validity_s / 2 {
             return Err(Error::NotDue { member: format!("client/{name}") });
         }
@@ -197,11 +199,11 @@ impl ClientRecords {
         Ok(Issue { number, validity })
     }
 
-    /// Refuses every certificate of a client that was issued until now.
+    /// Revokes every certificate of a client that was issued until now.
     ///
     /// # Errors
     /// A name without a record; [`MAX_REVOKED`] clients are revoked whose certificates haven't
-    /// ended.
+    /// expired.
     pub fn revoke(&mut self, name: &str, now: i64) -> Result<()> {
         self.purge(now);
         let at = self.position(name).map_err(|_| Error::UnknownClient { name: name.to_string() })?;
@@ -209,30 +211,30 @@ impl ClientRecords {
         if !is_known && self.revoked().len() >= MAX_REVOKED {
             return Err(Error::TooManyRevoked(MAX_REVOKED));
         }
-        // Above what these records know, in case that they are an old copy.
+        // Higher than all recorded numbers, in case the records are an old copy.
         let number = self.next_number(now);
         self.last = number;
         let record = &mut self.records[at];
-        // The same holds for their ends: one that was issued until now ends by this time.
+        // The same holds for expiry: a certificate issued until now expires by this time.
         let latest = record.validity(now).until;
         record.revoked = number;
         record.revoked_ends = record.revoked_ends.max(record.expires).max(latest);
         Ok(())
     }
 
-    /// What servers have to refuse, by name.
+    /// The revocations that servers must enforce, by name.
     pub fn revoked(&self) -> Vec<RevokedClient> {
         let revoked = self.records.iter().filter(|record| record.revoked > 0);
         revoked.map(|record| RevokedClient { name: record.name.clone(), until: record.revoked }).collect()
     }
 
-    /// All of them, by name.
+    /// All records, by name.
     pub fn list(&self) -> &[ClientRecord] {
         &self.records
     }
 
-    /// Forgets revocations whose certificates have ended, and clients of whom nothing else is left
-    /// or whose certificate ended long ago; whether there were such.
+    /// Drops revocations whose certificates have expired, and clients that are revoked entirely or
+    /// whose certificate expired long ago. Returns whether anything changed.
     pub fn purge(&mut self, now: i64) -> bool {
         let (before, mut is_changed) = (self.records.len(), false);
         self.records.retain(|record| match record.is_revoked() {
@@ -260,7 +262,7 @@ impl ClientRecords {
         (self.last + 1).max(u64::try_from(now).unwrap_or(0))
     }
 
-    /// Reads a file of records; no file is no records.
+    /// Reads a file of records; returns no records if it doesn't exist.
     pub fn load(path: &Path) -> Result<ClientRecords> {
         match files::read_private(path) {
             Ok(text) => ClientRecords::parse(&text).map_err(|cause| Error::damaged(path, cause)),
@@ -294,7 +296,7 @@ impl ClientRecords {
                     .expect("writing to a string can't fail");
             }
         }
-        // A line that is lost would be a revocation that is lost.
+        // A lost line could be a lost revocation.
         let sum = types::crc32c(text.as_bytes());
         format!(
             "# Clients with certificates (weft client list). Revocations are here: keep this file.\n\

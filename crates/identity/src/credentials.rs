@@ -12,14 +12,14 @@ use rustls::sign::CertifiedKey;
 use std::fmt;
 use std::path::Path;
 
-/// The member's private key, its certificate and its authority's: one file, so that they can be
-/// replaced together.
+/// The member's private key, its certificate and its authority's: one file, so that they are
+/// replaced atomically.
 const FILE: &str = "identity.pem";
 
-/// Where in that file the key ends.
+/// Last line of the key in that file.
 const KEY_END: &str = "-----END PRIVATE KEY-----";
 
-/// A certificate with its key and the authority that vouches for it.
+/// A certificate with its key and the certificate of the authority that issued it.
 #[derive(Clone)]
 pub struct Credentials {
     certificate: CertificateDer<'static>,
@@ -37,10 +37,11 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Takes them from PEM: the chain is the member's certificate followed by the authority's.
+    /// Makes credentials from PEM: the chain is the member's certificate followed by the
+    /// authority's.
     ///
     /// # Errors
-    /// Other chains, a key that is not the certificate's, a certificate that names no member.
+    /// Other chains, a key that doesn't match the certificate, a certificate that names no member.
     pub fn from_pem(chain_pem: &str, key_pem: &str) -> Result<Credentials> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(chain_pem.as_bytes())
             .collect::<Result<_, _>>()
@@ -65,12 +66,12 @@ impl Credentials {
         })
     }
 
-    /// Whose they are.
+    /// The member that the certificate names.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// From when to when the member's certificate is valid.
+    /// Validity period of the member's certificate.
     pub fn validity(&self) -> Validity {
         self.validity
     }
@@ -80,12 +81,12 @@ impl Credentials {
         &self.certificate
     }
 
-    /// Whom this member trusts.
+    /// The authority that this member trusts.
     pub fn authority(&self) -> &CaCertificate {
         &self.authority
     }
 
-    /// The authority's certificate in PEM: what programs trust that know nothing of weft.
+    /// The authority's certificate in PEM, for HTTP clients to trust.
     pub fn authority_pem(&self) -> String {
         pem_of(self.authority.der())
     }
@@ -95,8 +96,8 @@ impl Credentials {
         &self.chain_pem
     }
 
-    /// What is presented in a handshake. The authority's certificate goes along so that somebody
-    /// who only knows its fingerprint, the owner of a join token, can verify it.
+    /// The chain presented in a handshake. It includes the authority's certificate, so that a
+    /// machine that only knows its fingerprint, from a join token, can verify it.
     pub(crate) fn chain(&self) -> Vec<CertificateDer<'static>> {
         vec![self.certificate.clone(), self.authority.der().clone()]
     }
@@ -105,23 +106,23 @@ impl Credentials {
         parse_key(&self.key_pem)
     }
 
-    /// Reads them from a directory.
+    /// Reads credentials from a directory.
     ///
     /// # Errors
-    /// A file that others may read, that is missing or damaged.
+    /// A file that other users may read, that is missing or damaged.
     pub fn load(dir: &Path) -> Result<Credentials> {
         let path = dir.join(FILE);
         let text = files::read_private(&path)?;
         Credentials::from_text(&text).map_err(|e| Error::damaged(&path, e.to_string()))
     }
 
-    /// Writes them to a directory, which is made if need be.
+    /// Writes the credentials to a directory, creating it if necessary.
     pub fn store(&self, dir: &Path) -> Result<()> {
         files::make_directory(dir)?;
         files::write_private(&dir.join(FILE), &self.to_text())
     }
 
-    /// Takes them from [`Credentials::to_text`].
+    /// Parses the text of [`Credentials::to_text`].
     pub fn from_text(text: &str) -> Result<Credentials> {
         let (key, chain) = text.split_once(KEY_END).unwrap_or((text, ""));
         Credentials::from_pem(chain.trim_start(), &format!("{key}{KEY_END}\n"))
@@ -138,7 +139,7 @@ fn parse_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
         .map_err(|_| Error::certificate("its key is not in PEM form"))
 }
 
-/// A key that waits for its certificate. It stays on the machine that made it.
+/// A key without its certificate yet. It stays on the machine that made it.
 pub struct PendingKey {
     key: KeyPair,
     request: Vec<u8>,
@@ -152,7 +153,7 @@ impl PendingKey {
         Ok(PendingKey { key, request })
     }
 
-    /// What goes to the authority: the public key, signed by the private one (PKCS #10, DER).
+    /// The request for the authority: the public key, signed by the private one (PKCS #10, DER).
     pub fn request(&self) -> &[u8] {
         &self.request
     }

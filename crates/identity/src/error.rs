@@ -1,4 +1,4 @@
-//! What is refused, and what the reader can do about it.
+//! Errors, with a hint for the user.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ impl Error {
         Error::BadToken { cause: cause.into() }
     }
 
-    /// The remedy.
+    /// Returns what the user can do about the error.
     pub fn hint(&self) -> String {
         match self {
             Error::Io { cause, .. } => match cause.kind() {

@@ -1,4 +1,4 @@
-//! Files that only their owner may read and that are there entirely, and durably, or not at all.
+//! Files that only their owner may read, replaced atomically and durably.
 
 use crate::MAX_FILE_BYTES;
 use crate::error::{Error, Result};
@@ -19,21 +19,20 @@ pub fn write_private(path: &Path, content: &str) -> Result<()> {
     write(path, content, PRIVATE).map_err(|e| Error::io("write", path, e))
 }
 
-/// Writes a file that everybody may read.
+/// Writes a file that all users may read.
 pub fn write_public(path: &Path, content: &str) -> Result<()> {
     write(path, content, PUBLIC).map_err(|e| Error::io("write", path, e))
 }
 
 fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     let draft = draft_of(path);
-    // A draft that a crash left may have another mode; a new file has this one from the first
-    // moment.
+    // A draft left by a crash may have another mode; a new file has this one from the first moment.
     match fs::remove_file(&draft) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
-    // Whatever the umask took away or left.
+    // Independent of the umask.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content.as_bytes())?;
     file.sync_all()?;
@@ -41,7 +40,8 @@ fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// Reads a file that holds a secret, and refuses one that others may read or own.
+/// Reads a file that holds a secret. Refuses one that other users may read or that another user
+/// owns.
 pub fn read_private(path: &Path) -> Result<String> {
     let failed = |e| Error::io("read", path, e);
     let file = File::open(path).map_err(failed)?;
@@ -65,12 +65,12 @@ fn read(path: &Path, file: File) -> Result<String> {
     }
 }
 
-/// Makes a directory that only its owner may enter, unless there is one.
+/// Makes a directory that only its owner may enter, unless it exists.
 pub fn make_directory(path: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|e| Error::io("make", path, e))
 }
 
-/// Where a file is written before it gets its name.
+/// Temporary path of a file until it is renamed.
 fn draft_of(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".draft");

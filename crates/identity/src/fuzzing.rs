@@ -1,7 +1,7 @@
-//! Bytes of anybody's making to what reads capabilities, tokens, certificates and requests for
-//! them: for the fuzz targets and their short form in `tests/`.
+//! Feeds arbitrary bytes to the parsers of capabilities, tokens, certificates and certificate
+//! requests: for the fuzz targets and their short form in `tests/`.
 //!
-//! Each function panics when what was accepted isn't the same after it was written and read again.
+//! Each function panics when accepted input isn't the same after it was written and read again.
 
 use crate::{
     Authority, Capability, CapabilityKeys, ClientRecords, Credentials, Identity, JoinToken, Role,
@@ -14,10 +14,10 @@ use std::sync::LazyLock;
 /// The cluster of the authority below.
 const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
 
-/// A moment at which everything below is valid.
+/// A time at which everything below is valid.
 const NOW: i64 = 1_800_000_000;
 
-/// An authority that exists in this process only.
+/// An authority that exists only in this process.
 static AUTHORITY: LazyLock<Authority> =
     LazyLock::new(|| Authority::create(CLUSTER, "fuzz", NOW).expect("a key can be made"));
 
@@ -25,13 +25,13 @@ static AUTHORITY: LazyLock<Authority> =
 static KEYS: LazyLock<CapabilityKeys> =
     LazyLock::new(|| CapabilityKeys::create().expect("a key can be made"));
 
-/// A capability as a client sends it. None that wasn't signed is genuine.
+/// A capability as a client sends it. A capability that wasn't signed is never accepted.
 pub fn capability(bytes: &[u8]) {
     let Ok(capability) = Capability::from_bytes(bytes) else { return };
     assert_eq!(capability.as_bytes().as_slice(), bytes);
     drop(format!("{capability:?}"));
     assert!(KEYS.verify(&capability, NOW as u64).is_err());
-    // As if it were.
+    // The same with a valid signature.
     let Ok(grant) = capability.claim() else { return };
     let signed = KEYS.sign(&grant);
     assert_eq!(signed.claim(), Ok(grant));
@@ -52,7 +52,7 @@ fn read_token(text: &str) {
     }
 }
 
-/// A peer's certificate (DER), after its chain was found to be genuine.
+/// A peer's certificate (DER), as after its chain was verified.
 pub fn certificate(bytes: &[u8]) {
     let Ok(identity) = Identity::of(&CertificateDer::from(bytes)) else { return };
     let uri = identity.role.uri(&identity.cluster);

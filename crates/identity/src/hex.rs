@@ -1,11 +1,11 @@
 //! Bytes as hexadecimal text.
 
-/// Lower case, two digits a byte.
+/// Lower case, two digits per byte.
 pub fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Exactly `N` bytes.
+/// Decodes exactly `N` bytes.
 pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {

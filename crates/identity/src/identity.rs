@@ -1,4 +1,4 @@
-//! What a certificate says of its owner.
+//! The identity in a certificate.
 
 use crate::error::{Error, Result};
 use crate::role::Role;
@@ -6,32 +6,31 @@ use rustls::pki_types::CertificateDer;
 use std::fmt;
 use x509_parser::extensions::GeneralName;
 
-/// How the serial number of a certificate begins that has an issue number; 8 bytes with that
-/// follow.
+/// First byte of the serial number of a certificate with an issue number, which is in the 8 bytes
+/// that follow.
 const NUMBERED_SERIAL: &str = "01";
 
 /// The owner of a certificate.
 ///
-/// It says nothing of whether the certificate is genuine: a connection's [`Identity`] is to be
-/// taken from a certificate that the verifiers of [`crate::tls`] have let pass.
+/// It doesn't prove that the certificate is genuine: take a connection's [`Identity`] only from a
+/// certificate that the verifiers of [`crate::tls`] have accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// UUID of the cluster.
     pub cluster: String,
-    /// What the owner is, and which.
+    /// The owner's role, with its id.
     pub role: Role,
-    /// When the certificate ends, Unix seconds.
+    /// When the certificate expires, Unix seconds.
     pub expires: i64,
-    /// Number of the certificate, unique within the cluster: hexadecimal, for people who look for
-    /// it.
+    /// Serial number of the certificate, unique within the cluster: hexadecimal, for display.
     pub serial: String,
 }
 
 impl Identity {
-    /// Reads a certificate.
+    /// Reads the identity from a certificate.
     ///
     /// # Errors
-    /// Anything but exactly one URI of weft's form as the subject's alternative names.
+    /// Any subject alternative names other than exactly one URI of weft's form.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Identity> {
         let (rest, x509) = x509_parser::parse_x509_certificate(certificate)
             .map_err(|_| Error::certificate("it can't be parsed"))?;
@@ -55,14 +54,14 @@ impl Identity {
         })
     }
 
-    /// The issue number of a client's certificate: numbers grow with time. None before clients were
-    /// recorded, and on certificates of nodes.
+    /// The issue number of a client's certificate: numbers grow with time. `None` for certificates
+    /// of nodes, and for those issued before clients were recorded.
     pub fn issue_number(&self) -> Option<u64> {
         let number = self.serial.strip_prefix(NUMBERED_SERIAL).filter(|rest| rest.len() == 30)?;
         u64::from_str_radix(number.get(..16)?, 16).ok()
     }
 
-    /// Refuses members of other clusters.
+    /// Fails for members of other clusters.
     pub fn require_cluster(&self, wanted: &str) -> Result<()> {
         if self.cluster == wanted {
             return Ok(());

@@ -1,28 +1,26 @@
-//! Who is who in a cluster, and who may do what.
+//! Identities of a cluster's members, and their rights.
 //!
 //! - [`Authority`]: the cluster's certificate authority. It lives on the management nodes and
 //!   certifies nodes and clients.
-//! - [`Credentials`]: the certificate and key of one node or client; [`Identity`]: what such a
-//!   certificate says.
-//! - [`ClientRecords`]: which clients were given certificates, and whose are revoked.
-//! - [`JoinToken`], [`TokenRecords`]: what an administrator carries to a machine that is to become
-//!   a member.
-//! - [`tls`]: configurations of rustls in which both ends prove that they belong to the same
-//!   cluster.
-//! - [`Capability`]: what the metadata service signs so that a storage service knows which file a
-//!   client may touch.
+//! - [`Credentials`]: the certificate and key of one node or client; [`Identity`]: the content of
+//!   such a certificate.
+//! - [`ClientRecords`]: the clients that were issued certificates, and revocations.
+//! - [`JoinToken`], [`TokenRecords`]: tokens with which a machine joins the cluster.
+//! - [`tls`]: rustls configurations in which both ends prove that they belong to the same cluster.
+//! - [`Capability`]: signed by the metadata service, so that a storage service knows which file a
+//!   client may access.
 //!
-//! There is no socket here; files are read and written only where a function is named `load` or
-//! `store`, and looked at where it is named `require_private_*`. The time is an argument of
-//! everything that depends on it, except for rustls, which asks the system's clock when it judges a
-//! certificate. Randomness is that of *ring* (the kernel's).
+//! The crate opens no sockets. Only functions named `load` or `store` read and write files, and
+//! those named `require_private_*` check them. The time is an argument of every function that
+//! depends on it, except in rustls, which uses the system's clock to validate certificates.
+//! Randomness is that of *ring* (the kernel's).
 //!
 //! Invariants:
-//! - A private key never leaves the machine that made it: who joins sends a request that its key
-//!   has signed.
-//! - A role is read from a certificate after its chain was verified, and nowhere else.
+//! - A private key never leaves the machine that made it: a joining machine sends a request signed
+//!   by its key.
+//! - A role is only read from a certificate whose chain was verified.
 //! - Secrets are compared in constant time, never printed, and stored in files of mode 0600 that
-//!   appear whole or not at all.
+//!   are written atomically.
 //!
 //! ```
 //! use identity::{Authority, Identity, Role, Validity};

@@ -1,6 +1,6 @@
-//! Whose a file or a directory is, and what others may do with it.
+//! Checks of the owner and mode of files and directories.
 //!
-//! Root may do everything anyway, so what belongs to root is as good as one's own.
+//! Root may do everything anyway, so files that belong to root are as trusted as the process's own.
 
 use crate::error::{Error, Result};
 use rustix::process::geteuid;
@@ -9,13 +9,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Mode bits with which others than the owner read a file, write to it or search it.
+/// Mode bits that let other users than the owner read, write or search a file.
 const OTHERS: u32 = 0o077;
 
-/// Mode bits with which others than the owner change what is in a directory.
+/// Mode bits that let other users than the owner change a directory.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Refuses a file with a secret that others may read or change. `meta`: of the open file.
+/// Refuses a file with a secret that other users may read or change. `meta`: of the open file.
 ///
 /// # Errors
 /// [`Error::OtherOwner`], [`Error::Exposed`].
@@ -27,8 +27,8 @@ pub fn require_private_file(path: &Path, meta: &Metadata) -> Result<()> {
     }
 }
 
-/// Refuses a directory in which others may put, replace or remove files. One that is absent is
-/// fine.
+/// Refuses a directory in which other users may create, replace or remove files. A missing one is
+/// accepted.
 ///
 /// # Errors
 /// [`Error::OtherOwner`], [`Error::Writable`], and the system's.

@@ -1,4 +1,4 @@
-//! Whether connections are encrypted, and how both ends agree on it.
+//! Whether connections are encrypted, and how both ends negotiate it.
 
 use std::fmt;
 
@@ -8,22 +8,22 @@ const ENCRYPTED: &[u8] = b"weft/1";
 /// Protocol name of a connection that is plain after its handshake.
 const PLAIN: &[u8] = b"weft/1 plain";
 
-/// What a connection is worth after its handshake. The ends agree on it within the handshake (as
-/// the application protocol, RFC 7301), whose transcript both verify: nobody on the way can weaken
-/// it, and it is never weaker than either end's configuration.
+/// Protection of a connection after its handshake. The ends negotiate it within the handshake (as
+/// the application protocol, RFC 7301), whose transcript both verify. So an attacker on the path
+/// can't weaken it, and it is never weaker than either end's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Protection {
     /// Encrypted and authenticated.
     #[default]
     Encrypted,
-    /// The ends know each other by the handshake; what follows is plain. For networks that only
-    /// trusted machines can reach: whoever can read or change packets can read and change
-    /// everything. Used only if both ends allow it.
+    /// The ends authenticate by the handshake; then the connection is plaintext. For networks that
+    /// only trusted machines can reach: an attacker who can read or change packets can read and
+    /// change all data. Used only if both ends allow it.
     HandshakeOnly,
 }
 
 impl Protection {
-    /// What an end with this configuration offers or accepts, best liked first.
+    /// Protocols that an end with this configuration offers or accepts, in order of preference.
     pub(crate) fn protocols(self) -> Vec<Vec<u8>> {
         match self {
             Protection::Encrypted => vec![ENCRYPTED.to_vec()],
@@ -31,7 +31,8 @@ impl Protection {
         }
     }
 
-    /// What a handshake agreed on; `None` when the peer doesn't speak this protocol.
+    /// The protection that a handshake negotiated; `None` when the peer doesn't speak this
+    /// protocol.
     pub fn agreed(protocol: Option<&[u8]>) -> Option<Protection> {
         match protocol? {
             ENCRYPTED => Some(Protection::Encrypted),

@@ -1,4 +1,4 @@
-//! What a certificate makes of its owner.
+//! The role that a certificate gives its owner.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -11,13 +11,13 @@ const SCHEME: &str = "weft://";
 /// A member of a cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
-    /// Runs services. Which ones the cluster map says; a mount on it has a client's certificate.
+    /// Runs services; the cluster map says which. A mount on a node has a client's certificate.
     Node(NodeId),
     /// Mounts the file system.
     Client(String),
 }
 
-/// A role without its id: what a token may allow.
+/// A role without its id, as a token allows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum MemberKind {
@@ -25,7 +25,7 @@ pub enum MemberKind {
     Client,
 }
 
-/// A set of kinds of members.
+/// A set of member kinds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MemberKinds(u8);
 
@@ -46,13 +46,13 @@ impl Role {
         }
     }
 
-    /// `weft://<cluster uuid>/node/3` or `weft://<cluster uuid>/client/<name>`: how a certificate
-    /// names its owner.
+    /// `weft://<cluster uuid>/node/3` or `weft://<cluster uuid>/client/<name>`: the owner's URI in
+    /// a certificate.
     pub fn uri(&self, cluster: &str) -> String {
         format!("{SCHEME}{cluster}/{self}")
     }
 
-    /// The cluster and the role of a certificate's URI.
+    /// Parses a certificate's URI into the cluster and the role.
     pub fn from_uri(uri: &str) -> Option<(&str, Role)> {
         let (cluster, rest) = uri.strip_prefix(SCHEME)?.split_once('/')?;
         let (kind, name) = rest.split_once('/')?;
@@ -61,7 +61,7 @@ impl Role {
             "client" if is_client_name(name) => Role::Client(name.to_string()),
             _ => return None,
         };
-        // One way to write each role: `node/+3` or `node/03` is none.
+        // Each role has exactly one form: `node/+3` and `node/03` are invalid.
         (role.uri(cluster) == uri && !cluster.is_empty()).then_some((cluster, role))
     }
 }
@@ -69,9 +69,9 @@ impl Role {
 impl FromStr for Role {
     type Err = Error;
 
-    /// Reads what [`Role`] is displayed as: `node/3`, `client/login1`.
+    /// Parses the displayed form of a [`Role`]: `node/3`, `client/login1`.
     fn from_str(text: &str) -> Result<Role> {
-        // Whatever stands for the cluster.
+        // A placeholder for the cluster.
         match Role::from_uri(&format!("{SCHEME}-/{text}")) {
             Some((_, role)) => Ok(role),
             None => Err(Error::certificate(format!("{text:?} is no member of a cluster"))),
@@ -80,8 +80,8 @@ impl FromStr for Role {
 }
 
 impl Role {
-    /// A number for comparing what two connections have proved: the first bytes of the SHA-256 of
-    /// its name, little-endian. Never 0.
+    /// A number for comparing the roles that two connections have proved: the first bytes of the
+    /// SHA-256 of its name, little-endian. Never 0.
     pub fn fingerprint(&self) -> u64 {
         let digest = ring::digest::digest(&ring::digest::SHA256, self.to_string().as_bytes());
         let first = digest.as_ref().first_chunk().expect("a digest is longer than a number");
@@ -99,10 +99,10 @@ impl fmt::Display for Role {
 }
 
 impl MemberKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [MemberKind; 2] = [MemberKind::Node, MemberKind::Client];
 
-    /// For people and files.
+    /// The name, for display and files.
     pub fn name(self) -> &'static str {
         match self {
             MemberKind::Node => "node",
@@ -124,32 +124,32 @@ impl MemberKind {
 }
 
 impl MemberKinds {
-    /// With another kind.
+    /// Adds a kind.
     pub fn with(self, kind: MemberKind) -> MemberKinds {
         MemberKinds(self.0 | kind.bit())
     }
 
-    /// Whether a kind is among them.
+    /// Whether the set contains a kind.
     pub fn has(self, kind: MemberKind) -> bool {
         self.0 & kind.bit() != 0
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Those that are in the set.
+    /// The kinds in the set.
     pub fn iter(self) -> impl Iterator<Item = MemberKind> {
         MemberKind::ALL.into_iter().filter(move |kind| self.has(*kind))
     }
 
-    /// As a token carries them.
+    /// The set as encoded in a token.
     pub(crate) fn bits(self) -> u8 {
         self.0
     }
 
-    /// `None` when a bit is not known.
+    /// Decodes a set; `None` when a bit is unknown.
     pub(crate) fn from_bits(bits: u32) -> Option<MemberKinds> {
         u8::try_from(bits).ok().filter(|bits| *bits <= 3).map(MemberKinds)
     }

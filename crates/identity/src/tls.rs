@@ -1,8 +1,8 @@
-//! Configurations of rustls: TLS 1.3 only, both ends certified by the cluster's authority.
+//! rustls configurations: TLS 1.3 only, both ends certified by the cluster's authority.
 //!
-//! Peers are known by what their certificates say, not by DNS names or addresses. Sessions are not
-//! resumed: connections are few and long, and every handshake judges the certificates as they are
-//! then.
+//! Peers are identified by their certificates, not by DNS names or addresses. Sessions are not
+//! resumed: connections are few and long-lived, and every handshake validates the certificates
+//! again.
 
 use crate::Protection;
 use crate::authority::Fingerprint;
@@ -23,17 +23,17 @@ use rustls::{ClientConfig, ServerConfig};
 use std::sync::Arc;
 use types::NodeId;
 
-/// What a server does with connections that bring no certificate.
+/// How a server handles connections without a client certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strangers {
-    /// Ends them in the handshake.
+    /// The handshake fails.
     Refused,
-    /// Lets them in without an [`Identity`]: the server may answer a request to join and nothing
-    /// else. For management.
+    /// Accepted without an [`Identity`]: the server may only answer a request to join. For
+    /// management.
     MayJoin,
 }
 
-/// The server's end. [`peer_identity`] tells who connected.
+/// The configuration of a server. [`peer_identity`] returns the client's identity.
 pub fn server_config(
     credentials: &Credentials,
     protection: Protection,
@@ -45,17 +45,17 @@ pub fn server_config(
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_single_cert(credentials.chain(), credentials.key()?)?;
-    // In order of the server's preference. A server that would do without encryption still encrypts
-    // for whom wants it.
+    // In order of the server's preference. A server that allows plaintext still encrypts for a
+    // client that requires it.
     config.alpn_protocols = protection.protocols();
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     Ok(Arc::new(config))
 }
 
-/// The end of an HTTP interface, which shows a certificate with names that programs know
-/// ([`crate::Authority::certify_api`]). Who brings a certificate must be a member of the cluster of
-/// `credentials`; who brings none proves itself otherwise.
+/// The configuration of an HTTP interface, with a certificate whose names HTTP clients know
+/// ([`crate::Authority::certify_api`]). A client that presents a certificate must be a member of
+/// the cluster of `credentials`; one without authenticates in another way.
 pub fn api_config(credentials: &Credentials, key: PendingKey, chain_pem: &str) -> Result<Arc<ServerConfig>> {
     let provider = provider();
     let verifier = MemberVerifier::new(credentials, &provider, Strangers::MayJoin)?;
@@ -72,8 +72,8 @@ pub fn api_config(credentials: &Credentials, key: PendingKey, chain_pem: &str) -
     Ok(Arc::new(config))
 }
 
-/// A member's end: the peer must be a node of the same cluster, and the one that [`peer_name`]
-/// names.
+/// The configuration of a member: the peer must be a node of the same cluster, and the one that
+/// [`peer_name`] names.
 pub fn client_config(credentials: &Credentials, protection: Protection) -> Result<Arc<ClientConfig>> {
     let provider = provider();
     let verifier = NodeVerifier::new(credentials, &provider)?;
@@ -85,9 +85,9 @@ pub fn client_config(credentials: &Credentials, protection: Protection) -> Resul
     Ok(finished(config, protection))
 }
 
-/// The end of somebody who has nothing but a join token: the peer must be a node of the token's
-/// cluster, certified by the authority with the token's fingerprint. Always encrypted, since the
-/// token's secret goes over it.
+/// The configuration of a machine that has only a join token: the peer must be a node of the
+/// token's cluster, certified by the authority with the token's fingerprint. Always encrypted,
+/// since it carries the token's secret.
 pub fn join_config(token: &JoinToken) -> Result<Arc<ClientConfig>> {
     pinned_config(&token.cluster, token.authority)
 }
@@ -106,12 +106,12 @@ fn pinned_config(cluster: &str, authority: Fingerprint) -> Result<Arc<ClientConf
 fn finished(mut config: ClientConfig, protection: Protection) -> Arc<ClientConfig> {
     config.alpn_protocols = protection.protocols();
     config.resumption = Resumption::disabled();
-    // The name says which node is meant; it is nobody's business on the way.
+    // The name identifies the intended node, and is not disclosed on the network.
     config.enable_sni = false;
     Arc::new(config)
 }
 
-/// What a client's handshake is told of its peer: that it must be this node, or any node of the
+/// The server name for a client's handshake: the peer must be this node, or any node of the
 /// cluster.
 pub fn peer_name(node: Option<NodeId>) -> ServerName<'static> {
     let name = match node {
@@ -123,13 +123,13 @@ pub fn peer_name(node: Option<NodeId>) -> ServerName<'static> {
 
 const ANY_NODE: &str = "node.weft.internal";
 
-/// Whether a node is the one that [`peer_name`] named.
+/// Whether a node matches the name by [`peer_name`].
 pub(crate) fn is_meant(name: &ServerName<'_>, node: NodeId) -> bool {
     *name == peer_name(None) || *name == peer_name(Some(node))
 }
 
-/// Who is at the other end of a connection whose handshake has ended; `None` for a stranger who
-/// brought no certificate. `certificates` is what rustls reports as the peer's.
+/// Identity of the peer of a connection after the handshake; `None` for one without a certificate.
+/// `certificates` is the peer's chain as rustls reports it.
 pub fn peer_identity(certificates: Option<&[CertificateDer<'_>]>) -> Result<Option<Identity>> {
     certificates.and_then(<[_]>::first).map(Identity::of).transpose()
 }

@@ -1,4 +1,4 @@
-//! Join tokens: what an administrator carries to a machine that is to become a member.
+//! Join tokens, with which a machine joins the cluster.
 
 use crate::authority::Fingerprint;
 use crate::error::{Error, Result};
@@ -10,38 +10,37 @@ use prost::Message;
 use std::fmt;
 use std::str::FromStr;
 
-/// What every token starts with, so that people and programs that look for leaked secrets know one
-/// when they see it.
+/// Prefix of every token, by which people and secret scanners recognize one.
 const PREFIX: &str = "weft-join-";
 
-/// Form of the token's content.
+/// Version of the token's content.
 const VERSION: u32 = 1;
 
-/// Bytes of the secret: nobody guesses 128 bits in the lifetime of a token.
+/// Bytes of the secret: 128 bits can't be guessed in the lifetime of a token.
 const SECRET_BYTES: usize = 16;
 
-/// Bytes of the checksum at the end, which finds tokens that weren't copied whole.
+/// Bytes of the checksum at the end, which detects incompletely copied tokens.
 const SUM_BYTES: usize = 4;
 
-/// The part of a token that management checks. Its bytes are never printed.
+/// The part of a token that management verifies. Its bytes are never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenSecret([u8; SECRET_BYTES]);
 
 impl TokenSecret {
-    /// A new one.
+    /// Makes a random secret.
     pub(crate) fn random() -> Result<TokenSecret> {
         let mut bytes = [0; SECRET_BYTES];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)?;
         Ok(TokenSecret(bytes))
     }
 
-    /// Takes it out of a message.
+    /// Takes a secret from a message.
     pub fn from_bytes(bytes: &[u8]) -> Result<TokenSecret> {
         let bytes = bytes.try_into().map_err(|_| Error::token("its secret has a wrong length"))?;
         Ok(TokenSecret(bytes))
     }
 
-    /// Puts it into a message, which must be encrypted.
+    /// The secret's bytes, for a message that must be encrypted.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -56,27 +55,27 @@ impl fmt::Debug for TokenSecret {
 /// A token. Its text (`Display`, `FromStr`) is `weft-join-` and base64url of a protobuf message and
 /// a CRC32C.
 ///
-/// What it says of expiry and roles is for the joining side's messages; management goes by its own
-/// record.
+/// Its expiry and roles are for messages of the joining side; management enforces its own record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JoinToken {
     /// UUID of the cluster.
     pub cluster: String,
-    /// Where management is: `host:port`, in order of preference.
+    /// Addresses of management: `host:port`, in order of preference.
     pub addresses: Vec<String>,
-    /// The authority's certificate, by which the joining side knows management.
+    /// Fingerprint of the authority's certificate, by which the joining side authenticates
+    /// management.
     pub authority: Fingerprint,
-    /// Under which management has noted the token. Not secret: lists and logs may show it.
+    /// Id of management's record of the token. Not secret: lists and logs may show it.
     pub id: u64,
-    /// What proves that the bearer was given the token.
+    /// Proves that the bearer was given the token.
     pub secret: TokenSecret,
-    /// When it ends, Unix seconds.
+    /// When it expires, Unix seconds.
     pub expires: i64,
-    /// What its bearer may become.
+    /// Kinds of members that its bearer may become.
     pub roles: MemberKinds,
 }
 
-/// The token's content as it is encoded.
+/// The token's encoded content.
 #[derive(Clone, PartialEq, Message)]
 struct Content {
     #[prost(uint32, tag = "1")]
@@ -116,8 +115,8 @@ impl fmt::Display for JoinToken {
 impl FromStr for JoinToken {
     type Err = Error;
 
-    /// Reads a token; white space around it and line breaks within, which terminals and mails add,
-    /// are passed over.
+    /// Parses a token; ignores white space around it and line breaks within, which terminals and
+    /// mails add.
     fn from_str(text: &str) -> Result<JoinToken> {
         if text.len() > MAX_TOKEN_CHARS {
             return Err(Error::token("it is too long"));

@@ -1,4 +1,4 @@
-//! The tokens that management has given out.
+//! The tokens that management has issued.
 
 use crate::authority::Authority;
 use crate::error::{Error, Result};
@@ -13,47 +13,46 @@ use std::path::Path;
 /// Format of the file.
 const FORMAT: i64 = 1;
 
-/// What an administrator asks for.
+/// Parameters of a new token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TokenOffer {
-    /// Where management is: `host:port`.
+    /// Addresses of management: `host:port`.
     pub addresses: Vec<String>,
-    /// What the bearer may become.
+    /// Kinds of members that the bearer may become.
     pub roles: MemberKinds,
-    /// When the token ends, Unix seconds.
+    /// When the token expires, Unix seconds.
     pub expires: i64,
-    /// How many members may join with it.
+    /// Number of members that may join with it.
     pub uses: u32,
 }
 
-/// What management keeps of a token. The secret can't be found from it.
+/// Management's record of a token. The secret can't be derived from it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TokenRecord {
-    /// The token's public name.
+    /// The token's public id.
     pub id: u64,
-    /// What its bearers may become.
+    /// Kinds of members that its bearers may become.
     pub roles: MemberKinds,
-    /// When it ends, Unix seconds.
+    /// When it expires, Unix seconds.
     pub expires: i64,
-    /// How many members may still join with it.
+    /// Number of members that may still join with it.
     pub uses_left: u32,
-    /// HMAC-SHA256 under the secret of the cluster's UUID, the id, the roles and the expiry; so
-    /// nobody who can only write the file of records can prolong a token or widen its roles.
+    /// HMAC-SHA256 of the cluster's UUID, the id, the roles and the expiry, keyed by the secret. So
+    /// an attacker who can only write the file of records can't prolong a token or widen its roles.
     proof: [u8; 32],
 }
 
-/// All tokens in force.
+/// All valid tokens.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TokenRecords {
     records: Vec<TokenRecord>,
 }
 
 impl TokenRecords {
-    /// Makes a token and notes it. The caller stores the records before it shows the token to
-    /// anybody.
+    /// Makes a token and records it. The caller stores the records before it discloses the token.
     ///
     /// # Errors
-    /// [`MAX_TOKENS`] tokens are in force; the offer has no address, too many, no role or no use.
+    /// [`MAX_TOKENS`] tokens are valid; the offer has no address, too many, no role or no use.
     pub fn issue(&mut self, authority: &Authority, offer: TokenOffer, now: i64) -> Result<JoinToken> {
         self.purge(now);
         if self.records.len() >= MAX_TOKENS {
@@ -87,11 +86,11 @@ impl TokenRecords {
         Ok(token)
     }
 
-    /// Takes one use of a token. The caller stores the records before it hands out a certificate,
-    /// so that a crash between loses a use and never gives one away twice.
+    /// Redeems one use of a token. The caller stores the records before it hands out a certificate,
+    /// so that a crash in between may lose a use but never allows it twice.
     ///
     /// # Errors
-    /// A wrong secret and an unknown token are not told apart. Nothing is taken then.
+    /// A wrong secret and an unknown token have the same error. No use is consumed then.
     pub fn redeem(
         &mut self,
         cluster: &str,
@@ -102,7 +101,7 @@ impl TokenRecords {
     ) -> Result<()> {
         let at = self.records.iter().position(|record| record.id == id).ok_or(Error::UnknownToken)?;
         let record = &mut self.records[at];
-        // In constant time. The rest is only looked at for bearers of the secret.
+        // In constant time. The other checks are only made for bearers of the secret.
         hmac::verify(&proof_key(secret), &record.proven(cluster), &record.proof)
             .map_err(|_| Error::UnknownToken)?;
         if record.expires <= now {
@@ -118,24 +117,24 @@ impl TokenRecords {
         Ok(())
     }
 
-    /// Those in force, and those that expired since the last one was issued.
+    /// Valid tokens, and those that expired since the last one was issued.
     pub fn list(&self) -> &[TokenRecord] {
         &self.records
     }
 
-    /// Forgets a token; whether there was one.
+    /// Removes a token; returns whether it existed.
     pub fn revoke(&mut self, id: u64) -> bool {
         let before = self.records.len();
         self.records.retain(|record| record.id != id);
         self.records.len() < before
     }
 
-    /// Forgets what has expired.
+    /// Removes expired tokens.
     pub fn purge(&mut self, now: i64) {
         self.records.retain(|record| record.expires > now);
     }
 
-    /// Reads a file of records; no file is no records.
+    /// Reads a file of records; returns no records if it doesn't exist.
     pub fn load(path: &Path) -> Result<TokenRecords> {
         match files::read_private(path) {
             Ok(text) => TokenRecords::parse(&text).map_err(|cause| Error::damaged(path, cause)),
@@ -151,7 +150,7 @@ impl TokenRecords {
         files::write_private(path, &self.render())
     }
 
-    /// A random name, positive in files.
+    /// A random unused id.
     fn unused_id(&self) -> Result<u64> {
         let random = SystemRandom::new();
         loop {
@@ -199,7 +198,7 @@ impl TokenRecords {
 }
 
 impl TokenRecord {
-    /// What the proof is over: fields of fixed size, then the UUID.
+    /// The bytes that the proof covers: fields of fixed size, then the UUID.
     fn proven(&self, cluster: &str) -> Vec<u8> {
         let mut bytes = b"weft join token 1\0".to_vec();
         bytes.extend(self.id.to_le_bytes());

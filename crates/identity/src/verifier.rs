@@ -1,4 +1,4 @@
-//! Who is let in: verifiers that add the cluster and the role to what webpki checks of a chain.
+//! Certificate verifiers that check cluster and role in addition to webpki's checks of the chain.
 
 use crate::authority::{CaCertificate, Fingerprint};
 use crate::credentials::Credentials;
@@ -20,7 +20,7 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// Lets in members of one cluster that connect to a server.
+/// Accepts clients that are members of one cluster.
 #[derive(Debug)]
 pub struct MemberVerifier {
     chain: Arc<dyn ClientCertVerifier>,
@@ -87,7 +87,7 @@ impl ClientCertVerifier for MemberVerifier {
     }
 }
 
-/// Lets a member talk to nodes of its cluster.
+/// Accepts servers that are nodes of a member's cluster.
 #[derive(Debug)]
 pub struct NodeVerifier {
     roots: RootCertStore,
@@ -105,7 +105,7 @@ impl NodeVerifier {
     }
 }
 
-/// Lets somebody who knows only the fingerprint of the authority talk to nodes of its cluster.
+/// Accepts servers that are nodes of a cluster of which only the authority's fingerprint is known.
 #[derive(Debug)]
 pub struct PinnedVerifier {
     authority: Fingerprint,
@@ -119,8 +119,8 @@ impl PinnedVerifier {
         PinnedVerifier { authority, cluster: cluster.to_string(), algorithms }
     }
 
-    /// The authority among what the peer presented: the one with the right fingerprint, which
-    /// nobody can make another of.
+    /// Finds the authority's certificate among those that the peer presented: the one with the
+    /// pinned fingerprint, which can't be forged.
     fn roots(&self, presented: &[CertificateDer<'_>]) -> Result<RootCertStore, Error> {
         let authority = presented
             .iter()
@@ -132,7 +132,7 @@ impl PinnedVerifier {
     }
 }
 
-/// What both verifiers of nodes do once they know their roots.
+/// The common part of both node verifiers, once the roots are known.
 fn verify_node(
     roots: &RootCertStore,
     cluster: &str,
@@ -224,7 +224,7 @@ fn member_of(cluster: &str, certificate: &CertificateDer<'_>) -> Result<Identity
     identity.map_err(|e| refusal(Stranger(e.to_string())))
 }
 
-/// Why a genuine certificate isn't the right one.
+/// Why a genuine certificate is not accepted.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Stranger(String);

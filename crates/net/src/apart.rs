@@ -1,4 +1,4 @@
-//! Work that goes on when nobody waits for it any more.
+//! Work that continues after its caller has stopped waiting for it.
 
 use rt::sync::Event;
 use std::cell::RefCell;
@@ -10,13 +10,13 @@ struct Outcome<T> {
     is_there: Event,
 }
 
-/// Runs a future as a task of its own on this core; what is returned waits for its end, and may be
-/// dropped before.
+/// Runs a future as its own task on this core. The returned future waits for the task to end;
+/// dropping it doesn't stop the task.
 pub fn run_apart<T: 'static>(work: impl Future<Output = T> + 'static) -> impl Future<Output = T> {
     let outcome = Rc::new(Outcome { value: RefCell::new(None), is_there: Event::new() });
     let told = outcome.clone();
-    // On the heap before anything else: a future that is part of another one is copied whole each
-    // time that one is handed on.
+    // Boxed first: a future that is part of another one is copied whole each time the outer one is
+    // moved.
     let work = Box::pin(work);
     rt::spawn(async move {
         let value = work.await;

@@ -1,21 +1,20 @@
-//! How much a connection takes at once.
+//! How much a connection receives at once.
 
 use crate::limits::{BUSY_AFTER_MUCH, IDLE_STAGE_BYTES};
 
-/// Tells busy connections, which receive much at once, from those on which little comes. The kernel
-/// holds the buffer of a receive until something comes, so an idle connection must have a small
-/// one. The signs of life that ends ask each other for are what makes a connection small again that
-/// was busy when it fell idle.
+/// Distinguishes busy connections, which receive much at once, from mostly idle ones. The kernel
+/// holds the buffer of a receive until data arrives, so an idle connection must have a small one. A
+/// connection that becomes idle shrinks its buffer when the next keepalive ping or pong arrives.
 #[derive(Default)]
 pub(crate) struct Appetite {
-    /// Much is received at once.
+    /// The connection uses the large receive buffer.
     large: bool,
-    /// When much came last, by the monotonic clock.
+    /// When a receive last filled its buffer, by the monotonic clock.
     much_at_ns: u64,
 }
 
 impl Appetite {
-    /// So many bytes came where there was room for `room`.
+    /// Notes that a receive returned `bytes` bytes into a buffer of `room` bytes.
     pub(crate) fn note(&mut self, bytes: usize, room: usize, now_ns: u64) {
         if bytes >= room.min(IDLE_STAGE_BYTES) {
             (self.large, self.much_at_ns) = (true, now_ns);
@@ -24,7 +23,7 @@ impl Appetite {
         }
     }
 
-    /// Whether much may come at once.
+    /// Whether the next receive should use the large buffer.
     pub(crate) fn is_large(&self) -> bool {
         self.large
     }

@@ -1,8 +1,8 @@
-//! The memory that a client shares with a server on its machine, in pieces.
+//! The memory that a client shares with a server on its machine, divided into pieces.
 //!
-//! The pieces belong to the connection, not to the callers: a server that is late writes into a
-//! piece that nobody else has until the call is answered or the connection is over, and never into
-//! a buffer that its caller uses for something else by then.
+//! The pieces belong to the connection, not to the callers. A late server writes into a piece that
+//! stays reserved until the call is answered or the connection ends. It never writes into a buffer
+//! that its caller has reused.
 
 use rt::{IoBuf, SharedMemory};
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ pub(crate) struct Arena {
     free: RefCell<FreePages>,
 }
 
-/// A piece of it; free again when dropped.
+/// A piece of the arena; freed when dropped.
 pub(crate) struct Piece {
     arena: Rc<Arena>,
     first: u32,
@@ -28,7 +28,7 @@ impl Arena {
         Rc::new(Arena { memory, free: RefCell::new(FreePages::new(pages)) })
     }
 
-    /// A piece for so many bytes, if there is one.
+    /// Allocates a piece for `bytes` bytes; `None` when no free run is long enough.
     pub(crate) fn take(self: &Rc<Self>, bytes: usize) -> Option<Piece> {
         let pages = u32::try_from(bytes.div_ceil(SHARED_PAGE_BYTES)).ok()?;
         let first = self.free.borrow_mut().take(pages)?;
@@ -37,7 +37,7 @@ impl Arena {
 }
 
 impl Piece {
-    /// As headers name it.
+    /// The piece's place as frame headers encode it: its first page plus one.
     pub(crate) fn place(&self) -> u32 {
         self.first + 1
     }
@@ -59,8 +59,8 @@ impl Drop for Piece {
     }
 }
 
-/// Runs of free pages, by their first, none next to another. The requests in flight bound them. Low
-/// pages are taken first, so that memory which was never needed is never touched.
+/// Runs of free pages, by their first page; no two are adjacent. The requests in flight bound their
+/// number. Low pages are allocated first, so that pages that were never needed are never touched.
 struct FreePages {
     runs: Vec<(u32, u32)>,
 }

@@ -6,8 +6,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// An amount that tasks take from and give back to. Who waits is served in order, so a large share
-/// isn't starved by small ones.
+/// An amount that tasks take permits from and return them to. Waiters are served in order, so small
+/// requests don't starve a large one.
 pub(crate) struct Budget {
     state: RefCell<State>,
 }
@@ -17,7 +17,7 @@ struct State {
     free: usize,
     closed: bool,
     next_id: u64,
-    /// Waiting tasks bound it.
+    /// Bounded by the number of waiting tasks.
     queue: VecDeque<Waiter>,
 }
 
@@ -28,7 +28,7 @@ struct Waiter {
     waker: Waker,
 }
 
-/// A share of a budget; given back when dropped.
+/// A share of a budget; returned when dropped.
 pub(crate) struct Permit {
     budget: Rc<Budget>,
     amount: usize,
@@ -49,8 +49,8 @@ impl Budget {
         Rc::new(Budget { state: RefCell::new(state) })
     }
 
-    /// Takes a share if nobody waits and there is enough. A share larger than the whole counts as
-    /// the whole.
+    /// Takes a share if no task is waiting and enough is free. A share larger than the total counts
+    /// as the total.
     pub(crate) fn try_acquire(self: &Rc<Self>, amount: usize) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         let amount = amount.min(state.total);
@@ -61,7 +61,7 @@ impl Budget {
         Some(Permit { budget: self.clone(), amount })
     }
 
-    /// Waits for a share; `None` when the budget is closed.
+    /// Waits for a share; returns `None` when the budget is closed.
     pub(crate) async fn acquire(self: &Rc<Self>, amount: usize) -> Option<Permit> {
         if let Some(permit) = self.try_acquire(amount) {
             return Some(permit);
@@ -70,7 +70,7 @@ impl Budget {
         poll_fn(|cx| turn.poll(amount, cx)).await
     }
 
-    /// Nobody gets a share any more.
+    /// Closes the budget: all waiting and later requests for a share fail.
     pub(crate) fn close(&self) {
         let waiting: Vec<Waker> = {
             let mut state = self.state.borrow_mut();
@@ -85,7 +85,7 @@ impl Budget {
         self.grant();
     }
 
-    /// Hands out what is free to the head of the queue.
+    /// Grants free shares to the waiters at the head of the queue.
     fn grant(&self) {
         let mut woken = Vec::new();
         {
@@ -103,7 +103,7 @@ impl Budget {
     }
 }
 
-/// A place in the queue; given up when dropped.
+/// A place in the queue; abandoned when dropped.
 struct Turn<'a> {
     budget: &'a Rc<Budget>,
     id: Option<u64>,

@@ -1,48 +1,48 @@
-//! Who sends a request.
+//! The sender of a request.
 
 use crate::Transport;
 use identity::{Identity, Role};
 use rt::net::Address;
 use wire::authorization::Principal;
 
-/// The other end of a connection, as the service sees it.
+/// The peer at the other end of a connection, as the service sees it.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// What to call it in messages: what it has proved to be, or what it calls itself.
+    /// Name for messages: the role that the peer has proved, or the name that it claims.
     pub name: String,
-    /// What it says its machine and process are: for people, nothing proves it. Short, without
+    /// The peer's machine and process as it claims them, unproved: for display only. Short, without
     /// control characters.
     pub host: String,
-    /// What it has proved. Whoever answers requests goes by this, not by the name.
+    /// What the peer has proved. Services authorize by this, never by the name.
     pub proof: Proof,
-    /// Fingerprint of the role that it has proved; 0 for none. Compared with every request.
+    /// Fingerprint of the proved role; 0 for none. Compared with every request.
     pub holder: u64,
-    /// Where it connects from.
+    /// Address that the peer connects from.
     pub address: Address,
-    /// How the connection is carried.
+    /// How the connection is transported.
     pub transport: Transport,
-    /// Random number of its process.
+    /// Random number of the peer's process.
     pub client: u64,
-    /// Which of its cores it is.
+    /// Number of the peer's core that this connection serves.
     pub core: u32,
-    /// The cluster that it belongs to; empty if it doesn't know yet (it wants to join).
+    /// The cluster that the peer belongs to; empty if it doesn't know one yet (it wants to join).
     pub cluster: String,
 }
 
-/// What the other end of a connection has proved of itself.
+/// What the other end of a connection has proved about its identity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Proof {
-    /// Nothing was asked for: this server trusts whoever reaches it
+    /// Nothing was required: this server trusts every peer that reaches it
     /// ([`Security::Plain`](crate::Security)).
     NotAsked,
-    /// Nothing: it has no certificate. It may ask management to be let in, and nothing else.
+    /// Nothing: the peer has no certificate. It may only ask management to join the cluster.
     Stranger,
-    /// It is this member of the cluster.
+    /// The peer has proved that it is this member of the cluster.
     Member(Identity),
 }
 
 impl Proof {
-    /// The role that it has proved.
+    /// The role that the peer has proved.
     pub fn role(&self) -> Option<&Role> {
         match self {
             Proof::Member(identity) => Some(&identity.role),
@@ -50,7 +50,7 @@ impl Proof {
         }
     }
 
-    /// The same for the table of who may ask for what.
+    /// The same as a principal of the authorization table.
     pub fn principal(&self) -> Principal {
         match self {
             Proof::NotAsked => Principal::Unproved,
@@ -62,7 +62,7 @@ impl Proof {
         }
     }
 
-    /// Whether rules for networks leave it alone.
+    /// Whether the peer is trusted like a node, so that network rules don't apply to it.
     pub fn is_trusted_as_node(&self) -> bool {
         match self {
             Proof::NotAsked => true,

@@ -1,4 +1,4 @@
-//! A client's way to a service.
+//! A client's channel to a service.
 
 use crate::Caller;
 use crate::client::{Peer, RemoteService};
@@ -13,14 +13,14 @@ use wire::{Message, Request};
 /// A future that stays on its core.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// How far away a service is, as far as is known.
+/// Network distance of a service, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Distance {
     /// In this process.
     Here,
     /// On this machine.
     SameHost,
-    /// In a network that this machine is in.
+    /// On a network that this machine is attached to.
     SameNetwork,
     /// Elsewhere.
     Far,
@@ -31,7 +31,8 @@ pub trait Handler<Req, Rep>: Send + Sync {
     /// Answers one request. `payload` is the data of a write, or the buffer that a read fills.
     fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>>;
 
-    /// As [`Handler::handle`], for a request that came over a connection: who sent it is known.
+    /// As [`Handler::handle`], for a request that came over a connection, so that its caller is
+    /// known.
     fn handle_from<'a>(
         &'a self,
         caller: &'a Caller,
@@ -42,9 +43,9 @@ pub trait Handler<Req, Rep>: Send + Sync {
         self.handle(request, payload)
     }
 
-    /// As [`Handler::handle_from`], for one that may have to wait for something before it begins
-    /// and shouldn't begin when nobody waits for it any more: then its caller has been told that it
-    /// failed, and has gone on.
+    /// As [`Handler::handle_from`], for a request that may have to wait before it begins. It
+    /// shouldn't begin after `deadline`: by then its caller was told that it failed, and has
+    /// continued without it.
     fn handle_until<'a>(
         &'a self,
         caller: &'a Caller,
@@ -56,11 +57,11 @@ pub trait Handler<Req, Rep>: Send + Sync {
         self.handle_from(caller, request, payload)
     }
 
-    /// As [`Handler::handle`], for a caller that goes elsewhere when `given_up` ends: `None` then,
-    /// and nobody knows what becomes of the request.
+    /// As [`Handler::handle`], for a caller that goes elsewhere when `given_up` completes. Returns
+    /// `None` then, and the outcome of the request is uncertain.
     ///
-    /// Nobody touches the payload's memory any more when this returns. A service in this process
-    /// can't promise that before it has ended, and answers in any case.
+    /// Nothing accesses the payload's memory after this returns. A service in this process can't
+    /// guarantee that before the request has ended, so it always answers.
     fn handle_unless<'a>(
         &'a self,
         given_up: LocalFuture<'a, ()>,
@@ -75,25 +76,25 @@ pub trait Handler<Req, Rep>: Send + Sync {
         Box::pin(async move { Some(answer.await) })
     }
 
-    /// How far away it is.
+    /// Network distance of the service.
     fn distance(&self) -> Distance {
         Distance::Here
     }
 }
 
-/// How long somebody waits for an answer.
+/// When the caller of a request stops waiting for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadline {
-    /// By this machine's monotonic clock, counted from when the request came: never earlier than
-    /// the caller counts.
+    /// By this machine's monotonic clock, counted from the arrival of the request. Never earlier
+    /// than the caller's own deadline.
     at_ns: u64,
 }
 
 impl Deadline {
-    /// As long as it takes.
+    /// No deadline.
     pub const NEVER: Deadline = Deadline { at_ns: u64::MAX };
 
-    /// So many milliseconds after a time of the monotonic clock; 0: never.
+    /// The deadline `wait_ms` milliseconds after `came_ns` of the monotonic clock; 0 means never.
     pub fn after(came_ns: u64, wait_ms: u32) -> Deadline {
         match wait_ms {
             0 => Deadline::NEVER,
@@ -101,29 +102,29 @@ impl Deadline {
         }
     }
 
-    /// Whether nobody waits any more.
+    /// Whether the deadline has passed.
     pub fn is_over(self) -> bool {
         self.at_ns != u64::MAX && rt::monotonic_ns() > self.at_ns
     }
 
-    /// The later one.
+    /// The later of two deadlines.
     pub(crate) fn max(self, other: Deadline) -> Deadline {
         Deadline { at_ns: self.at_ns.max(other.at_ns) }
     }
 
-    /// Whether it has been over for so long.
+    /// Whether the deadline passed more than `time` ago.
     pub(crate) fn is_over_for(self, time: Duration) -> bool {
         self.at_ns != u64::MAX && rt::monotonic_ns().saturating_sub(self.at_ns) > time.as_nanos() as u64
     }
 
-    /// The error of a request that comes too late; it is read in logs, if at all.
+    /// The error of a request that comes too late. It appears in logs, if anywhere.
     pub fn error(self) -> Error {
         Error::new(Errno::ETIMEDOUT, "the request could only have begun when its client had given it up")
             .hint("see what its service waited for in its log")
     }
 }
 
-/// A way to one service.
+/// A channel to one service.
 pub struct Channel<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
 }
@@ -135,23 +136,23 @@ impl<Req, Rep> Clone for Channel<Req, Rep> {
 }
 
 impl<Req, Rep> Channel<Req, Rep> {
-    /// A way to a service in this process.
+    /// A channel to a service in this process.
     pub fn in_process(service: Arc<dyn Handler<Req, Rep>>) -> Channel<Req, Rep> {
         Channel { service }
     }
 
     /// Sends a request and waits for its answer.
     ///
-    /// Nobody touches the payload's memory until this returns. To a service in another process the
-    /// future of a call with a payload must run to its end, for the same reason: dropped, it leaves
-    /// the buffer in use for a moment.
+    /// Nothing accesses the payload's memory after this returns. For a service in another process,
+    /// a call with a payload must therefore run to its end: a dropped future leaves the buffer in
+    /// use for a moment.
     pub async fn call(&self, request: Req, payload: Option<IoBuf>) -> Result<Rep> {
         self.service.handle(request, payload).await
     }
 
-    /// As [`Channel::call`], unless `given_up` ends before the answer comes: `None` then, and
-    /// nobody knows what becomes of the request. The payload's memory is the caller's again in any
-    /// case when this returns.
+    /// As [`Channel::call`], unless `given_up` completes before the answer arrives. Returns `None`
+    /// then, and the outcome of the request is uncertain. In either case nothing accesses the
+    /// payload's memory after this returns.
     pub async fn call_unless(
         &self,
         given_up: LocalFuture<'_, ()>,
@@ -163,14 +164,14 @@ impl<Req, Rep> Channel<Req, Rep> {
 }
 
 impl<Req, Rep> Channel<Req, Rep> {
-    /// How far away the service is.
+    /// Network distance of the service.
     pub fn distance(&self) -> Distance {
         self.service.distance()
     }
 }
 
 impl<Req: Request + 'static, Rep: Message + 'static> Channel<Req, Rep> {
-    /// A way to a service in another process.
+    /// A channel to a service in another process.
     pub fn remote(peer: Arc<Peer>) -> Channel<Req, Rep> {
         Channel { service: Arc::new(RemoteService::new(peer)) }
     }

@@ -1,16 +1,16 @@
-//! The first of two.
+//! Waiting for the first of two futures.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Which future was first, with its output.
+/// The output of the future that completed first.
 pub(crate) enum Either<A, B> {
     First(A),
     Second(B),
 }
 
-/// Runs two futures until one ends; the other is dropped. The first is asked first.
+/// Runs two futures until one completes, and drops the other. The first is polled first.
 pub(crate) async fn either<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
     let mut first = pin!(first);
     let mut second = pin!(second);

@@ -1,4 +1,4 @@
-//! What holds for a caller, by the name that it has proved and the address that it connects from.
+//! Export rules of a caller, by its proved name and the address that it connects from.
 
 use crate::{Caller, Proof, Transport};
 use identity::Role;
@@ -7,14 +7,14 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{ClientOrigin, ClusterMap, Export, ExportClients, ExportRule, HashMap, export_for};
 
-/// Callers whose rule is remembered; then all are forgotten and looked up again. Some 3 MiB.
+/// Callers whose rule is cached. When the cache is full it is cleared and refilled. About 3 MiB.
 const MAX_REMEMBERED: usize = 65_536;
 
-/// The rules of the cluster map for certain clients, as a service applies them.
+/// The export rules of the cluster map, as a service applies them.
 #[derive(Default)]
 pub struct Exports {
-    /// Version of the map that they are from, and in the lowest bit whether there are any: most
-    /// clusters have none, which costs one look.
+    /// Epoch of the map that the rules are from; the lowest bit says whether there are any rules.
+    /// Most clusters have none, which costs one atomic load.
     state: AtomicU64,
     rules: RwLock<Rules>,
 }
@@ -24,9 +24,10 @@ struct Rules {
     rules: Vec<ExportRule>,
     /// Addresses of the cluster's nodes.
     nodes: Vec<IpAddr>,
-    /// Whether some go by the name of a client.
+    /// Whether some rules match a client's name.
     has_names: bool,
-    /// By [`Caller::holder`], where names count, by address, and whether it is on this machine.
+    /// Cached results, by [`Caller::holder`] (where names count), by address, and by whether the
+    /// caller is on this machine.
     remembered: HashMap<(u64, IpAddr, bool), Export>,
 }
 
@@ -55,8 +56,8 @@ impl Exports {
         self.state.store(state, Ordering::Release);
     }
 
-    /// What holds for a caller. Nodes of the cluster may do everything; what acts for one where
-    /// nobody proves anything is the service's to know.
+    /// Returns the rule for a caller. Nodes of the cluster may do everything. Where connections
+    /// aren't authenticated, the service must recognize nodes itself.
     pub fn of(&self, caller: &Caller) -> Export {
         if self.state.load(Ordering::Acquire) & 1 == 0 {
             return Export::default();
@@ -143,7 +144,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!((access("a"), access("b"), access("c")), (Rw, Ro, None));
         }
-        // A name that nothing proves counts for nothing.
+        // An unproved name matches no rule.
         let told = Caller {
             proof: Proof::NotAsked,
             holder: 0,

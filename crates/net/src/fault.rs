@@ -1,38 +1,38 @@
-//! Why a connection ends.
+//! Reasons why a connection ends.
 
 use std::fmt;
 use std::io;
 use wire::Malformed;
 
-/// What is wrong with a connection.
+/// Why a connection ends.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The other side closed it.
+    /// The peer closed it.
     Closed,
     /// The network or the kernel ended it.
     Io(io::Error),
-    /// What came is no frame, or none that belongs there.
+    /// The peer sent something that is no frame, or a frame that isn't allowed at this point.
     Malformed(Malformed),
-    /// Nothing came for too long.
+    /// No byte arrived within the silence limit.
     Silent,
-    /// The other side took nothing of what it was sent for too long.
+    /// The peer read nothing of what was sent to it within the limit.
     Unread,
-    /// A caller gave up a transfer that was under way.
+    /// A caller abandoned a transfer that was in progress.
     GivenUp,
-    /// A transfer didn't end in the time that its call had.
+    /// A transfer didn't complete within its call's time-out.
     Stuck,
-    /// The other side has another address now.
+    /// The peer has another address now.
     Moved,
 }
 
 impl Fault {
-    /// A frame that doesn't belong where it came.
+    /// A frame that isn't allowed at this point.
     pub(crate) fn unexpected(what: impl Into<String>) -> Fault {
         Fault::Malformed(Malformed::new(what))
     }
 
-    /// Whether the way may be at fault: another one to the same process may do better. A process
-    /// that ends, or is killed, closes or resets its connections.
+    /// Whether the network path may be at fault, so that another path to the same process may work.
+    /// A process that exits or is killed closes or resets its connections.
     pub(crate) fn may_be_the_ways(&self) -> bool {
         match self {
             Fault::Silent | Fault::Unread | Fault::Stuck | Fault::Malformed(_) => true,

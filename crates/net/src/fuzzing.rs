@@ -1,5 +1,5 @@
-//! Bytes of anybody's making to what receives frames: for the fuzz target and its short form in
-//! `tests/`.
+//! Feeds arbitrary bytes to the code that receives frames: for the fuzz target and its short form
+//! in `tests/`.
 
 use crate::fault::Fault;
 use crate::inbound::Inbound;
@@ -12,14 +12,14 @@ use std::rc::Rc;
 use types::crc32c;
 use wire::frame::{HEADER_BYTES, Header};
 
-/// Bytes of a stream that are received: as many as a socket holds without a reader.
+/// Bytes of a stream that are received: as many as a socket buffers without a reader.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Receives the frames of a stream as it is, and again with magic, version and checksums made
-/// right, which no random change finds. Each body and payload is given to every decoder.
+/// Receives the frames of a stream as it is, and again with magic, version and checksums corrected,
+/// which random changes would never find. Gives each body and payload to every decoder.
 ///
 /// # Panics
-/// When a decoder does, or this machine has no io_uring.
+/// When a decoder panics, or this machine has no io_uring.
 pub fn frames(bytes: &[u8]) {
     let as_it_is = bytes[..bytes.len().min(MAX_BYTES)].to_vec();
     let right = with_right_sums(&as_it_is);
@@ -36,7 +36,7 @@ async fn receive(bytes: &[u8]) {
     drop(theirs);
     let stream = Stream::Plain(Socket::from_fd(ours.into()), Transport::Tcp);
     let mut inbound = Inbound::new(Rc::new(stream));
-    // The end of the stream is one; every frame takes something of it.
+    // The end of the stream ends the loop: every frame consumes some of it.
     while let Ok(Some(_)) = frame(&mut inbound).await {}
 }
 

@@ -1,14 +1,14 @@
 //! Requests to mirrored groups.
 //!
-//! A group is asked through its primary, which the cluster map names. Who isn't primary, or knows
-//! another version of the group, refuses with `EREMCHG`; then the request waits for another map and
-//! is sent again. A primary that doesn't answer is waited for until the map names another one, and
-//! no longer: so that a request lasts as long as it takes to replace a primary, not as long as a
-//! call to a dead one. What a client reads any good member may answer (`reads`); where none can,
-//! the primary is asked.
+//! A client sends a group's request to its primary, which the cluster map names. A member that
+//! isn't primary, or has another version of the group, refuses with `EREMCHG`. The request then
+//! waits for another map and is sent again. An unreachable primary is waited for only until the map
+//! names another one. So a request takes as long as a failover, not as long as the time-out of a
+//! call to a dead node. Any in-sync member may answer a client's read (`reads`); if none can, the
+//! request goes to the primary.
 //!
-//! The same request may so be carried out by two primaries, one after the other. It must bear that:
-//! by its number, or because nobody else sees or changes meanwhile what it is about.
+//! Two primaries may execute the same request, one after the other. The request must tolerate that:
+//! by its sequence id, or because no other client sees or changes the affected data meanwhile.
 
 use crate::limits::{FIRST_GROUP_REST, GROUP_LOOK, LAST_WORD_TIME, LONGEST_GROUP_REST};
 use crate::reads::is_for_any;
@@ -19,26 +19,25 @@ use std::time::Duration;
 use types::{ClusterMap, Epoch, Errno, Error, Group, GroupId, MapHandle, Result, TargetId};
 use wire::{InGroup, Part, StorageReply, StorageRequest};
 
-/// A mirrored group that is asked, and how.
+/// A mirrored group to send a request to, and how long to try.
 #[derive(Clone, Copy)]
 pub struct ToGroup<'a> {
-    /// Which members it has, and in which states.
+    /// The map with its members and their states.
     pub map: &'a MapHandle,
     /// The group.
     pub group: GroupId,
-    /// How long a primary is looked for.
+    /// Longest time to look for a primary that answers.
     pub patience: Duration,
 }
 
 impl StorageChannels {
-    /// Sends a request to a mirrored group, by way of its primary; the request's `target` and
-    /// `group` are filled in. While a primary is being replaced this waits, unless it was made for
-    /// work that can be done later ([`WhenOffline::Refuse`]) and the map knows that nobody can
-    /// answer.
+    /// Sends a request to the primary of a mirrored group; fills in the request's `target` and
+    /// `group`. Waits while a primary is being replaced. With [`WhenOffline::Refuse`] (work that
+    /// can be done later) it fails at once if the map has no member that can answer.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when nobody has answered in time: whether it was done is not known. `EIO` for a
-    /// group that the map doesn't have, or that is lost. Else what [`StorageChannels::call`] says.
+    /// `ETIMEDOUT` when no member has answered in time: the outcome is uncertain. `EIO` for a group
+    /// that the map doesn't have, or that is lost. Otherwise those of [`StorageChannels::call`].
     pub async fn call_group(
         &self,
         to: ToGroup<'_>,
@@ -75,7 +74,7 @@ impl StorageChannels {
                 Some(Err(error)) if error.errno == Errno::EREMCHG => {
                     search.rest(to, since, Some(error)).await?
                 }
-                // It may have failed because it isn't primary any more.
+                // The member may have failed the request because it isn't primary any more.
                 Some(Err(error)) if is_of_the_member(error.errno) && to.has_other_primary(primary) => {
                     search.check(to, Some(error))?;
                 }
@@ -88,7 +87,7 @@ impl StorageChannels {
     }
 }
 
-/// Whether an error may be one of the member that was asked, so that another one might do it.
+/// Whether an error may concern only the member that was asked, so that another one might succeed.
 pub(crate) fn is_of_the_member(errno: Errno) -> bool {
     matches!(
         errno,
@@ -96,7 +95,7 @@ pub(crate) fn is_of_the_member(errno: Errno) -> bool {
     )
 }
 
-/// Looking for a primary that answers.
+/// The search for a primary that answers.
 struct Search {
     patience: Duration,
     deadline_ns: u64,
@@ -109,7 +108,7 @@ impl Search {
         Search { patience, deadline_ns, rest: FIRST_GROUP_REST }
     }
 
-    /// Whether it may go on; `last` is what somebody said.
+    /// Fails when the time is over; `last` is the last refusal.
     fn check(&self, to: ToGroup<'_>, last: Option<Error>) -> Result<()> {
         if rt::monotonic_ns() < self.deadline_ns {
             return Ok(());
@@ -118,8 +117,8 @@ impl Search {
         Err(to.without_an_answer(Errno::ETIMEDOUT, &what, last))
     }
 
-    /// Waits for another version of the group than this one, or until another question may be of
-    /// use: who refused may have been behind.
+    /// Waits for another version of the group than `since`, or until a retry may succeed: the
+    /// member that refused may have had an old map.
     async fn rest(&mut self, to: ToGroup<'_>, since: Epoch, last: Option<Error>) -> Result<()> {
         self.check(to, last)?;
         let until_ns = rt::monotonic_ns() + self.rest.as_nanos() as u64;
@@ -136,7 +135,7 @@ impl ToGroup<'_> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Who is to be asked, if anybody can be, and the version of the group.
+    /// The primary, if there is one, and the version of the group.
     fn primary(&self) -> Result<(Option<TargetId>, Epoch)> {
         let map = self.current();
         let group = map.group(self.group).ok_or_else(|| {
@@ -165,7 +164,7 @@ impl ToGroup<'_> {
 
     /// Waits until there is another primary, or until it is too late for an answer.
     async fn is_replaced(self, primary: TargetId, deadline_ns: u64) {
-        // The transport gives up at the same time, and knows more about it.
+        // The transport gives up at the same time, and has a more precise error.
         let end_ns = deadline_ns.saturating_add(LAST_WORD_TIME.as_nanos() as u64);
         loop {
             rt::sleep(GROUP_LOOK).await;
@@ -175,7 +174,7 @@ impl ToGroup<'_> {
         }
     }
 
-    /// What is told when nobody has answered.
+    /// The error when no member has answered.
     fn without_an_answer(&self, errno: Errno, what: &str, last: Option<Error>) -> Error {
         let map = self.current();
         let (scheme, members) = match map.group(self.group) {
@@ -189,7 +188,7 @@ impl ToGroup<'_> {
     }
 }
 
-/// Members of a group as somebody reads of them who waits for one.
+/// The members of a group with their states, for messages.
 fn describe(map: &ClusterMap, group: &Group) -> String {
     let member = |(id, state): (TargetId, types::MemberState)| {
         let target = map.target(id);

@@ -1,9 +1,10 @@
-//! Frames out of a stream.
+//! Receiving frames from a stream.
 //!
-//! Many small frames are taken off the socket with one receive and picked out of a staging buffer.
-//! Once more than [`DIRECT_RECEIVE_BYTES`] of a payload are still to come they are received
-//! straight into the payload's buffer. While large payloads are expected, little is staged, so that
-//! little of them has to be copied. A connection on which little comes has a small buffer.
+//! One receive takes many small frames off the socket into a staging buffer, from which they are
+//! parsed. When more than [`DIRECT_RECEIVE_BYTES`] of a payload are outstanding, they are received
+//! directly into the payload's buffer. While large payloads are expected, receives into the staging
+//! buffer are short, so that little has to be copied. A mostly idle connection has a small staging
+//! buffer.
 
 use crate::appetite::Appetite;
 use crate::fault::Fault;
@@ -18,12 +19,12 @@ use types::{sum_of_sums, sums_of_blocks};
 use wire::Malformed;
 use wire::frame::{HEADER_BYTES, Header};
 
-/// What is known of a receiver from outside.
+/// Statistics of a receiver, shared with other tasks.
 #[derive(Default)]
 pub(crate) struct Heard {
-    /// When the last byte came, by the monotonic clock.
+    /// When the last byte arrived, by the monotonic clock.
     pub(crate) at_ns: Cell<u64>,
-    /// Bytes that came in all.
+    /// Total bytes received.
     pub(crate) bytes: Cell<u64>,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct Heard {
 pub(crate) struct Inbound {
     stream: Rc<Stream>,
     stage: IoBuf,
-    /// Bytes of the stage that are received and not yet taken.
+    /// Bytes of the stage that are received and not yet taken, from `start` to `end`.
     start: usize,
     end: usize,
     /// Large payloads are expected.
@@ -62,18 +63,18 @@ impl Inbound {
         self.heard.clone()
     }
 
-    /// Whether nothing is received that isn't taken.
+    /// Whether all received bytes have been taken.
     pub(crate) fn is_drained(&self) -> bool {
         self.start == self.end
     }
 
-    /// Says whether large payloads are expected.
+    /// Sets whether large payloads are expected.
     pub(crate) fn expect_bulk(&mut self, bulk: bool) {
         self.bulk = bulk;
     }
 
-    /// The next frame's header; `None` at the end of the stream. Body and payload must be taken
-    /// next.
+    /// The next frame's header; `None` at the end of the stream. The caller must take body and
+    /// payload next.
     pub(crate) async fn header(&mut self) -> Result<Option<Header>, Fault> {
         while self.staged() < HEADER_BYTES {
             match self.fill(HEADER_BYTES).await {
@@ -91,7 +92,7 @@ impl Inbound {
         Ok(Some(header))
     }
 
-    /// The frame's body, checked. Its bytes are good until the next receive.
+    /// The frame's body, with its checksum verified. Its bytes are valid until the next receive.
     pub(crate) async fn body(&mut self, header: &Header) -> Result<IoBuf, Fault> {
         let len = header.body_bytes as usize;
         let body = if len <= RECEIVE_STAGE_BYTES {
@@ -108,20 +109,21 @@ impl Inbound {
         Ok(body)
     }
 
-    /// The frame's payload into `into`, which has just its length; checked if it is summed.
+    /// Receives the frame's payload into `into`, which has exactly its length. Verifies the
+    /// checksum if there is one.
     pub(crate) async fn payload(&mut self, header: &Header, into: &IoBuf) -> Result<(), Fault> {
         self.receive(into).await?;
         Ok(check_payload(header, into)?)
     }
 
-    /// The payload of an answer whose sender may have left it to this end to compare it with its
-    /// checksum. False: they differ.
+    /// Receives the payload of an answer whose sender may have left it to this end to verify the
+    /// checksum. False: the payload doesn't match.
     pub(crate) async fn unchecked_payload(&mut self, header: &Header, into: &IoBuf) -> Result<bool, Fault> {
         self.receive(into).await?;
         matches_or_fault(header, into)
     }
 
-    /// Passes over a payload that nobody wants.
+    /// Discards a payload.
     pub(crate) async fn skip(&mut self, mut len: usize) -> Result<(), Fault> {
         loop {
             let part = len.min(self.staged());
@@ -165,7 +167,7 @@ impl Inbound {
         taken
     }
 
-    /// Receives more, after making room for `wanted` bytes in one piece.
+    /// Receives more, after making space for `wanted` contiguous bytes.
     async fn fill(&mut self, wanted: usize) -> Result<(), Fault> {
         self.make_room(wanted);
         let room = self.stage.len() - self.end;
@@ -205,8 +207,8 @@ impl Inbound {
     }
 }
 
-/// Whether the payload of an answer is what its checksum says. That it isn't is a fault of the
-/// connection, unless the sender hasn't compared them.
+/// Whether the payload of an answer matches its checksum. A mismatch is a fault of the connection,
+/// unless the sender hasn't verified the payload.
 pub(crate) fn matches_or_fault(header: &Header, payload: &IoBuf) -> Result<bool, Fault> {
     match check_payload(header, payload) {
         Ok(()) => Ok(true),
@@ -215,8 +217,8 @@ pub(crate) fn matches_or_fault(header: &Header, payload: &IoBuf) -> Result<bool,
     }
 }
 
-/// Checks a payload, if it is summed. Who stores it or sends it on needs the sums of its blocks:
-/// they are computed instead, and noted.
+/// Verifies a payload, if it has a checksum. A receiver that stores or forwards the payload needs
+/// the checksums of its blocks: then these are computed instead, and noted in the buffer.
 pub(crate) fn check_payload(header: &Header, payload: &IoBuf) -> Result<(), Malformed> {
     if header.payload_sum.is_none() {
         return Ok(());
@@ -256,7 +258,7 @@ mod tests {
             rt::sleep(BUSY_AFTER_MUCH + Duration::from_millis(1)).await;
             theirs.write_all(&Header::new(Kind::Ping, 0).encode()).unwrap();
             assert_eq!(inbound.header().await.unwrap().unwrap().kind, Kind::Ping);
-            // What waits for the next frame is all that the connection has.
+            // The connection holds only the buffer that waits for the next frame.
             assert!(rt::timeout(Duration::from_millis(10), inbound.header()).await.is_none());
             assert_eq!(inbound.stage.len(), IDLE_STAGE_BYTES);
         })

@@ -1,38 +1,37 @@
 //! RPC over a transport.
 //!
-//! A [`Channel`] is a client's way to one service; a service is a [`Handler`]. In one process a
-//! call is a function call on the caller's core: nothing is queued, copied or handed to another
-//! thread. The payload buffer of a request is the very buffer that the disk reads into or writes
-//! from.
+//! A [`Channel`] is a client's connection to one service; a service is a [`Handler`]. In one
+//! process a call is a function call on the caller's core: nothing is queued, copied or handed to
+//! another thread. The disk reads into or writes from the payload buffer of the request itself.
 //!
 //! Between processes a call goes to a [`Peer`], over TCP. Each core of the client has its own
-//! connection to the peer, made when it is first needed, and each connection lives on one core of
-//! the [`Server`]: a request is sent, executed and answered without changing the thread on either
-//! side. Many requests are in flight on a connection, and answers come in any order. Whatever is
-//! queued while a send is under way leaves with the next one; small messages are received many at a
-//! time; a large payload goes straight between socket and buffer.
+//! connection to the peer, made when it is first needed. Each connection lives on one core of the
+//! [`Server`]: a request is sent, executed and answered without a change of thread on either side.
+//! Many requests are in flight on a connection, and answers come in any order. Frames that are
+//! queued during a send leave together with the next send. One receive takes many small messages; a
+//! large payload moves directly between socket and buffer.
 //!
-//! A connection that breaks, falls silent or brings a damaged frame is ended, and the calls on it
-//! are repeated on the next connection until their time-out. So requests must bear repetition. A
-//! repeated request never runs beside its older copy: the server ends the old connection, and waits
-//! for what runs, before it welcomes the new one of the same client core. It doesn't wait for what
-//! nobody repeats any more, since its time-out is over: that may hang for ever, and the client has
-//! other things to ask.
+//! A connection that breaks, falls silent or delivers a damaged frame is ended. Its calls are
+//! retransmitted on the next connection until their time-out, so requests must tolerate
+//! retransmission. A retransmitted request never runs concurrently with its older copy. The server
+//! ends the old connection and waits for its running requests before it welcomes the new connection
+//! of the same client core. It doesn't wait for requests whose time-out has passed, because the
+//! client won't retransmit them. Such a request may hang for ever, and must not block the client's
+//! other requests.
 //!
-//! By [`Security::Tls`] both ends prove who they are before the first frame, with certificates of
-//! the cluster's authority, and what follows is encrypted unless both do without; the service
-//! learns whom it serves ([`Caller::proof`]).
+//! With [`Security::Tls`] both ends authenticate before the first frame, with certificates of the
+//! cluster's authority. The connection is encrypted unless both ends opt out. The service learns
+//! the caller's identity ([`Caller::proof`]).
 //!
-//! A client on the server's own machine uses a Unix socket and shared memory instead, if it is told
-//! to ([`PeerOptions::same_host`]): it learns the way there from the server's welcome over TCP.
-//! Small things still go over the socket, large payloads are copied into the memory by one end and
-//! out of it by the other. The server believes nothing that is in the memory: it checks its own
-//! copy.
+//! A client on the server's own machine can use a Unix socket and shared memory instead
+//! ([`PeerOptions::same_host`]). It learns the socket's name from the server's welcome over TCP.
+//! Small messages still go over the socket; one end copies a large payload into the memory and the
+//! other copies it out. The server trusts nothing in that memory: it verifies its own copy.
 //!
-//! What messages mean is not known here, nor what a file is.
+//! This crate doesn't know the meaning of messages, nor what a file is.
 //!
 //! Invariants:
-//! - a caller's buffer is not touched any more once its call has ended, however it ended;
+//! - nothing accesses a caller's buffer after its call has ended, however it ended;
 //! - every request that reaches a service gets one answer, unless its connection ends;
 //! - every queue is bounded: by the requests in flight, by the bytes in flight, or by `limits.rs`.
 

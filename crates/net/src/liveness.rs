@@ -1,13 +1,13 @@
-//! Silence on a connection.
+//! Time-outs of silent connections.
 
 use std::time::Duration;
 
-/// What silence on a connection leads to.
+/// When a silent connection is probed, and when it is ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Liveness {
-    /// After so long without a byte a sign of life is asked for.
+    /// A ping is sent after this long without a byte.
     pub ask_after: Duration,
-    /// After so long without a byte the connection is ended. Longer than `ask_after` by what an
-    /// answer may take.
+    /// The connection is ended after this long without a byte. Exceeds `ask_after` by the time that
+    /// an answer may take.
     pub give_up_after: Duration,
 }

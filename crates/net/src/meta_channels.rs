@@ -1,4 +1,4 @@
-//! The ways to all metadata services.
+//! The channels to all metadata services.
 
 use crate::Channel;
 use crate::node_channels::{Connect, NodeChannels};
@@ -6,40 +6,39 @@ use std::sync::{Arc, PoisonError};
 use types::{ClusterMap, Errno, Error, MapHandle, NodeId, PartitionId, Result, Role};
 use wire::{MetaRequest, MetaResponse};
 
-/// A way to one metadata service.
+/// A channel to one metadata service.
 pub type MetaChannel = Channel<MetaRequest, MetaResponse>;
 
-/// Finds the metadata service that executes a partition, and the way to it.
+/// Finds the metadata service that owns a partition, and the channel to it.
 pub struct MetaChannels(Ways);
 
 enum Ways {
-    /// There is one service, which has all partitions.
+    /// A single service owns all partitions.
     One(MetaChannel),
     Mapped(Mapped),
 }
 
-/// Ways that follow the cluster map: partition to node to channel.
+/// Channels that follow the cluster map: partition to node to channel.
 struct Mapped {
     map: MapHandle,
     nodes: NodeChannels<MetaRequest, MetaResponse>,
 }
 
 impl MetaChannels {
-    /// The name of the service where there is one that isn't found by the map. No node has this
-    /// number.
+    /// Id of the single service that isn't found by the map. No node has this number.
     pub const ONLY: NodeId = NodeId(0);
 
-    /// Ways that follow the map.
+    /// Channels that follow the map.
     pub fn mapped(map: MapHandle, connect: Connect<MetaRequest, MetaResponse>) -> MetaChannels {
         MetaChannels(Ways::Mapped(Mapped { map, nodes: NodeChannels::new(connect) }))
     }
 
-    /// Whether services come, go and hand partitions to each other.
+    /// Whether services join, leave and hand over partitions.
     pub fn follow_the_map(&self) -> bool {
         matches!(self.0, Ways::Mapped(_))
     }
 
-    /// The service that executes a partition now; `None` when no node does.
+    /// The service that owns a partition now; `None` when no node does.
     pub fn owner(&self, partition: PartitionId) -> Option<NodeId> {
         match &self.0 {
             Ways::One(_) => Some(MetaChannels::ONLY),
@@ -47,7 +46,7 @@ impl MetaChannels {
         }
     }
 
-    /// A partition of each service that executes any, with the service.
+    /// Each service that owns partitions, with one of its partitions.
     pub fn owners(&self) -> Vec<(PartitionId, NodeId)> {
         let Ways::Mapped(mapped) = &self.0 else { return vec![(PartitionId(0), MetaChannels::ONLY)] };
         let map = mapped.current();
@@ -61,8 +60,7 @@ impl MetaChannels {
         owners
     }
 
-    /// All services that there are now: those that execute partitions, and those that may be given
-    /// some at any time.
+    /// All current services: those that own partitions, and those that may get some at any time.
     pub fn services(&self) -> Vec<NodeId> {
         let mut services: Vec<NodeId> = self.owners().into_iter().map(|(_, node)| node).collect();
         if let Ways::Mapped(mapped) = &self.0 {
@@ -78,8 +76,8 @@ impl MetaChannels {
     /// Sends a request to a service.
     ///
     /// # Errors
-    /// `EREMOTE` for a node that the map doesn't have (any more): nothing was sent then. Else the
-    /// service's and the transport's.
+    /// `EREMOTE` for a node that isn't in the map (any more): nothing was sent. Otherwise errors of
+    /// the service and the transport.
     pub async fn call(&self, service: NodeId, request: MetaRequest) -> Result<MetaResponse> {
         let channel = match &self.0 {
             Ways::One(channel) => channel.clone(),
@@ -165,7 +163,7 @@ mod tests {
                     Err(error) => Err(error.errno),
                 }
             };
-            // One service has everything, and the second is none yet.
+            // One service owns everything, and the second one isn't a metadata service yet.
             assert_eq!(channels.owner(PartitionId(5)), Some(NodeId(1)));
             assert_eq!(channels.owners(), [(PartitionId(0), NodeId(1))]);
             assert_eq!(channels.services(), [NodeId(1)]);
@@ -173,7 +171,7 @@ mod tests {
             assert_eq!(channels.owner(PartitionId(1)), Some(NodeId(3)));
             assert_eq!(channels.owners(), [(PartitionId(0), NodeId(3)), (PartitionId(2), NodeId(1))]);
             assert_eq!(ask(NodeId(3)).await.unwrap(), "a:3");
-            // One that has nothing now may get something at any time.
+            // A service without partitions may get some at any time.
             change(&|map| map.partitions = [1, 1, 1].map(NodeId).to_vec());
             assert_eq!(channels.services(), [NodeId(1), NodeId(3)]);
             change(&|map| map.nodes[2].addresses = vec!["b:3".into()]);

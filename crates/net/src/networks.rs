@@ -1,19 +1,19 @@
-//! Which of a peer's addresses are used, and in which order.
+//! Selection and order of a peer's addresses.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use types::{Error, Subnet};
 
-/// The networks that connections may use, best first. Those named together,
-/// `10.1.0.0/16,10.2.0.0/16`, are equally good. None: all may be used.
+/// The networks that connections may use, best first. Networks in one entry,
+/// `10.1.0.0/16,10.2.0.0/16`, are equally good. Empty: all may be used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Networks {
     preferences: Vec<Vec<Subnet>>,
-    /// As they were written.
+    /// The entries as they were written.
     text: Vec<String>,
 }
 
-/// The addresses of a peer in order of preference, and those that are out of the question.
+/// The addresses of a peer in order of preference, and those that may not be used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ways {
     /// Each with its rank; addresses of the same rank are equally good.
@@ -22,10 +22,10 @@ pub(crate) struct Ways {
 }
 
 impl Networks {
-    /// From one text for each preference.
+    /// Parses one text for each preference.
     ///
     /// # Errors
-    /// `EINVAL` for what is no network.
+    /// `EINVAL` for a text that isn't a network.
     pub fn parse(texts: &[String]) -> Result<Networks, Error> {
         let subnets = |text: &String| text.split(',').map(str::parse).collect::<Result<Vec<Subnet>, Error>>();
         let preferences = texts.iter().map(subnets).collect::<Result<Vec<_>, Error>>()?;
@@ -37,7 +37,7 @@ impl Networks {
         self.preferences.is_empty()
     }
 
-    /// How good an address is, 0 is best; `None` if it may not be used.
+    /// Rank of an address, 0 is best; `None` if it may not be used.
     pub fn rank(&self, ip: IpAddr) -> Option<usize> {
         if self.is_empty() {
             return Some(0);
@@ -45,8 +45,8 @@ impl Networks {
         self.preferences.iter().position(|subnets| subnets.iter().any(|subnet| subnet.contains(ip)))
     }
 
-    /// Orders a peer's addresses, which come in its own order of preference. That decides where no
-    /// networks are named; where some are, addresses of one entry are equally good.
+    /// Orders a peer's addresses, given in the peer's order of preference. That order decides if no
+    /// networks are configured. Otherwise addresses that match the same entry are equally good.
     pub(crate) fn ways(&self, addresses: &[SocketAddr]) -> Ways {
         let mut ways = Ways::default();
         for (index, address) in addresses.iter().enumerate() {
@@ -67,8 +67,8 @@ impl fmt::Display for Networks {
 }
 
 impl Ways {
-    /// The order in which a link tries them: those that have failed a short time ago come last;
-    /// among equals each link begins with another one, so that the links of a peer spread over
+    /// The order in which a link tries them. Addresses that failed recently come last. Among
+    /// equally good ones each link starts with another, so that the links of a peer spread over
     /// them.
     pub(crate) fn order(&self, link: usize, rests: impl Fn(&SocketAddr) -> bool) -> Vec<(usize, SocketAddr)> {
         let mut all = Vec::with_capacity(self.usable.len());
@@ -80,7 +80,7 @@ impl Ways {
         all
     }
 
-    /// How good an address is; `None` for one that isn't among them.
+    /// Rank of an address; `None` for one that isn't usable.
     pub(crate) fn rank(&self, address: SocketAddr) -> Option<usize> {
         self.usable.iter().find(|(_, known)| *known == address).map(|(rank, _)| *rank)
     }

@@ -1,18 +1,18 @@
-//! Ways to the services of nodes, made when they are first needed.
+//! Channels to the services of nodes, made when they are first needed.
 
 use crate::Channel;
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 use types::{ClusterMap, Node, NodeId};
 
-/// Makes the way to a node.
+/// Makes the channel to a node.
 pub type Connect<Req, Rep> = Box<dyn Fn(&Node) -> Channel<Req, Rep> + Send + Sync>;
 
-/// A way for each node that was asked for; as many as the map has nodes. A node that moves to
-/// another address gets a new one.
+/// One channel for each node that was asked for; at most as many as the map has nodes. A node with
+/// another address gets a new channel.
 pub(crate) struct NodeChannels<Req, Rep> {
     connect: Connect<Req, Rep>,
-    /// In an order, so that a simulation lets go of them in the same one each time.
+    /// Ordered, so that a simulation drops them in the same order each time.
     ways: RwLock<BTreeMap<NodeId, Way<Req, Rep>>>,
 }
 
@@ -26,7 +26,7 @@ impl<Req, Rep> NodeChannels<Req, Rep> {
         NodeChannels { connect, ways: RwLock::default() }
     }
 
-    /// The way to a node of this map.
+    /// The channel to a node of this map.
     pub fn channel(&self, map: &ClusterMap, node: &Node) -> Channel<Req, Rep> {
         if let Some(way) = self.ways.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
             && way.addresses == node.addresses

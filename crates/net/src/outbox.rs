@@ -1,8 +1,7 @@
-//! Frames into a stream.
+//! Sending frames into a stream.
 //!
-//! One send is under way at a time. What is queued meanwhile leaves with the next one: headers,
-//! bodies and small payloads are gathered in staging memory, large payloads leave from where they
-//! are.
+//! One send is in progress at a time. Frames queued meanwhile leave with the next one. Headers,
+//! bodies and small payloads are gathered in a staging buffer; large payloads are sent in place.
 
 use crate::budget::Permit;
 use crate::fault::Fault;
@@ -15,13 +14,13 @@ use std::time::Duration;
 use types::{checksums_are_on, crc32c, sum_of_sums};
 use wire::frame::{HEADER_BYTES, Header};
 
-/// The frames that wait to be sent. Payloads are bounded by the requests in flight; a server also
-/// stops reading while it is crowded with other bytes, since a client that doesn't read might make
-/// it say more and more.
+/// The frames that wait to be sent. The requests in flight bound the payloads. A server also stops
+/// reading from a client while too many other bytes are queued for it, since a client that doesn't
+/// read could make that queue grow.
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
     changed: Signal,
-    /// Frames that have been queued, and that have been sent, since the beginning.
+    /// Frames queued and frames sent since the connection began.
     queued: Cell<u64>,
     sent: Cell<u64>,
     sent_bytes: Cell<u64>,
@@ -30,20 +29,19 @@ pub(crate) struct Outbox {
 
 #[derive(Default)]
 struct Queue {
-    /// Where small things are gathered, filled up to `end`; what is before `start` belongs to
-    /// pieces already.
+    /// Staging buffer, filled up to `end`; the bytes before `start` already belong to pieces.
     stage: Option<IoBuf>,
     start: usize,
     end: usize,
     pieces: Vec<IoBuf>,
     bytes: u64,
-    /// Those of them that are no payloads.
+    /// Queued bytes that aren't payload.
     talk_bytes: usize,
-    /// Given back when what is queued has been sent.
+    /// Released when the queued frames have been sent.
     permits: Vec<Permit>,
-    /// Nothing comes any more.
+    /// No more frames are accepted.
     closed: bool,
-    /// What is queued needn't be sent either.
+    /// Queued frames need not be sent either.
     aborted: bool,
 }
 
@@ -59,10 +57,10 @@ impl Outbox {
         }
     }
 
-    /// Queues a frame; `header`'s lengths and checksums are filled in. Returns the frame's number,
+    /// Queues a frame; fills in the lengths and checksums of `header`. Returns the frame's number,
     /// see [`Outbox::has_sent`].
     ///
-    /// The payload's bytes must not change until it is sent. `permit` is given back then.
+    /// The payload's bytes must not change until the frame is sent. `permit` is released then.
     pub(crate) fn push(
         &self,
         header: Header,
@@ -74,8 +72,8 @@ impl Outbox {
         self.enqueue(&header, body, payload, permit)
     }
 
-    /// The same for a payload that is in shared memory at the header's place already: `payload` is
-    /// what it was copied from.
+    /// The same for a payload that is already in shared memory, at the header's place. `payload` is
+    /// its source.
     pub(crate) fn push_placed(
         &self,
         header: Header,
@@ -101,7 +99,7 @@ impl Outbox {
         header
     }
 
-    /// Whether payloads are summed.
+    /// Whether payloads get a checksum.
     pub(crate) fn sums_payloads(&self) -> bool {
         self.sum_payloads && checksums_are_on()
     }
@@ -126,23 +124,23 @@ impl Outbox {
         self.queued.get()
     }
 
-    /// Whether the frame with this number has left, so that its payload's memory is free.
+    /// Whether the frame with this number has been sent, so that its payload's memory is free.
     pub(crate) fn has_sent(&self, number: u64) -> bool {
         self.sent.get() >= number
     }
 
-    /// Whether something waits to be sent, or is being sent.
+    /// Whether frames are queued or being sent.
     pub(crate) fn has_work(&self) -> bool {
         self.sent.get() < self.queued.get()
     }
 
-    /// Whether more waits to be sent than may come in addition.
+    /// Whether more bytes are queued than may be while the connection is read.
     pub(crate) fn is_crowded(&self) -> bool {
         let queue = self.queue.borrow();
         queue.talk_bytes > MAX_QUEUED_TALK_BYTES && !queue.closed
     }
 
-    /// Waits until it isn't crowded.
+    /// Waits until the outbox isn't crowded.
     pub(crate) async fn room(&self) {
         self.changed.wait_until(|| !self.is_crowded()).await;
     }
@@ -152,13 +150,13 @@ impl Outbox {
         self.sent_bytes.get()
     }
 
-    /// Sends what is queued, then no more.
+    /// Sends the queued frames, then no more.
     pub(crate) fn close(&self) {
         self.queue.borrow_mut().closed = true;
         self.changed.notify();
     }
 
-    /// Sends nothing any more.
+    /// Stops sending at once.
     pub(crate) fn abort(&self) {
         {
             let mut queue = self.queue.borrow_mut();
@@ -168,8 +166,8 @@ impl Outbox {
         self.changed.notify();
     }
 
-    /// Sends until it is closed. What isn't taken within `stall_limit` ends it, for sockets whose
-    /// kernel has no such limit.
+    /// Sends until the outbox is closed. Fails if a send takes longer than `stall_limit`, for
+    /// sockets whose kernel has no such limit.
     pub(crate) async fn run(&self, stream: &Stream, stall_limit: Option<Duration>) -> Result<(), Fault> {
         loop {
             let has_work = || {
@@ -227,7 +225,7 @@ impl Queue {
         self.pieces.push(payload);
     }
 
-    /// Makes what is staged a piece.
+    /// Turns the staged bytes into a piece.
     fn cut(&mut self) {
         if let Some(stage) = &self.stage
             && self.start < self.end
@@ -237,7 +235,7 @@ impl Queue {
         }
     }
 
-    /// Everything that is queued. The staging memory goes with it; an idle connection holds none.
+    /// Takes everything queued, including the staging buffer; an idle connection holds none.
     fn take(&mut self) -> Vec<IoBuf> {
         self.cut();
         self.stage = None;

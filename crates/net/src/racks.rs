@@ -1,4 +1,4 @@
-//! The rack that a process is in: what is in the same one is reached without crossing to another.
+//! The rack of a process: nodes in the same rack are reached without crossing to another.
 
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use types::{ClusterMap, Epoch, Node, TargetId};
 /// Whether a node is on this machine.
 pub type OnThisHost = Box<dyn Fn(&Node) -> bool + Send + Sync>;
 
-/// The rack of this process: the one that was told, or that of a node on the same machine.
+/// The rack of this process: the configured one, or that of a node on the same machine.
 pub struct OwnRack {
     told: Option<Arc<str>>,
     is_here: OnThisHost,
-    /// What was found in the map of an epoch.
+    /// The result for the map of this epoch.
     found: RwLock<Option<(Epoch, Option<Arc<str>>)>>,
 }
 
 impl Default for OwnRack {
-    /// Nothing is known of it.
+    /// An unknown rack.
     fn default() -> OwnRack {
         OwnRack::new(None, Box::new(|_| false))
     }
 }
 
 impl OwnRack {
-    /// One that somebody has told, or that is found out.
+    /// A rack that is configured (`told`), or is found by the map.
     pub fn new(told: Option<String>, is_here: OnThisHost) -> OwnRack {
         OwnRack { told: told.map(Arc::from), is_here, found: RwLock::default() }
     }
 
-    /// Its name, as far as the map goes.
+    /// Name of the rack, as far as it is known.
     pub fn name(&self, map: &ClusterMap) -> Option<Arc<str>> {
         if let Some(told) = &self.told {
             return Some(told.clone());

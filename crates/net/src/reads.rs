@@ -1,16 +1,16 @@
 //! Reads of mirrored groups.
 //!
-//! Every good member may answer them, so one is chosen: the nearest (on this machine, in this
-//! process's rack, in one of its networks); of those that are equally near one by the region that
-//! is read, so that a large file is read from all of them and each part of it is in the cache of
-//! one; unless that one has much more to do for this process than another, or one in this rack very
-//! much more than one in another. A member that can't tell sends the reader on (`EREMOTE`), one
-//! that is silent is waited for as long as it takes, but after a moment others are asked beside it;
-//! and where one of them has refused for now (`EREMCHG`), the silent one is left, and the primary
-//! asked again.
+//! Any in-sync member may answer a read. A client chooses the nearest one: on this machine, in this
+//! process's rack, on one of its networks. Among equally near members the region that is read
+//! decides, so that a large file is read from all of them and each part is cached by one. A member
+//! with many more requests of this process under way is passed over for a less busy one. For a less
+//! busy member in another rack the difference must be larger still. A member that can't answer
+//! redirects the reader (`EREMOTE`). A member that doesn't answer is waited for without limit, but
+//! after a moment other members are asked as well. If one of these refuses for now (`EREMCHG`), the
+//! silent one is abandoned, and the primary is asked again.
 //!
-//! A member that answers counts at that moment, by its lease and by the version of the group that
-//! the request carries. So whoever is asked gives no less than what was acknowledged to anybody.
+//! A member that answers is authoritative at that moment, by its lease and by the group version in
+//! the request. So every member returns at least what was acknowledged to any client.
 
 use crate::either::{Either, either};
 use crate::groups::{ToGroup, is_of_the_member};
@@ -26,20 +26,20 @@ use types::{
 };
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
-/// Whether any good member may answer a request. Services ask the primary: some of their questions
-/// tell it something, too.
+/// Whether any in-sync member may answer a request. Services always ask the primary: some of their
+/// requests also change its state.
 pub(crate) fn is_for_any(request: &StorageRequest) -> bool {
     let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
     looks && request.session != SessionId(0)
 }
 
-/// Whether a member has refused for its version of the group: it may tell when it is asked again.
+/// Whether a member has refused for its group version: it may answer when it is asked again.
 #[derive(Default)]
 struct Refused(Cell<bool>);
 
 impl Refused {
-    /// Whether an answer says nothing but that another member may know more; it is noted which kind
-    /// that is.
+    /// Whether an answer only means that another member may know more. Notes a refusal for the
+    /// group version.
     fn is_elsewhere(&self, answer: &Result<StorageReply>) -> bool {
         let Err(Error { errno, .. }) = *answer else { return false };
         self.0.set(self.0.get() || errno == Errno::EREMCHG);
@@ -47,20 +47,20 @@ impl Refused {
     }
 }
 
-/// What became of a question to one member.
+/// Outcome of a request to one member.
 enum Outcome {
-    /// This is the answer of the group, an error included.
+    /// The answer of the group, including errors.
     Answer(Result<StorageReply>),
     /// Another member may know more.
     Elsewhere,
-    /// The group has changed or its primary is to be asked again, or it is too late.
+    /// The group has changed, its primary must be asked again, or it is too late.
     Over,
 }
 
 impl StorageChannels {
-    /// Asks good members, one after the other, until one answers; `None` when all have been asked,
-    /// when the group has changed, and when one is silent while another may tell if it is asked
-    /// again.
+    /// Asks in-sync members, one after the other, until one answers. Returns `None` when all have
+    /// been asked, when the group has changed, and when one is silent while another may answer a
+    /// retry.
     pub(crate) async fn ask_any(
         &self,
         to: ToGroup<'_>,
@@ -89,8 +89,8 @@ impl StorageChannels {
         None
     }
 
-    /// The good members in the order in which they are asked: the one that was chosen, then the
-    /// primary, which knows most, then the others.
+    /// The in-sync members in the order in which they are asked: the chosen one, the primary, which
+    /// knows most, then the others.
     fn order(&self, map: &ClusterMap, group: &Group, request: &StorageRequest) -> Vec<TargetId> {
         let now_ns = rt::monotonic_ns();
         let good = group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
@@ -106,8 +106,8 @@ impl StorageChannels {
                     order.iter().copied().filter(|id| !some || !is_avoided(*id)).collect();
                 self.near_one(map, &usable, request.ino, offset)
             }
-            // What a file takes on disk differs a little between copies: who looks twice shall see
-            // the same.
+            // The allocated size of a file differs slightly between replicas: repeated `stat` calls
+            // must return the same.
             _ => order.iter().copied().min_by_key(|id| is_avoided(*id)),
         };
         if let Some(at) = chosen.and_then(|chosen| order.iter().position(|id| *id == chosen)) {
@@ -116,7 +116,7 @@ impl StorageChannels {
         order
     }
 
-    /// One of the nearest.
+    /// One of the nearest members.
     fn near_one(&self, map: &ClusterMap, usable: &[TargetId], ino: InodeId, offset: u64) -> Option<TargetId> {
         let rack = self.own_rack().name(map);
         let nearness = |id: TargetId| {
@@ -138,7 +138,7 @@ impl StorageChannels {
         Some(chosen)
     }
 
-    /// One of equals.
+    /// One of equally near members.
     fn one_of(&self, equals: &[TargetId], ino: InodeId, offset: u64) -> Option<TargetId> {
         let region = offset / READ_REGION_BYTES + ino.0;
         let by_region = *equals.get(usize::try_from(region).unwrap_or(0) % equals.len().max(1))?;
@@ -147,7 +147,7 @@ impl StorageChannels {
         if load(&by_region) > load(least) + BUSIER_BY { Some(*least) } else { Some(by_region) }
     }
 
-    /// Asks a member, and others beside it when it is silent.
+    /// Asks a member, and the others as well when it doesn't answer in time.
     async fn ask_with_help(
         &self,
         to: ToGroup<'_>,
@@ -162,7 +162,7 @@ impl StorageChannels {
         let help = async {
             rt::sleep(READ_PATIENCE).await;
             under_way.is_silent();
-            // All at once, and for as long as it takes: any of them may be busy.
+            // All at once, and without a time limit: any of them may be busy.
             let asked = others.iter().map(|other| StorageRequest { target: *other, ..request.clone() });
             let answers = asked.map(|asked| self.ask_apart(asked, payload)).collect();
             match either(first_of(answers, refused), to.has_changed(since, deadline_ns)).await {
@@ -190,8 +190,8 @@ impl StorageChannels {
         }
     }
 
-    /// Asks a member with a buffer of its own, which is in use as long as the answer may come,
-    /// whoever waits for it.
+    /// Asks a member with a separate buffer, which stays in use as long as the answer may arrive,
+    /// even after its caller has left.
     async fn ask_apart(&self, request: StorageRequest, payload: &Option<IoBuf>) -> Apart {
         let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
         let under_way: UnderWay = self.loads().begin(request.target);
@@ -211,10 +211,10 @@ impl StorageChannels {
     }
 }
 
-/// An answer, and the buffer that it came in.
+/// An answer, and the buffer that it was received into.
 type Apart = (Result<StorageReply>, Option<IoBuf>);
 
-/// The first answer of those that aren't about the member alone; `None` when there is none.
+/// The first answer that doesn't concern the member alone; `None` when there is none.
 async fn first_of(answers: Vec<impl Future<Output = Apart>>, refused: &Refused) -> Option<Apart> {
     let mut waiting: Vec<_> = answers.into_iter().map(Box::pin).collect();
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Clients whose certificates were revoked, as the servers of a process refuse them.
+//! Clients whose certificates were revoked and whom the servers of a process refuse.
 
 use crate::Proof;
 use identity::{Identity, Role};
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::ClusterMap;
 
-/// The list of the cluster map that the process follows.
+/// The revocation list of the cluster map that the process follows.
 pub(crate) struct Revocations {
-    /// Of the map, by its epoch; 0 while there are none, which costs a request one look.
+    /// Epoch of the map; 0 if it has no revocations, which costs a request one atomic load.
     version: AtomicU64,
     map: RwLock<Arc<ClusterMap>>,
 }
@@ -21,7 +21,7 @@ impl Default for Revocations {
 }
 
 impl Revocations {
-    /// Goes by a map from now on.
+    /// Applies a map from now on.
     pub(crate) fn follow(&self, map: &Arc<ClusterMap>) {
         let version = if map.revoked.is_empty() { 0 } else { map.epoch.0 };
         let mut known = self.map.write();
@@ -36,8 +36,8 @@ impl Revocations {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Whether a member's certificate was revoked. One without an issue number is older than all
-    /// that have one.
+    /// Whether a member's certificate was revoked. A certificate without an issue number is older
+    /// than all that have one.
     pub(crate) fn include(&self, identity: &Identity) -> bool {
         match &identity.role {
             Role::Client(name) if self.version() != 0 => {

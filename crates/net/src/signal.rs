@@ -11,13 +11,13 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
-    /// Something has changed: everybody looks again.
+    /// Announces a change: all waiting tasks check their condition again.
     pub(crate) fn notify(&self) {
         let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until `condition` gives a value; it is asked again after each change.
+    /// Waits until `condition` returns a value; it is evaluated again after each change.
     pub(crate) fn wait_for<T>(&self, mut condition: impl FnMut() -> Option<T>) -> impl Future<Output = T> {
         poll_fn(move |cx| {
             if let Some(value) = condition() {

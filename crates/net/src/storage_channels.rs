@@ -1,4 +1,4 @@
-//! The ways to all targets.
+//! The channels to all targets.
 
 use crate::loads::Loads;
 use crate::node_channels::{Connect, NodeChannels};
@@ -9,34 +9,33 @@ use std::sync::{Arc, PoisonError};
 use types::{ClusterMap, Errno, Error, HashMap, MapHandle, Result, TargetId, TargetState};
 use wire::{StorageReply, StorageRequest};
 
-/// A way to the storage service of one node.
+/// A channel to the storage service of one node.
 pub type StorageChannel = Channel<StorageRequest, StorageReply>;
 
-/// Finds the way to the service of a target.
+/// Finds the channel to the service of a target.
 pub struct StorageChannels {
     ways: Ways,
     loads: Loads,
     own_rack: Arc<OwnRack>,
 }
 
-/// What becomes of a request to a target whose node is known to be down.
+/// What happens to a request to a target whose node is known to be down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WhenOffline {
-    /// It is sent all the same, and waits as long as the transport does: the node may come back in
-    /// time.
+    /// It is sent anyway, and waits as long as the transport does: the node may come back in time.
     Try,
-    /// It is refused at once, for work that can be done later.
+    /// It is refused at once: for work that can be done later.
     Refuse,
 }
 
 enum Ways {
-    /// In an order, so that a simulation lets go of them in the same one each time.
+    /// Ordered, so that a simulation drops them in the same order each time.
     Fixed(BTreeMap<TargetId, StorageChannel>),
     Mapped(Mapped),
 }
 
-/// Ways that follow the cluster map: target to node to channel. Nodes and targets that come later
-/// are found as soon as the map has them, and a node that moves to another address gets a new
+/// Channels that follow the cluster map: target to node to channel. Nodes and targets that are
+/// added later are found as soon as the map has them. A node with another address gets a new
 /// channel.
 struct Mapped {
     map: MapHandle,
@@ -45,7 +44,7 @@ struct Mapped {
 }
 
 impl StorageChannels {
-    /// Ways that follow the map.
+    /// Channels that follow the map.
     pub fn mapped(
         map: MapHandle,
         when_offline: WhenOffline,
@@ -58,8 +57,8 @@ impl StorageChannels {
         }
     }
 
-    /// The same for a process in a rack: of members that aren't on its machine it reads from those
-    /// in its rack.
+    /// The same for a process in a rack: of members that aren't on its machine it prefers to read
+    /// from those in its rack.
     #[must_use]
     pub fn in_rack(self, own_rack: Arc<OwnRack>) -> StorageChannels {
         StorageChannels { own_rack, ..self }
@@ -68,9 +67,9 @@ impl StorageChannels {
     /// Sends a request to the target that it names.
     ///
     /// # Errors
-    /// `ENXIO` for a target that isn't served by anybody, `EHOSTDOWN` for one whose node is known
-    /// to be down and
-    /// [`WhenOffline::Refuse`]: nothing was sent then. Else the service's and the transport's.
+    /// `ENXIO` for a target that no service serves, `EHOSTDOWN` for one whose node is known to be
+    /// down with
+    /// [`WhenOffline::Refuse`]: nothing was sent. Otherwise errors of the service and the transport.
     pub async fn call(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         match &self.ways {
             Ways::Fixed(channels) => {
@@ -81,7 +80,7 @@ impl StorageChannels {
         }
     }
 
-    /// The way to a target.
+    /// The channel to a target.
     pub(crate) fn way(&self, target: TargetId) -> Result<StorageChannel> {
         match &self.ways {
             Ways::Fixed(channels) => channels.get(&target).cloned().ok_or_else(|| not_served(target)),
@@ -89,7 +88,7 @@ impl StorageChannels {
         }
     }
 
-    /// How far away a target is.
+    /// Network distance of a target.
     pub(crate) fn distance(&self, target: TargetId) -> Distance {
         self.way(target).map_or(Distance::Far, |way| way.distance())
     }
@@ -102,7 +101,8 @@ impl StorageChannels {
         &self.loads
     }
 
-    /// As [`StorageChannels::call`], unless `given_up` ends before: see [`Channel::call_unless`].
+    /// As [`StorageChannels::call`], unless `given_up` completes first: see
+    /// [`Channel::call_unless`].
     pub async fn call_unless(
         &self,
         given_up: LocalFuture<'_, ()>,
@@ -115,8 +115,8 @@ impl StorageChannels {
         }
     }
 
-    /// What becomes of requests to targets that are known to be down. Ways that don't follow a map
-    /// know of none.
+    /// What happens to requests to targets that are known to be down. Channels that don't follow a
+    /// map know of none.
     pub(crate) fn when_offline(&self) -> WhenOffline {
         match &self.ways {
             Ways::Fixed(_) => WhenOffline::Try,
@@ -124,7 +124,7 @@ impl StorageChannels {
         }
     }
 
-    /// All targets that there are now.
+    /// All current targets.
     pub fn targets(&self) -> Vec<TargetId> {
         match &self.ways {
             Ways::Fixed(channels) => channels.keys().copied().collect(),
@@ -181,7 +181,7 @@ mod tests {
     use types::{CapacityClass, Epoch, InodeId, Node, NodeId, NodeState, PoolId, SessionId, Target};
     use wire::StorageOp;
 
-    /// Answers with its own number and counts how often it was made.
+    /// Answers with its number.
     struct Numbered(u64);
 
     impl Handler<StorageRequest, StorageReply> for Numbered {
@@ -253,13 +253,13 @@ mod tests {
             assert_eq!(ask(1).await, Ok(1));
             assert_eq!(*made.read().unwrap(), 1, "a channel is made once");
             assert_eq!(ask(2).await, Err(Errno::ENXIO));
-            // Node and target that come later.
+            // A node and a target that are added later.
             change(&|map| {
                 map.nodes.push(node(2, "b:2"));
                 map.targets.push(target(2, 2));
             });
             assert_eq!(ask(2).await, Ok(2));
-            // A node that moves.
+            // A node with another address.
             change(&|map| map.nodes[0].addresses = vec!["c:3".into()]);
             assert_eq!(ask(1).await, Ok(3));
             assert_eq!(*made.read().unwrap(), 3);

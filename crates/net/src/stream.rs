@@ -1,4 +1,4 @@
-//! What carries bytes. Everything above is the same for every transport.
+//! The byte stream of a connection. All layers above are the same for every transport.
 
 use crate::caller::Proof;
 use crate::limits::MAX_SHARED_MEMORY_BYTES;
@@ -18,23 +18,23 @@ use wire::frame::OnHost;
 /// How connections are protected.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// Not at all: within one machine, and in tests. Nobody's word is checked.
+    /// Not at all: within one machine, and in tests. Claims of identity aren't verified.
     Plain,
-    /// Both ends prove who they are; encrypted, unless both do without.
+    /// Both ends authenticate; encrypted, unless both opt out.
     Tls(Tls),
 }
 
-/// How a connection is carried.
+/// How a connection is transported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
-    /// TCP; nobody has proved anything.
+    /// TCP without authentication.
     Tcp,
-    /// TCP, plain, between ends that have proved who they are.
+    /// Plain TCP between authenticated ends.
     AuthenticatedTcp,
-    /// TCP with encryption, between ends that have proved who they are.
+    /// Encrypted TCP between authenticated ends.
     Tls,
-    /// A Unix socket, and payloads in shared memory: nothing leaves the machine, so nothing is
-    /// encrypted. The ends have proved who they are where those of TCP have to.
+    /// A Unix socket, and payloads in shared memory. Nothing leaves the machine, so nothing is
+    /// encrypted. The ends authenticate where those of TCP have to.
     SharedMemory,
 }
 
@@ -50,15 +50,15 @@ impl fmt::Display for Transport {
 }
 
 impl Security {
-    /// Refuses clients whose certificates are revoked by this map, on connections that there are,
-    /// too, in every clone of this.
+    /// Refuses clients whose certificates this map revokes, on existing connections too, in every
+    /// clone of this.
     pub fn follow(&self, map: &Arc<ClusterMap>) {
         if let Security::Tls(tls) = self {
             tls.revocations().follow(map);
         }
     }
 
-    /// What refuses them; nothing where connections prove nothing.
+    /// The revocation list; `None` where connections aren't authenticated.
     pub(crate) fn revocations(&self) -> Option<&Revocations> {
         match self {
             Security::Plain => None,
@@ -78,7 +78,7 @@ impl Security {
         }
     }
 
-    /// Connects to a peer on this machine and hands it the memory to be shared.
+    /// Connects to a peer on this machine and hands it the memory to share.
     pub(crate) async fn connect_on_host(
         &self,
         way: &OnHost,
@@ -87,8 +87,8 @@ impl Security {
     ) -> io::Result<Stream> {
         let connected = rt::timeout(timeout, async {
             let socket = Socket::connect(Address::Abstract(way.socket.clone()), timeout).await?;
-            // Names are anybody's to take once their owner is gone, and what follows isn't
-            // encrypted.
+            // Any process can bind an abstract name once its owner is gone, and the connection
+            // isn't encrypted.
             if socket.peer_user()? != way.user {
                 let message = "the socket belongs to another user than the server";
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
@@ -103,8 +103,8 @@ impl Security {
         connected.await.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// As [`Security::accept`], for a connection from this machine: with the memory that its client
-    /// shares.
+    /// As [`Security::accept`], for a connection from this machine. Returns the memory that its
+    /// client shares as well.
     pub(crate) async fn accept_on_host(&self, socket: Socket) -> io::Result<(Stream, Proof, SharedMemory)> {
         let (socket, proof) = match self {
             Security::Plain => (socket, Proof::NotAsked),
@@ -117,8 +117,8 @@ impl Security {
         Ok((Stream::Plain(socket, Transport::SharedMemory), proof, memory))
     }
 
-    /// Makes a stream of an accepted connection, and tells what its other end has proved. The
-    /// caller bounds the time.
+    /// Makes a stream of an accepted connection, and returns what its peer has proved. The caller
+    /// bounds the time.
     pub(crate) async fn accept(&self, socket: Socket) -> io::Result<(Stream, Proof)> {
         match self {
             Security::Plain => Ok((Stream::Plain(socket, Transport::Tcp), Proof::NotAsked)),
@@ -130,13 +130,13 @@ impl Security {
     }
 }
 
-/// A connection. One send and one receive may be under way at a time, in different tasks.
+/// A connection. One send and one receive may be in progress at a time, in different tasks.
 pub(crate) enum Stream {
     Plain(Socket, Transport),
     Tls(Box<TlsSocket>),
 }
 
-/// A connection on its way to another core.
+/// A connection that is being moved to another core.
 pub(crate) enum Parked {
     Plain(Socket, Transport),
     Tls(Box<ParkedTls>),
@@ -152,7 +152,7 @@ impl From<Way> for Stream {
 }
 
 impl Stream {
-    /// Receives at least one byte; 0 is the end.
+    /// Receives at least one byte; returns 0 at the end of the stream.
     pub(crate) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         match self {
             Stream::Plain(socket, _) => socket.recv(buf).await,
@@ -176,7 +176,7 @@ impl Stream {
         }
     }
 
-    /// Bytes that the other end of a TCP connection has acknowledged so far, see
+    /// Bytes that the peer of a TCP connection has acknowledged so far, see
     /// [`Socket::acknowledged_bytes`].
     pub(crate) fn acknowledged_bytes(&self) -> Option<u64> {
         match self {
@@ -185,7 +185,7 @@ impl Stream {
         }
     }
 
-    /// Ends operations under way and the connection.
+    /// Ends the connection and all operations on it.
     pub(crate) fn shutdown(&self) {
         match self {
             Stream::Plain(socket, _) => socket.shutdown(),
@@ -200,7 +200,7 @@ impl Stream {
         }
     }
 
-    /// Makes it ready to move to another core. Nothing is under way.
+    /// Prepares the connection for a move to another core. No operation is in progress.
     pub(crate) fn park(self) -> io::Result<Parked> {
         match self {
             Stream::Plain(socket, transport) => Ok(Parked::Plain(socket, transport)),
@@ -210,7 +210,7 @@ impl Stream {
 }
 
 impl Parked {
-    /// The connection, on its core.
+    /// Resumes the connection on its new core.
     pub(crate) fn unpark(self) -> Stream {
         match self {
             Parked::Plain(socket, transport) => Stream::Plain(socket, transport),

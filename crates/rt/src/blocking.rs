@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Calls that wait for the thread; further callers retry.
+/// Calls queued for the thread; further callers retry.
 const MAX_QUEUED: usize = 64;
 /// How long a caller that finds the queue full waits before it retries.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);

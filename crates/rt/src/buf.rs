@@ -10,26 +10,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use types::BLOCK_SIZE;
 
-/// What direct I/O wants: addresses, lengths and offsets are multiples of this.
+/// Required by direct I/O: addresses, lengths and offsets are multiples of this.
 pub const IO_ALIGNMENT: usize = 4096;
 
-/// Blocks above this size go back to the allocator instead of the pool.
+/// Larger blocks are returned to the allocator instead of the pool.
 const MAX_POOLED_BLOCK_BYTES: usize = 1 << 20;
 /// Size classes: 4 KiB, 8 KiB, ... 1 MiB.
 const CLASSES: usize = (MAX_POOLED_BLOCK_BYTES / IO_ALIGNMENT).trailing_zeros() as usize + 1;
-/// What one thread keeps for reuse; enough for a burst of large requests, small beside the page
-/// cache.
+/// Memory that one thread pools for reuse; enough for a burst of large requests, small compared
+/// with the page cache.
 const MAX_POOLED_BYTES_PER_THREAD: usize = 16 << 20;
 
 /// A handle to a piece of memory for I/O. Clones and slices share the memory and are cheap.
 ///
-/// The memory is either 4 KiB-aligned heap memory, reused within a thread, or memory that somebody
-/// else maps for as long as the process lives (the payload buffers of the kernel's file protocol).
+/// The memory is either 4 KiB-aligned heap memory, reused within a thread, or memory that is mapped
+/// elsewhere for as long as the process lives (the payload buffers of the kernel's file protocol).
 /// Contents of a new buffer are unspecified.
 ///
-/// Nothing here synchronises: whoever passes a buffer on stops touching it until it comes back. One
-/// writer at a time, and no reader beside it, is the protocol between the layers, as it is with the
-/// kernel itself.
+/// The type doesn't synchronize access. A layer that passes a buffer on doesn't access it until it
+/// gets it back. The protocol between the layers, and with the kernel, is: one writer at a time,
+/// and no reader while it writes.
 #[derive(Clone)]
 pub struct IoBuf {
     /// Keeps heap memory alive; `None` for memory that is never freed.
@@ -70,12 +70,12 @@ impl IoBuf {
         IoBuf { owner: None, ptr, len }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -85,20 +85,20 @@ impl IoBuf {
         (self.ptr.as_ptr() as usize).is_multiple_of(IO_ALIGNMENT) && self.len.is_multiple_of(IO_ALIGNMENT)
     }
 
-    /// Whether checksums can be noted: this is a handle to all of a buffer that this type owns, and
-    /// to whole blocks.
+    /// Whether checksums can be noted: this handle covers a whole buffer that this type owns, and
+    /// consists of whole blocks.
     pub fn keeps_sums(&self) -> bool {
         self.whole_block(self.len / BLOCK_SIZE).is_some()
     }
 
-    /// Notes the CRC32C of each block ([`types::sums_of_blocks`]) for who wants them later, where
-    /// [`IoBuf::keeps_sums`]. They are forgotten when the memory is changed by way of any handle.
+    /// Notes the CRC32C of each block ([`types::sums_of_blocks`]) for later use, where
+    /// [`IoBuf::keeps_sums`]. They are discarded when the memory is changed through any handle.
     pub fn note_sums(&self, sums: Vec<u32>) {
         self.note(sums, Origin::Content);
     }
 
-    /// Notes the CRC32C of each block as it should be: nobody has compared them with the blocks.
-    /// Where [`IoBuf::leaves_checking`].
+    /// Notes the stored CRC32C of each block, not verified against the content. Only where
+    /// [`IoBuf::leaves_checking`].
     pub fn note_stored_sums(&self, sums: Vec<u32>) {
         self.note(sums, Origin::Stored);
     }
@@ -110,12 +110,12 @@ impl IoBuf {
         }
     }
 
-    /// What is made of the CRC32C of each block, if they were noted.
+    /// Applies `make` to the CRC32C of each block, if they were noted.
     pub fn with_sums<T>(&self, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
         self.with_sums_of(Origin::Content, make)
     }
 
-    /// The same of those that the blocks should have.
+    /// The same for stored checksums that weren't verified.
     pub fn with_stored_sums<T>(&self, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
         self.with_sums_of(Origin::Stored, make)
     }
@@ -127,29 +127,29 @@ impl IoBuf {
         is_of_this.then(|| make(&sums.blocks))
     }
 
-    /// Whoever fills this with stored data may leave it to the one whom it is for to compare it
-    /// with its checksums.
+    /// Allows the code that fills this buffer with stored data to leave the verification of
+    /// checksums to the recipient.
     pub fn leave_checking(&self) {
         if let Some(block) = self.owner.as_ref().filter(|_| self.keeps_sums()) {
             block.leaves_checking.store(true, Ordering::Release);
         }
     }
 
-    /// Whether that is so: then it is enough to say which checksums it should have
+    /// Whether that is allowed: then it is enough to note the stored checksums
     /// ([`IoBuf::note_stored_sums`]).
     pub fn leaves_checking(&self) -> bool {
         self.owner.as_ref().is_some_and(|block| block.leaves_checking.load(Ordering::Acquire))
             && self.keeps_sums()
     }
 
-    /// The memory, if this is a handle to all of it that is in use, and that is so many blocks.
+    /// The block, if this handle covers all of its used part, and that is `blocks` blocks long.
     fn whole_block(&self, blocks: usize) -> Option<&Block> {
         let block = self.owner.as_deref()?;
         (block.len == self.len && block.ptr == self.ptr && blocks > 0 && blocks * BLOCK_SIZE == self.len)
             .then_some(block)
     }
 
-    /// The memory is about to be changed.
+    /// Discards the noted checksums because the memory is about to be changed.
     pub(crate) fn forget_sums(&self) {
         if let Some(block) = self.owner.as_ref().filter(|block| block.has_sums.load(Ordering::Acquire)) {
             block.has_sums.store(false, Ordering::Release);
@@ -165,15 +165,15 @@ impl IoBuf {
         IoBuf { owner: self.owner.clone(), ptr, len: range.len() }
     }
 
-    /// The bytes. The caller makes sure that nobody writes meanwhile, the kernel included.
+    /// The bytes. The caller must ensure that nothing writes meanwhile, including the kernel.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: ptr and len describe initialised memory (zeroed when first allocated) that lives
-        // as long as `self`; that nobody writes meanwhile is the type's protocol.
+        // as long as `self`; that nothing writes meanwhile is the type's protocol.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
-    /// The bytes for changing them, if no other handle to the memory exists: no clone, no slice, no
-    /// operation under way. `None` for memory that this type doesn't own.
+    /// Mutable access to the bytes, if no other handle to the memory exists: no clone, no slice, no
+    /// operation in progress. `None` for memory that this type doesn't own.
     pub fn exclusive(&mut self) -> Option<&mut [u8]> {
         Arc::get_mut(self.owner.as_mut()?)?;
         self.forget_sums();
@@ -200,7 +200,8 @@ impl IoBuf {
         unsafe { std::ptr::write_bytes(self.ptr.as_ptr().add(range.start), 0, range.len()) }
     }
 
-    /// Where the memory is, for system calls. Who changes it so forgets what was noted of it.
+    /// Pointer to the memory, for system calls. Code that changes the memory through it must
+    /// discard the noted checksums.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
@@ -220,16 +221,16 @@ impl fmt::Debug for IoBuf {
     }
 }
 
-/// One allocation; goes to the pool of the thread that drops it.
+/// One allocation; returned to the pool of the thread that drops it.
 struct Block {
     ptr: NonNull<u8>,
-    /// What was asked for.
+    /// The requested length.
     len: usize,
     capacity: usize,
-    /// What was noted of the content.
+    /// Noted checksums of the content.
     sums: Mutex<Sums>,
     has_sums: AtomicBool,
-    /// Who gets it compares it with its sums.
+    /// The recipient verifies the content against its checksums.
     leaves_checking: AtomicBool,
 }
 
@@ -240,19 +241,19 @@ struct Sums {
     blocks: Vec<u32>,
 }
 
-/// Where sums are from.
+/// Origin of checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Origin {
-    /// They were computed, or compared with what is there.
+    /// Computed from the content, or verified against it.
     #[default]
     Content,
-    /// They are stored with it.
+    /// Stored with the content, not verified.
     Stored,
 }
 
 // SAFETY: a block owns its memory, and any thread may free it.
 unsafe impl Send for Block {}
-// SAFETY: a shared block hands out nothing but its address.
+// SAFETY: a shared block exposes nothing but its address.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -300,7 +301,7 @@ impl Pool {
         Some(block)
     }
 
-    /// Keeps a block unless the pool is full.
+    /// Pools a block; returns false if the pool is full.
     fn give(&mut self, class: usize, block: NonNull<u8>) -> bool {
         let size = IO_ALIGNMENT << class;
         if self.bytes + size > MAX_POOLED_BYTES_PER_THREAD {
@@ -374,7 +375,7 @@ mod tests {
         let part = buf.slice(0..1);
         assert!(buf.exclusive().is_none());
         drop(buf);
-        // A part that is the last handle gives its own bytes.
+        // A slice that is the last handle gives access to its own bytes only.
         let mut part = part;
         assert_eq!(part.exclusive().unwrap().len(), 1);
     }
@@ -411,7 +412,7 @@ mod tests {
         assert!(buf.exclusive().is_some() && buf.with_sums(drop_sums).is_none());
         buf.note_sums(vec![1]);
         assert!(buf.with_sums(drop_sums).is_none(), "not as many as blocks");
-        // The memory is reused, what was noted of it isn't.
+        // The memory is reused; the noted checksums aren't.
         buf.note_sums(vec![1, 2]);
         let address = buf.as_ptr();
         drop(buf);
@@ -430,7 +431,7 @@ mod tests {
         buf.note_stored_sums(vec![1, 2]);
         assert!(buf.with_sums(drop_sums).is_none());
         assert_eq!(buf.with_stored_sums(<[u32]>::to_vec).unwrap(), [1, 2]);
-        // Who has compared them says so.
+        // Verified checksums are noted as such.
         buf.note_sums(vec![1, 2]);
         assert!(buf.with_stored_sums(drop_sums).is_none() && buf.with_sums(drop_sums).is_some());
         buf.note_stored_sums(vec![1, 2]);

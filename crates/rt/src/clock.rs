@@ -17,9 +17,9 @@ pub fn now() -> Timestamp {
     }
 }
 
-/// Nanoseconds of a clock that never goes back; its zero is arbitrary. It goes on while the machine
-/// sleeps: whoever has slept is to know that others haven't, and takes it like having been stopped
-/// for so long.
+/// Nanoseconds of a clock that never goes back; its zero is arbitrary. It continues during suspend:
+/// to a process that resumes, the time must appear as passed, since other machines weren't
+/// suspended.
 pub fn monotonic_ns() -> u64 {
     context::with_sim(|world| world.monotonic_ns()).unwrap_or_else(kernel_clock_ns)
 }
@@ -36,8 +36,8 @@ thread_local! {
     static GENERATOR: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A random number, quick to get. For choices and for ids that others may guess: from one number
-/// the next ones can be computed, so keys, tokens and ids that are secrets take [`secret_bytes`].
+/// A fast random number. For choices, and for ids that may be predictable: the next numbers can be
+/// computed from one of them. Keys, tokens and secret ids use [`secret_bytes`].
 pub fn random_u64() -> u64 {
     if let Some(number) = context::with_sim(|world| world.random()) {
         return number;
@@ -53,12 +53,12 @@ pub fn random_u64() -> u64 {
     })
 }
 
-/// Random bytes that nobody can predict, for keys, tokens and ids that are secrets: the kernel's
-/// (`getrandom(2)`), once it has gathered enough entropy. In a simulation they are the seed's, so
-/// that it replays.
+/// Unpredictable random bytes, for keys, tokens and secret ids, from the kernel (`getrandom(2)`),
+/// once it has gathered enough entropy. In a simulation they derive from the seed, so that it can
+/// be replayed.
 ///
 /// # Panics
-/// When the system call is forbidden: a secret that is none is worse than no process.
+/// When the system call is forbidden: a predictable secret is worse than no process.
 pub fn secret_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let is_simulated = context::with_sim(|world| {
@@ -74,14 +74,14 @@ pub fn secret_bytes<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// A random number that nobody can predict, as [`secret_bytes`].
+/// An unpredictable random number, as [`secret_bytes`].
 pub fn secret_u64() -> u64 {
     u64::from_le_bytes(secret_bytes())
 }
 
-/// Draws the keys of the process's hashed maps ([`types::set_hash_keys`]) from the kernel: a
-/// process that serves requests does so before anything else. Not by [`random_u64`], whose numbers
-/// others see and can continue.
+/// Draws the keys of the process's hash maps ([`types::set_hash_keys`]) from the kernel. A process
+/// that serves requests does so first. [`random_u64`] won't do: its numbers are visible to others,
+/// who could predict the next ones.
 pub fn draw_hash_keys() {
     types::set_hash_keys([seed(), seed()]);
 }
@@ -100,7 +100,7 @@ fn seed() -> u64 {
     let mut bytes = [0u8; 8];
     match fill_from_kernel(&mut bytes) {
         Ok(()) => u64::from_ne_bytes(bytes),
-        // Only kernels without getrandom come here; the clock and the stack's address still differ
+        // Only kernels without getrandom get here; the clock and the stack's address still differ
         // between threads.
         Err(_) => monotonic_ns() ^ (&raw const bytes as u64).rotate_left(32),
     }
@@ -115,7 +115,7 @@ fn fill_from_kernel(bytes: &mut [u8]) -> io::Result<()> {
         match usize::try_from(got) {
             Ok(got) => filled += got,
             Err(_) => match io::Error::last_os_error() {
-                // A signal came before there was enough entropy.
+                // A signal arrived before there was enough entropy.
                 interrupted if interrupted.kind() == io::ErrorKind::Interrupted => {}
                 error => return Err(error),
             },
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// In a time namespace whose machine has slept for a day.
+    /// Runs in a time namespace whose machine was suspended for a day.
     #[test]
     fn time_passes_while_the_machine_sleeps() {
         const HAS_SLEPT: &str = "WEFT_TEST_HAS_SLEPT";

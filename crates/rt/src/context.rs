@@ -1,4 +1,4 @@
-//! What the current thread runs inside: a core, a simulated host, or nothing.
+//! The runtime of the current thread: a core, a simulated host, or none.
 
 use crate::executor::Core;
 use crate::sim::Simulation;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) enum Runtime {
     /// A real core.
     Core(Rc<Core>),
-    /// A simulated world, on the host whose code runs.
+    /// A simulated world, on the host whose code is running.
     Sim(Rc<Simulation>),
 }
 
@@ -52,8 +52,7 @@ fn outside() -> io::Error {
     io::Error::other("this thread runs no core; hint: use rt::block_on or rt::start_core")
 }
 
-/// Makes `runtime` this thread's until the guard is dropped; an error if the thread has one
-/// already.
+/// Makes `runtime` this thread's until the guard is dropped; fails if the thread already has one.
 pub(crate) fn enter(runtime: Runtime) -> io::Result<Entered> {
     CURRENT.with(|current| {
         let mut current = current.borrow_mut();
@@ -65,18 +64,18 @@ pub(crate) fn enter(runtime: Runtime) -> io::Result<Entered> {
     })
 }
 
-/// The thread leaves its runtime when this is dropped.
+/// Leaves the thread's runtime when dropped.
 pub(crate) struct Entered(());
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // Taken out first: what is dropped may look at the current runtime.
+        // Taken out first: destructors may access the current runtime.
         let left = CURRENT.with(|current| current.borrow_mut().take());
         drop(left);
     }
 }
 
-/// Queues a task of this very thread's core; gives the task back if it belongs to another.
+/// Queues a task of this thread's core; returns the task if it belongs to another core.
 pub(crate) fn push_local(task: Arc<TaskHeader>) -> Result<(), Arc<TaskHeader>> {
     let mut task = Some(task);
     let _ = CURRENT.try_with(|current| {

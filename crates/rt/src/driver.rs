@@ -14,26 +14,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Submission entries; a full queue is submitted early, so this bounds a batch, not the operations
+/// Submission entries. A full queue is submitted early, so this bounds a batch, not the operations
 /// in flight.
 const SUBMISSION_ENTRIES: u32 = 256;
-/// Completion entries; the kernel keeps what doesn't fit and hands it over later.
+/// Completion entries; the kernel buffers any overflow and delivers it later.
 const COMPLETION_ENTRIES: u32 = 4 * SUBMISSION_ENTRIES;
-/// Operations in flight on one core; beyond it new ones fail with `EAGAIN`.
+/// Operations in flight on one core; above that new ones fail with `EAGAIN`.
 const MAX_OPERATIONS: usize = 1 << 16;
-/// How long a core that ends waits for operations that refuse to be cancelled before it leaks their
-/// buffers.
+/// Longest time that an ending core waits for operations that can't be cancelled before it leaks
+/// their buffers.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The completion of the read on the core's eventfd.
+/// Token of the read on the core's eventfd.
 const WAKE_TOKEN: u64 = u64::MAX;
-/// The completion of a cancellation, which nobody waits for.
+/// Token of cancellations, whose results are ignored.
 const CANCEL_TOKEN: u64 = u64::MAX - 1;
 
 type Ring = IoUring<Entry128, cqueue::Entry>;
 
-/// What the kernel uses during an operation, kept alive until its completion even if nobody waits
-/// any more.
+/// Memory and descriptors that the kernel uses during an operation, kept alive until its completion
+/// even if its future is dropped.
 #[derive(Default)]
 #[expect(dead_code, reason = "the fields are there to be dropped late, not to be read")]
 pub(crate) struct Keep {
@@ -49,7 +49,7 @@ pub(crate) struct Keep {
 }
 
 impl Keep {
-    /// Keeps something else as well.
+    /// Keeps another value alive as well.
     pub(crate) fn with<T: Any>(self, other: Box<T>) -> Keep {
         Keep { other: Some(other), ..self }
     }
@@ -58,16 +58,16 @@ impl Keep {
 /// How an operation behaves when its future is dropped, and when its core ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnDrop {
-    /// It runs to its end.
+    /// It runs to completion.
     Finish,
-    /// It runs to its end, and the descriptor that it gives is closed.
+    /// It runs to completion, and the descriptor that it returns is closed.
     Close,
-    /// It is cancelled: it might otherwise never end.
+    /// It is cancelled: otherwise it might never complete.
     Cancel,
-    /// It is cancelled, and the descriptor that it may have given before is closed.
+    /// It is cancelled, and a descriptor that it has already returned is closed.
     CancelAndClose,
-    /// It stays; it ends when the other side (the kernel's file protocol) goes away, and touches
-    /// only lasting memory.
+    /// It stays in flight. It completes when the other side (the kernel's file protocol) goes away,
+    /// and accesses only memory that is never freed.
     Abandon,
 }
 
@@ -84,7 +84,7 @@ struct Slot {
     state: State,
 }
 
-/// Names an operation in flight.
+/// Identifies an operation in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct OpId {
     index: u32,
@@ -110,10 +110,10 @@ pub(crate) struct Driver {
     slots: Vec<Slot>,
     free: usize,
     in_flight: usize,
-    /// Entries that found the submission queue full while the kernel took no more.
+    /// Entries that didn't fit into the submission queue while the kernel accepted no more.
     backlog: VecDeque<Entry128>,
     eventfd: Arc<OwnedFd>,
-    /// Where the eventfd's counter is read to.
+    /// Receives the eventfd's counter.
     wake_word: Box<UnsafeCell<u64>>,
     wake_armed: bool,
 }
@@ -150,7 +150,7 @@ impl Driver {
         Ok(id)
     }
 
-    /// The operation's result, or where to wake when it is there.
+    /// The operation's result, or registers the waker for it.
     pub(crate) fn poll(&mut self, id: OpId, cx: &mut Context<'_>) -> Poll<i32> {
         let slot = &mut self.slots[id.index as usize];
         debug_assert_eq!(slot.generation, id.generation, "an operation is polled after its end");
@@ -173,7 +173,7 @@ impl Driver {
         }
     }
 
-    /// Nobody waits for this operation any more.
+    /// Notes that the operation's future was dropped.
     pub(crate) fn abandon(&mut self, id: OpId) {
         let index = id.index as usize;
         match std::mem::replace(&mut self.slots[index].state, State::Free { next: NONE }) {
@@ -197,7 +197,7 @@ impl Driver {
         unsafe { self.push(entry.into()) };
     }
 
-    /// Keeps a read on the eventfd in flight, so that another core's wake ends a wait.
+    /// Keeps a read on the eventfd in flight, so that a wake by another core ends a wait.
     pub(crate) fn arm_wake(&mut self) {
         if self.wake_armed {
             return;
@@ -209,8 +209,8 @@ impl Driver {
         unsafe { self.push(entry.into()) };
     }
 
-    /// Submits what is queued and reaps without waiting; costs a system call only if there is
-    /// something to do.
+    /// Submits queued entries and lets the kernel post completions, without waiting. Makes a system
+    /// call only if there is something to do.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         self.refill();
         let needs_kernel = {
@@ -220,7 +220,7 @@ impl Driver {
         if needs_kernel { tolerate(self.ring.submit()) } else { Ok(()) }
     }
 
-    /// Submits what is queued and waits for a completion, at most for `timeout`.
+    /// Submits queued entries and waits for a completion, at most for `timeout`.
     pub(crate) fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.refill();
         if !self.backlog.is_empty() || !self.ring.completion().is_empty() {
@@ -236,8 +236,9 @@ impl Driver {
         }
     }
 
-    /// Takes completions off the ring; their wakers go to `woken`, to be woken when the driver is
-    /// no longer borrowed. What the operations kept alive goes to `kept`, for the same reason.
+    /// Takes completions off the ring. Their wakers go to `woken`, to be woken when the driver is
+    /// no longer borrowed. The values that the operations kept alive go to `kept`, for the same
+    /// reason.
     pub(crate) fn reap(&mut self, woken: &mut Vec<Waker>, kept: &mut Vec<Keep>) {
         loop {
             let Some(completion) = self.ring.completion().next() else { return };
@@ -289,8 +290,7 @@ impl Driver {
 
     fn release(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        // The top bit stays clear, so that no operation's token looks like one of the reserved
-        // ones.
+        // The top bit stays clear, so that no operation's token equals a reserved one.
         slot.generation = (slot.generation + 1) & (u32::MAX >> 1);
         slot.state = State::Free { next: self.free };
         self.free = index;
@@ -308,11 +308,11 @@ impl Driver {
         }
     }
 
-    /// Moves the backlog to the submission queue, submitting when that is full. What the kernel
-    /// doesn't take now stays.
+    /// Moves the backlog to the submission queue, submitting when that is full. Entries that the
+    /// kernel doesn't accept now stay.
     fn refill(&mut self) {
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: whoever queued the entry vouched for what it points to.
+            // SAFETY: the code that queued the entry vouched for what it points to.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 self.backlog.pop_front();
             } else if self.ring.submit().is_err() || self.ring.submission().is_full() {
@@ -321,8 +321,8 @@ impl Driver {
         }
     }
 
-    /// Cancels what is in flight and waits for it, since the kernel may still write to the buffers.
-    /// What doesn't end in time (a dead disk) keeps its memory for ever.
+    /// Cancels all operations in flight and waits for them, since the kernel may still write to the
+    /// buffers. If one doesn't end in time (a dead disk), its memory is leaked.
     pub(crate) fn drain(mut self) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
@@ -357,7 +357,7 @@ impl Driver {
     }
 }
 
-/// The ring with the flags that suit one submitting thread, or a plain one where the kernel lacks
+/// Sets up a ring with flags for a single submitting thread, or a plain one where the kernel lacks
 /// them.
 fn set_up_ring() -> io::Result<Ring> {
     let tuned = Ring::builder()
@@ -370,23 +370,22 @@ fn set_up_ring() -> io::Result<Ring> {
     let ring =
         tuned.or_else(|_| Ring::builder().setup_cqsize(COMPLETION_ENTRIES).build(SUBMISSION_ENTRIES))?;
     if let Some(cpus) = crate::numa::workers() {
-        // What blocks in a ring is done by threads of the kernel, which don't stay where the ring's
-        // thread does. Elsewhere they are slower.
+        // Blocking operations of a ring run on kernel threads, which don't inherit the CPUs of the
+        // ring's thread. On other CPUs they are slower.
         let _ = ring.submitter().register_iowq_aff(&crate::thread::cpu_set(cpus));
     }
     Ok(ring)
 }
 
-/// Disposes of a result that nobody takes.
+/// Disposes of the result of an operation whose future was dropped.
 fn discard(result: i32, on_drop: OnDrop) {
     if matches!(on_drop, OnDrop::Close | OnDrop::CancelAndClose) && result >= 0 {
-        // SAFETY: the operation has opened the descriptor, and its future, the only one to learn of
-        // it, is gone.
+        // SAFETY: the operation has opened the descriptor, and its future, its only owner, is gone.
         drop(unsafe { OwnedFd::from_raw_fd(result) });
     }
 }
 
-/// A wait that ends early (a signal, the timeout, completions to be reaped first) is no failure.
+/// Ignores the error of a wait that ends early (a signal, the timeout, completions to reap first).
 fn tolerate(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
@@ -397,12 +396,12 @@ fn tolerate(result: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-/// A plain entry for a ring of large ones.
+/// Converts a plain entry for a ring of large ones.
 pub(crate) fn large(entry: Entry) -> Entry128 {
     Entry128::from(entry)
 }
 
-/// A result as system calls report it.
+/// Converts a completion's result to that of a system call.
 pub(crate) fn checked(result: i32) -> io::Result<usize> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
 }

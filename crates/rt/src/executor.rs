@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Polls between two looks at the ring, so that tasks that keep waking each other don't starve I/O.
+/// Polls between two visits to the ring, so that tasks that keep waking each other don't starve
+/// I/O.
 const POLLS_PER_BATCH: usize = 128;
 
 type LocalTask = Pin<Box<dyn Future<Output = ()>>>;
@@ -26,15 +27,13 @@ type LocalTask = Pin<Box<dyn Future<Output = ()>>>;
 struct TaskSlot {
     header: Arc<TaskHeader>,
     waker: Waker,
-    /// Out while it is being polled.
+    /// `None` while it is being polled.
     future: Option<LocalTask>,
 }
 
-/// The runtime of one thread. Everything in it is touched by that thread alone, but for
-/// [`CoreShared`].
+/// The runtime of one thread. Only that thread accesses it, except for [`CoreShared`].
 ///
-/// Borrows are short: no future, waker or destructor of somebody else runs while a cell is
-/// borrowed.
+/// Borrows are short: no future, waker or foreign destructor runs while a cell is borrowed.
 pub(crate) struct Core {
     shared: Arc<CoreShared>,
     tasks: RefCell<Vec<Option<TaskSlot>>>,
@@ -48,7 +47,7 @@ pub(crate) struct Core {
 
 impl Core {
     fn new() -> io::Result<Core> {
-        // SAFETY: a plain system call; a non-negative result is a descriptor that nobody else owns.
+        // SAFETY: a plain system call; a non-negative result is a descriptor without another owner.
         let eventfd = unsafe {
             let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
             if fd < 0 {
@@ -77,7 +76,7 @@ impl Core {
         self.ready.borrow_mut().push_back(task);
     }
 
-    /// Adds a task; it runs at its next turn.
+    /// Adds a task and queues it to run.
     pub(crate) fn spawn(&self, future: LocalTask) {
         let index = self.vacant.borrow_mut().pop().unwrap_or_else(|| {
             let mut tasks = self.tasks.borrow_mut();
@@ -111,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Nobody waits for an operation any more.
+    /// Notes that an operation's future was dropped.
     pub(crate) fn abandon_op(&self, id: OpId) {
         if let Some(driver) = &mut *self.driver.borrow_mut() {
             driver.abandon(id);
@@ -178,7 +177,7 @@ impl Core {
         }
     }
 
-    /// One visit to the kernel: submits everything, and waits if there is nothing else to do.
+    /// One visit to the kernel: submits all queued entries, and waits if no task is ready.
     fn turn_ring(&self) -> io::Result<()> {
         let idle = self.ready.borrow().is_empty();
         let mut driver = self.driver.borrow_mut();
@@ -197,10 +196,10 @@ impl Core {
         }
     }
 
-    /// Drops the tasks and waits for the kernel to let go of their buffers.
+    /// Drops the tasks and waits for the kernel to release their buffers.
     fn shut_down(&self) {
         self.shared.close();
-        // A destructor may spawn, and may use the core's own values; both go as well.
+        // A destructor may spawn tasks and use the core's local values; both are dropped as well.
         loop {
             let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
             let locals = std::mem::take(&mut *self.locals.borrow_mut());
@@ -220,7 +219,7 @@ impl Core {
     }
 }
 
-/// Shuts the core down also when a task panics.
+/// Shuts the core down even when a task panics.
 struct ShutDown<'a>(&'a Core);
 
 impl Drop for ShutDown<'_> {
@@ -229,10 +228,10 @@ impl Drop for ShutDown<'_> {
     }
 }
 
-/// Makes this thread a core, runs `future` to its end and returns its output; other tasks end with
-/// it.
+/// Makes this thread a core, runs `future` to its end and returns its output. Other tasks are
+/// dropped then.
 ///
-/// An error if the kernel has no io_uring or the thread already runs a core.
+/// Fails if the kernel has no io_uring or the thread already runs a core.
 pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Result<T> {
     let core = Rc::new(Core::new()?);
     let _entered = context::enter(Runtime::Core(core.clone()))?;

@@ -1,4 +1,4 @@
-//! Small things that tasks do with futures.
+//! Helpers for tasks and futures.
 
 use crate::context::{self, Runtime};
 use std::future::{Future, poll_fn};
@@ -26,7 +26,7 @@ pub async fn yield_now() {
     .await
 }
 
-/// Runs futures concurrently within the calling task; their outputs come in the order of the
+/// Runs futures concurrently within the calling task; returns their outputs in the order of the
 /// futures.
 ///
 /// Meant for a handful (the targets of one request): every wake polls all that are unfinished.

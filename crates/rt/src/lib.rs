@@ -1,18 +1,18 @@
-//! Per-core runtime: tasks, timers, randomness, files and sockets, on one io_uring a core; and all
-//! of it on simulated hosts.
+//! Per-core runtime: tasks, timers, randomness, files and sockets, on one io_uring per core; and
+//! all of it on simulated hosts.
 //!
 //! A *core* is a thread with a ring, timers and tasks that never leave it ([`block_on`],
-//! [`start_core`]). Its loop runs the tasks that are ready, submits what they asked for and waits,
-//! in one system call for the whole batch; it never spins. Other threads reach a core only by
-//! waking its tasks.
+//! [`start_core`]). Its loop runs ready tasks, submits their operations and waits, in one system
+//! call for the whole batch; it never spins. Other threads interact with a core only by waking its
+//! tasks.
 //!
 //! It isn't a general runtime: no work stealing, no `Send` tasks, no blocking in a task. It knows
 //! nothing of file systems above files.
 //!
 //! Invariants:
-//! - only this crate touches clocks, threads and randomness;
-//! - memory that the kernel uses stays alive until it says that it is done, whatever becomes of the
-//!   future that asked;
+//! - only this crate accesses clocks, threads and randomness;
+//! - memory that the kernel uses stays alive until the operation's completion, even if its future
+//!   is dropped;
 //! - a task is in one ready queue at most once.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! Values that each core, or each process, has its own of.
+//! Values local to a core or to a process.
 
 use crate::context::{self, Runtime};
 use parking_lot::Mutex;
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Values by their type. Types are few and fixed by the program.
+/// Values by their type. The program's types bound their number.
 pub(crate) type Locals = BTreeMap<TypeId, Rc<dyn Any>>;
 
-/// This core's value of type `T`, made when it is first asked for and dropped when the core ends.
-/// On a simulated host it is the host's, and dies with its process. Panics outside of a runtime.
+/// This core's value of type `T`, made on first use and dropped when the core ends. On a simulated
+/// host it belongs to the host, and is dropped with its process. Panics outside of a runtime.
 ///
 /// A plain `thread_local!` would be shared by all hosts of a simulation.
 pub fn local<T: Default + 'static>() -> Rc<T> {
@@ -19,17 +19,16 @@ pub fn local<T: Default + 'static>() -> Rc<T> {
     if let Some(known) = with_locals(&runtime, |locals| locals.get(&TypeId::of::<T>()).cloned()) {
         return known.downcast().expect("values are kept by their type");
     }
-    // Made outside of any borrow: it may ask for values itself.
+    // Made outside of any borrow: its constructor may use local values itself.
     let made = Rc::new(T::default());
     with_locals(&runtime, |locals| locals.insert(TypeId::of::<T>(), made.clone()));
     made
 }
 
-/// The process's value of type `T`, made when it is first asked for. On a simulated host it is the
-/// host's, and dies with its process.
+/// The process's value of type `T`, made on first use. On a simulated host it belongs to the host,
+/// and is dropped with its process.
 ///
-/// A plain `static` would be shared by all hosts of a simulation, and by simulations that run
-/// beside each other.
+/// A plain `static` would be shared by all hosts of a simulation, and by concurrent simulations.
 pub fn process_wide<T: Default + Send + Sync + 'static>() -> Arc<T> {
     static VALUES: Mutex<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>> = Mutex::new(BTreeMap::new());
     if context::with_sim(|_| ()).is_some() {
@@ -38,8 +37,8 @@ pub fn process_wide<T: Default + Send + Sync + 'static>() -> Arc<T> {
     if let Some(known) = VALUES.lock().get(&TypeId::of::<T>()).cloned() {
         return known.downcast().expect("values are kept by their type");
     }
-    // Made outside of the lock: it may ask for values itself. Another thread may be faster; then
-    // this one isn't used.
+    // Made outside of the lock: its constructor may use process-wide values itself. If another
+    // thread is faster, this one is dropped.
     let made: Arc<dyn Any + Send + Sync> = Arc::new(T::default());
     let kept = VALUES.lock().entry(TypeId::of::<T>()).or_insert(made).clone();
     kept.downcast().expect("values are kept by their type")

@@ -1,4 +1,4 @@
-//! NUMA zones: which CPUs and which memory are near each other, and staying with those of one zone.
+//! NUMA zones: CPUs and memory that are near each other, and binding a process to one zone.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 /// Where the kernel describes its zones.
 const ZONES: &str = "/sys/devices/system/node";
 
-/// Highest number of a zone that the kernel can be configured for (`NODES_SHIFT` is at most 10).
+/// Highest zone number that the kernel can be configured for (`NODES_SHIFT` is at most 10).
 const MAX_ZONE: u32 = 1023;
 
-/// `MPOL_PREFERRED` of the kernel: memory of the zone while it has some, and that of others then.
+/// `MPOL_PREFERRED` of the kernel: allocate from the zone while it has memory, then from others.
 const MPOL_PREFERRED: libc::c_int = 1;
 
-/// The CPUs for those threads of the kernel that work for rings of this process.
+/// The CPUs for the kernel's worker threads of this process's rings.
 static WORKERS: OnceLock<Vec<usize>> = OnceLock::new();
 
 /// CPUs and memory that are near each other.
@@ -55,37 +55,37 @@ impl NumaZone {
         list.unwrap_or_default().into_iter().map(|zone| zone as u32).collect()
     }
 
-    /// Its number.
+    /// The zone's number.
     pub fn number(&self) -> u32 {
         self.zone
     }
 
-    /// Its CPUs, in ascending order.
+    /// The zone's CPUs, in ascending order.
     pub fn cpus(&self) -> &[usize] {
         &self.cpus
     }
 
-    /// Keeps this process on the CPUs of the zone, and lets it take memory of the zone first. When
-    /// that is used up it takes memory of other zones, which is slower and better than an end. To
-    /// be called before there is another thread: those that are there stay as they are.
+    /// Binds this process to the CPUs of the zone, and prefers memory of the zone. When that is
+    /// used up the kernel allocates memory of other zones, which is slower but better than failing.
+    /// Must be called before another thread starts: existing threads aren't affected.
     ///
     /// # Errors
     /// The kernel's: `InvalidInput` when this process may use none of the CPUs (`cpuset`).
     pub fn bind_process(&self) -> io::Result<()> {
         self.bind_thread()?;
-        // Nobody binds a process twice.
+        // A process isn't bound twice.
         let _ = WORKERS.set(self.cpus.clone());
         Ok(())
     }
 
-    /// The calling thread, and those that it starts from now on.
+    /// Binds the calling thread, and those that it starts from now on.
     fn bind_thread(&self) -> io::Result<()> {
         crate::thread::keep_on(&self.cpus)?;
         if self.has_memory { prefer_memory(self.zone) } else { Ok(()) }
     }
 }
 
-/// Where threads of the kernel that work for rings are to be.
+/// The CPUs for the kernel's worker threads of rings.
 pub(crate) fn workers() -> Option<&'static [usize]> {
     WORKERS.get().map(Vec::as_slice)
 }
@@ -94,7 +94,7 @@ fn prefer_memory(zone: u32) -> io::Result<()> {
     const BITS: usize = libc::c_ulong::BITS as usize;
     let mut mask = [0 as libc::c_ulong; MAX_ZONE as usize / BITS + 1];
     mask[zone as usize / BITS] = 1 << (zone as usize % BITS);
-    // The kernel reads one bit less than it is told.
+    // The kernel reads one bit less than the number given.
     let bits = MAX_ZONE as libc::c_ulong + 2;
     // SAFETY: the mask has at least `bits - 1` bits and lives across the call, which only reads it.
     match unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_PREFERRED, mask.as_ptr(), bits) } {

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// An operation in flight. Dropping it leaves the kernel its buffers until the completion.
+/// An operation in flight. When it is dropped, the kernel retains its buffers until the completion.
 pub(crate) struct Op {
     core: Rc<Core>,
     /// `None` after the completion.
@@ -31,7 +31,7 @@ impl Op {
     }
 }
 
-/// Runs an operation that ends by itself, and gives what the kernel returned.
+/// Runs an operation that completes by itself, and returns the kernel's result.
 ///
 /// # Safety
 /// As for [`Op::start`].

@@ -1,4 +1,4 @@
-//! Operations of the ring that aren't files: commands to a driver, and readiness.
+//! Ring operations that don't concern files: driver commands, and readiness.
 
 use crate::driver::{OnDrop, checked, large};
 use crate::op::Op;
@@ -7,9 +7,8 @@ use io_uring::{opcode, types::Fd};
 use std::io;
 use std::os::fd::RawFd;
 
-/// Sends a driver command (`IORING_OP_URING_CMD`) with 80 bytes of payload and gives the driver's
-/// result, negative for an error number. `addr` and `len` are what the entry's fields of these
-/// names say.
+/// Sends a driver command (`IORING_OP_URING_CMD`) with 80 bytes of payload and returns the driver's
+/// result, negative for an error number. `addr` and `len` fill the entry's fields of these names.
 ///
 /// The command isn't cancelled when the future is dropped.
 ///
@@ -26,7 +25,7 @@ pub async unsafe fn uring_cmd(fd: RawFd, cmd_op: u32, cmd: [u8; 80], addr: u64, 
     }
 }
 
-/// The builder lacks `len`, and with it the pair that says where a vector of buffers is.
+/// Sets both fields: the builder lacks `len`, and so the pair that describes a vector of buffers.
 fn set_addr_and_len(entry: &mut Entry128, addr: u64, len: u32) {
     const ADDR_OFFSET: usize = 16;
     const LEN_OFFSET: usize = 24;

@@ -1,9 +1,9 @@
-//! Log lines that must not fill the disk.
+//! Rate limit for log lines, so that they don't fill the disk.
 
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// Lets one line through in a while, and counts the others.
+/// Admits one line per interval, and counts the suppressed ones.
 #[derive(Debug)]
 pub struct Seldom {
     quiet_time: Duration,
@@ -17,13 +17,13 @@ struct State {
 }
 
 impl Seldom {
-    /// One line in this time.
+    /// Admits one line in `quiet_time`.
     pub const fn once_in(quiet_time: Duration) -> Seldom {
         Seldom { quiet_time, state: Mutex::new(State { last_ns: None, suppressed: 0 }) }
     }
 
-    /// `None` while quiet; else how many were kept quiet since the last. `now_ns`: of
-    /// [`crate::monotonic_ns`].
+    /// `None` if the line is suppressed; otherwise the number of lines suppressed since the last.
+    /// `now_ns`: of [`crate::monotonic_ns`].
     pub fn admit(&self, now_ns: u64) -> Option<u64> {
         let mut state = self.state.lock();
         let is_quiet =

@@ -1,37 +1,35 @@
-//! Memory that two processes of one machine share.
+//! Memory shared by two processes of one machine.
 
 use crate::buf::{IO_ALIGNMENT, IoBuf};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// What nobody may do to the memory any more: cut it off under the other process, make it larger,
-/// or allow that again.
+/// Forbids to shrink the memory under the other process, to grow it, and to change these seals.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Memory that another process of this machine has mapped, too, and may change at any time. So
-/// nothing here gives out a reference to it: bytes are copied in and out, and what they mean is to
-/// be decided on the copy.
+/// Memory that another process of this machine has mapped as well, and may change at any time. So
+/// the type never hands out a reference to it: bytes are copied in and out, and are validated in
+/// the copy.
 #[derive(Debug)]
 pub struct SharedMemory {
     ptr: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is this value's own until it is dropped, and is only reached by copies of
+// SAFETY: the mapping is this value's own until it is dropped, and is only accessed by copies of
 // ranges that were checked.
 unsafe impl Send for SharedMemory {}
-// SAFETY: as above. Copies that overlap in time mix bytes, which the other process could do as
-// well.
+// SAFETY: as above. Concurrent copies may mix bytes, which the other process could do as well.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Makes memory of `len` bytes, and the descriptor by which another process maps it. It takes
-    /// room only where it is used.
+    /// Makes memory of `len` bytes, and the descriptor by which another process maps it. Pages are
+    /// allocated on first use.
     pub fn create(len: usize) -> io::Result<(SharedMemory, OwnedFd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name ends with a zero; a non-negative result is a descriptor that nobody else
-        // owns.
+        // SAFETY: the name ends with a zero; a non-negative result is a descriptor without another
+        // owner.
         let fd = unsafe {
             let fd = check(libc::memfd_create(c"weft".as_ptr(), flags))?;
             OwnedFd::from_raw_fd(fd)
@@ -45,9 +43,9 @@ impl SharedMemory {
         Ok((map(fd.as_fd(), len)?, fd))
     }
 
-    /// Maps what another process has made. Refused is what could hurt this one: memory that may be
-    /// cut off while it is used (an access would end the process), memory that may be missing when
-    /// it is touched (huge pages), and more than `most` bytes.
+    /// Maps memory that another process has made. Refuses memory that could harm this process:
+    /// memory that may be truncated while in use (an access would kill the process), and memory
+    /// whose pages may be unavailable on access (huge pages). Also refuses more than `most` bytes.
     pub fn open(fd: OwnedFd, most: usize) -> io::Result<SharedMemory> {
         // SAFETY: plain system calls on an open descriptor.
         let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
@@ -74,23 +72,23 @@ impl SharedMemory {
         }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes: never.
+    /// Whether the length is 0: never.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether `len` bytes from `at` on are inside.
+    /// Whether `len` bytes from `at` on lie inside the memory.
     pub fn holds(&self, at: usize, len: usize) -> bool {
         at.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Copies `data` to `at`. Panics when it isn't inside: a peer's numbers are to be checked
-    /// before ([`SharedMemory::holds`]).
+    /// Copies `data` to `at`. Panics when the range isn't inside: the caller validates a peer's
+    /// numbers first ([`SharedMemory::holds`]).
     pub fn copy_in(&self, at: usize, data: &IoBuf) {
         assert!(self.holds(at, data.len()), "{at} and {} are not inside of {} bytes", data.len(), self.len);
         // SAFETY: the range was checked; the buffer is this process's own and isn't part of the
@@ -98,26 +96,26 @@ impl SharedMemory {
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.ptr.as_ptr().add(at), data.len()) }
     }
 
-    /// Copies from `at` on as many bytes as `into` has. Panics as [`SharedMemory::copy_in`] does.
+    /// Copies bytes from `at` on until `into` is full. Panics as [`SharedMemory::copy_in`] does.
     pub fn copy_out(&self, at: usize, into: &IoBuf) {
         assert!(self.holds(at, into.len()), "{at} and {} are not inside of {} bytes", into.len(), self.len);
         into.forget_sums();
-        // SAFETY: as above. If the other process writes meanwhile, the copy has some of both, and
-        // is a copy all the same.
+        // SAFETY: as above. If the other process writes meanwhile, the copy may mix old and new
+        // bytes, but remains a copy.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(at), into.as_ptr(), into.len()) }
     }
 }
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and nobody has a reference into it.
+        // SAFETY: the mapping is this value's own, and there is no reference into it.
         unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.len) };
     }
 }
 
 fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<SharedMemory> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at a place that the kernel chooses; the descriptor is open.
+    // SAFETY: a new mapping at an address that the kernel chooses; the descriptor is open.
     let ptr =
         unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
     if ptr == libc::MAP_FAILED {
@@ -184,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_could_hurt_is_refused() {
-        // Unsealed: the other process could cut it off, and the next access would end this one.
+        // Unsealed: the other process could truncate it, and the next access would kill this one.
         assert!(refusal(memory(0, PAGE, 0)).contains("isn't fixed"));
         assert!(refusal(memory(libc::F_SEAL_GROW, PAGE, 0)).contains("isn't fixed"));
         for len in [0, PAGE + 1, 5 * PAGE] {
@@ -194,9 +192,9 @@ mod tests {
         file.set_len(PAGE as u64).unwrap();
         assert!(refusal(file.into()).contains("no memory") || std::fs::metadata("/tmp").is_err());
         assert!(refusal(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()).contains("no memory"));
-        // What can't be written can't be answered into.
+        // Answers can't be written to read-only memory.
         assert!(SharedMemory::open(memory(SEALS | libc::F_SEAL_WRITE, PAGE, 0), PAGE).is_err());
-        // Huge pages may be missing when they are touched. SAFETY: as in `create`.
+        // Huge pages may be unavailable on access. SAFETY: as in `create`.
         let huge = unsafe {
             libc::memfd_create(
                 c"huge".as_ptr(),

@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 /// A first-in-first-out reader/writer lock. A reader waits behind a writer that came before it, so
-/// nobody starves.
+/// there is no starvation.
 ///
-/// It guards no data: it orders operations on something else. Waiting tasks bound its queue.
+/// It guards no data: it orders operations on something else. The waiting tasks bound its queue.
 #[derive(Default, Debug)]
 pub struct RwLock {
     state: Mutex<LockState>,
@@ -20,7 +20,7 @@ struct LockState {
     readers: usize,
     writer: bool,
     queue: VecDeque<Waiter>,
-    /// Waiters that hold the lock but haven't noticed yet.
+    /// Waiters that were granted the lock but haven't been polled since.
     granted: Vec<u64>,
     next_id: u64,
 }
@@ -61,7 +61,7 @@ impl LockState {
         }
     }
 
-    /// Hands the lock to those at the head of the queue who can have it.
+    /// Grants the lock to the waiters at the head of the queue that can have it.
     fn grant(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         while let Some(head) = self.queue.front()
@@ -75,7 +75,7 @@ impl LockState {
         woken
     }
 
-    /// Forgets that `id` was granted the lock; false if it wasn't.
+    /// Takes the grant of `id`; false if there is none.
     fn accept(&mut self, id: u64) -> bool {
         let position = self.granted.iter().position(|granted| *granted == id);
         position.map(|position| self.granted.swap_remove(position)).is_some()
@@ -83,7 +83,7 @@ impl LockState {
 }
 
 impl RwLock {
-    /// A free lock.
+    /// Makes a free lock.
     pub const fn new() -> RwLock {
         RwLock { state: Mutex::new(LockState::new()) }
     }
@@ -110,8 +110,8 @@ impl RwLock {
     }
 }
 
-/// Waits for a lock; dropped while waiting, it leaves the queue and passes on what it may have been
-/// granted.
+/// Waits for a lock. When dropped while waiting, it leaves the queue, and releases a lock that it
+/// was granted.
 struct Acquire<'a> {
     lock: &'a RwLock,
     access: Access,
@@ -158,8 +158,8 @@ impl Drop for Acquire<'_> {
             } else {
                 state.queue.retain(|waiter| waiter.id != id);
             }
-            // A writer that leaves the queue may have been all that the readers behind it waited
-            // for.
+            // A writer that leaves the queue may have been the only obstacle for the readers behind
+            // it.
             state.grant()
         };
         woken.into_iter().for_each(Waker::wake);
@@ -190,7 +190,7 @@ impl Drop for WriteGuard<'_> {
     }
 }
 
-/// A flag to wait for. Any thread may set it; setting it wakes everybody who waits.
+/// A flag to wait for. Any thread may set it; setting it wakes all waiting tasks.
 #[derive(Default, Debug)]
 pub struct Event {
     state: Mutex<EventState>,
@@ -199,7 +199,8 @@ pub struct Event {
 #[derive(Default, Debug)]
 struct EventState {
     set: bool,
-    /// Counts the times that the event was set: who waits is let go even if it is cleared at once.
+    /// Number of times that the event was set: waiting tasks are released even if it is cleared at
+    /// once.
     generation: u64,
     next_id: u64,
     waiters: Vec<(u64, Waker)>,
@@ -212,7 +213,7 @@ impl Event {
         Event { state: Mutex::new(state) }
     }
 
-    /// Sets the event and wakes everybody who waits.
+    /// Sets the event and wakes all waiting tasks.
     pub fn set(&self) {
         let waiters = {
             let mut state = self.state.lock();
@@ -223,7 +224,7 @@ impl Event {
         waiters.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Takes the event back. Who was waiting when it was set is let go all the same.
+    /// Clears the event. Tasks that were waiting when it was set are released anyway.
     pub fn clear(&self) {
         self.state.lock().set = false;
     }

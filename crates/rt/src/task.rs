@@ -1,4 +1,4 @@
-//! A task's shared header, which is what its wakers point to.
+//! A task's shared header, to which its wakers point.
 
 use crate::context;
 use parking_lot::Mutex;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
-/// What other threads know of a task: on which core and in which slot it lives. One allocation a
-/// task; wakers share it.
+/// The part of a task that other threads use: the core and slot in which it lives. One allocation
+/// per task; wakers share it.
 pub(crate) struct TaskHeader {
     pub(crate) core: Arc<CoreShared>,
     pub(crate) index: usize,
-    /// Set while the task waits for its turn, so that it is queued once however often it is woken.
+    /// Set while the task waits to run, so that it is queued once however often it is woken.
     pub(crate) queued: AtomicBool,
 }
 
@@ -69,21 +69,21 @@ impl CoreShared {
         }
     }
 
-    /// Takes what other threads have queued.
+    /// Takes the tasks that other threads have queued.
     pub(crate) fn take(&self, into: &mut Vec<Arc<TaskHeader>>) {
         let mut inbox = self.inbox.lock();
         inbox.asleep = false;
         into.append(&mut inbox.tasks);
     }
 
-    /// Announces that the core is about to wait; false if something has come in.
+    /// Announces that the core is about to wait; false if tasks have been queued.
     pub(crate) fn fall_asleep(&self) -> bool {
         let mut inbox = self.inbox.lock();
         inbox.asleep = inbox.tasks.is_empty();
         inbox.asleep
     }
 
-    /// The core takes no more tasks.
+    /// Stops accepting tasks.
     pub(crate) fn close(&self) {
         let left = {
             let mut inbox = self.inbox.lock();

@@ -8,12 +8,12 @@ use std::future::Future;
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// How a core's thread is set up.
+/// Configuration of a core's thread.
 #[derive(Clone, Debug, Default)]
 pub struct CoreConfig {
     /// The thread's name; the kernel shows its first 15 bytes.
     pub name: String,
-    /// The CPU that the thread stays on.
+    /// The CPU that the thread is pinned to.
     pub cpu: Option<usize>,
     /// Schedule as a batch thread: it doesn't preempt the application that it serves, which saves
     /// context switches.
@@ -22,8 +22,8 @@ pub struct CoreConfig {
 
 /// Starts a thread with its own runtime that ends when `main`'s future ends.
 ///
-/// Fails if the thread can't be started. That the kernel refuses the CPU or the scheduling class is
-/// no failure: both only make things faster.
+/// Fails if the thread can't be started. A refused CPU or scheduling class isn't an error: both
+/// only improve performance.
 pub fn start_core<F: Future<Output = ()> + 'static>(
     config: CoreConfig,
     main: impl FnOnce() -> F + Send + 'static,
@@ -41,7 +41,7 @@ pub fn start_core<F: Future<Output = ()> + 'static>(
     })
 }
 
-/// Cores that belong together. On a simulated host, which has one core, they are tasks of it.
+/// A group of cores. On a simulated host, which has one core, they are tasks of it.
 #[derive(Default, Debug)]
 pub struct CoreGroup {
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -63,8 +63,8 @@ impl CoreGroup {
         Ok(())
     }
 
-    /// Blocks until all cores have ended; tells how many of them panicked. Simulated ones, which
-    /// end with their host, aren't waited for.
+    /// Blocks until all cores have ended; returns how many of them panicked. Doesn't wait for
+    /// simulated ones, which end with their host.
     pub fn join(&self) -> usize {
         let threads = std::mem::take(&mut *self.threads.lock());
         threads.into_iter().filter_map(|thread| thread.join().err()).count()
@@ -75,17 +75,17 @@ thread_local! {
     static PINNED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The CPU that this core was told to stay on.
+/// The CPU that this core was configured to be pinned to.
 pub fn pinned_cpu() -> Option<usize> {
     PINNED.get()
 }
 
 fn pin_to(cpu: usize) {
-    // Only makes things faster: a refusal changes nothing.
+    // Only improves performance: a refusal is harmless.
     let _ = keep_on(&[cpu]);
 }
 
-/// Keeps the calling thread, and those that it will start, on these CPUs.
+/// Restricts the calling thread, and those that it will start, to these CPUs.
 pub(crate) fn keep_on(cpus: &[usize]) -> io::Result<()> {
     let set = cpu_set(cpus);
     // SAFETY: the pointer is to a valid set of the size given; 0 names the calling thread.
@@ -95,7 +95,7 @@ pub(crate) fn keep_on(cpus: &[usize]) -> io::Result<()> {
     }
 }
 
-/// CPUs as the kernel takes them; those that it can't number are left out.
+/// CPUs in the kernel's format; CPU numbers beyond its size are left out.
 pub(crate) fn cpu_set(cpus: &[usize]) -> libc::cpu_set_t {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

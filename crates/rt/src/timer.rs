@@ -10,8 +10,8 @@ use std::time::Duration;
 /// A deadline in nanoseconds of the monotonic clock, and a number that makes it unique.
 pub(crate) type TimerKey = (u64, u64);
 
-/// Sleeping futures in order of their deadlines. Ordered map rather than heap, since most timers
-/// guard something that ends earlier and are removed before they are due.
+/// Sleeping futures in order of their deadlines. An ordered map rather than a heap, since most
+/// timers guard an operation that completes earlier, and are removed before they are due.
 #[derive(Default)]
 pub(crate) struct Timers {
     waiting: BTreeMap<TimerKey, Waker>,
@@ -26,7 +26,7 @@ impl Timers {
         key
     }
 
-    /// Sets who is woken; false if the timer is no longer there.
+    /// Sets the waker; false if the timer no longer exists.
     pub(crate) fn update(&mut self, key: TimerKey, waker: &Waker) -> bool {
         self.waiting.get_mut(&key).map(|known| known.clone_from(waker)).is_some()
     }
@@ -39,7 +39,7 @@ impl Timers {
         self.waiting.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Moves the wakers whose time has come to `due`.
+    /// Moves the wakers of due timers to `due`.
     pub(crate) fn take_due(&mut self, now_ns: u64, due: &mut Vec<Waker>) {
         while let Some(first) = self.waiting.first_entry() {
             if first.key().0 > now_ns {
@@ -56,8 +56,8 @@ pub fn sleep(duration: Duration) -> impl Future<Output = ()> {
     Sleep { deadline_ns: crate::monotonic_ns().saturating_add(nanos), armed: None }
 }
 
-/// Gives a future's output, or `None` (and drops it) if it hasn't come within `limit`. Panics
-/// outside of a runtime.
+/// Returns a future's output, or `None` (and drops it) if it hasn't completed within `limit`.
+/// Panics outside of a runtime.
 pub async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut sleep = pin!(sleep(limit));

@@ -1,4 +1,5 @@
-//! The certificate of an HTTP interface: names that programs know, and no member of the cluster.
+//! The certificate of an HTTP interface: it has names for HTTP clients, and names no member of the
+//! cluster.
 
 use super::common::{CLUSTER, authority, client, node, now, shake};
 use identity::tls::{api_config, client_config, peer_name};
@@ -18,7 +19,7 @@ fn it_is_taken_for_no_member() {
     let certificate = CertificateDer::from_pem_slice(chain.as_bytes()).unwrap();
     Identity::of(&certificate).unwrap_err();
     Credentials::from_pem(&chain, "").unwrap_err();
-    // A member that looks for a node doesn't take it for one.
+    // A member that expects a node doesn't accept it as one.
     let interface = api_config(&node(&authority, 1), key, &chain).unwrap();
     let member = client_config(&client(&authority, "login1"), Protection::Encrypted).unwrap();
     shake(member, interface, peer_name(None)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Capabilities: frozen form, every bit counts, rotation, expiry.
+//! Capabilities: frozen format, authentication of every bit, rotation, expiry.
 
 use identity::{
     CAPABILITY_BYTES, Capability, CapabilityKey, CapabilityKeys, Grant, MAX_CAPABILITY_KEYS, Refusal, Rights,
@@ -20,12 +20,12 @@ fn grant() -> Grant {
     }
 }
 
-/// The first bytes of a ring with a given secret.
+/// A key with a known secret.
 fn known_key() -> CapabilityKey {
     CapabilityKey::new(7, *b"0123456789abcdef0123456789abcdef")
 }
 
-/// The code was computed with Python's `hmac` over the first 40 bytes.
+/// The MAC was computed with Python's `hmac` over the first 40 bytes.
 #[test]
 fn the_form_is_frozen() {
     let capability = known_key().sign(&grant());
@@ -44,7 +44,7 @@ fn the_form_is_frozen() {
     assert_eq!(known_key().verify(&capability), Ok(grant()));
 }
 
-/// The code was computed with Python's `hmac` over the first 40 bytes and the last 8.
+/// The MAC was computed with Python's `hmac` over the first 40 bytes and the last 8.
 #[test]
 fn the_form_with_an_epoch_is_frozen() {
     let grant = Grant { epoch: 0x2122_2324_2526_2728, ..grant() };
@@ -92,7 +92,7 @@ fn another_key_of_the_same_number_is_another_cluster() {
     assert_eq!(ours.verify(&theirs.sign(&grant()), NOW), Err(Refusal::Forged));
 }
 
-/// What a signer of ours would never sign, but a genuine code doesn't make right.
+/// The MAC covers the validity.
 #[test]
 fn how_long_it_is_valid_is_signed() {
     let grant = Grant { valid_s: 600, ..grant() };
@@ -136,7 +136,7 @@ fn rotation_keeps_what_is_in_use() {
     let first = keys.sign(&grant());
     let before = keys.clone();
     keys.stage().unwrap();
-    // Nobody signs with a key that others may not have yet.
+    // A key that other services may not have yet doesn't sign.
     assert_eq!(before.verify(&keys.sign(&grant()), NOW), Ok(grant()));
     let reloaded = CapabilityKeys::parse(&keys.render()).unwrap();
     assert_eq!(before.verify(&reloaded.sign(&grant()), NOW), Ok(grant()));

@@ -1,4 +1,4 @@
-//! Records of clients: names are given away, renewed, revoked and given away again.
+//! Records of clients: names are issued, renewed, revoked and issued again.
 
 use crate::common::{CLUSTER, authority};
 use identity::{
@@ -10,7 +10,7 @@ const NOW: i64 = 1_800_000_000;
 const DAY: i64 = 24 * 3600;
 const YEAR: Terms = Terms { end: None, validity_s: 365 * DAY };
 
-/// The certificate that an issue leads to.
+/// The certificate made for an issue.
 fn certificate(name: &str, issue: Issue) -> Identity {
     let authority = authority(CLUSTER);
     authority.issue_to_client(name, issue.validity, issue.number).unwrap().identity().clone()
@@ -30,7 +30,7 @@ fn a_certificate_has_the_number_that_it_was_issued_under() {
     assert_eq!(identity.issue_number(), Some(first.number));
     assert_eq!(identity.expires, NOW + YEAR.validity_s);
     assert_eq!(identity.role.to_string(), "client/login1");
-    // Others have none.
+    // Other certificates have none.
     let other = crate::common::client(&authority(CLUSTER), "login1").identity().clone();
     assert_eq!(other.issue_number(), None);
 }
@@ -53,7 +53,7 @@ fn a_name_is_given_away_again_after_it_was_revoked() {
     let new = records.add("login1", YEAR, NOW + 2).unwrap();
     assert!(new.number > records.revoked()[0].until, "it would be refused, too");
     assert_eq!(standing(&records, "login1", NOW + 2), Some(Standing::Valid));
-    // The refusal is of no use any more once what it refuses has ended.
+    // A revocation isn't needed any more once its certificates have expired.
     let ends = NOW + 2 + YEAR.validity_s;
     assert!(ends >= old.validity.until && !records.purge(ends + CLOCK_SKEW_S - 1));
     assert!(records.purge(ends + CLOCK_SKEW_S) && records.revoked().is_empty());
@@ -102,7 +102,7 @@ fn a_revocation_outlasts_certificates_that_older_records_do_not_know() {
     let older = records.clone();
     let due = issue.validity.renew_at();
     let renewed = records.renew("a", &certificate("a", issue), due).unwrap();
-    // The records went back to a copy in which the certificate has ended by now.
+    // The records were restored from a copy in which the certificate has expired by now.
     let (mut records, now) = (older, issue.validity.until + DAY);
     assert!(renewed.validity.until > now + DAY);
     records.revoke("a", now).unwrap();
@@ -116,7 +116,7 @@ fn a_revocation_outlasts_certificates_that_older_records_do_not_know() {
 fn a_certificate_without_a_number_is_renewed_unless_it_was_revoked() {
     let mut records = ClientRecords::default();
     records.add("login1", YEAR, NOW).unwrap();
-    // As certificates were before there were records.
+    // Like certificates from before clients were recorded.
     let present = crate::common::client(&authority(CLUSTER), "login1").identity().clone();
     let due = present.expires - DAY;
     let renewed = records.renew("login1", &present, due).unwrap();
@@ -133,7 +133,7 @@ fn people_are_warned_thirty_days_before_the_end() {
     assert_eq!(standing(&records, "a", end - EXPIRY_WARNING_S), Some(Standing::Valid));
     assert_eq!(standing(&records, "a", end - EXPIRY_WARNING_S + 1), Some(Standing::ExpiresSoon));
     assert_eq!(standing(&records, "a", end), Some(Standing::Expired));
-    // An expired name is free again; at last it is forgotten.
+    // An expired name can be reused; later it is removed.
     records.add("a", YEAR, end).unwrap();
     assert!(records.purge(end + 500 * DAY) && records.list().is_empty());
 }
@@ -174,7 +174,7 @@ fn records_survive_their_file() {
     records.revoke("b", NOW).unwrap();
     records.store(&path).unwrap();
     assert_eq!(ClientRecords::load(&path).unwrap(), records);
-    // Numbers go on where they were.
+    // Numbers continue where they were.
     let (mut again, mut records) = (ClientRecords::load(&path).unwrap(), records);
     assert_eq!(again.add("b", YEAR, NOW).unwrap(), records.add("b", YEAR, NOW).unwrap());
     fs::write(&path, fs::read_to_string(&path).unwrap().replace("last = ", "last = 0 # ")).unwrap();

@@ -11,7 +11,7 @@ use types::NodeId;
 pub const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
 pub const OTHER_CLUSTER: &str = "11111111-2222-4333-8444-555555555555";
 
-/// The system's time: rustls goes by it.
+/// The system's time, which rustls uses.
 pub fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
 }
@@ -28,7 +28,7 @@ pub fn client(authority: &Authority, name: &str) -> Credentials {
     authority.issue(&Role::Client(name.into()), Validity::of_client(now())).unwrap()
 }
 
-/// What the ends found out of each other.
+/// What the ends learned about each other.
 #[derive(Debug)]
 pub struct Met {
     pub server_sees: Option<Identity>,
@@ -36,7 +36,7 @@ pub struct Met {
     pub protection: Option<Protection>,
 }
 
-/// A handshake; the error of the end that refused first.
+/// Runs a handshake; returns the error of the end that refused first.
 pub fn shake(
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
@@ -68,7 +68,7 @@ pub fn shake(
     })
 }
 
-/// A handshake of two members that want encryption; the client means node `meant`.
+/// Runs a handshake of two members that require encryption; the client expects node `meant`.
 pub fn meet(client: &Credentials, server: &Credentials, meant: Option<u32>) -> Result<Met, rustls::Error> {
     let protection = Protection::Encrypted;
     shake(

@@ -1,5 +1,5 @@
-//! Damaged tokens, capabilities, certificates, requests and files: whatever strangers send is
-//! refused or understood, and nothing else.
+//! Damaged tokens, capabilities, certificates, requests and files: all input is either refused or
+//! parsed consistently.
 
 use identity::{
     Authority, CapabilityKeys, Credentials, Grant, JoinToken, MemberKind, PendingKey, Rights, Role,
@@ -93,7 +93,7 @@ fn damaged_certificates_are_refused_or_name_a_member() {
 #[test]
 fn damaged_requests_get_no_certificate_but_the_one_that_was_asked_for() {
     mutate::confined(|| {
-        // Each that is accepted is verified and signed.
+        // Each accepted request is verified and signed.
         mutate::damage(PendingKey::generate().unwrap().request(), ROUNDS / 4, fuzzing::request);
     });
 }

@@ -1,4 +1,4 @@
-//! What is on disk: modes, round trips, damage.
+//! Files on disk: modes, round trips, damage.
 
 use crate::common::*;
 use identity::{
@@ -31,7 +31,7 @@ fn an_authority_survives_its_directory() {
     let loaded = Authority::load(&home).unwrap();
     assert_eq!(loaded.cluster(), CLUSTER);
     assert_eq!(loaded.certificate(), authority.certificate());
-    // Members of before and after the restart meet.
+    // Members from before and after the restart accept each other.
     meet(&client(&loaded, "a"), &node(&authority, 1), Some(1)).unwrap();
     meet(&client(&authority, "a"), &node(&loaded, 1), Some(1)).unwrap();
 }
@@ -77,7 +77,7 @@ fn credentials_survive_their_directory() {
     assert_eq!(loaded.identity(), credentials.identity());
     assert_eq!(loaded.authority(), authority.certificate());
     meet(&loaded, &node(&authority, 1), None).unwrap();
-    // Renewal replaces the file as a whole.
+    // A renewal replaces the file atomically.
     let renewed = client(&authority, "login1");
     renewed.store(dir.path()).unwrap();
     assert_eq!(Credentials::load(dir.path()).unwrap().identity(), renewed.identity());

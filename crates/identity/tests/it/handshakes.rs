@@ -1,4 +1,4 @@
-//! Who is let in by whom.
+//! Which ends accept which in a handshake.
 
 use crate::common::*;
 use identity::tls::{Strangers, client_config, join_config, peer_name, server_config};
@@ -53,7 +53,7 @@ fn members_of_another_cluster_are_refused_on_both_sides() {
     is_refused(meet(&client(&ours, "a"), &node(&theirs, 1), None));
 }
 
-/// Another authority that says the same of itself.
+/// Another authority that claims the same cluster.
 #[test]
 fn a_forged_authority_is_refused_on_both_sides() {
     let (ours, forged) = (authority(CLUSTER), authority(CLUSTER));
@@ -61,7 +61,7 @@ fn a_forged_authority_is_refused_on_both_sides() {
     is_refused(meet(&client(&ours, "a"), &node(&forged, 1), None));
 }
 
-/// A member's key can't make members, since its certificate isn't that of an authority.
+/// A member can't certify others, since its certificate isn't that of an authority.
 #[test]
 fn a_member_cannot_certify_others() {
     let ours = authority(CLUSTER);
@@ -107,7 +107,7 @@ fn the_expired_and_the_future_are_refused() {
     is_refused(meet(&client(&authority, "a"), &old, None));
 }
 
-/// One who has a certificate to verify the server with, but shows none.
+/// A client that has a certificate to verify the server with, but presents none.
 fn nameless(authority: &Authority) -> Arc<ClientConfig> {
     join_config(&token(authority)).unwrap()
 }
@@ -133,7 +133,7 @@ fn strangers_are_let_in_marked_or_not_at_all() {
     let closed = server_config(&server, Protection::Encrypted, Strangers::Refused).unwrap();
     let error = shake(nameless(&authority), closed, peer_name(None)).unwrap_err();
     assert!(matches!(error, rustls::Error::NoCertificatesPresented), "{error}");
-    // Who shows a certificate must show a good one, even where none is asked for.
+    // A presented certificate must be valid, even where none is required.
     let foreign = client(&crate::common::authority(CLUSTER), "a");
     let foreign = client_config(&foreign, Protection::Encrypted).unwrap();
     assert!(shake(foreign, open, peer_name(None)).is_err());
@@ -148,9 +148,9 @@ fn a_token_pins_the_authority_and_the_cluster() {
     shake(config.clone(), open(&node(&ours, 1)), peer_name(None)).unwrap();
     let error = shake(config.clone(), open(&node(&theirs, 1)), peer_name(None)).unwrap_err();
     assert_eq!(error, rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer));
-    // A client's certificate of the right authority is not management.
+    // A client's certificate of the right authority doesn't make it management.
     is_refused(shake(config, open(&client(&ours, "a")), peer_name(None)));
-    // The right authority's certificate beside a certificate of another one.
+    // The right authority's certificate together with a certificate of another authority.
     let mixed = node(&theirs, 1);
     let at = mixed.chain_pem().rfind("-----BEGIN").unwrap();
     let chain = format!("{}{}", &mixed.chain_pem()[..at], authority_pem(&node(&ours, 1)));
@@ -179,7 +179,7 @@ fn a_connection_is_plain_only_if_both_ends_allow_it() {
         );
         assert_eq!(met.unwrap().protection, Some(agreed), "{ours} with {theirs}");
     }
-    // Who joins sends a secret and always encrypts.
+    // A joining machine sends a secret and always encrypts.
     let open = server_config(&server, HandshakeOnly, Strangers::MayJoin).unwrap();
     let met = shake(nameless(&authority), open, peer_name(None)).unwrap();
     assert_eq!(met.protection, Some(Encrypted));
@@ -211,7 +211,7 @@ fn who_joins_keeps_its_key() {
     meet(&client(&authority, "a"), &joined, Some(7)).unwrap();
 }
 
-/// A request is believed only if its key has signed it; what it asks for beside that is ignored.
+/// A request is accepted only if its key has signed it; its other content is ignored.
 #[test]
 fn a_request_is_checked() {
     let authority = authority(CLUSTER);
@@ -249,7 +249,7 @@ fn a_cluster_that_would_be_ambiguous_in_a_name_is_refused() {
     }
 }
 
-/// Damage is refused or makes another name; it never panics.
+/// A damaged certificate is refused or names another member; the parser never panics.
 #[test]
 fn a_damaged_certificate_is_read_or_refused() {
     let good = node(&authority(CLUSTER), 3);
@@ -267,6 +267,6 @@ fn a_damaged_certificate_is_read_or_refused() {
             let _ = Identity::of(&good.certificate()[..at].to_vec().into()).unwrap_err();
         }
     }
-    // Keys and signatures are not looked at, names and lengths are.
+    // Keys and signatures aren't checked, names and lengths are.
     assert!(read > 50 && refused > 50, "{read} read, {refused} refused");
 }

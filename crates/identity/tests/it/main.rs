@@ -1,4 +1,4 @@
-//! Certificates, tokens and capabilities: who is let in, and who may do what.
+//! Certificates, tokens and capabilities: authentication and authorization.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

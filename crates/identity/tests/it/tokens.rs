@@ -1,4 +1,4 @@
-//! Join tokens: who may use them, how often and how long.
+//! Join tokens: roles, number of uses and expiry.
 
 use crate::common::{CLUSTER, OTHER_CLUSTER};
 use identity::{
@@ -70,7 +70,7 @@ fn a_token_ends_when_it_says() {
             Err(Error::ExpiredToken)
         ));
     }
-    // Purged or not, it stays refused.
+    // Refused whether it was purged or not.
     records.purge(NOW + LIFE);
     assert!(matches!(redeem(&mut records, &token, MemberKind::Node, NOW), Err(Error::UnknownToken)));
 }
@@ -91,7 +91,7 @@ fn a_token_allows_its_roles_only() {
     }
 }
 
-/// Somebody who knows the form of a token and changes what it says.
+/// An attacker who knows the format of a token and changes its fields.
 #[test]
 fn a_doctored_token_gains_nothing() {
     let (mut records, token) = issued(MemberKind::Client, 9);
@@ -116,7 +116,7 @@ fn a_doctored_token_gains_nothing() {
     redeem(&mut records, &token, MemberKind::Client, NOW).unwrap();
 }
 
-/// Somebody who may write the file of records, but has a token of the weaker kind only.
+/// An attacker who can write the file of records, but only has a token for the weaker role.
 #[test]
 fn doctored_records_gain_nothing() {
     let (records, token) = issued(MemberKind::Client, 1);
@@ -161,7 +161,7 @@ fn useless_offers_and_too_many_are_refused() {
     }
     let surplus = records.issue(&authority, offer(MemberKind::Node, 1), NOW);
     assert!(matches!(surplus, Err(Error::TooManyTokens(MAX_TOKENS))));
-    // Expired ones make room.
+    // Expired tokens don't count against the limit.
     let later = TokenOffer { expires: NOW + 2 * LIFE, ..offer(MemberKind::Node, 1) };
     records.issue(&authority, later, NOW + LIFE).unwrap();
     assert_eq!(records.list().len(), 1);

@@ -12,55 +12,55 @@ pub(super) enum Outcome {
     Reply(Vec<u8>),
     /// The service's error.
     Failed(Error),
-    /// The reply's payload differs from its checksum, which nobody had compared with it: it has to
-    /// be asked for again.
+    /// The reply's payload doesn't match its checksum, which the server hadn't verified: the
+    /// request must be sent again.
     Differs,
-    /// The connection ended, and nobody knows what became of the request.
+    /// The connection ended; the outcome of the request is uncertain.
     Lost,
-    /// The time is over.
+    /// The time-out has passed.
     TimedOut,
 }
 
-/// What a call holds of its connection, given back when the answer comes.
+/// Permits that a call holds on its connection, released when the answer arrives.
 pub(super) struct Held {
     pub(super) _credit: Permit,
-    /// Given back as soon as nobody waits any more: what comes then is passed over.
+    /// Released as soon as the caller stops waiting: a payload that arrives later is discarded.
     pub(super) bytes: Option<Permit>,
 }
 
-/// A call as the connection sees it.
+/// A call as the connection tracks it.
 pub(super) struct Call {
-    /// When it is given up, by the monotonic clock.
+    /// When it times out, by the monotonic clock.
     pub(super) deadline_ns: u64,
     /// The number of its frame in the outbox.
     pub(super) frame: u64,
-    /// What a reply's payload goes into.
+    /// Destination of a reply's payload.
     pub(super) buffer: Option<IoBuf>,
-    /// This end compares that with its checksum, should the server not have done so.
+    /// This end verifies the payload's checksum if the server hasn't.
     pub(super) compares: bool,
     /// The request has a payload, which is in use until the frame has been sent.
     pub(super) sends_payload: bool,
-    /// A payload is just being received into `buffer`.
+    /// A payload is being received into `buffer`.
     pub(super) receiving: bool,
     /// Whether `buffer` or the request's payload is large.
     pub(super) bulk: bool,
-    /// Where its payload is in shared memory. The server may use it until it has answered, whoever
-    /// waits.
+    /// Where its payload is in shared memory. The server may use it until it has answered, even
+    /// after the caller has left.
     pub(super) piece: Option<Piece>,
     pub(super) held: Held,
     pub(super) state: CallState,
-    /// The request's bytes, and then the reply's.
+    /// The encoded request, and later the reply's bytes.
     pub(super) body: Vec<u8>,
     /// The pieces of the reply's body that came before the last one.
     pub(super) parts: Vec<u8>,
 }
 
 impl Call {
-    /// Nobody waits any more, and nothing is under way from or into the caller's buffer: that must
-    /// be so, or the connection be over.
+    /// Marks the call as abandoned: the caller has stopped waiting. No transfer from or into the
+    /// caller's buffer may be in progress, unless the connection is over.
     ///
-    /// The server may work on the request for as long as it likes, so its number counts until it is
-    /// answered. It holds no memory of this end any more but its piece of what is shared.
+    /// The server may execute the request without a time limit, so its id stays in use until it is
+    /// answered. It holds no memory of this end except its piece of the shared memory.
     pub(super) fn abandon(&mut self) {
         self.state = CallState::Abandoned;
         self.buffer = None;
@@ -69,11 +69,11 @@ impl Call {
     }
 }
 
-/// Who waits for it.
+/// Whether a caller waits for the call.
 pub(super) enum CallState {
     Waiting(Option<Waker>),
     Done(Outcome),
-    /// Nobody: the answer is passed over.
+    /// No caller waits: the answer is discarded.
     Abandoned,
 }
 
@@ -82,7 +82,7 @@ struct Slot {
     call: Option<Call>,
 }
 
-/// Calls by id. The requests in flight bound it.
+/// Calls by id. Bounded by the requests in flight.
 #[derive(Default)]
 pub(super) struct Calls {
     slots: Vec<Slot>,
@@ -139,7 +139,7 @@ impl Calls {
         busy.map(|(index, slot)| id_of(index, slot.generation)).collect()
     }
 
-    /// Ends a call: wakes who waits for it.
+    /// Completes a call and wakes its caller.
     pub(super) fn finish(&mut self, id: u64, outcome: Outcome) {
         let Some(call) = self.get(id) else { return };
         match std::mem::replace(&mut call.state, CallState::Done(outcome)) {
@@ -149,7 +149,7 @@ impl Calls {
         }
     }
 
-    /// How the call ended.
+    /// Polls for the outcome of a call.
     pub(super) fn poll(&mut self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
         let call = self.get(id).expect("a call stays until its end is taken");
         match &mut call.state {
@@ -162,8 +162,7 @@ impl Calls {
             }
             CallState::Abandoned => unreachable!("an abandoned call isn't polled"),
             CallState::Done(Outcome::TimedOut) => {
-                // The service still works on it: its place among the requests is free when the
-                // answer comes.
+                // The server still executes the request: its slot is freed when the answer arrives.
                 call.abandon();
                 Poll::Ready(Outcome::TimedOut)
             }

@@ -1,4 +1,4 @@
-//! One connection to a peer: the calls on it, and the tasks that send, receive and watch.
+//! One connection to a peer: its calls, and the tasks that send, receive and watch.
 
 use super::PeerOptions;
 use super::calls::{Call, CallState, Calls, Held, Outcome};
@@ -33,14 +33,14 @@ pub(super) struct Outgoing {
     pub(super) answer: Answer,
     pub(super) epoch: Epoch,
     pub(super) payload: Option<IoBuf>,
-    /// The server may leave it to this end to compare the answer's payload with its checksum.
+    /// The server may leave it to this end to verify the checksum of the answer's payload.
     pub(super) compares: bool,
-    /// When it is given up, by the monotonic clock; `u64::MAX`: never.
+    /// When it times out, by the monotonic clock; `u64::MAX`: never.
     pub(super) deadline_ns: u64,
 }
 
 impl Outgoing {
-    /// How long it is until it is given up.
+    /// Time left until the request times out.
     pub(super) fn left(&self) -> Duration {
         if self.deadline_ns == u64::MAX {
             return Duration::MAX;
@@ -53,29 +53,29 @@ impl Outgoing {
 pub(super) struct Connection {
     stream: Rc<Stream>,
     outbox: Outbox,
-    /// What is shared with a server on this machine.
+    /// Memory shared with a server on this machine.
     arena: Option<Rc<Arena>>,
     calls: RefCell<Calls>,
-    /// Requests in flight, except those that may wait for others.
+    /// Requests in flight, except those that may wait for other clients.
     requests: Rc<Budget>,
-    /// Requests in flight that may wait for others, see [`Answer::Waits`].
+    /// Requests in flight that may wait for other clients, see [`Answer::Waits`].
     waits: Rc<Budget>,
     bytes: Rc<Budget>,
     heard: Rc<Heard>,
     liveness: Liveness,
     counters: Arc<LinkCounters>,
-    /// Bytes sent and received that the counters have already.
+    /// Bytes sent and received that are already included in the counters.
     accounted: Cell<(u64, u64)>,
-    /// Takes no more calls.
+    /// The connection accepts no more calls.
     ending: Cell<bool>,
-    /// Why it ended, the first reason.
+    /// The first reason for its end.
     fault: RefCell<Option<Fault>>,
-    /// Of the tasks that use the stream, those that still run.
+    /// Number of running tasks that use the stream.
     users: Cell<u8>,
     /// When the unanswered ping was sent; 0: there is none.
     pinged_at_ns: Cell<u64>,
     changed: Signal,
-    /// Whether the watch is awake, and what wakes it.
+    /// Whether the watch task is awake, and the signal that wakes it.
     watched: Cell<bool>,
     busy: Signal,
 }
@@ -124,41 +124,42 @@ impl Connection {
         connection
     }
 
-    /// Whether it takes calls.
+    /// Whether the connection accepts calls.
     pub(super) fn is_usable(&self) -> bool {
         !self.ending.get()
     }
 
-    /// Waits until it takes no more calls.
+    /// Waits until the connection accepts no more calls.
     pub(super) async fn ending(&self) {
         self.changed.wait_until(|| self.ending.get()).await;
     }
 
-    /// Waits until it is closed, and says why. Until then it may touch the buffers of its calls.
+    /// Waits until the connection is closed, and returns the reason. Until then it may access the
+    /// buffers of its calls.
     pub(super) async fn closed(&self) -> String {
         self.changed.wait_until(|| self.users.get() == 0).await;
         self.fault.borrow().as_ref().map_or_else(|| "it was closed".into(), |fault| fault.to_string())
     }
 
-    /// Waits until nobody uses the buffer of a call on it any more whose future was dropped.
+    /// Waits until the connection no longer uses the buffer of a call whose future was dropped.
     pub(super) async fn let_go(&self) {
         if self.fault.borrow().is_some() {
             self.changed.wait_until(|| self.users.get() == 0).await;
         }
     }
 
-    /// Whether it ended by something that the network may be to blame for.
+    /// Whether the connection ended with a fault that the network path may have caused.
     pub(super) fn broke_on_the_way(&self) -> bool {
         self.stream.transport() != Transport::SharedMemory
             && self.fault.borrow().as_ref().is_some_and(Fault::may_be_the_ways)
     }
 
-    /// Whether this side ended it, without anything being wrong with it.
+    /// Whether this side ended it without a fault.
     pub(super) fn was_given_up(&self) -> bool {
         matches!(&*self.fault.borrow(), Some(Fault::GivenUp))
     }
 
-    /// Ends it in good order: what runs may still be answered.
+    /// Ends the connection in good order: running calls may still be answered.
     pub(super) fn say_goodbye(&self) {
         if !self.ending.replace(true) {
             self.outbox.push(Header::new(Kind::Goodbye, 0), &[], None, None);
@@ -167,12 +168,13 @@ impl Connection {
         }
     }
 
-    /// Ends it at once: the peer is elsewhere now. Calls on it are repeated on the next connection.
+    /// Ends the connection at once because the peer has another address now. Its calls are
+    /// retransmitted on the next connection.
     pub(super) fn give_up_address(&self) {
         self.abort(Some(Fault::Moved));
     }
 
-    /// Ends it at once.
+    /// Ends the connection at once.
     fn abort(&self, fault: Option<Fault>) {
         if let Some(fault) = fault {
             self.fault.borrow_mut().get_or_insert(fault);
@@ -185,19 +187,19 @@ impl Connection {
         self.announce();
     }
 
-    /// Nobody gets room for a request any more.
+    /// Makes all requests for credits fail.
     fn take_no_more(&self) {
         self.requests.close();
         self.waits.close();
     }
 
-    /// Everybody looks how it stands.
+    /// Wakes all tasks to check the connection's state.
     fn announce(&self) {
         self.changed.notify();
         self.busy.notify();
     }
 
-    /// A task that uses the stream has ended; with the last one the calls are lost.
+    /// Notes that a task that uses the stream has ended; with the last one the calls are lost.
     fn leave(&self, fault: Option<Fault>) {
         self.abort(fault);
         self.users.set(self.users.get() - 1);
@@ -209,21 +211,21 @@ impl Connection {
         }
     }
 
-    /// Sends a request and waits for its answer. `body` is the request's bytes.
+    /// Sends a request and waits for its answer. `body` is the encoded request.
     pub(super) async fn exchange(self: &Rc<Self>, request: &Outgoing, body: Vec<u8>) -> Outcome {
         let amount = request.payload.as_ref().map_or(0, IoBuf::len);
         let held = match self.admit(amount, request).await {
             Ok(held) => held,
             Err(outcome) => return outcome,
         };
-        // What it has waited for until here is no time of the server's.
+        // The time spent waiting so far isn't available to the server.
         let left = request.left();
         if left.is_zero() {
             return Outcome::TimedOut;
         }
         let fills = request.answer == Answer::Fills;
         let arena = self.arena.as_ref().filter(|_| amount > COPIED_PAYLOAD_BYTES);
-        // Without room there it goes over the socket, as it would without shared memory.
+        // Without a free piece the payload goes over the socket, as it would without shared memory.
         let piece = arena.and_then(|arena| arena.take(amount));
         let header = Header {
             service: request.service as u8,
@@ -264,10 +266,10 @@ impl Connection {
         poll_fn(|cx| guard.connection.calls.borrow_mut().poll(guard.id, cx)).await
     }
 
-    /// Waits for room on the connection, for a request with so much payload.
+    /// Waits for permits for a request with `amount` bytes of payload.
     ///
-    /// One that may wait for others takes none of theirs: what it waits for may be a request on
-    /// this very connection, as the unlocking of a file is for those that want to lock it.
+    /// A request that may wait for other clients uses a separate budget. What it waits for may be a
+    /// request on this very connection, such as the unlock of a file that others wait to lock.
     async fn admit(&self, amount: usize, request: &Outgoing) -> Result<Held, Outcome> {
         let requests = match request.answer {
             Answer::Waits => &self.waits,
@@ -319,7 +321,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A piece of an answer that is longer than a frame.
+    /// Receives a piece of an answer that is longer than one frame.
     async fn receive_part(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
         let body = inbound.body(header).await?;
         {
@@ -329,7 +331,7 @@ impl Connection {
                 let message = format!("an answer has more than {MAX_ANSWER_BYTES} bytes");
                 return Err(Fault::unexpected(message));
             }
-            // What nobody waits for is passed over.
+            // Pieces of an abandoned call are discarded.
             if matches!(call.state, CallState::Waiting(_)) {
                 call.parts.extend_from_slice(body.as_slice());
             }
@@ -380,8 +382,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Copies a payload out of the shared memory, and checks the copy. False: it differs from a
-    /// checksum that the server hasn't compared with it.
+    /// Copies a payload out of the shared memory, and verifies the copy. False: it doesn't match a
+    /// checksum that the server hasn't verified.
     fn take_out(&self, header: &Header, buffer: &IoBuf) -> Result<bool, Fault> {
         let mut calls = self.calls.borrow_mut();
         let piece = calls.get(header.id).and_then(|call| call.piece.as_ref());
@@ -403,14 +405,14 @@ impl Connection {
         Ok(())
     }
 
-    /// The server's answer is complete.
+    /// Completes a call with the server's answer.
     fn answered(&self, id: u64, outcome: impl FnOnce(&mut Vec<u8>) -> Outcome) {
         let mut calls = self.calls.borrow_mut();
         let Some(call) = calls.get(id) else { return };
         call.receiving = false;
         let outcome = outcome(&mut call.body);
         match call.state {
-            // It was given up in the meantime, and now what it held is free.
+            // The call was abandoned in the meantime; its permits are released now.
             CallState::Abandoned => drop(calls.remove(id)),
             _ => calls.finish(id, outcome),
         }
@@ -420,8 +422,8 @@ impl Connection {
         }
     }
 
-    /// Looks after calls whose time is over, and after a silent peer, while there are calls. Ends a
-    /// connection on which there haven't been any for long.
+    /// Handles calls that time out, and a silent peer, while there are calls. Ends a connection
+    /// that has been idle for long.
     async fn watch(self: Rc<Self>) {
         while self.users.get() > 0 {
             if self.calls.borrow().len() == 0 {
@@ -431,7 +433,8 @@ impl Connection {
                 self.watched.set(false);
                 let busy = self.busy.wait_until(|| self.watched.get() || self.ending.get());
                 if rt::timeout(IDLE_LIMIT, busy).await.is_none() {
-                    // Its place at the server is for others, until there is something to ask again.
+                    // The server can give its place to another connection. The next call makes a
+                    // new one.
                     self.say_goodbye();
                 }
                 self.heard.at_ns.set(rt::monotonic_ns());
@@ -445,7 +448,7 @@ impl Connection {
         }
     }
 
-    /// Adds what has been moved since the last time to the counters.
+    /// Adds the bytes transferred since the last time to the counters.
     fn account(&self) {
         let now = (self.outbox.sent_bytes(), self.heard.bytes.get());
         let before = self.accounted.replace(now);
@@ -480,12 +483,12 @@ impl Connection {
     }
 }
 
-/// The fault of a server that answers a request that it doesn't have.
+/// The fault of a server that answers a request that it wasn't sent.
 fn not_asked(id: u64) -> Fault {
     Fault::unexpected(format!("an answer to request {id}, which wasn't asked"))
 }
 
-/// Tells the server, when the future of a call is dropped, that nobody waits any more.
+/// Abandons a call when its future is dropped; cancels it at the server if it may wait.
 struct Guard<'a> {
     connection: &'a Rc<Connection>,
     id: u64,
@@ -509,8 +512,8 @@ impl Drop for Guard<'_> {
             busy
         };
         if busy {
-            // Its owner may use the buffer again at once. The other calls are repeated on the next
-            // connection.
+            // The caller may reuse the buffer at once. The other calls are retransmitted on the
+            // next connection.
             connection.abort(Some(Fault::GivenUp));
         } else if self.waits {
             connection.outbox.push(Header::new(Kind::Cancel, self.id), &[], None, None);

@@ -1,32 +1,32 @@
-//! The number by which a server knows a client's connection.
+//! The number by which a server identifies a client's connection.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Numbers of the same CPU differ by a multiple of this, which every number of server cores up to
-/// 16 divides: a core's requests are served on the CPU that it is pinned to itself when both are on
-/// one machine.
+/// Numbers of the same CPU differ by a multiple of this. It is divisible by every number of server
+/// cores up to 16, so a server on the same machine serves a core's requests on the CPU that the
+/// core itself is pinned to.
 const STRIDE: u32 = 720_720;
 
-/// The numbers of this process.
+/// The numbers used by this process.
 #[derive(Default)]
 struct Numbers {
     used: Mutex<BTreeSet<u32>>,
-    /// What threads that aren't pinned start from, so that they spread.
+    /// Start value for threads that aren't pinned, so that they spread.
     next_unpinned: AtomicU32,
 }
 
 /// A number that no other connection of this process has. It decides which core of a server serves
-/// the connection. Given back when dropped.
+/// the connection. Released when dropped.
 pub(super) struct CoreIndex {
     pub(super) number: u32,
     numbers: Arc<Numbers>,
 }
 
 impl CoreIndex {
-    /// For a connection of this thread.
+    /// Claims a number for a connection of this thread.
     pub(super) fn claim() -> CoreIndex {
         let cpu = rt::pinned_cpu().map(|cpu| cpu as u32);
         let numbers = rt::process_wide::<Numbers>();
@@ -34,8 +34,8 @@ impl CoreIndex {
         let mut used = numbers.used.lock();
         let free =
             (0..u32::MAX / STRIDE).map(|round| round * STRIDE + first).find(|index| !used.contains(index));
-        // Thousands of connections of one thread are more than a process has descriptors for;
-        // sharing a number would only make them replace each other.
+        // Thousands of connections of one thread exceed the descriptors of a process. Connections
+        // with the same number would only replace each other.
         let number = free.unwrap_or(first);
         used.insert(number);
         drop(used);
@@ -44,7 +44,7 @@ impl CoreIndex {
 }
 
 impl CoreIndex {
-    /// The CPU, or what stands for it of a thread that isn't pinned: what an administrator is told.
+    /// The CPU, or the start value of a thread that isn't pinned, as shown to administrators.
     pub(super) fn core(&self) -> u32 {
         self.number % STRIDE
     }

@@ -1,4 +1,4 @@
-//! Making a connection: which address, and the handshake.
+//! Making a connection: connecting to an address, and the handshake.
 
 use super::peer::Shared;
 use crate::Security;
@@ -22,13 +22,13 @@ use wire::frame::{Header, Hello, Kind, OnHost, VERSION, Welcome};
 pub(super) struct Dialled {
     pub(super) stream: Rc<Stream>,
     pub(super) inbound: Inbound,
-    /// What is shared with a server on this machine.
+    /// Memory shared with a server on this machine.
     pub(super) arena: Option<Rc<Arena>>,
     pub(super) credits: usize,
     pub(super) round_trip_ns: u64,
-    /// How the server is reached from its own machine, which is this one.
+    /// How to reach the server from its own machine, if this process runs there.
     pub(super) on_host: Option<OnHost>,
-    /// What the server calls itself.
+    /// Name that the server gives itself.
     server: String,
 }
 
@@ -39,7 +39,7 @@ pub enum ProbeFailure {
     Refused,
     /// Nothing answers.
     TimedOut,
-    /// What answers is not the peer, or wants nothing to do with this process.
+    /// The process that answers is not the peer, or refuses this process.
     Strange(String),
     /// Something else.
     Failed(String),
@@ -66,19 +66,19 @@ impl From<DialError> for ProbeFailure {
     }
 }
 
-/// Why there is no connection.
+/// Why a connection couldn't be made.
 pub(super) enum DialError {
-    /// It may work later, or elsewhere.
+    /// A retry may work later, or at another address.
     Failed(String),
-    /// The server doesn't want this client.
+    /// The server refuses this client.
     Refused(Error),
-    /// Whoever is there may be somebody else than the server, which may be at another address.
+    /// The process at this address may not be the server, which may be at another address.
     Strange(Error),
 }
 
 impl DialError {
-    /// Without protection nobody knows who it is that refuses a client, as one of another cluster
-    /// for example.
+    /// Without authentication a refusal may come from another process, of another cluster for
+    /// example.
     fn of_somebody(self, security: &Security) -> DialError {
         match (self, security) {
             (DialError::Refused(e), Security::Plain) if e.errno == Errno::EACCES => DialError::Strange(e),
@@ -109,7 +109,7 @@ pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Res
     meet(shared, stream, core).await
 }
 
-/// Connects to one address as [`dial`] does, and hangs up.
+/// Connects to one address as [`dial`] does, and closes the connection.
 pub(super) async fn probe(shared: &Shared, address: SocketAddr, core: u32) -> Result<String, ProbeFailure> {
     let connected = shared.options.security.connect(address, CONNECT_TIMEOUT).await;
     let stream = connected.map_err(|e| match e.kind() {
@@ -128,7 +128,7 @@ pub(super) async fn dial_on_host(shared: &Shared, way: &OnHost, core: u32) -> Re
     Ok(Dialled { arena: Some(Arena::new(memory)), ..dialled })
 }
 
-/// Says hello and waits for the welcome.
+/// Sends the hello and waits for the welcome.
 async fn meet(shared: &Shared, stream: Stream, core: u32) -> Result<Dialled, DialError> {
     let stream = Rc::new(stream);
     let mut inbound = Inbound::new(stream.clone());
@@ -150,12 +150,12 @@ async fn meet(shared: &Shared, stream: Stream, core: u32) -> Result<Dialled, Dia
     Ok(Dialled { stream, inbound, arena: None, credits, round_trip_ns, on_host, server })
 }
 
-/// How many connections this process has made. Each gets a higher number than those of its core
-/// before it.
+/// Number of connections that this process has made. Each connection gets a higher incarnation than
+/// the earlier ones of its core.
 #[derive(Default)]
 struct Incarnations(AtomicU64);
 
-/// One end's refusal of the other doesn't go away by itself; everything else may.
+/// A refusal by one end is permanent; all other failures may be temporary.
 fn no_stream(shared: &Shared, address: SocketAddr, e: &io::Error) -> DialError {
     match (e.kind(), &shared.options.security) {
         (io::ErrorKind::PermissionDenied, Security::Tls(tls)) => {
@@ -185,7 +185,7 @@ async fn send_hello(shared: &Shared, stream: &Stream, core: u32) -> Result<(), D
     stream.send(vec![IoBuf::from_slice(&frame)]).await.map_err(|e| Fault::from(e).into())
 }
 
-/// The answer to the hello; `None` for a sign that there will be one.
+/// Receives the answer to the hello; `None` for a ping, after which the answer is still to come.
 async fn next(inbound: &mut Inbound) -> Result<Option<Welcome>, DialError> {
     let header = inbound.header().await?.ok_or(Fault::Closed)?;
     let body = inbound.body(&header).await?;
@@ -195,7 +195,7 @@ async fn next(inbound: &mut Inbound) -> Result<Option<Welcome>, DialError> {
         Kind::Ping => Ok(None),
         Kind::Error => {
             let error = Error::decode(body.as_slice()).map_err(Fault::from)?;
-            // It has no room just now.
+            // The server has its maximum of connections at the moment.
             let may_come = error.errno == Errno::EBUSY;
             Err(if may_come { DialError::Failed(error.to_string()) } else { DialError::Refused(error) })
         }

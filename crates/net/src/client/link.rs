@@ -1,4 +1,5 @@
-//! The way of one core to a peer: at most one connection that takes calls, made when it is needed.
+//! The link of one core to a peer: at most one connection that accepts calls, made when it is
+//! needed.
 
 use super::connection::Connection;
 use super::core_index::CoreIndex;
@@ -25,56 +26,56 @@ use types::{Errno, Error, HashMap, Result};
 #[derive(Default)]
 struct Links(RefCell<HashMap<u64, Rc<Link>>>);
 
-/// What the peer has refused.
+/// Refusals by the peer.
 #[derive(Default)]
 struct Refusals {
-    /// How many there were.
+    /// Number of refusals.
     count: u64,
-    /// How the last try ended, and when by the monotonic clock, if it ended so.
+    /// The error and time (by the monotonic clock) of the last attempt, if it was refused.
     last: Option<(Error, u64)>,
 }
 
-/// How an address has failed.
+/// The last failure of an address.
 #[derive(Clone, Copy)]
 struct Failure {
     /// When, by the monotonic clock.
     at_ns: u64,
-    /// How long it is tried after the others.
+    /// How long the address is tried after the others.
     rest: Duration,
 }
 
 impl Failure {
-    /// Just now.
+    /// A failure that happens now.
     fn now(rest: Duration) -> Failure {
         Failure { at_ns: rt::monotonic_ns(), rest }
     }
 
-    /// Whether what failed still rests.
+    /// Whether the address is still tried after the others.
     fn is_recent(&self) -> bool {
         rt::monotonic_ns().saturating_sub(self.at_ns) < self.rest.as_nanos() as u64
     }
 }
 
-/// The way of this core to a peer.
+/// The link of this core to a peer.
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
     counters: Arc<LinkCounters>,
     index: CoreIndex,
-    /// How many links the peer had when this one was made.
+    /// Number of links that the peer had when this one was made.
     ordinal: usize,
     connection: RefCell<Option<Rc<Connection>>>,
     /// Calls that wait for a connection.
     waiting: Cell<usize>,
     refusals: RefCell<Refusals>,
     changed: Signal,
-    /// How the addresses that have failed did so last.
+    /// The last failure of each address.
     failures: RefCell<HashMap<Address, Failure>>,
-    /// Buffers for the bodies of requests.
+    /// Pooled buffers for the bodies of requests.
     bodies: RefCell<Vec<Vec<u8>>>,
 }
 
 impl Link {
-    /// This core's link to a peer, made if need be. Panics outside of a runtime.
+    /// This core's link to a peer, made if necessary. Panics outside of a runtime.
     pub(super) fn of(shared: &Arc<Shared>) -> Rc<Link> {
         let links = rt::local::<Links>();
         if let Some(link) = links.0.borrow().get(&shared.id).cloned() {
@@ -104,13 +105,13 @@ impl Link {
         link
     }
 
-    /// A connection that takes calls, waited for at most for `left`, and for no longer than the
-    /// peer may be out of reach.
+    /// Returns a connection that accepts calls. Waits for one at most `left`, and no longer than
+    /// the peer may be unreachable.
     pub(super) async fn connection(&self, left: Duration) -> Result<Rc<Connection>> {
         if let Some(connection) = self.usable() {
             return Ok(connection);
         }
-        // It won't be let in by asking more often than the longest pause between two tries.
+        // Retrying a refused client more often than the longest backoff doesn't help.
         if let Some(refusal) = self.refused_within(LONGEST_BACKOFF) {
             return Err(refusal);
         }
@@ -125,13 +126,13 @@ impl Link {
         });
         let patience = self.shared.reach.patience(self.shared.options.timeout, rt::monotonic_ns());
         let left = left.min(patience);
-        // One that refuses is not out of reach, however long it has been doing so.
+        // A peer that refuses the client is not unreachable, however long it has been refusing.
         let given_up = || self.refused_within(Duration::MAX).unwrap_or_else(|| self.timed_out());
         rt::timeout(left, answer).await.unwrap_or_else(|| Err(given_up()))
     }
 
-    /// The refusal in which the last try has ended, if that isn't longer ago. Only one that lasts:
-    /// a connection can also be refused for another one of the same core.
+    /// The refusal in which the last attempt ended, if that is less than `time` ago. Only a lasting
+    /// refusal: a connection can also be refused because of another one of the same core.
     fn refused_within(&self, time: Duration) -> Option<Error> {
         let refusals = self.refusals.borrow();
         let lasts = |error: &Error| matches!(error.errno, Errno::EACCES | Errno::EPROTO);
@@ -140,14 +141,14 @@ impl Link {
         (u128::from(age_ns) < time.as_nanos()).then(|| error.clone())
     }
 
-    /// Notes how a try has ended.
+    /// Notes the outcome of an attempt.
     fn note_outcome(&self, refusal: Option<Error>) {
         let mut refusals = self.refusals.borrow_mut();
         refusals.count += u64::from(refusal.is_some());
         refusals.last = refusal.map(|error| (error, rt::monotonic_ns()));
     }
 
-    /// The error of a call that has waited for too long.
+    /// The error of a call that has timed out.
     pub(super) fn timed_out(&self) -> Error {
         let (name, waited) = (&self.shared.options.name, self.shared.options.timeout);
         let place = self.counters.place.lock();
@@ -173,7 +174,7 @@ impl Link {
         self.bodies.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Takes back a buffer.
+    /// Returns a buffer to the pool.
     pub(super) fn give_body(&self, mut body: Vec<u8>) {
         let mut bodies = self.bodies.borrow_mut();
         if bodies.len() < POOLED_BODIES && body.capacity() <= POOLED_BODY_BYTES {
@@ -186,9 +187,9 @@ impl Link {
         self.connection.borrow().as_ref().filter(|connection| connection.is_usable()).cloned()
     }
 
-    /// Tries the addresses once. An error means that all have failed; it brings the refusal, if it
-    /// is one that lasts: an address that reaches somebody else says nothing of a peer that may
-    /// come back at another one.
+    /// Tries each address once. Returns an error when all have failed, with the refusal if it is a
+    /// lasting one. A wrong process at one address proves nothing about a peer that may come back
+    /// at another address.
     async fn connect(self: &Rc<Self>) -> Result<Placed, Option<Error>> {
         self.shared.look_up().await;
         let (mut refusal, mut strange, mut may_come) = (None, None, false);
@@ -203,7 +204,7 @@ impl Link {
         Err(refusal.or(strange.filter(|_| !may_come)))
     }
 
-    /// Makes a connection to this address the one that calls use. Errors are noted.
+    /// Connects to an address and makes the connection the one that calls use. Notes a failure.
     async fn try_address(self: &Rc<Self>, address: SocketAddr) -> Result<Rc<Connection>, DialError> {
         match dial(&self.shared, address, self.index.number).await {
             Ok(dialled) => {
@@ -217,8 +218,8 @@ impl Link {
         }
     }
 
-    /// Replaces a connection to a server on this machine by one over shared memory, if there is to
-    /// be one. The server ends the one before it.
+    /// Replaces a connection to a server on this machine by one over shared memory, if that is
+    /// enabled. The server ends the connection over TCP.
     async fn prefer_shared_memory(&self, dialled: Dialled) -> Dialled {
         let wanted = self.shared.options.same_host == SameHost::SharedMemory;
         let Some(way) = dialled.on_host.clone().filter(|_| wanted) else { return dialled };
@@ -265,8 +266,9 @@ impl Link {
         self.counters.fail(address, reason);
     }
 
-    /// Notes that a connection has broken that an address was good enough to make: what goes by it
-    /// may be too large for it, or be damaged. So others are tried before it, each time for longer.
+    /// Notes that a connection broke after an address was good enough to make it: its frames may be
+    /// too large for that path, or get damaged on it. So other addresses are preferred, each time
+    /// for longer.
     fn note_break(&self, placed: &Placed) {
         let mut failures = self.failures.borrow_mut();
         let address = Address::from(placed.address);
@@ -278,10 +280,10 @@ impl Link {
         failures.insert(address, Failure::now(rest.min(LONGEST_ADDRESS_REST)));
     }
 
-    /// In order of preference, but for those that have failed a short time ago, which come last.
+    /// The addresses in order of preference; those that failed recently come last.
     fn ordered_addresses(&self) -> Vec<(usize, SocketAddr)> {
         let ways = self.shared.ways();
-        // Names of Unix sockets are new with each start of a server.
+        // Names of Unix sockets change with each start of a server.
         let known = |address: &Address, failure: &mut Failure| match address.inet() {
             Some(address) => ways.rank(address).is_some(),
             None => failure.is_recent(),
@@ -290,12 +292,12 @@ impl Link {
         ways.order(self.ordinal, |address| self.rests((*address).into()))
     }
 
-    /// Whether an address has failed a short time ago.
+    /// Whether an address failed recently.
     fn rests(&self, address: Address) -> bool {
         self.failures.borrow().get(&address).is_some_and(Failure::is_recent)
     }
 
-    /// Waits until an address that is better than this rank may be tried.
+    /// Waits until an address with a better rank may be tried.
     async fn better_than(&self, rank: usize) -> (usize, SocketAddr) {
         if rank == 0 {
             return std::future::pending().await;
@@ -309,10 +311,10 @@ impl Link {
         }
     }
 
-    /// Waits until the peer is said not to have an address any more.
+    /// Waits until the peer no longer has this address.
     async fn is_left(&self, address: SocketAddr) {
         loop {
-            // Before the look, so that no change falls between the two.
+            // Before the check, so that no change is missed between the two.
             let moved = self.shared.moved.wait();
             if self.shared.ways().rank(address).is_none() {
                 return;
@@ -321,7 +323,7 @@ impl Link {
         }
     }
 
-    /// Notes it when a connection has ended.
+    /// Notes the end of a connection.
     fn watch_end(self: &Rc<Self>, connection: Rc<Connection>, address: Address) {
         let link = self.clone();
         rt::spawn(async move {
@@ -337,7 +339,7 @@ impl Link {
     }
 }
 
-/// A call that waits for a connection is a reason to make one.
+/// A call that waits for a connection, which makes the link connect.
 struct Waiting<'a>(&'a Link);
 
 impl<'a> Waiting<'a> {
@@ -354,11 +356,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Keeps a link connected while it is needed. The link goes when its keeper does: with the peer, or
-/// with the core.
+/// Keeps a link connected while it is needed. The link is dropped with its keeper: with the peer,
+/// or with the core.
 struct Keeper {
     link: Rc<Link>,
-    /// The core's.
+    /// The links of the core.
     links: Rc<Links>,
 }
 
@@ -383,13 +385,13 @@ impl Drop for Keeper {
     }
 }
 
-/// A connection, and by which address it was made.
+/// A connection, and the address that it was made to.
 struct Placed {
     connection: Rc<Connection>,
     address: SocketAddr,
-    /// How good that is: 0 is best.
+    /// Rank of the address: 0 is best.
     rank: usize,
-    /// When, by the monotonic clock.
+    /// When it was made, by the monotonic clock.
     since_ns: u64,
 }
 
@@ -400,12 +402,11 @@ impl Placed {
 }
 
 impl Link {
-    /// Until the connection, or a better one that replaced it, takes no more calls. Tells whether
-    /// this side gave it up.
+    /// Uses a connection until it, or a better one that replaced it, accepts no more calls. Returns
+    /// whether this side gave it up.
     ///
-    /// A link that had to take a lesser address moves back once a better one answers. The server
-    /// ends the connection before it when it hears of the new one, and calls that this takes with
-    /// it are repeated.
+    /// A link that had to take an address of lower rank moves back once a better one answers. The
+    /// server then ends the old connection, and the calls in flight on it are retransmitted.
     async fn use_up(self: &Rc<Self>, mut placed: Placed) -> bool {
         loop {
             let connection = placed.connection.clone();
@@ -449,12 +450,13 @@ impl Link {
                     self.changed.notify();
                 }
             }
-            // A connection that doesn't last is no better than none.
+            // A connection that breaks soon is no better than none.
             if lasted {
                 pause = FIRST_BACKOFF;
                 continue;
             }
-            // Spread, so that the clients of a server that comes back don't knock all at once.
+            // Randomized, so that the clients of a server that comes back don't all connect at
+            // once.
             let nanos = pause.as_nanos() as u64;
             rt::sleep(Duration::from_nanos(nanos / 2 + rt::random_u64() % (nanos / 2))).await;
             pause = (pause * 2).min(LONGEST_BACKOFF);

@@ -1,4 +1,4 @@
-//! Finding out again where a peer is, before each try to connect: names may stand for other
+//! Looking up a peer's addresses before each attempt to connect: names may resolve to other
 //! addresses than before.
 
 use super::peer::Shared;
@@ -9,13 +9,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tells where a peer is. It may block, as a question to a name server does: it is called on a
-/// thread of its own.
+/// Looks up the addresses of a peer. It may block, as a DNS query does: it runs on its own thread.
 #[derive(Clone)]
 pub struct Lookup(Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>);
 
 impl Lookup {
-    /// What is called; an empty list leaves the addresses as they were.
+    /// Makes a lookup from a function; an empty result leaves the addresses unchanged.
     pub fn new(find: impl Fn() -> Vec<SocketAddr> + Send + Sync + 'static) -> Lookup {
         Lookup(Arc::new(find))
     }
@@ -27,7 +26,7 @@ impl fmt::Debug for Lookup {
     }
 }
 
-/// Of all cores, one looks up at a time: a name server that doesn't answer costs one thread.
+/// One lookup runs at a time for all cores, so a name server that doesn't answer blocks one thread.
 #[derive(Default)]
 pub(super) struct LookupState {
     is_under_way: AtomicBool,
@@ -35,11 +34,11 @@ pub(super) struct LookupState {
 }
 
 impl Shared {
-    /// Looks up where the peer is, if it is to be looked up. What takes too long ends later, and is
-    /// of use for the next try.
+    /// Looks up the peer's addresses, if it has a lookup. One that takes too long completes later,
+    /// and serves the next attempt.
     pub(super) async fn look_up(self: &Arc<Self>) {
         let Some(lookup) = self.options.lookup.clone() else { return };
-        // Before it begins, so that its end isn't missed.
+        // Registered before the lookup begins, so that its end isn't missed.
         let ended = self.lookup.ended.wait();
         if !self.lookup.is_under_way.swap(true, Ordering::AcqRel) && !start(self.clone(), lookup) {
             return;
@@ -54,7 +53,7 @@ fn finish(shared: &Shared) {
     shared.lookup.ended.clear();
 }
 
-/// Whether the thread could be started.
+/// Starts a lookup; returns whether the thread could be started.
 fn start(shared: Arc<Shared>, lookup: Lookup) -> bool {
     let theirs = shared.clone();
     let work = move || {

@@ -1,4 +1,4 @@
-//! The calling side: a peer, its connections, and the calls on them.
+//! The client side: a peer, its connections, and their calls.
 
 mod calls;
 mod connection;

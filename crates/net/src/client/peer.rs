@@ -1,4 +1,4 @@
-//! A process that services are in.
+//! A process that provides services.
 
 use super::dial::{self, ProbeFailure};
 use super::lookup::{Lookup, LookupState};
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use types::{Epoch, Subnet};
 
-/// Who this process is when it says hello.
+/// Identity of this process in its hello.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
     /// The cluster's UUID; empty if it isn't known yet.
     pub cluster: String,
-    /// What servers call this process in messages.
+    /// Name of this process in messages of servers.
     pub name: String,
     /// A random number, the same for all peers of the process.
     pub client: u64,
@@ -29,44 +29,45 @@ pub struct ClientIdentity {
 /// Whether a peer on this machine is reached over a Unix socket, with payloads in shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SameHost {
-    /// It is reached as if it were elsewhere.
+    /// Over TCP, like any other peer.
     #[default]
     OverTcp,
-    /// Where that works; where it doesn't, that is told, and TCP is used.
+    /// Over shared memory. If that fails the client logs it and uses TCP.
     SharedMemory,
 }
 
-/// What a peer is made of.
+/// Options of a peer.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
-    /// What to call it in messages.
+    /// Name of the peer in messages.
     pub name: String,
-    /// Where it is, in order of preference.
+    /// Its addresses, in order of preference.
     pub addresses: Vec<SocketAddr>,
-    /// Tells before each try to connect where it is now; `None`: the addresses stay until
+    /// Looks up the addresses before each attempt to connect; `None`: they stay until
     /// [`Peer::set_addresses`].
     pub lookup: Option<Lookup>,
-    /// Which of them may be used, and which are better: this end's word goes before the peer's.
+    /// Which of them may be used, and which are better. These preferences override the peer's
+    /// order.
     pub networks: Networks,
-    /// What is used if the peer is on this machine.
+    /// Transport to a peer on this machine.
     pub same_host: SameHost,
-    /// Networks that this machine is in, by which near peers are known.
+    /// Networks that this machine is attached to; a peer on one of them is near.
     pub near: Vec<Subnet>,
-    /// How long a call is repeated before it fails with `ETIMEDOUT`.
+    /// How long a call is retried before it fails with `ETIMEDOUT`.
     pub timeout: Duration,
-    /// Who asks.
+    /// Identity of this process.
     pub identity: ClientIdentity,
     /// How connections are protected.
     pub security: Security,
-    /// When a silent connection with requests in flight is given up.
+    /// When a silent connection with requests in flight is ended.
     pub liveness: Liveness,
-    /// Whether payloads are summed when they are sent. What the other side has summed is checked in
-    /// any case.
+    /// Whether payloads get a checksum when they are sent. Checksums of received payloads are
+    /// always verified.
     pub sum_payloads: bool,
 }
 
 impl PeerOptions {
-    /// With the usual time-out, over any network, without protection, with payloads summed.
+    /// The default time-out, any network, no protection, checksums of payloads.
     pub fn new(name: impl Into<String>, addresses: Vec<SocketAddr>, identity: ClientIdentity) -> PeerOptions {
         PeerOptions {
             name: name.into(),
@@ -84,33 +85,33 @@ impl PeerOptions {
     }
 }
 
-/// A process that services are in. Every core that calls it has a connection of its own, made when
-/// it is needed. Dropping the peer ends its connections; calls that run hold it.
+/// A process that provides services. Every core that calls it has its own connection, made when it
+/// is needed. Dropping the peer ends its connections; running calls hold the peer.
 pub struct Peer {
     shared: Arc<Shared>,
 }
 
-/// What the links of all cores share.
+/// State shared by the links of all cores.
 pub(super) struct Shared {
-    /// Names the peer within the process.
+    /// Identifies the peer within the process.
     pub(super) id: u64,
     pub(super) options: PeerOptions,
     pub(super) addresses: Mutex<Vec<SocketAddr>>,
-    /// Set and taken back when the addresses change.
+    /// Set and cleared when the addresses change.
     pub(super) moved: Event,
     pub(super) lookup: LookupState,
     pub(super) epoch: AtomicU64,
     pub(super) reach: Reach,
-    /// It was reached by a way that only this machine has.
+    /// The last connection used an address that only this machine can reach.
     pub(super) is_on_this_host: AtomicBool,
     /// The peer was dropped.
     pub(super) gone: Event,
-    /// One for each core that is calling or has called.
+    /// One for each core that has called the peer.
     pub(super) links: Mutex<Vec<Arc<LinkCounters>>>,
 }
 
 impl Peer {
-    /// A peer. Nothing is connected before it is called.
+    /// Makes a peer. It connects when it is first called.
     pub fn new(options: PeerOptions) -> Arc<Peer> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let shared = Shared {
@@ -128,31 +129,30 @@ impl Peer {
         Arc::new(Peer { shared: Arc::new(shared) })
     }
 
-    /// What it is called.
+    /// Name of the peer.
     pub fn name(&self) -> &str {
         &self.shared.options.name
     }
 
-    /// Says where the peer is now. Connections to addresses that it doesn't have any more are
-    /// ended: whoever answers there is not the peer, and where nothing answers it would take until
-    /// the silence is noticed.
+    /// Replaces the peer's addresses. Connections to addresses that it no longer has are ended:
+    /// another process may answer there, and where none answers the silence would be noticed late.
     pub fn set_addresses(&self, addresses: Vec<SocketAddr>) {
         self.shared.set_addresses(addresses);
     }
 
-    /// Why calls wait for this peer, if no address of it has been reached for at least this time.
-    /// `None`, too, when nothing has been asked of it lately.
+    /// Why calls wait for this peer, if none of its addresses has been reachable for at least this
+    /// time. `None` also when it hasn't been called recently.
     pub fn out_of_reach(&self, at_least: Duration) -> Option<String> {
         let gone = self.shared.reach.lost_for(rt::monotonic_ns())?;
         (gone >= at_least).then(|| self.shared.trouble())
     }
 
-    /// Tries one address, as a connection of this core number would: the handshake, the hello and
-    /// the welcome. The connection is closed then. Returns what the other end calls itself; where
-    /// connections are protected it has proved to be the peer.
+    /// Probes one address, as a connection with this core number would: TLS handshake, hello and
+    /// welcome. Then closes the connection. Returns the name that the other end gives itself; with
+    /// TLS it has proved to be the peer.
     ///
     /// # Errors
-    /// What kept it from being reached there, within the time.
+    /// The reason why the peer wasn't reached there within the time.
     pub async fn probe(
         &self,
         address: SocketAddr,
@@ -163,12 +163,12 @@ impl Peer {
         probed.unwrap_or(Err(ProbeFailure::TimedOut))
     }
 
-    /// Says which cluster map this process knows; requests carry it.
+    /// Sets the epoch of the cluster map that this process has; requests carry it.
     pub fn set_epoch(&self, epoch: Epoch) {
         self.shared.epoch.store(epoch.0, Ordering::Relaxed);
     }
 
-    /// How the peer is reached, or why it isn't.
+    /// The connections to the peer, and why addresses failed.
     pub fn status(&self) -> PeerStatus {
         let unused = self.shared.unused();
         PeerStatus {
@@ -179,8 +179,8 @@ impl Peer {
         }
     }
 
-    /// How far away it is, as far as is known: that it is on this machine shows when it was
-    /// reached.
+    /// Network distance, as far as it is known. Whether the peer is on this machine is known after
+    /// a connection was made.
     pub(super) fn distance(&self) -> Distance {
         let shared = &self.shared;
         if shared.is_on_this_host.load(Ordering::Relaxed) {
@@ -198,7 +198,7 @@ impl Peer {
 }
 
 impl Shared {
-    /// The addresses in the order in which this end prefers them.
+    /// The addresses in this end's order of preference.
     pub(super) fn ways(&self) -> Ways {
         self.options.networks.ways(&self.addresses.lock())
     }
@@ -211,7 +211,7 @@ impl Shared {
         }
     }
 
-    /// What the last tries have come to.
+    /// The result of the last attempts.
     fn trouble(&self) -> String {
         let links = self.links.lock();
         let last = links.iter().find_map(|link| {

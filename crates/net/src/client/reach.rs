@@ -1,22 +1,22 @@
-//! For how long a peer has been out of reach, over all cores.
+//! How long a peer has been unreachable, over all cores.
 //!
-//! A call waits for a peer that is out of reach until it has been so for the time-out, and not for
-//! a time-out of its own: who asks for a hundred things in turn of a host that has died would
-//! otherwise wait a hundred times. When the peer can't be reached for longer than that, a call
-//! waits for one more try.
+//! A call waits for an unreachable peer until that has been unreachable for the time-out, rather
+//! than for a time-out of its own. Otherwise a caller with a hundred requests in sequence to a dead
+//! host would wait a hundred times. When a peer has been unreachable for longer than the time-out,
+//! a call waits for one more attempt.
 
 use crate::limits::{LOST_PEER_MEMORY, LOST_PEER_PATIENCE};
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// Whether somebody found the peer out of reach.
+/// Whether the peer was found unreachable, and since when.
 #[derive(Default)]
 pub(super) struct Reach(Mutex<Option<Lost>>);
 
-/// A peer that is out of reach; nanoseconds of the monotonic clock.
+/// An unreachable peer; nanoseconds of the monotonic clock.
 struct Lost {
     since_ns: u64,
-    /// When that was last found to be so.
+    /// When it was last found unreachable.
     found_ns: u64,
 }
 
@@ -27,12 +27,12 @@ impl Lost {
 }
 
 impl Reach {
-    /// A connection was made.
+    /// Notes that a connection was made.
     pub(super) fn reached(&self) {
         self.0.lock().take();
     }
 
-    /// There is no connection; how long a call may wait for one.
+    /// Notes that there is no connection, and returns how long a call may wait for one.
     pub(super) fn patience(&self, timeout: Duration, now_ns: u64) -> Duration {
         let mut lost = self.0.lock();
         let since_ns =
@@ -42,15 +42,15 @@ impl Reach {
         timeout.saturating_sub(gone).max(LOST_PEER_PATIENCE.min(timeout))
     }
 
-    /// For how long the peer has been out of reach; `None` when it isn't, or nobody has tried
-    /// lately.
+    /// How long the peer has been unreachable; `None` when it is reachable, or no call has tried
+    /// recently.
     pub(super) fn lost_for(&self, now_ns: u64) -> Option<Duration> {
         let lost = self.0.lock();
         let lost = lost.as_ref().filter(|lost| lost.is_recent(now_ns))?;
         Some(Duration::from_nanos(now_ns.saturating_sub(lost.since_ns)))
     }
 
-    /// An address didn't answer.
+    /// Notes that an address didn't answer.
     pub(super) fn failed(&self, now_ns: u64) {
         if let Some(lost) = &mut *self.0.lock() {
             lost.found_ns = now_ns;

@@ -25,7 +25,7 @@ impl RemoteService {
         RemoteService { peer }
     }
 
-    /// `on`: where it is noted which connection the call is on.
+    /// Calls the service. `on` receives the connection that the call is on.
     async fn call<Req: Request, Rep: Message>(
         &self,
         request: Req,
@@ -63,8 +63,8 @@ impl RemoteService {
                 Outcome::Failed(error) => return Err(error),
                 Outcome::TimedOut => return Err(link.timed_out()),
                 Outcome::Differs => {
-                    // The server looks itself then: the data may have been read while it was
-                    // written, or is damaged.
+                    // Then the server verifies the data itself: it may have been read while it was
+                    // written, or be damaged.
                     outgoing.compares = false;
                     body = link.take_body();
                     request.encode(&mut body);
@@ -91,7 +91,8 @@ impl RemoteService {
         match either(call, given_up).await {
             Either::First(answer) => Some(answer),
             Either::Second(()) => {
-                // Dropped while its payload is on the way, the call has ended its connection.
+                // A call that is dropped while its payload is being transferred has ended its
+                // connection.
                 let connection: Option<Rc<Connection>> = on.take();
                 if let Some(connection) = connection {
                     connection.let_go().await;

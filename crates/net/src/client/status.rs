@@ -1,4 +1,4 @@
-//! What a peer tells of its connections.
+//! Status of a peer's connections.
 
 use crate::Transport;
 use parking_lot::Mutex;
@@ -14,43 +14,43 @@ pub struct PeerStatus {
     pub name: String,
     /// Its addresses in order of preference.
     pub addresses: Vec<SocketAddr>,
-    /// Those of them that this end may not use, and why.
+    /// Addresses that this end may not use, and why.
     pub unused: Vec<AddressFailure>,
     /// One for each core of this process that has called it.
     pub links: Vec<LinkStatus>,
 }
 
-/// The way of one core to a peer.
+/// The link of one core to a peer.
 #[derive(Clone, Debug)]
 pub struct LinkStatus {
     /// The core.
     pub core: u32,
-    /// The address in use and how it is carried; `None` without a connection.
+    /// The address in use and its transport; `None` without a connection.
     pub connected: Option<(Address, Transport)>,
-    /// Addresses that weren't usable when they were last tried, and why.
+    /// Addresses that failed in their last attempt, and why.
     pub failures: Vec<AddressFailure>,
-    /// How long the last exchange without work took: a handshake or a sign of life.
+    /// Duration of the last exchange that involves no service: a handshake or a ping.
     pub round_trip: Option<Duration>,
-    /// Connections that were made in all.
+    /// Connections made in total.
     pub connections: u64,
-    /// Requests that were sent, repetitions included.
+    /// Requests sent, including retransmissions.
     pub requests: u64,
-    /// Bytes that were sent.
+    /// Bytes sent.
     pub bytes_sent: u64,
-    /// Bytes that were received.
+    /// Bytes received.
     pub bytes_received: u64,
 }
 
-/// An address that wasn't usable.
+/// An address that couldn't be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AddressFailure {
     /// The address.
     pub address: Address,
-    /// What happened.
+    /// The error.
     pub reason: String,
 }
 
-/// What a link counts. Written by its core, read by whoever asks.
+/// Counters of a link. Written by its core, read from any thread.
 #[derive(Default)]
 pub(super) struct LinkCounters {
     pub(super) core: u32,
@@ -63,7 +63,7 @@ pub(super) struct LinkCounters {
     pub(super) place: Mutex<Place>,
 }
 
-/// Where a link is connected to, and where it couldn't be.
+/// The address that a link is connected to, and those that failed.
 #[derive(Default)]
 pub(super) struct Place {
     pub(super) connected: Option<(Address, Transport)>,

@@ -22,10 +22,10 @@ enum Way {
     Fails(Errno),
 }
 
-/// What a member that is asked looks at.
+/// State of a member of the group.
 struct Member {
     map: MapHandle,
-    /// What it knows of the group's version; beyond it, the map in force.
+    /// Version of the group that the member has; `None`: that of the current map.
     behind: Mutex<Option<Epoch>>,
     way: Mutex<Way>,
     asked: Mutex<Vec<(TargetId, InGroup, Option<Number>)>>,
@@ -96,7 +96,7 @@ impl Handler<StorageRequest, StorageReply> for Member {
     }
 }
 
-/// Two members, and who asks them.
+/// Two members, and their client.
 struct Pair {
     map: MapHandle,
     members: [Arc<Member>; 2],
@@ -112,7 +112,7 @@ impl Pair {
         pair
     }
 
-    /// Two members in racks of their own, asked from a rack.
+    /// Two members in different racks, and a client in a rack.
     fn in_rack(rack: OwnRack) -> Arc<Pair> {
         let target = |id| types::Target {
             id: TargetId(id),
@@ -179,7 +179,7 @@ impl Pair {
         *self.map.write().unwrap() = Arc::new(next);
     }
 
-    /// The first member is taken out.
+    /// Ejects the first member.
     fn fail_over(&self) {
         self.change(|group| {
             group.members.reverse();
@@ -187,7 +187,8 @@ impl Pair {
         });
     }
 
-    /// Who has answered a write, by the mark that it leaves in the buffer.
+    /// Sends a write; returns the number of the member that answered, which it leaves in the
+    /// buffer.
     async fn write(&self) -> Result<u8> {
         let buf = IoBuf::alloc(1);
         let op = StorageOp::Write { offset: 0, path: wire::Path::Cached, durable: false };
@@ -199,7 +200,7 @@ impl Pair {
         self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
     }
 
-    /// Who has answered a read.
+    /// Sends a read; returns the number of the member that answered.
     async fn read(&self, ino: u64, offset: u64) -> Result<u8> {
         let buf = IoBuf::alloc(1);
         let op = StorageOp::Read { offset, path: wire::Path::Cached };
@@ -208,7 +209,7 @@ impl Pair {
         self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
     }
 
-    /// Begins a read; what is given holds who has answered.
+    /// Starts a read; the returned cell receives the number of the member that answered.
     fn begin_to_read(self: &Arc<Pair>, ino: u64, offset: u64) -> Rc<Cell<Option<Result<u8, Errno>>>> {
         let (pair, found) = (self.clone(), Rc::new(Cell::new(None)));
         let told = found.clone();
@@ -219,12 +220,12 @@ impl Pair {
         found
     }
 
-    /// How often each member was asked.
+    /// Number of requests to each member.
     fn counts(&self) -> [usize; 2] {
         [0, 1].map(|member| std::mem::take(&mut *self.members[member].asked.lock()).len())
     }
 
-    /// Whom a member was asked as, by version; the number must be the same each time.
+    /// Group versions of a member's requests; the sequence number must be the same each time.
     fn asked(&self, member: usize) -> Vec<u64> {
         let asked = std::mem::take(&mut *self.members[member - 1].asked.lock());
         let since = |(target, group, number): (TargetId, InGroup, Option<Number>)| {
@@ -244,7 +245,7 @@ fn run_with<F: Future<Output = ()> + 'static>(pair: Arc<Pair>, test: impl FnOnce
     Machine::new(1).run(async move { test(pair).await }).unwrap();
 }
 
-/// Does something after a while.
+/// Executes an action after a delay.
 fn later(ms: u64, pair: &Arc<Pair>, what: impl FnOnce(&Pair) + 'static) {
     let pair = pair.clone();
     rt::spawn(async move {
@@ -267,7 +268,7 @@ fn the_primary_is_asked_in_the_version_that_is_known() {
 #[test]
 fn who_is_refused_waits_for_another_map() {
     run(async |pair| {
-        // It has heard already of what its clients hear of later.
+        // The member already has a map that its clients get later.
         *pair.members[0].behind.lock() = Some(Epoch(2));
         later(700, &pair, |pair| pair.fail_over());
         assert_eq!(pair.write().await, Ok(2));
@@ -304,7 +305,7 @@ fn a_primary_that_hangs_is_left_when_there_is_another() {
 fn a_primary_that_stays_so_is_waited_for() {
     run(async |pair| {
         pair.members[0].be(Way::Hangs);
-        // It has the other member taken out, which takes a while.
+        // The member ejects the other one, which takes a while.
         later(500, &pair, |pair| {
             pair.change(|group| group.states = vec![MemberState::Good, MemberState::NeedsResync])
         });
@@ -329,7 +330,7 @@ fn an_error_of_a_member_that_was_replaced_counts_for_nothing() {
             assert_eq!(pair.write().await, Ok(2), "{errno:?}");
         });
     }
-    // What concerns the request and not the member is told.
+    // Errors that concern the request rather than the member are returned.
     for errno in [Errno::ENOSPC, Errno::ESTALE, Errno::EKEYREVOKED] {
         run(async move |pair| {
             pair.members[0].be(Way::Fails(errno));
@@ -352,7 +353,7 @@ fn without_a_primary_it_is_said_who_is_missing_and_why() {
         }
         assert!(error.hint.contains("weft group show 7"), "{error}");
         assert_eq!((pair.asked(1), pair.asked(2)), (vec![], vec![]));
-        // As soon as one is good again it is asked.
+        // A member that is in sync again is asked at once.
         later(3000, &pair, |pair| {
             pair.change(|group| group.states = vec![MemberState::Bad, MemberState::Good])
         });
@@ -419,7 +420,7 @@ fn the_nearest_member_is_read_from() {
             let answered = [pair.read(5, 0).await.unwrap(), pair.read(5, READ_REGION_BYTES).await.unwrap()];
             assert!(answered == [1, 2] || answered == [2, 1], "equally near: {answered:?}");
         }
-        // Near or not, what is out of step isn't asked.
+        // A member that isn't in sync isn't asked, near or not.
         pair.change(|group| group.states = vec![MemberState::Good, MemberState::Resyncing]);
         *pair.members[0].distance.lock() = Distance::Far;
         pair.counts();
@@ -439,11 +440,11 @@ fn a_member_in_the_own_rack_is_read_from() {
                     assert_eq!(pair.read(5, region * READ_REGION_BYTES).await, Ok(2), "{distance:?}");
                 }
             }
-            // On the own machine it is nearer still.
+            // A member on the client's machine is nearer still.
             *pair.members[0].distance.lock() = Distance::SameHost;
             assert_eq!(pair.read(5, 0).await, Ok(1));
             *pair.members[0].distance.lock() = Distance::Far;
-            // What is out of step, and what is down, isn't asked.
+            // Members that are not in sync, or down, aren't asked.
             pair.change(|group| group.states = vec![MemberState::Good, MemberState::Resyncing]);
             assert_eq!(pair.read(5, 0).await, Ok(1));
             pair.change(|group| group.states = Vec::new());
@@ -478,7 +479,7 @@ fn a_rack_with_much_to_do_is_helped_by_another() {
         pair.members.iter().for_each(|member| member.be(Way::Answers));
         rt::sleep(READ_PATIENCE / 4).await;
         assert!(reads.iter().all(|read| matches!(read.take(), Some(Ok(_)))));
-        // The own rack has as many more as its lead allows.
+        // The client's rack has as many more as its lead allows.
         let lead = counts[1] - counts[0];
         assert!(lead as u32 > BUSIER_BY && lead as u32 <= BUSIER_THAN_OTHER_RACKS_BY + 1, "{counts:?}");
         assert!(counts[0] > 0, "{counts:?}");
@@ -488,7 +489,7 @@ fn a_rack_with_much_to_do_is_helped_by_another() {
 #[test]
 fn a_member_with_much_to_do_is_spared() {
     run(async |pair| {
-        // By regions, all of these are of one member.
+        // By region, all of these belong to one member.
         let regions = (0..20).map(|n| 2 * n * READ_REGION_BYTES);
         pair.members.iter().for_each(|member| member.be(Way::Hangs));
         let reads: Vec<_> = regions.map(|offset| pair.begin_to_read(5, offset)).collect();
@@ -516,7 +517,7 @@ fn who_cannot_tell_sends_readers_on_at_once() {
             });
         }
     }
-    // What concerns the request is told as it is.
+    // Errors that concern the request are returned unchanged.
     for errno in [Errno::ESTALE, Errno::EKEYREVOKED, Errno::EACCES] {
         run(async move |pair| {
             pair.members.iter().for_each(|member| member.be(Way::Fails(errno)));
@@ -538,7 +539,7 @@ fn a_silent_member_holds_up_a_reader_for_a_moment_and_later_ones_not_at_all() {
             let took = Duration::from_nanos(rt::monotonic_ns() - began_ns);
             assert!(took >= before && took < before + READ_PATIENCE / 2, "round {round}: {took:?}");
         }
-        // It may have come back meanwhile.
+        // The member may be back by then.
         rt::sleep(SILENCE_MEMORY).await;
         pair.members[0].be(Way::Answers);
         let answered = [pair.read(5, region(0)).await.unwrap(), pair.read(5, region(1)).await.unwrap()];
@@ -546,7 +547,8 @@ fn a_silent_member_holds_up_a_reader_for_a_moment_and_later_ones_not_at_all() {
     });
 }
 
-/// One is gone for good and nobody replaces it, since nobody writes; the other one is only slow.
+/// One member is gone for good and isn't ejected, since nothing is written; the other one is only
+/// slow.
 #[test]
 fn a_slow_member_answers_in_the_place_of_a_silent_one() {
     run(async |pair| {
@@ -574,8 +576,8 @@ fn where_nobody_can_tell_readers_wait_for_another_version() {
     });
 }
 
-/// As a primary does while a member that may know more doesn't answer, until management knows that
-/// it is gone.
+/// As by a primary while a member that may know more doesn't answer, until management knows that
+/// the member is gone.
 #[test]
 fn a_primary_that_cannot_tell_yet_is_asked_again_whatever_the_silent_member_does() {
     run(async |pair| {

@@ -1,4 +1,4 @@
-//! New connections: who is it, and on which core does it belong?
+//! New connections: identifies the client and chooses the core that serves it.
 
 use super::core::{Arrival, Place, Shared};
 use crate::either::{Either, either};
@@ -20,7 +20,7 @@ use wire::frame::{Header, Hello, Kind, VERSION};
 /// The longest body of a hello, bytes.
 const MAX_HELLO_BYTES: u32 = 16 << 10;
 
-/// What a client may call itself, bytes: a host name (253) and the number of a process.
+/// Longest name that a client may give itself, bytes: a host name (253) and a process number.
 const MAX_CLIENT_TEXT: usize = 320;
 
 /// Accepts connections until the server stops.
@@ -39,8 +39,8 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
                     continue;
                 }
                 let place = shared.place();
-                // Without it, a client that asks and doesn't read would hold the core's memory for
-                // ever.
+                // Without a limit, a client that sends requests and reads no answers would hold the
+                // core's memory for ever.
                 let stall_limit = shared.options.limits.liveness.give_up_after;
                 if !on_host && let Err(e) = socket.set_stall_limit(stall_limit) {
                     tracing::debug!(%address, "no limit for stalled sends: {e}");
@@ -60,8 +60,8 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
     }
 }
 
-/// Hands a connection to its core, once it has said hello. `place`: none if the server has as many
-/// connections as it may have; the client is told so.
+/// Hands a connection to its core after the hello. `place` is `None` if the server has its maximum
+/// of connections; the client gets that as an error.
 async fn greet(
     shared: Arc<Shared>,
     socket: Socket,
@@ -98,7 +98,7 @@ async fn greet(
     }
 }
 
-/// Hears the hello. `None`: the client was refused.
+/// Receives and checks the hello. `None`: the client was refused.
 async fn hear_hello(
     shared: &Shared,
     stream: Stream,
@@ -144,7 +144,7 @@ fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
             format!("{name} speaks version {VERSION} of the protocol, the client {}", hello.protocol);
         return Err(Error::new(Errno::EPROTO, message).hint("install the same version of weft on both"));
     }
-    // It is shown to people, and in logs.
+    // The name is displayed, and appears in logs.
     if hello.name.len() > MAX_CLIENT_TEXT || hello.name.chars().any(char::is_control) {
         let message = format!(
             "a client's text for itself has {} bytes: at most {MAX_CLIENT_TEXT} without control characters are allowed",
@@ -169,7 +169,7 @@ fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tells a client why it isn't welcome.
+/// Sends a client the reason for its refusal.
 pub(super) async fn refuse(stream: &Stream, error: &Error) -> Result<(), Fault> {
     let mut body = Vec::new();
     error.encode(&mut body);

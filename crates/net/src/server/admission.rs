@@ -1,7 +1,7 @@
 //! Whether a caller may send a request, by the table of `wire::authorization`, its certificate, and
-//! what the cluster map says of its node.
+//! the entry of its node in the cluster map.
 //!
-//! Invariant: no service sees a request before this has admitted it.
+//! Invariant: no service sees a request before it was admitted here.
 
 use crate::Caller;
 use crate::limits::{MAP_PATIENCE, MAP_POLL, REFUSAL_LOG_INTERVAL};
@@ -12,34 +12,34 @@ use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role};
 use wire::Service;
 use wire::authorization::{Callers, Principal, Roles, Rule};
 
-/// What became of a request at the door.
+/// Result of the authorization of a request.
 pub(super) enum Verdict {
     Admitted,
     Refused(Error),
-    /// Not by the map that is here, but the caller knows a later one.
+    /// Not admitted by the server's map, but the caller has a later one.
     MapIsOlder,
 }
 
-/// Decides for all cores of a server.
+/// Authorizes requests for all cores of a server.
 pub(super) struct Admission {
     map: MapHandle,
-    /// When a refusal was logged last, by the monotonic clock.
+    /// Time of the last logged refusal, by the monotonic clock.
     logged_ns: AtomicU64,
 }
 
-/// The number of the service that is asked, and the row of the request in its table.
+/// The number of the requested service, and the request's row in its table.
 type Asked<'a> = (u8, &'a Rule);
 
 impl Admission {
-    /// By this map, as it is at any time.
+    /// Authorizes by the current version of this map.
     pub(super) fn by(map: MapHandle) -> Admission {
         Admission { map, logged_ns: AtomicU64::new(0) }
     }
 
-    /// Decides on a request of a caller that knows the map `epoch`.
+    /// Authorizes a request of a caller that has the map `epoch`.
     pub(super) fn judge(&self, caller: &Caller, asked: Asked<'_>, epoch: Epoch) -> Verdict {
         let (principal, callers) = (caller.proof.principal(), &asked.1.callers);
-        // Requests of clients, the most by far, don't depend on the map.
+        // Requests of clients, by far the most, don't depend on the map.
         match callers.by_certificate(principal) {
             Some(true) => return Verdict::Admitted,
             Some(false) => return Verdict::Refused(self.refusal(caller, asked, None)),
@@ -55,7 +55,7 @@ impl Admission {
         Verdict::Refused(self.refusal(caller, asked, Some(&map)))
     }
 
-    /// The refusal of whatever a client asks for whose certificate was revoked.
+    /// The error for every request of a client whose certificate was revoked.
     #[cold]
     pub(super) fn revoked(&self, caller: &Caller) -> Error {
         let message = format!("the certificate of {} was revoked", caller.name);
@@ -69,7 +69,7 @@ impl Admission {
         }
     }
 
-    /// Tells the log of a refusal, once in a while.
+    /// Logs a refusal, at a limited rate.
     fn log(&self, caller: &Caller, message: &str) {
         let (now_ns, last_ns) = (rt::monotonic_ns(), self.logged_ns.load(Ordering::Relaxed));
         if last_ns == 0 || now_ns.saturating_sub(last_ns) > REFUSAL_LOG_INTERVAL.as_nanos() as u64 {
@@ -78,7 +78,7 @@ impl Admission {
         }
     }
 
-    /// Decides by the map that the caller knows, as soon as it is here.
+    /// Authorizes by the map that the caller has, as soon as the server gets it.
     pub(super) async fn await_map(&self, caller: &Caller, asked: Asked<'_>, epoch: Epoch) -> Result<()> {
         let began_ns = rt::monotonic_ns();
         loop {
@@ -96,7 +96,7 @@ impl Admission {
         }
     }
 
-    /// `map`: what decided, beside the certificate.
+    /// `map`: the map that decided, in addition to the certificate.
     #[cold]
     fn refusal(&self, caller: &Caller, (service, rule): Asked<'_>, map: Option<&ClusterMap>) -> Error {
         let Rule { operation, callers } = rule;
@@ -117,7 +117,7 @@ impl Admission {
     }
 }
 
-/// What the map says of a node.
+/// The map's entry of a node, for messages.
 fn standing(map: &ClusterMap, node: NodeId) -> String {
     match map.node(node) {
         None => format!(", and node {node} is not in cluster map {}", map.epoch),

@@ -25,7 +25,7 @@ use types::{Errno, Error, Result};
 use wire::frame::{Header, Kind, MAX_ANSWER_BYTES, MAX_BODY_BYTES, SHARED_PAGE_BYTES, VERSION, Welcome};
 use wire::{Answer, Message, Service};
 
-/// A request on its way to its answer.
+/// A request being executed.
 struct Begun {
     answer: Answer,
     work: LocalFuture<'static, Result<Vec<u8>>>,
@@ -37,8 +37,8 @@ struct Begun {
 pub(super) struct Connection {
     core: Rc<ServerCore>,
     stream: Rc<Stream>,
-    /// What a client on this machine shares. It may change it at any time, so what is there counts
-    /// for nothing before it is copied.
+    /// Memory that a client on this machine shares. The client may change it at any time, so only
+    /// copies of its content are trusted.
     memory: Option<Arc<SharedMemory>>,
     caller: Rc<Caller>,
     incarnation: u64,
@@ -46,18 +46,19 @@ pub(super) struct Connection {
     requests: Rc<Requests>,
     /// No more requests begin.
     ending: Cell<bool>,
-    /// Nothing is read any more.
+    /// Nothing more is read.
     cut: Cell<bool>,
-    /// It isn't read from until there is room for what came.
+    /// The connection isn't read from until there is a permit for the last request.
     held_back: Cell<bool>,
-    /// When that ended last, by the monotonic clock.
+    /// When reading resumed last, by the monotonic clock.
     reads_since_ns: Cell<u64>,
-    /// None runs any more on the connections before it, at least none that may be repeated.
+    /// No request runs on earlier connections of this client core, at least none that may be
+    /// retransmitted.
     outlived: Cell<bool>,
-    /// The same on this one: none runs at all.
+    /// No request runs on this connection any more.
     ended: Cell<bool>,
     changed: Signal,
-    /// The version of the list of revoked clients by which its client was found to be none of them.
+    /// The version of the revocation list by which the client was last found not to be revoked.
     cleared: Cell<u64>,
 }
 
@@ -66,8 +67,8 @@ impl Connection {
     pub(super) async fn serve(core: Rc<ServerCore>, arrival: Arrival) {
         let Arrival { stream, memory, mut caller, incarnation, place } = arrival;
         if memory.is_some() {
-            // It replaces the one over TCP by which the client learned the way here, and is where
-            // that came from.
+            // This connection replaces the one over TCP on which the client learned the socket's
+            // name, and takes over its address.
             let prior = core.newest(&ClientCore::of(&caller)).filter(|prior| !prior.ending.get());
             let Some(prior) = prior else {
                 let error =
@@ -105,7 +106,7 @@ impl Connection {
         drop(place);
     }
 
-    /// Which core of which client it is.
+    /// The client core that the connection serves.
     pub(super) fn key(&self) -> ClientCore {
         ClientCore::of(&self.caller)
     }
@@ -117,7 +118,7 @@ impl Connection {
     async fn run(self: &Rc<Self>, prior: Option<Rc<Connection>>) {
         let sender = self.clone();
         rt::spawn(async move {
-            // TCP's own limit is set when a connection is accepted.
+            // The limit of TCP itself is set when a connection is accepted.
             let limit = sender.core.shared.options.limits.liveness.give_up_after;
             let limit = sender.memory.as_ref().map(|_| limit);
             let result = sender.outbox.run(&sender.stream, limit).await;
@@ -141,9 +142,9 @@ impl Connection {
         self.core.forget(self);
     }
 
-    /// Waits for the requests of the connection before this one, as long as their client may repeat
-    /// them. What hangs for longer, on a disk that doesn't answer for example, doesn't keep the
-    /// client from everything else here.
+    /// Waits for the requests of the previous connection, as long as their client may retransmit
+    /// them. A request that hangs longer, on a disk that doesn't answer for example, doesn't block
+    /// the client's other requests.
     async fn outlive(&self, prior: &Connection) {
         loop {
             let ended = prior.changed.wait_until(|| prior.ended.get());
@@ -156,7 +157,7 @@ impl Connection {
                 tracing::warn!(client = name, %address, running, "requests that their client has given up still run");
                 return;
             }
-            // The client sees that there is somebody.
+            // The client sees that the server is alive.
             self.outbox.push(Header::new(Kind::Ping, 0), &[], None, None);
         }
     }
@@ -175,7 +176,8 @@ impl Connection {
         self.outbox.push(Header::new(Kind::Welcome, 0), &body, None, None);
     }
 
-    /// Ends it at once; what runs and doesn't wait runs to its end.
+    /// Ends the connection at once. Requests that may wait are cancelled; the others run to their
+    /// end.
     pub(super) fn end(&self, fault: Option<&Fault>) {
         self.cut.set(true);
         if self.ending.replace(true) {
@@ -197,7 +199,7 @@ impl Connection {
         self.changed.notify();
     }
 
-    /// Ends it in good order: says goodbye, and lets running requests be answered.
+    /// Ends the connection in good order: sends a goodbye, and lets running requests be answered.
     pub(super) fn drain(self: &Rc<Self>) {
         if self.ending.replace(true) {
             return;
@@ -208,7 +210,7 @@ impl Connection {
         let connection = self.clone();
         rt::spawn(async move {
             connection.requests.ended().await;
-            // The sender ends the connection when everything has left.
+            // The sender ends the connection when everything has been sent.
             connection.outbox.close();
         });
     }
@@ -268,7 +270,7 @@ impl Connection {
                 Some(payload)
             }
         };
-        // A server that stops begins nothing; the client asks again elsewhere, or later.
+        // A stopping server begins no requests; the client retries elsewhere, or later.
         if self.ending.get() {
             return Ok(());
         }
@@ -289,7 +291,7 @@ impl Connection {
         }
     }
 
-    /// Waits for room for a request; `None` when the connection has ended meanwhile.
+    /// Waits for a permit for a request; `None` when the connection has ended meanwhile.
     async fn admit(&self, amount: usize) -> Option<Permit> {
         let (room, caller) = (&self.core.room, &self.caller);
         if let Some(permit) = room.try_take(caller, amount) {
@@ -298,8 +300,8 @@ impl Connection {
         self.hold_back(room.take(caller, amount)).await?
     }
 
-    /// Waits for something before more is read; `None` when the connection has ended meanwhile.
-    /// Nobody is told to be silent for that: the client isn't heard, and hears of the server.
+    /// Stops reading until `wait` completes; `None` when the connection has ended meanwhile. The
+    /// client doesn't count as silent in that time, and gets pings from the server.
     async fn hold_back<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         self.held_back.set(true);
         let mut wait = pin!(wait);
@@ -318,8 +320,8 @@ impl Connection {
         outcome
     }
 
-    /// Whether the place that a request names is inside of the memory, with all the bytes that are
-    /// there or are to be put there.
+    /// Checks that the place that a request names lies inside the shared memory, for all bytes to
+    /// be read or written there.
     fn check_place(&self, header: &Header) -> Result<(), Fault> {
         if header.place == 0 {
             return Ok(());
@@ -335,8 +337,8 @@ impl Connection {
         }
     }
 
-    /// The payload of a request that is in shared memory: a copy, which is then checked. Whatever
-    /// the client changes afterwards is not seen by anybody.
+    /// Copies the payload of a request out of shared memory, and verifies the copy. Later changes
+    /// by the client have no effect.
     fn take_out(&self, header: &Header, len: usize) -> Result<IoBuf, Fault> {
         let payload = IoBuf::alloc(len);
         let memory = self.memory.as_ref().expect("the place was checked");
@@ -367,7 +369,7 @@ impl Connection {
         }
     }
 
-    /// Whether the certificate of its client was revoked, maybe after the connection was made.
+    /// Whether the client's certificate was revoked, possibly after the connection was made.
     fn is_revoked(&self) -> bool {
         let Some(revocations) = self.core.shared.options.security.revocations() else { return false };
         let version = revocations.version();
@@ -381,13 +383,13 @@ impl Connection {
         is_revoked
     }
 
-    /// Whether the certificate has ended that was shown when the connection was made. One that was
-    /// renewed is shown in another handshake.
+    /// Whether the certificate shown in this connection's handshake has expired. A renewed
+    /// certificate is shown in a new handshake.
     fn has_expired(&self) -> bool {
         matches!(&self.caller.proof, Proof::Member(identity) if identity.expires <= rt::now().secs)
     }
 
-    /// A job that waits for the map that its caller knows before anything else.
+    /// A job that first waits for the map that its caller has.
     #[cold]
     fn once_admitted(&self, header: &Header, job: Job) -> Job {
         let (shared, service, epoch) = (self.core.shared.clone(), header.service, header.epoch);
@@ -432,7 +434,7 @@ impl Connection {
     async fn perform(&self, running: Running, request: Header, job: Begun) {
         let Begun { answer, work, payload, permit } = job;
         let id = request.id;
-        // A retry of it may be on the next connection already.
+        // Its retransmission may be on the next connection already.
         if self.ending.get() {
             return;
         }
@@ -440,7 +442,7 @@ impl Connection {
             None => work.await,
             Some(cancel) => match either(work, cancel.cancelled()).await {
                 Either::First(result) => result,
-                // The end of the connection is no answer: the client asks again.
+                // The end of the connection isn't an answer: the client sends the request again.
                 Either::Second(()) if self.ending.get() => return,
                 Either::Second(()) => Err(Errno::ECANCELED.into()),
             },
@@ -467,8 +469,8 @@ impl Connection {
         drop(running);
     }
 
-    /// Sends the pieces of an answer's body that come before the last one, which is returned. A
-    /// body that fits into one frame is its own last piece.
+    /// Sends all pieces of an answer's body except the last, which is returned. A body that fits
+    /// into one frame is its own last piece.
     fn send_parts<'a>(&self, id: u64, mut body: &'a [u8]) -> &'a [u8] {
         while let Some((part, rest)) = body.split_at_checked(MAX_BODY_BYTES as usize)
             && !rest.is_empty()
@@ -485,8 +487,9 @@ impl Connection {
         self.outbox.push(Header::new(Kind::Error, id), &body, None, None);
     }
 
-    /// Asks a silent client for a sign of life, and gives it up in the end; likewise one that talks
-    /// and doesn't read what it is sent. Ends the connection when its certificate ends.
+    /// Sends pings to a silent client and ends the connection if it stays silent. Does the same for
+    /// a client that sends requests and reads no answers. Ends the connection when its certificate
+    /// expires.
     async fn watch(self: Rc<Self>, heard: Rc<Heard>) {
         let liveness = self.core.shared.options.limits.liveness;
         let mut stall = Stall::default();
@@ -518,9 +521,8 @@ impl Connection {
     }
 }
 
-/// How long the other end has taken nothing of what is being sent, as seen by repeated looks. The
-/// kernel's own limit doesn't cover an end that talks meanwhile, see
-/// [`Stream::acknowledged_bytes`].
+/// How long the peer has read nothing of what is being sent, by repeated checks. The kernel's own
+/// limit doesn't cover a peer that keeps sending, see [`Stream::acknowledged_bytes`].
 #[derive(Default)]
 struct Stall {
     acknowledged: Option<u64>,
@@ -538,7 +540,7 @@ impl Stall {
     }
 }
 
-/// Where in the shared memory a header's place is, bytes.
+/// Offset in the shared memory of a header's place, bytes.
 fn offset_of(header: &Header) -> usize {
     (header.place as usize - 1) * SHARED_PAGE_BYTES
 }

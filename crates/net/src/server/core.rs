@@ -1,4 +1,4 @@
-//! One core of a server: the connections that it was handed.
+//! One core of a server and the connections assigned to it.
 
 use super::admission::Admission;
 use super::connection::Connection;
@@ -23,48 +23,48 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wire::frame::OnHost;
 
-/// What the cores of a server share.
+/// State shared by the cores of a server.
 pub(super) struct Shared {
     pub(super) options: ServerOptions,
     pub(super) router: Router,
     pub(super) admission: Admission,
-    /// The server is to stop.
+    /// Set when the server must stop.
     pub(super) stop: Event,
     /// One for each core.
     inboxes: Vec<Inbox>,
     connections: AtomicUsize,
-    /// Bytes that clients on this machine share.
+    /// Bytes of memory that clients on this machine share.
     mapped: AtomicUsize,
-    /// How those reach this server.
+    /// How clients on this machine reach the server.
     pub(super) on_host: Option<OnHost>,
 }
 
-/// Connections on their way to a core. The number of connections bounds it.
+/// Connections being moved to a core. Bounded by the number of connections.
 #[derive(Default)]
 struct Inbox {
     arrivals: Mutex<Vec<Arrival>>,
     came: Event,
 }
 
-/// A connection that has said hello.
+/// A connection that has sent its hello.
 pub(super) struct Arrival {
     pub(super) stream: Parked,
-    /// What a client on this machine shares.
+    /// Memory that a client on this machine shares.
     pub(super) memory: Option<Arc<SharedMemory>>,
     pub(super) caller: Caller,
     pub(super) incarnation: u64,
     pub(super) place: Place,
 }
 
-/// A connection's place among those that the server may have; free again when dropped.
+/// A connection's place among those that the server may have; freed when dropped.
 pub(super) struct Place {
     shared: Arc<Shared>,
-    /// Bytes that are mapped for it.
+    /// Bytes mapped for the connection.
     mapped: usize,
 }
 
 impl Place {
-    /// Counts memory that a client shares; an error if that would be too much for this server.
+    /// Counts memory that a client shares; fails if that would exceed the server's limit.
     pub(super) fn map(&mut self, bytes: usize) -> io::Result<()> {
         self.mapped += bytes;
         let before = self.shared.mapped.fetch_add(bytes, Ordering::Relaxed);
@@ -97,14 +97,14 @@ impl Shared {
         self.inboxes.len()
     }
 
-    /// A place for another connection; `None` if there are as many as there may be.
+    /// Reserves a place for another connection; `None` if the server has its maximum.
     pub(super) fn place(self: &Arc<Self>) -> Option<Place> {
         let taken = Place { shared: self.clone(), mapped: 0 };
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
         (before < self.options.limits.connections).then_some(taken)
     }
 
-    /// Hands a connection to the core that serves its client core.
+    /// Moves a connection to the core that serves its client core.
     pub(super) fn hand_over(&self, arrival: Arrival) {
         let inbox = &self.inboxes[arrival.caller.core as usize % self.inboxes.len()];
         inbox.arrivals.lock().push(arrival);
@@ -115,7 +115,7 @@ impl Shared {
 /// One core of one client: it has one connection at a time.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClientCore {
-    /// What it has proved to be, so that nobody can end the connections of others by saying their
+    /// Its proved role, so that a client can't end another client's connections by using its
     /// number.
     pub(super) role: Option<Role>,
     /// Random number of its process.
@@ -129,17 +129,18 @@ impl ClientCore {
     }
 }
 
-/// What the connections of one core share.
+/// State shared by the connections of one core.
 pub(super) struct ServerCore {
     pub(super) shared: Arc<Shared>,
     pub(super) room: Room,
-    /// The newest connection of each client core; its tasks own it, so that it ends with them.
+    /// The newest connection of each client core. Each connection is owned by its tasks, and
+    /// dropped with them.
     clients: RefCell<BTreeMap<ClientCore, Weak<Connection>>>,
-    /// A connection has gone.
+    /// Notified when a connection has ended.
     pub(super) changed: Signal,
 }
 
-/// Somebody has a newer connection.
+/// The client core has a newer connection.
 pub(super) struct Outdated;
 
 impl ServerCore {
@@ -148,8 +149,8 @@ impl ServerCore {
         self.clients.borrow().get(key).and_then(Weak::upgrade)
     }
 
-    /// Makes a connection the newest of its client core; gives the one before it, which is to be
-    /// ended.
+    /// Makes a connection the newest of its client core. Returns the previous one, which the caller
+    /// must end.
     pub(super) fn register(&self, connection: &Rc<Connection>) -> Result<Option<Rc<Connection>>, Outdated> {
         let mut clients = self.clients.borrow_mut();
         let key = connection.key();
@@ -161,7 +162,7 @@ impl ServerCore {
         Ok(prior)
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub(super) fn forget(&self, connection: &Rc<Connection>) {
         let mut clients = self.clients.borrow_mut();
         let key = connection.key();
@@ -200,7 +201,7 @@ impl ServerCore {
         self.clients.borrow().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Ends all connections in good order, within the limit.
+    /// Ends all connections in good order, within the stop time-out.
     async fn end_all(&self) {
         let connections = self.connections();
         connections.iter().for_each(|connection| connection.drain());

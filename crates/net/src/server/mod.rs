@@ -1,4 +1,4 @@
-//! The answering side: listeners, cores, and the connections on them.
+//! The server side: listeners, cores, and their connections.
 
 mod accept;
 mod admission;
@@ -24,43 +24,44 @@ use std::time::Duration;
 use types::{Errno, Error, MapHandle, Result};
 use wire::frame::OnHost;
 
-/// What a server is made of.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where it listens; port 0 chooses a free one.
+    /// Addresses to listen on; port 0 chooses a free port.
     pub listen: Vec<SocketAddr>,
-    /// Threads that serve connections, each on a CPU of its own. At least one.
+    /// Threads that serve connections, each pinned to its own CPU. At least one.
     pub cores: usize,
-    /// What clients call this process in messages.
+    /// Name of this process in messages of clients.
     pub name: String,
-    /// The cluster's UUID. Clients of another cluster are refused; those that know none aren't.
+    /// The cluster's UUID. Clients of another cluster are refused; those that don't know their
+    /// cluster aren't.
     pub cluster: String,
     /// How connections are protected.
     pub security: Security,
-    /// The cluster map that says what the nodes do that call. Members whose rights don't depend on
-    /// that are served by an empty one, too.
+    /// The cluster map by which requests of nodes are authorized. Callers whose rights don't depend
+    /// on it are served with an empty map, too.
     pub map: MapHandle,
-    /// Whether payloads are summed when they are sent. What a client has summed is checked in any
-    /// case.
+    /// Whether payloads get a checksum when they are sent. Checksums of received payloads are
+    /// always verified.
     pub sum_payloads: bool,
-    /// What bounds it.
+    /// Limits of the server.
     pub limits: ServerLimits,
 }
 
-/// What bounds a server.
+/// Limits of a server.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Requests in flight on one connection, those that may wait for others not counted.
+    /// Requests in flight on one connection, except those that may wait for other clients.
     pub requests_per_connection: usize,
-    /// Connections; more are closed at once.
+    /// Connections; more are refused.
     pub connections: usize,
-    /// Bytes of requests and payloads that one core holds; it reads no more meanwhile. A part of it
-    /// is kept for nodes, and one for small requests.
+    /// Bytes of requests and payloads that one core holds; above that it stops reading. One part is
+    /// reserved for nodes, and one for small requests.
     pub payload_bytes_per_core: usize,
-    /// When an idle connection is given up: its client may have vanished without a word. Answers
-    /// that a client doesn't take for as long end its connection, too.
+    /// When an idle connection is ended: its client may have vanished. A client that reads no
+    /// answers for that long loses its connection, too.
     pub liveness: Liveness,
-    /// How long a stop waits for running requests.
+    /// Longest time that a stop waits for running requests.
     pub stop_timeout: Duration,
 }
 
@@ -76,7 +77,7 @@ impl Default for ServerLimits {
     }
 }
 
-/// A running server. It stops when told to, or when it is dropped.
+/// A running server. Stops on [`Server::stop`], or when it is dropped.
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
@@ -84,7 +85,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and answers requests by `router`.
+    /// Listens, and dispatches requests to the services of `router`.
     pub fn start(options: ServerOptions, router: Router) -> Result<Arc<Server>> {
         let bind = |address: &SocketAddr| Listener::bind(*address).map_err(|e| listen_error(*address, &e));
         let mut listeners = options.listen.iter().map(bind).collect::<Result<Vec<Listener>>>()?;
@@ -97,27 +98,27 @@ impl Server {
         let server = Server { shared: shared.clone(), addresses, threads: CoreGroup::default() };
         // The first core accepts for all.
         let mut listeners = Some(listeners);
-        // A process may be kept to some CPUs, those of a NUMA zone for example.
+        // A process may be restricted to some CPUs, those of a NUMA node for example.
         let cpus = rt::allowed_cpus();
         for index in 0..shared.cores() {
             let cpu = cpus.get(index).copied();
             let config = CoreConfig { name: format!("weft-net-{index}"), cpu, batch: true };
             let (shared, listeners) = (shared.clone(), listeners.take().unwrap_or_default());
             let started = server.threads.start(config, move || run_core(shared, index, listeners));
-            // On failure the server is dropped, which stops what has started.
+            // On failure the server is dropped, which stops the cores that have started.
             started.map_err(|e| thread_error(index, &e))?;
         }
         Ok(Arc::new(server))
     }
 
-    /// The addresses that it listens at.
+    /// The addresses that the server listens on.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Takes no more requests, says goodbye to the clients, waits for running requests to end
-    /// (within a limit), and ends the threads. Blocks the calling thread, which must not be one of
-    /// its own; on a simulated host it returns at once.
+    /// Stops accepting requests, sends a goodbye to the clients, waits for running requests (within
+    /// the time-out), and ends the threads. Blocks the calling thread, which must not be one of the
+    /// server's; on a simulated host it returns at once.
     pub fn stop(&self) {
         self.shared.stop.set();
         let panicked = self.threads.join();
@@ -133,7 +134,7 @@ impl Drop for Server {
     }
 }
 
-/// Listens for processes of this machine. Without it they connect as others do.
+/// Listens for processes of this machine. If that fails they connect over TCP.
 fn listen_on_host(name: &str) -> Option<(Listener, OnHost)> {
     let host = rt::net::host()?;
     let socket = format!("weft-{:016x}{:016x}", rt::random_u64(), rt::random_u64());

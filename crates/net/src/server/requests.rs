@@ -1,4 +1,4 @@
-//! The requests that run for one connection.
+//! The running requests of one connection.
 
 use crate::Deadline;
 use crate::limits::GIVEN_UP_FOR;
@@ -7,55 +7,55 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The requests that run for one connection. The client's credits bound it.
+/// The running requests of one connection. The client's credits bound their number.
 #[derive(Default)]
 pub(super) struct Requests {
     running: Cell<usize>,
-    /// The latest deadline of all that don't wait.
+    /// The latest deadline of all requests that don't wait.
     latest: Cell<Option<Deadline>>,
-    /// Those that may take as long as they like, by id; what cancels them.
+    /// Requests without a time limit, by id, with the handle that cancels each.
     waiting: RefCell<BTreeMap<u64, Rc<Cancel>>>,
     changed: Signal,
 }
 
-/// Ends a request that waits.
+/// Cancels a request that waits.
 #[derive(Default)]
 pub(super) struct Cancel {
     cancelled: Cell<bool>,
     signal: Signal,
 }
 
-/// A request that runs; it is counted until this is dropped.
+/// A running request; counted until this is dropped.
 pub(super) struct Running {
     requests: Rc<Requests>,
     id: u64,
-    /// For one that waits.
+    /// For a request that may wait.
     pub(super) cancel: Option<Rc<Cancel>>,
 }
 
 impl Requests {
-    /// How many run.
+    /// Number of running requests.
     pub(super) fn running(&self) -> usize {
         self.running.get()
     }
 
-    /// How many of them may wait for others.
+    /// Number of running requests that may wait for other clients.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.borrow().len()
     }
 
-    /// Whether one of those has this id. A second one would not be counted, and nothing could end
-    /// it.
+    /// Whether one of those has this id. A second one with the same id would not be counted, and
+    /// could not be cancelled.
     pub(super) fn is_waiting(&self, id: u64) -> bool {
         self.waiting.borrow().contains_key(&id)
     }
 
-    /// How many of them do not.
+    /// Number of running requests that don't wait.
     pub(super) fn working(&self) -> usize {
         self.running() - self.waiting()
     }
 
-    /// Begins a request; `deadline` is when its client gives it up.
+    /// Begins a request; `deadline` is when its client abandons it.
     pub(super) fn begin(self: &Rc<Self>, id: u64, waits: bool, deadline: Deadline) -> Running {
         self.running.set(self.running.get() + 1);
         if !waits {
@@ -68,26 +68,26 @@ impl Requests {
         Running { requests: self.clone(), id, cancel }
     }
 
-    /// Ends one that waits; others, and unknown ones, run to their end.
+    /// Cancels a request that waits; other requests run to their end, and unknown ids are ignored.
     pub(super) fn cancel(&self, id: u64) {
         let cancel = self.waiting.borrow().get(&id).cloned();
         cancel.inspect(|cancel| cancel.cancel());
     }
 
-    /// Ends all that wait.
+    /// Cancels all requests that wait.
     pub(super) fn cancel_all(&self) {
         let all: Vec<Rc<Cancel>> = self.waiting.borrow().values().cloned().collect();
         all.iter().for_each(|cancel| cancel.cancel());
     }
 
-    /// Whether the clients of all that run have given them up, so that nobody repeats them any
-    /// more.
+    /// Whether the clients of all running requests have abandoned them, so that none will be
+    /// retransmitted.
     pub(super) fn are_given_up(&self) -> bool {
         let latest = self.latest.get();
         self.waiting.borrow().is_empty() && latest.is_none_or(|latest| latest.is_over_for(GIVEN_UP_FOR))
     }
 
-    /// Waits until none runs.
+    /// Waits until no request runs.
     pub(super) async fn ended(&self) {
         self.changed.wait_until(|| self.running.get() == 0).await;
     }

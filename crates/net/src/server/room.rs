@@ -1,10 +1,10 @@
-//! What one core of a server holds of requests, their payloads and the answers that they ask for.
+//! Bounds the bytes of requests, their payloads and their answers that one core of a server holds.
 //!
-//! Most of it is for all. A part is kept for nodes, and one for small requests. Nodes do for each
-//! other what clients wait for: a primary holds its client's data until the other members of the
-//! group have done their part, so that part must never wait for the data of clients, least of all
-//! on two nodes that wait for each other. And small requests end large ones, as unlocking and
-//! heartbeats do: they needn't wait behind data.
+//! Most of the budget is shared. One part is reserved for nodes, and one for small requests.
+//! Clients wait for requests between nodes: a primary holds its client's data until the other
+//! members of the group have written it. So such a write must never wait for data of clients, least
+//! of all on two nodes that wait for each other. Small requests such as unlocks and heartbeats let
+//! large ones complete, so they must not queue behind data.
 
 use crate::Caller;
 use crate::budget::{Budget, Permit};
@@ -13,7 +13,7 @@ use crate::limits::{KEPT_ROOM_IS_ONE_OF, SMALL_REQUEST_BYTES};
 use identity::Role;
 use std::rc::Rc;
 
-/// The room of a core.
+/// The admission budget of a core.
 pub(super) struct Room {
     for_all: Rc<Budget>,
     for_nodes: Rc<Budget>,
@@ -21,7 +21,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Room for so many bytes in all.
+    /// A budget of `total` bytes.
     pub(super) fn new(total: usize) -> Room {
         let kept = total / KEPT_ROOM_IS_ONE_OF;
         Room {
@@ -31,7 +31,7 @@ impl Room {
         }
     }
 
-    /// What is kept for such requests, if there is something.
+    /// The reserved part that a request may use, if any.
     fn kept(&self, caller: &Caller, amount: usize) -> Option<&Rc<Budget>> {
         if matches!(caller.proof.role(), Some(Role::Node(_))) {
             return Some(&self.for_nodes);
@@ -39,13 +39,13 @@ impl Room {
         (amount < SMALL_REQUEST_BYTES).then_some(&self.for_small)
     }
 
-    /// Takes so much for a request if there is room at once.
+    /// Takes a permit for a request if one is available at once.
     pub(super) fn try_take(&self, caller: &Caller, amount: usize) -> Option<Permit> {
         let kept = || self.kept(caller, amount)?.try_acquire(amount);
         self.for_all.try_acquire(amount).or_else(kept)
     }
 
-    /// Waits for so much room for a request.
+    /// Waits for a permit for a request.
     pub(super) async fn take(&self, caller: &Caller, amount: usize) -> Option<Permit> {
         let from_all = self.for_all.acquire(amount);
         match self.kept(caller, amount) {

@@ -1,4 +1,4 @@
-//! Which handler answers which service.
+//! Dispatches requests to the handlers of their services.
 
 use crate::{Caller, Deadline, Handler, LocalFuture};
 use rt::IoBuf;
@@ -8,7 +8,7 @@ use types::Result;
 use wire::authorization::Rule;
 use wire::{Answer, Malformed, Message, Request};
 
-/// Numbers of services are below this.
+/// Upper bound of service numbers, exclusive.
 const SERVICES: usize = 8;
 
 /// The services of a server.
@@ -18,12 +18,12 @@ pub struct Router {
 }
 
 impl Router {
-    /// No service yet.
+    /// A router without services.
     pub fn new() -> Router {
         Router::default()
     }
 
-    /// With a service; it replaces one of the same kind.
+    /// Adds a service; replaces one of the same kind.
     pub fn with<Req, Rep>(mut self, handler: Arc<dyn Handler<Req, Rep>>) -> Router
     where
         Req: Request + 'static,
@@ -33,26 +33,26 @@ impl Router {
         self
     }
 
-    /// The way to a service, by its number in a header.
+    /// The route to a service, by its number in a header.
     pub(super) fn route(&self, service: u8) -> Option<&dyn Route> {
         self.routes.get(service as usize)?.as_deref()
     }
 }
 
-/// Runs a request that came from a caller, with its payload; gives the body of the reply.
+/// Executes a request of a caller, with its payload; returns the body of the reply.
 type Run = dyn FnOnce(Rc<Caller>, Deadline, Option<IoBuf>) -> LocalFuture<'static, Result<Vec<u8>>>;
 
 /// A decoded request, ready to run.
 pub(super) struct Job {
-    /// What comes beside its answer.
+    /// Whether the answer has a payload, and whether the request may wait.
     pub(super) answer: Answer,
-    /// Who may ask for it.
+    /// Who may send the request.
     pub(super) rule: Rule,
-    /// Runs it.
+    /// Executes it.
     pub(super) run: Box<Run>,
 }
 
-/// The way to one service.
+/// The route to one service.
 pub(super) trait Route: Send + Sync {
     /// Decodes a request.
     fn decode(&self, body: &[u8]) -> Result<Job, Malformed>;

@@ -1,9 +1,9 @@
-//! Connections whose ends prove who they are, and that are encrypted unless both ends do without.
+//! Connections between authenticated ends, encrypted unless both ends opt out.
 //!
-//! A handshake (TLS 1.3, certificates on both sides) ends with one encrypted byte from the server:
-//! it has accepted the client, and this is how it understands their agreement on [`Protection`]. So
-//! a client that was refused knows it before it sends anything, and neither end ever sends plainly
-//! while the other encrypts.
+//! A handshake (TLS 1.3, certificates on both sides) ends with one encrypted byte from the server.
+//! It says that the server has accepted the client, and which [`Protection`] the server has
+//! understood them to agree on. So a refused client knows it before it sends anything, and neither
+//! end ever sends plaintext while the other encrypts.
 
 mod session;
 
@@ -21,31 +21,31 @@ use std::io;
 use std::sync::Arc;
 use types::NodeId;
 
-/// How a process takes part in authenticated connections. Cheap to clone; clones show the same
-/// certificate, also when another takes its place, and refuse the same revoked ones.
+/// The TLS configuration of a process. Cheap to clone; clones share the certificate, including a
+/// renewed one, and the list of revoked ones.
 #[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
-    /// The node that must be at the other end of connections that this end makes.
+    /// The node that must be at the other end of outgoing connections.
     node: Option<NodeId>,
-    /// Whether a member may connect.
+    /// Decides whether a member may connect.
     admit: Option<Arc<Admit>>,
 }
 
-/// What all clones have in common.
+/// State shared by all clones.
 struct Shared {
     ends: RwLock<Ends>,
-    /// `None` for a process that has no certificate to show.
+    /// `None` for a process without a certificate.
     how: Option<(Protection, Strangers)>,
     revocations: Revocations,
 }
 
-/// What is shown in handshakes that begin now.
+/// Configuration of handshakes that begin now.
 struct Ends {
     client: Arc<ClientConfig>,
-    /// `None` for a process that has no certificate to show.
+    /// `None` for a process without a certificate.
     server: Option<Arc<ServerConfig>>,
-    /// Whose certificate we show, for messages.
+    /// Identity in this process's certificate, for messages.
     own: Arc<str>,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// That of a member. Connections are encrypted unless both ends say
+    /// The configuration of a member. Connections are encrypted unless both ends use
     /// [`Protection::HandshakeOnly`].
     pub fn member(
         credentials: &Credentials,
@@ -88,8 +88,8 @@ impl Tls {
         Ok(Tls { shared: Arc::new(shared), node: None, admit: None })
     }
 
-    /// Shows another certificate of the same member from now on, in every clone. Connections that
-    /// are made already stay as they are. One without a certificate goes on without.
+    /// Uses another certificate of the same member from now on, in every clone. Existing
+    /// connections aren't affected. Does nothing for a process without a certificate.
     ///
     /// # Errors
     /// The certificate can't be used; nothing has changed then.
@@ -101,13 +101,13 @@ impl Tls {
         Ok(())
     }
 
-    /// Refuses clients whose certificates are revoked by a map, in every clone.
+    /// The list by which every clone refuses clients with revoked certificates.
     pub(crate) fn revocations(&self) -> &Revocations {
         &self.shared.revocations
     }
 
-    /// That of somebody who has a join token and wants to become a member. It can connect, to
-    /// management, and not be connected to.
+    /// The configuration of a machine with a join token that wants to become a member. It can
+    /// connect, to management, and accepts no connections.
     pub fn joining(token: &JoinToken) -> identity::Result<Tls> {
         let own = "a machine with a token to join".into();
         let ends = Ends { client: join_config(token)?, server: None, own };
@@ -115,18 +115,18 @@ impl Tls {
         Ok(Tls { shared: Arc::new(shared), node: None, admit: None })
     }
 
-    /// The same, but connections that this end makes must reach this very node.
+    /// The same, but outgoing connections must reach this node.
     pub fn to_node(&self, node: NodeId) -> Tls {
         Tls { node: Some(node), ..self.clone() }
     }
 
-    /// The same, but only members that `admit` lets in may connect: a certificate is good for
-    /// years, and some members are removed before. It is asked once for a connection.
+    /// The same, but only members that `admit` accepts may connect: a certificate is valid for
+    /// years, and some members are removed earlier. Called once for each connection.
     pub fn admitting(&self, admit: impl Fn(&Identity) -> bool + Send + Sync + 'static) -> Tls {
         Tls { admit: Some(Arc::new(admit)), ..self.clone() }
     }
 
-    /// Whose certificate this end shows, for messages.
+    /// Identity in this end's certificate, for messages.
     pub(crate) fn own(&self) -> Arc<str> {
         self.shared.ends.read().own.clone()
     }
@@ -135,14 +135,14 @@ impl Tls {
         self.shared.ends.read().client.clone()
     }
 
-    /// Makes us known to whom we have connected to. The caller bounds the time.
+    /// Does the client's handshake. The caller bounds the time.
     pub(crate) async fn connect(&self, socket: Socket) -> io::Result<Known> {
         let session = Session::client(self.client(), peer_name(self.node))?;
         Shaking { socket, session, on_host: false }.meet_server().await
     }
 
-    /// The same over a Unix socket. Once both ends know each other it is used plainly, whatever
-    /// they do elsewhere.
+    /// The same over a Unix socket. After the handshake that carries plaintext, whatever protection
+    /// other connections have.
     pub(crate) async fn connect_on_host(&self, socket: Socket) -> io::Result<Socket> {
         let session = Session::client(self.client(), peer_name(self.node))?;
         match (Shaking { socket, session, on_host: true }).meet_server().await?.way {
@@ -151,7 +151,7 @@ impl Tls {
         }
     }
 
-    /// Finds out who has connected over a Unix socket.
+    /// Does the server's handshake over a Unix socket.
     pub(crate) async fn accept_on_host(&self, socket: Socket) -> io::Result<(Socket, Option<Identity>)> {
         let Known { identity, way } = self.meet(socket, true).await?;
         match way {
@@ -160,7 +160,7 @@ impl Tls {
         }
     }
 
-    /// Finds out who has connected. The caller bounds the time.
+    /// Does the server's handshake. The caller bounds the time.
     pub(crate) async fn accept(&self, socket: Socket) -> io::Result<Known> {
         self.meet(socket, false).await
     }
@@ -182,25 +182,25 @@ fn refused(cause: impl Into<String>) -> io::Error {
     Refusal { cause: cause.into(), remedy: CHECK_BOTH, is_of_us: false }.into()
 }
 
-/// What to do where it isn't known which end is wrong.
+/// Remedy when it isn't known which end is wrong.
 const CHECK_BOTH: &str = "check the address, the clocks of both machines and when their certificates end";
 
-/// What to do when our certificate isn't good any more.
+/// Remedy when this end's certificate isn't valid any more.
 const NEW_CERTIFICATE: &str = "ask for another certificate: on the management node weft client add NAME makes a cluster file for a \
      client, weft cluster token --client one that clients share, and weft cluster token lets a node join again";
 
-/// One end's refusal of the other, which won't go away by itself.
+/// A refusal of one end by the other, which is permanent.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     cause: String,
     remedy: &'static str,
-    /// The other end, which is the one that was meant, doesn't want this one.
+    /// The intended peer refuses this end.
     is_of_us: bool,
 }
 
 impl Refusal {
-    /// Whether an error is the refusal of this end by the one that was meant. Otherwise it may be
-    /// somebody else who was reached.
+    /// Whether an error is the refusal of this end by the intended peer. Otherwise another process
+    /// may have been reached.
     pub(crate) fn is_of_us(error: &io::Error) -> bool {
         error
             .get_ref()
@@ -208,7 +208,7 @@ impl Refusal {
             .is_some_and(|refusal| refusal.is_of_us)
     }
 
-    /// What the reader can do about it, if an error is one.
+    /// The hint for an error.
     pub(crate) fn remedy_for(error: &io::Error) -> &'static str {
         let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>());
         refusal.map_or(CHECK_BOTH, |refusal| refusal.remedy)
@@ -231,18 +231,18 @@ impl From<Refusal> for io::Error {
 
 /// A connection after its handshake.
 pub(crate) struct Known {
-    /// Who is at the other end; `None` for a stranger who brought no certificate.
+    /// The peer's identity; `None` for one without a certificate.
     pub(crate) identity: Option<Identity>,
     pub(crate) way: Way,
 }
 
-/// How what follows a handshake is carried.
+/// How the bytes after a handshake are transported.
 pub(crate) enum Way {
     Encrypted(Box<TlsSocket>),
     Plain(Socket),
 }
 
-/// A handshake under way.
+/// A handshake in progress.
 struct Shaking {
     socket: Socket,
     session: Session,
@@ -291,7 +291,7 @@ impl Shaking {
     async fn shake(&mut self) -> io::Result<()> {
         loop {
             let step = self.session.shake();
-            // An error has an alert to be sent, too.
+            // After an error there may be an alert to send, too.
             let control = self.session.take_control();
             if !control.is_empty() {
                 self.socket.send(vec![IoBuf::from_slice(&control)]).await?;
@@ -314,8 +314,8 @@ impl Shaking {
         }
     }
 
-    /// The server's last word. Another one on a Unix socket: what is meant for one kind of
-    /// connection can't be passed on to the other.
+    /// The byte by which the server accepts the client. It differs on a Unix socket, so that a byte
+    /// for one kind of connection can't be relayed to the other.
     fn word_for(&self, protection: Protection) -> u8 {
         if self.on_host { ON_HOST } else { byte_of(protection) }
     }
@@ -341,13 +341,13 @@ impl Shaking {
     }
 }
 
-/// The server's last word to a member whose certificate is good and who is unwanted all the same.
+/// The server's last handshake byte to a member with a valid certificate that isn't admitted.
 const NOT_ADMITTED: u8 = 0;
 
-/// The server's last word to whom it lets in over a Unix socket.
+/// The server's last handshake byte to a client that it accepts over a Unix socket.
 const ON_HOST: u8 = 3;
 
-/// The server's last word to whom it lets in.
+/// The server's last handshake byte to a client that it accepts.
 fn byte_of(protection: Protection) -> u8 {
     match protection {
         Protection::Encrypted => 1,
@@ -355,7 +355,7 @@ fn byte_of(protection: Protection) -> u8 {
     }
 }
 
-/// An encrypted connection. One send and one receive may be under way at a time, in different
+/// An encrypted connection. One send and one receive may be in progress at a time, in different
 /// tasks.
 pub(crate) struct TlsSocket {
     socket: Socket,
@@ -367,7 +367,7 @@ impl TlsSocket {
         TlsSocket { socket, session: RefCell::new(session) }
     }
 
-    /// Receives at least one byte; 0 is the end.
+    /// Receives at least one byte; returns 0 at the end of the stream.
     pub(crate) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         loop {
             let room = {
@@ -410,30 +410,30 @@ impl TlsSocket {
         }
     }
 
-    /// Bytes that the other end has acknowledged so far, see [`Socket::acknowledged_bytes`].
+    /// Bytes that the peer has acknowledged so far, see [`Socket::acknowledged_bytes`].
     pub(crate) fn acknowledged_bytes(&self) -> Option<u64> {
         self.socket.acknowledged_bytes()
     }
 
-    /// Ends operations under way and the connection.
+    /// Ends the connection and all operations on it.
     pub(crate) fn shutdown(&self) {
         self.socket.shutdown();
     }
 
-    /// Makes it ready to move to another core. Nothing is under way.
+    /// Prepares the connection for a move to another core. No operation is in progress.
     pub(crate) fn park(self) -> io::Result<ParkedTls> {
         Ok(ParkedTls { socket: self.socket, session: self.session.into_inner() })
     }
 }
 
-/// An encrypted connection on its way to another core.
+/// An encrypted connection that is being moved to another core.
 pub(crate) struct ParkedTls {
     socket: Socket,
     session: Session,
 }
 
 impl ParkedTls {
-    /// The connection, on its core.
+    /// Resumes the connection on its new core.
     pub(crate) fn unpark(self) -> TlsSocket {
         TlsSocket::new(self.socket, self.session)
     }

@@ -1,8 +1,8 @@
 //! One end of a TLS connection without its socket: bytes in, bytes out.
 //!
-//! What was received waits in a stage. Records are decrypted out of it one by one, into the memory
-//! that the caller names; what doesn't fit there is kept. What is to be sent is encrypted into one
-//! buffer, many records at a time.
+//! Received bytes wait in a staging buffer. Records are decrypted from it one by one, into the
+//! memory that the caller passes; plaintext that doesn't fit there is buffered. Plaintext to send
+//! is encrypted into one buffer, many records at a time.
 
 use super::{CHECK_BOTH, NEW_CERTIFICATE, Refusal};
 use crate::appetite::Appetite;
@@ -21,32 +21,31 @@ use std::sync::Arc;
 /// Bytes of a record's header: type, version, length.
 const RECORD_HEADER_BYTES: usize = 5;
 
-/// Plain bytes that fill a record.
+/// Plaintext bytes of a full record.
 const RECORD_PLAIN_BYTES: usize = 16 << 10;
 
-/// What a record has beside its plain bytes: header, inner type, tag.
+/// Bytes of a record in addition to its plaintext: header, inner type, tag.
 const RECORD_OVERHEAD_BYTES: usize = RECORD_HEADER_BYTES + 1 + 16;
 
-/// Records of the protocol's own that may come before each with data: two changes of keys, of five
-/// bytes each.
+/// Control records that may precede each record with data: two key updates, of five bytes each.
 const CONTROL_BYTES: usize = 2 * (5 + RECORD_OVERHEAD_BYTES);
 
 /// One end.
 pub(super) struct Session {
     end: End,
     stage: IoBuf,
-    /// Bytes of the stage that are received and not yet processed.
+    /// Bytes of the stage that are received and not yet processed, from `start` to `filled`.
     start: usize,
     filled: usize,
-    /// Decrypted bytes that the last receiver had no room for, from `kept_from` on.
+    /// Decrypted bytes that didn't fit into the last caller's buffer, from `kept_from` on.
     kept: Vec<u8>,
     kept_from: usize,
-    /// Records of the protocol's own that wait to be sent.
+    /// Control records that wait to be sent.
     control: Vec<u8>,
-    /// The last receive filled all the room that it had, which was much.
+    /// The last receive filled a large buffer completely.
     bulk: bool,
     appetite: Appetite,
-    /// Why nothing works any more.
+    /// The error that made the session unusable.
     broken: Option<rustls::Error>,
 }
 
@@ -55,14 +54,14 @@ enum End {
     Server(Box<UnbufferedServerConnection>),
 }
 
-/// What a step has come to.
+/// Outcome of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// There may be more to do with what is staged.
+    /// More of the staged bytes may be processable.
     Again,
-    /// More bytes must come.
+    /// More bytes must be received.
     Hungry,
-    /// The peer sends no more.
+    /// The peer has closed its side.
     Closed,
 }
 
@@ -92,7 +91,7 @@ impl Session {
         }
     }
 
-    /// Whether the ends don't know each other yet.
+    /// Whether the handshake isn't complete.
     pub(super) fn is_handshaking(&self) -> bool {
         match &self.end {
             End::Client(end) => end.is_handshaking(),
@@ -100,7 +99,7 @@ impl Session {
         }
     }
 
-    /// What the peer has shown of itself.
+    /// The peer's certificates.
     pub(super) fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
         match &self.end {
             End::Client(end) => end.peer_certificates(),
@@ -108,7 +107,7 @@ impl Session {
         }
     }
 
-    /// The application protocol that the ends have agreed on.
+    /// The negotiated application protocol.
     pub(super) fn protocol(&self) -> Option<&[u8]> {
         match &self.end {
             End::Client(end) => end.alpn_protocol(),
@@ -116,13 +115,13 @@ impl Session {
         }
     }
 
-    /// Whether everything that was received has been handed on.
+    /// Whether all received bytes have been delivered.
     pub(super) fn is_drained(&self) -> bool {
         self.start == self.filled && self.kept_from == self.kept.len()
     }
 
-    /// Where the next bytes from the socket belong. Never empty: records that don't fit into a
-    /// large stage are refused by their header.
+    /// Where the next bytes from the socket belong. Never empty: the header of a record that
+    /// doesn't fit into a large stage makes the session refuse it.
     pub(super) fn room(&mut self) -> IoBuf {
         if self.start == self.filled {
             (self.start, self.filled) = (0, 0);
@@ -135,7 +134,7 @@ impl Session {
                 self.stage = IoBuf::alloc(size);
             }
             if size == IDLE_STAGE_BYTES {
-                // What an idle connection may have grown while it was busy.
+                // The buffer may have grown while the connection was busy.
                 self.kept.shrink_to_fit();
             }
             return self.stage.clone();
@@ -151,7 +150,7 @@ impl Session {
         self.stage.slice(self.filled..self.stage.len())
     }
 
-    /// So many bytes came into the room.
+    /// Notes that `bytes` bytes were received into the room.
     pub(super) fn received(&mut self, bytes: usize) {
         let room = self.stage.len() - self.filled;
         self.filled += bytes;
@@ -159,12 +158,13 @@ impl Session {
         self.appetite.note(bytes, room, rt::monotonic_ns());
     }
 
-    /// Records of the protocol's own that must be sent now: in a handshake, after every step.
+    /// Control records that must be sent now: in a handshake, after every step.
     pub(super) fn take_control(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.control)
     }
 
-    /// Goes on with a handshake: [`Step::Hungry`] until more has come, or because it is over.
+    /// Continues a handshake. Returns [`Step::Hungry`] when more bytes must be received, or when it
+    /// is complete.
     pub(super) fn shake(&mut self) -> io::Result<Step> {
         loop {
             match self.step(&mut Target { into: None, done: 0 })? {
@@ -174,8 +174,8 @@ impl Session {
         }
     }
 
-    /// Decrypts into `into` what there is and tells how many bytes; `None` when the peer sends no
-    /// more, 0 when nothing whole is there.
+    /// Decrypts available records into `into` and returns the number of bytes. `None` when the peer
+    /// has closed its side, 0 when no complete record is available.
     pub(super) fn decrypt(&mut self, into: &IoBuf) -> io::Result<Option<usize>> {
         let done = self.take_kept(into);
         let mut target = Target { into: Some(into), done };
@@ -201,7 +201,7 @@ impl Session {
         part
     }
 
-    /// Processes records up to the next with data, or tells why it can't.
+    /// Processes records up to the next one with data, or returns why it can't.
     fn step(&mut self, target: &mut Target<'_>) -> io::Result<Step> {
         self.check()?;
         let staged = self.start..self.filled;
@@ -211,8 +211,8 @@ impl Session {
             self.end.step(records, |plain| target.take(plain, kept), &mut self.control, None);
         self.start += discard;
         match result {
-            // Part of a message of the protocol would have to stay staged while others are sent.
-            // Nobody who speaks properly sends that.
+            // Part of a protocol message would have to stay staged while other records are sent. A
+            // conforming peer doesn't send that.
             Ok(Step::Hungry) if !self.is_handshaking() && self.has_whole_record() => {
                 Err(self.fail(general("a message of the protocol came in parts")))
             }
@@ -221,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Whether a record is staged from its first byte to its last.
+    /// Whether a complete record is staged.
     fn has_whole_record(&self) -> bool {
         let staged = self.stage.slice(self.start..self.filled);
         let Some(header) = staged.as_slice().first_chunk::<RECORD_HEADER_BYTES>() else { return false };
@@ -232,25 +232,25 @@ impl Session {
         self.broken.as_ref().map_or(Ok(()), |error| Err(failure(error.clone())))
     }
 
-    /// Ends everything, with the alert for the peer among the records to be sent.
+    /// Makes the session unusable; the alert for the peer is among the control records to send.
     fn fail(&mut self, error: rustls::Error) -> io::Error {
         if self.end.has_alert() {
-            // It is given out before anything is looked at.
+            // The library emits the alert before it processes any bytes.
             let _ = self.end.step(&mut [], |_: &[u8]| {}, &mut self.control, None);
         }
         self.broken = Some(error.clone());
         failure(error)
     }
 
-    /// Encrypts from the front of what is to be sent; `None` when nothing is left.
+    /// Encrypts from the front of the plaintext; `None` when nothing is left.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] while the ends don't know each other.
+    /// [`io::ErrorKind::NotConnected`] while the handshake isn't complete.
     pub(super) fn encrypt(&mut self, plain: &mut Plain) -> io::Result<Option<IoBuf>> {
         self.check()?;
         if self.is_handshaking() {
-            // Part of a message may be staged, which the library would look for among the bytes
-            // that it is given below.
+            // Part of a message may be staged, which the library would expect among the bytes that
+            // it is given below.
             return Err(io::ErrorKind::NotConnected.into());
         }
         let mut room = plain.len().min(TLS_SEND_BYTES);
@@ -270,7 +270,7 @@ impl Session {
                 let write = Write { part, into: &mut buffer[end..], written: &mut written };
                 let kept = &mut self.kept;
                 let keep = |plain: &[u8]| kept.extend_from_slice(plain);
-                // No bytes are given: those that are staged may be in the middle of being received.
+                // Passes no received bytes: a receive into the staging buffer may be in progress.
                 let step = self.end.step(&mut [], keep, &mut self.control, Some(write)).1.map_err(failure)?;
                 if written == 0 && step != Step::Again {
                     return Err(io::ErrorKind::NotConnected.into());
@@ -282,15 +282,14 @@ impl Session {
     }
 }
 
-/// Adds bytes to a buffer.
+/// Writes bytes into a buffer at `at`; returns their number.
 fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) -> io::Result<usize> {
     let into = buffer.get_mut(at..at + bytes.len()).ok_or(io::ErrorKind::OutOfMemory)?;
     into.copy_from_slice(bytes);
     Ok(bytes.len())
 }
 
-/// A buffer's memory. When somebody else still has a hand on it, the first `keep` bytes move to
-/// another one.
+/// A buffer's memory. If it is still shared, its first `keep` bytes move to a new buffer.
 fn exclusive(buf: &mut IoBuf, keep: usize) -> &mut [u8] {
     if buf.exclusive().is_none() {
         let moved = IoBuf::alloc(buf.len());
@@ -301,7 +300,7 @@ fn exclusive(buf: &mut IoBuf, keep: usize) -> &mut [u8] {
 }
 
 impl End {
-    /// Has the protocol look at received bytes; tells how many of them are done with.
+    /// Processes received bytes; returns how many were consumed, and the outcome.
     fn step(
         &mut self,
         records: &mut [u8],
@@ -315,7 +314,7 @@ impl End {
         }
     }
 
-    /// Whether the protocol has something to say.
+    /// Whether the library has records to send.
     fn has_alert(&self) -> bool {
         match self {
             End::Client(end) => end.wants_write(),
@@ -324,15 +323,15 @@ impl End {
     }
 }
 
-/// Where decrypted bytes go.
+/// Destination of decrypted bytes.
 struct Target<'a> {
     into: Option<&'a IoBuf>,
-    /// How many are there.
+    /// Bytes written so far.
     done: usize,
 }
 
 impl Target<'_> {
-    /// What doesn't fit is kept.
+    /// Writes plaintext; appends bytes that don't fit to `kept`.
     fn take(&mut self, plain: &[u8], kept: &mut Vec<u8>) {
         let part = self.into.map_or(0, |into| plain.len().min(into.len() - self.done));
         if let Some(into) = self.into {
@@ -343,7 +342,7 @@ impl Target<'_> {
     }
 }
 
-/// What is to be sent once the protocol allows it.
+/// Plaintext to send once the protocol allows it.
 struct Write<'a> {
     part: &'a [u8],
     into: &'a mut [u8],
@@ -351,7 +350,7 @@ struct Write<'a> {
     written: &'a mut usize,
 }
 
-/// Does what the protocol asks for.
+/// Handles one connection state of the library.
 fn settle<D>(
     status: UnbufferedStatus<'_, '_, D>,
     mut plain: impl FnMut(&[u8]),
@@ -394,7 +393,7 @@ fn settle<D>(
     (discard, step)
 }
 
-/// Adds a record of the protocol's own to those that wait.
+/// Appends a control record to those that wait to be sent.
 fn encode<D>(records: &mut EncodeTlsData<'_, D>, control: &mut Vec<u8>) -> Result<(), rustls::Error> {
     let at = control.len();
     let size = match records.encode(&mut []) {
@@ -410,11 +409,11 @@ fn general(cause: impl ToString) -> rustls::Error {
     rustls::Error::General(cause.to_string())
 }
 
-/// As the errors of sockets, so that all transports fail alike. One end's refusal of the other's
-/// certificate or protocol is told apart (`PermissionDenied`): it won't go away by itself.
+/// Converts errors to those of sockets, so that all transports fail alike. A refusal of the other
+/// end's certificate or protocol has its own kind (`PermissionDenied`), since it is permanent.
 pub(super) fn failure(error: rustls::Error) -> io::Error {
     use rustls::{AlertDescription as Alert, Error};
-    // Clients see whom they have reached before they show a certificate.
+    // Clients verify the server's certificate before they show their own.
     let is_of_us = matches!(error, Error::AlertReceived(alert) if alert != Alert::NoApplicationProtocol);
     let (cause, remedy) = match error {
         Error::InvalidCertificate(cause) => {
@@ -441,10 +440,10 @@ pub(super) fn failure(error: rustls::Error) -> io::Error {
     Refusal { cause, remedy, is_of_us }.into()
 }
 
-/// Bytes to be sent, in pieces.
+/// Bytes to send, in pieces.
 pub(super) struct Plain {
     pieces: Vec<IoBuf>,
-    /// What is left: the pieces from `first` on, without the first `skip` bytes of that one.
+    /// The rest: the pieces from `first` on, without the first `skip` bytes of that one.
     first: usize,
     skip: usize,
     /// Where small pieces are gathered.
@@ -456,14 +455,13 @@ impl Plain {
         Plain { pieces, first: 0, skip: 0, gathered: Vec::new() }
     }
 
-    /// Bytes that are left.
+    /// Bytes left.
     fn len(&self) -> usize {
         let left = self.pieces.get(self.first..).unwrap_or_default();
         left.iter().map(IoBuf::len).sum::<usize>() - self.skip
     }
 
-    /// The next bytes, as many as there are up to `most`; where one piece has so many they are not
-    /// copied.
+    /// The next bytes, at most `most`; not copied if one piece has that many.
     fn next(&mut self, most: usize) -> Option<&[u8]> {
         self.gathered.clear();
         if most == 0 {

@@ -16,7 +16,7 @@ use types::NodeId;
 
 const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
 
-/// One of each, since keys take their time.
+/// One node and one client, made once because generating keys is slow.
 static MEMBERS: LazyLock<(Credentials, Credentials)> = LazyLock::new(|| {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
     let authority = Authority::create(CLUSTER, "test", now).unwrap();
@@ -31,7 +31,7 @@ fn configs() -> (Arc<ClientConfig>, Arc<ServerConfig>) {
     (client, server_config(node, Protection::Encrypted, Strangers::Refused).unwrap())
 }
 
-/// Puts bytes from the network into a session, as many as it has room for.
+/// Delivers bytes from the network into a session, as many as it has space for.
 fn deliver(session: &mut Session, bytes: &mut Vec<u8>) {
     let room = session.room();
     let part = bytes.len().min(room.len());
@@ -41,7 +41,7 @@ fn deliver(session: &mut Session, bytes: &mut Vec<u8>) {
     session.received(part);
 }
 
-/// A handshake of two sessions, with `chunk` bytes at a time on the way.
+/// Runs a handshake of two sessions, delivering `chunk` bytes at a time.
 fn shaken_in(chunk: usize, configs: (Arc<ClientConfig>, Arc<ServerConfig>)) -> (Session, Session) {
     let mut client = Session::client(configs.0, peer_name(None)).unwrap();
     let mut server = Session::server(configs.1).unwrap();
@@ -61,7 +61,7 @@ fn shaken() -> (Session, Session) {
     shaken_in(usize::MAX, configs())
 }
 
-/// What goes over the network for these pieces.
+/// The bytes sent over the network for these pieces.
 fn encrypted(session: &mut Session, pieces: &[&[u8]]) -> Vec<u8> {
     let pieces = pieces.iter().map(|piece| IoBuf::from_slice(piece).slice(0..piece.len())).collect();
     let mut plain = Plain::new(pieces);
@@ -72,7 +72,8 @@ fn encrypted(session: &mut Session, pieces: &[&[u8]]) -> Vec<u8> {
     sent
 }
 
-/// All that a session makes of these bytes, received `chunk` and read `read` bytes at a time.
+/// Everything that a session decrypts from these bytes, received `chunk` and read `read` bytes at a
+/// time.
 fn decrypted(session: &mut Session, mut bytes: Vec<u8>, chunk: usize, read: usize) -> io::Result<Vec<u8>> {
     let mut plain = Vec::new();
     let buf = IoBuf::alloc(read).slice(0..read);
@@ -110,7 +111,7 @@ fn handshakes_bear_any_cutting() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever the sizes of pieces, of what comes at a time and of what is read at a time.
+    /// For all sizes of pieces, of received chunks and of reads.
     #[test]
     fn what_is_sent_arrives(
         sizes in prop::collection::vec(prop_oneof![0..3usize, 60..200usize, 16_000..17_000usize, 0..600_000usize], 0..6),
@@ -142,11 +143,11 @@ fn altered_bytes_never_become_data() {
         let mut sent = encrypted(&mut client, &[&message]);
         assert_eq!(sent.len(), message.len() + RECORD_OVERHEAD_BYTES);
         sent[at] ^= 1;
-        // A longer record would wait for more; here it comes.
+        // A longer record would wait for more bytes, which follow here.
         sent.extend([0; 20_000]);
         let error = decrypted(&mut server, sent, usize::MAX, 1000).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "byte {at}: {error}");
-        // It stays so, and the peer is told.
+        // The session stays unusable, and the peer gets an alert.
         assert!(
             server.decrypt(&IoBuf::alloc(1)).is_err()
                 && server.encrypt(&mut Plain::new(vec![IoBuf::alloc(1)])).is_err()
@@ -178,18 +179,18 @@ proptest! {
         }
         let mut server = Session::server(configs().1).unwrap();
         deliver(&mut server, &mut bytes);
-        // It may wait for more, but it is never satisfied.
+        // It may wait for more, but never completes.
         let _ = server.shake();
         prop_assert!(server.is_handshaking());
         prop_assert!(server.encrypt(&mut Plain::new(vec![IoBuf::alloc(1)])).is_err(), "it speaks before it knows to whom");
     }
 }
 
-/// The library keeps what it has of such a message in the stage, and would look for it there.
+/// The library leaves the part of such a message in the stage, and would look for it there.
 #[test]
 fn nothing_is_encrypted_while_a_message_of_the_handshake_has_come_in_part() {
     let mut server = Session::server(configs().1).unwrap();
-    // A record with the first four bytes of a client's hello, which is to have 1,000.
+    // A record with the first four bytes of a client hello of 1,000 bytes.
     let mut part = vec![22, 3, 1, 0, 4, 1, 0, 3, 232];
     deliver(&mut server, &mut part);
     assert_eq!(server.shake().unwrap(), Step::Hungry);
@@ -198,7 +199,7 @@ fn nothing_is_encrypted_while_a_message_of_the_handshake_has_come_in_part() {
     assert_eq!(refused.kind(), std::io::ErrorKind::NotConnected);
 }
 
-/// Takes any server.
+/// Accepts any server certificate.
 #[derive(Debug)]
 struct Trusting;
 
@@ -237,7 +238,7 @@ impl ServerCertVerifier for Trusting {
     }
 }
 
-/// Ends whose keys wear out after so many records.
+/// Configurations whose keys are used up after a number of records.
 fn wearing_out(client: u64, server: u64) -> (Arc<ClientConfig>, Arc<ServerConfig>) {
     let dir = tempfile::tempdir().unwrap();
     MEMBERS.0.store(dir.path()).unwrap();
@@ -270,7 +271,7 @@ fn worn(records: u64) -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { cipher_suites: vec![suite], ..default_provider() })
 }
 
-/// A busy connection wears its keys out within minutes: 2^24 records.
+/// A busy connection uses up its keys within minutes: 2^24 records.
 #[test]
 fn keys_are_renewed_under_way() {
     for (of_client, of_server) in [(5, u64::MAX), (u64::MAX, 5), (5, 5), (2, 3)] {
@@ -288,7 +289,7 @@ fn keys_are_renewed_under_way() {
     }
 }
 
-/// A client that speaks as it likes: its handshake was proper, what it sends afterwards isn't.
+/// A client that completes a proper handshake and then violates the protocol.
 struct Rogue {
     secrets: (u64, ConnectionTrafficSecrets),
 }
@@ -347,8 +348,8 @@ fn records_made_by_hand_are_understood() {
     assert_eq!(decrypted(&mut server, records, 10, 100).unwrap(), b"onetwo");
 }
 
-/// A change of keys (24) whose four bytes of header and one of body come in two records; beside
-/// what is complete, and alone.
+/// A key update (24) whose four bytes of header and one of body are in two records; together with
+/// complete messages, and alone.
 #[test]
 fn a_message_of_the_protocol_in_parts_ends_the_connection() {
     for complete_before in [&b""[..], &[24, 0, 0, 1, 0]] {
@@ -359,7 +360,7 @@ fn a_message_of_the_protocol_in_parts_ends_the_connection() {
             deliver(&mut server, &mut records);
             let result = server.decrypt(&IoBuf::alloc(10));
             assert!(result.is_err(), "{split} bytes were taken");
-            // What is sent meanwhile is refused as well, and nothing panics.
+            // Sending is refused meanwhile as well, and nothing panics.
             assert!(server.encrypt(&mut Plain::new(vec![IoBuf::from_slice(b"x")])).is_err());
         }
     }
@@ -371,7 +372,7 @@ fn a_change_of_keys_in_one_piece_is_fine() {
     let mut records = rogue.record(HANDSHAKE, &[24, 0, 0, 1, 1]);
     deliver(&mut server, &mut records);
     assert_eq!(server.decrypt(&IoBuf::alloc(10)).unwrap(), Some(0));
-    // The answer, a change of ours, leaves before the next data.
+    // The answer, a key update of ours, is sent before the next data.
     let sent = encrypted(&mut server, &[b"x"]);
     assert_eq!(sent.len(), 1 + RECORD_OVERHEAD_BYTES + 5 + RECORD_OVERHEAD_BYTES);
 }

@@ -1,5 +1,5 @@
-//! Damaged streams of frames: a connection takes what is whole, and ends at the first frame that
-//! isn't.
+//! Damaged streams of frames: a connection accepts intact frames, and ends at the first damaged
+//! one.
 
 use net::fuzzing;
 use types::{Epoch, InodeId, SessionId, TargetId};
@@ -15,7 +15,7 @@ fn body(message: &impl Message) -> Vec<u8> {
     body
 }
 
-/// What a client sends: its greeting, a request, a request with a payload, and a ping.
+/// The frames that a client sends: hello, a request, a request with a payload, and a ping.
 fn stream() -> Vec<u8> {
     let hello =
         Hello { protocol: 1, cluster: "c".into(), name: "login1".into(), cores: 1, ..Hello::default() };

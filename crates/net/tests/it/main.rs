@@ -1,5 +1,5 @@
-//! Calls between processes: over every way that there is, over connections whose ends prove who
-//! they are, and on simulated hosts.
+//! Calls between processes: over every transport, over authenticated connections, and on simulated
+//! hosts.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod damaged;

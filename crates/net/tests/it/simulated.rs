@@ -22,14 +22,14 @@ use wire::{Answer, Malformed, Message, Request, Service};
 
 const PORT: u16 = 7000;
 const SERVERS: u64 = 2;
-/// Programs of the client that call one after the other.
+/// Tasks of the client, each of which makes one call at a time.
 const CALLERS: u64 = 4;
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// A call may end so much later than its time-out: calls are looked after at intervals.
+/// A call may end this much later than its time-out: calls are checked at intervals.
 const SLACK: Duration = Duration::from_millis(500);
 const LIVENESS: Liveness =
     Liveness { ask_after: Duration::from_millis(500), give_up_after: Duration::from_secs(1) };
-/// How long the handler takes, at most.
+/// Longest duration of the handler.
 const MAX_WORK_NS: u64 = 30_000_000;
 
 /// The `sequence`th call of a caller.
@@ -37,7 +37,7 @@ const MAX_WORK_NS: u64 = 30_000_000;
 struct Step {
     caller: u64,
     sequence: u64,
-    /// Whether the buffer is to be filled; otherwise it is data.
+    /// Whether the buffer is to be filled; otherwise it contains data.
     fills: bool,
 }
 
@@ -69,7 +69,7 @@ impl Request for Step {
     }
 }
 
-/// How many steps of the caller were done, and a sum of the data.
+/// Number of the caller's completed steps, and a sum of the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Done {
     steps: u64,
@@ -88,14 +88,14 @@ impl Message for Done {
     }
 }
 
-/// What a server keeps over the deaths of its process.
+/// State of a server that survives its process.
 #[derive(Default)]
 struct Kept {
-    /// By caller: the last step that was done, and how many were.
+    /// By caller: the last completed step, and the number of completed steps.
     done: BTreeMap<u64, (u64, u64)>,
     /// By caller: the last step that began.
     begun: BTreeMap<u64, u64>,
-    /// What never happens.
+    /// Violations of the invariants.
     violations: Vec<String>,
     repeated: u64,
 }
@@ -188,7 +188,7 @@ fn peer(address: SocketAddr, client: u64) -> Arc<Peer> {
     Peer::new(options)
 }
 
-/// What the callers saw.
+/// The callers' results.
 #[derive(Default)]
 struct Seen {
     acknowledged: Cell<u64>,
@@ -196,8 +196,8 @@ struct Seen {
     longest: Cell<Duration>,
 }
 
-/// Calls one after the other until `stop`; after a call whose fate is unknown it goes on as another
-/// caller.
+/// Makes one call after the other until `stop`; after a call with an uncertain outcome it continues
+/// as another caller.
 async fn call_on(channel: Channel<Step, Done>, mut caller: u64, seen: Rc<Seen>, stop: Rc<Cell<bool>>) {
     let (mut sequence, mut count) = (0, 0);
     while !stop.get() {
@@ -264,7 +264,7 @@ impl Run {
             for address in servers {
                 let peer = peer(address, id);
                 for number in 0..CALLERS {
-                    // Callers of different processes are different ones.
+                    // Callers of different processes have different numbers.
                     let caller = (id << 16) + number;
                     let channel = Channel::remote(peer.clone());
                     rt::spawn(call_on(channel, caller, seen.clone(), stop.clone()));
@@ -273,7 +273,7 @@ impl Run {
         });
     }
 
-    /// Something goes wrong with one server or the way to it.
+    /// Injects a fault into a server or the path to it.
     fn disturb(&mut self) {
         let index = self.below(SERVERS) as usize;
         let (client, server) = (self.client, self.servers[index].0);
@@ -321,8 +321,8 @@ impl Run {
     }
 }
 
-/// Runs one seed; gives the fingerprint, and how many calls were acknowledged, timed out and
-/// repeated.
+/// Runs one seed; returns the fingerprint, and the numbers of acknowledged, timed-out and
+/// retransmitted calls.
 fn run(seed: u64) -> (u64, u64, u64, u64) {
     let mut run = Run::new(seed);
     run.world.set_network(NetworkOptions { resets_per_million: 500, ..NetworkOptions::default() });
@@ -339,7 +339,7 @@ fn run(seed: u64) -> (u64, u64, u64, u64) {
         run.check();
     }
     run.repair();
-    // Everything works again: soon all callers make progress, and end.
+    // After all faults are repaired, all callers soon make progress, and end.
     run.world.advance(Duration::from_secs(5));
     let before = run.seen.acknowledged.get();
     run.world.advance(Duration::from_secs(5));
@@ -389,7 +389,7 @@ fn two_hosts_keep_apart_what_belongs_to_a_process() {
             .unwrap();
     }
     let cores = |peer: &Arc<Peer>| peer.status().links.iter().map(|link| link.core).collect::<Vec<_>>();
-    // Numbers of cores begin anew in each process.
+    // Core numbers start again in each process.
     assert_eq!(peers.borrow().iter().map(cores).collect::<Vec<_>>(), [[0], [0]]);
 }
 
@@ -421,7 +421,7 @@ fn a_connection_without_calls_makes_room_and_is_made_again() {
     assert_eq!(kept.lock().violations, Vec::<String>::new());
 }
 
-/// Where a link is connected, and how many connections it has made.
+/// The address of a link's connection, and the number of connections that it has made.
 type Sighting = (Option<rt::net::Address>, u64);
 
 #[test]
@@ -448,7 +448,7 @@ fn a_link_goes_back_to_the_better_address_once_it_answers_again() {
     });
     world.advance(Duration::from_secs(5));
     assert_eq!(of_link.borrow().last().unwrap(), &(Some(lesser.into()), 1));
-    // Now it listens at both.
+    // Now it listens on both addresses.
     world.kill(server);
     world.spawn(server, serve_at(vec![better, lesser], kept.clone()));
     world.advance(Duration::from_secs(5));
@@ -458,7 +458,7 @@ fn a_link_goes_back_to_the_better_address_once_it_answers_again() {
     assert_eq!(kept.lock().violations, Vec::<String>::new());
 }
 
-/// Waits until nobody waits for it any more.
+/// Waits until its caller has given up.
 #[derive(Default)]
 struct Patient {
     begun: AtomicBool,

@@ -1,37 +1,37 @@
-//! The parts of a file that take no space.
+//! The unallocated parts of a file.
 
 use std::ops::Range;
 
-/// What of a range of a file has no space on disk: neither data, nor a reservation.
+/// The parts of a range of a file without space on disk: neither data nor a reservation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gaps {
     /// Bytes of all gaps.
     pub bytes: u64,
-    /// The first gaps, as many as were asked for.
+    /// The first gaps, up to the requested number.
     pub first: Vec<Range<u64>>,
     most: usize,
     range: Range<u64>,
 }
 
 impl Gaps {
-    /// Begins a walk over the extents of a file: no part of the range has been looked at.
+    /// Begins a walk over the extents of a file.
     pub(crate) fn of(range: Range<u64>, most: usize) -> Gaps {
         Gaps { bytes: 0, first: Vec::new(), most, range }
     }
 
-    /// Where the part begins that has not been looked at.
+    /// The part of the range that hasn't been visited.
     pub(crate) fn rest(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// The next extent with space, in ascending order.
+    /// Passes the next allocated extent, in ascending order.
     pub(crate) fn skip(&mut self, extent: Range<u64>) {
         let gap = self.range.start..extent.start.min(self.range.end);
         self.add(gap);
         self.range.start = self.range.start.max(extent.end).min(self.range.end);
     }
 
-    /// There are no more extents.
+    /// Ends the walk: there are no more extents.
     pub(crate) fn finish(mut self) -> Gaps {
         let gap = self.range.clone();
         self.add(gap);

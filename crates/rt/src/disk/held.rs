@@ -1,4 +1,4 @@
-//! Whether a path still leads where it led.
+//! Detects that a path leads to another file than before.
 
 use super::real::RealHold;
 use crate::context::{self, Runtime};
@@ -6,10 +6,10 @@ use crate::sim::SimHold;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A path, and what it led to when it was held: a file or a directory.
+/// A path, and the file or directory that it led to when this value was made.
 ///
-/// That stays open, so no other file gets its device and inode number meanwhile. Used to notice
-/// that a file system was unmounted, or that another directory was put under the same name.
+/// The file stays open, so no other file gets its device and inode number meanwhile. Used to detect
+/// that a file system was unmounted, or that another directory took the same name.
 #[derive(Debug)]
 pub struct HeldPath {
     path: PathBuf,
@@ -23,10 +23,10 @@ enum Inner {
 }
 
 impl HeldPath {
-    /// Holds what a path leads to.
+    /// Opens and holds the file or directory at a path.
     ///
     /// # Errors
-    /// `ENOENT` where that is nothing.
+    /// `ENOENT` if there is none.
     pub fn new(path: &Path) -> io::Result<HeldPath> {
         let inner = match context::require()? {
             Runtime::Core(_) => Inner::Real(RealHold::new(path)?),
@@ -41,11 +41,11 @@ impl HeldPath {
     }
 
     /// Whether the path leads to the same file or directory, on the same file system. One
-    /// `stat(2)`, without a trip through the ring.
+    /// `stat(2)`, without using the ring.
     ///
     /// # Errors
-    /// `ENOENT` where it leads nowhere; `EIO` where the file system has failed, as XFS says of
-    /// everything once it has shut down.
+    /// `ENOENT` if it leads nowhere; `EIO` if the file system has failed, as XFS reports for every
+    /// file after a shutdown.
     pub fn is_in_place(&self) -> io::Result<bool> {
         match &self.inner {
             Inner::Real(hold) => hold.is_at(&self.path),

@@ -17,42 +17,42 @@ use std::ops::Range;
 use std::path::Path;
 use types::Timestamp;
 
-/// Longest value of an attribute that is read, bytes: what is kept there has a few numbers.
+/// Longest value of an attribute that is read, bytes: weft stores a few numbers in one.
 pub const MAX_ATTRIBUTE_BYTES: usize = 64;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct OpenOptions {
-    /// For reading.
+    /// Open for reading.
     pub read: bool,
-    /// For writing.
+    /// Open for writing.
     pub write: bool,
-    /// Make it if it doesn't exist.
+    /// Create the file if it doesn't exist.
     pub create: bool,
     /// With `create`: fail if it exists.
     pub exclusive: bool,
-    /// Cut it to nothing.
+    /// Truncate to length 0.
     pub truncate: bool,
     /// Bypass the page cache; buffers, lengths and offsets must be aligned to 4 KiB.
     pub direct: bool,
 }
 
-/// What the file system says of a file.
+/// Attributes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileStat {
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// Allocated 512-byte units.
     pub blocks: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
-    /// Last change of anything, which nobody can set.
+    /// Last change of content or attributes, which can't be set.
     pub ctime: Timestamp,
-    /// Number of the file in its file system.
+    /// Inode number in its file system.
     pub inode: u64,
 }
 
-/// What to do with a range of a file.
+/// An operation on a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
     /// Reserve space; content and length stay.
@@ -63,7 +63,7 @@ pub enum Fallocate {
     Zero,
 }
 
-/// When a write is on disk.
+/// When a write must be on disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// After the next sync.
@@ -72,7 +72,7 @@ pub(crate) enum Durability {
     Now,
 }
 
-/// An open file. Its operations run on the core that calls them; any core may.
+/// An open file. Its operations run on the core that calls them, which may be any core.
 #[derive(Debug)]
 pub struct File {
     inner: Inner,
@@ -94,8 +94,8 @@ impl File {
         Ok(File { inner })
     }
 
-    /// Fills `buf` from `offset` and returns how many bytes it got: fewer than its length only at
-    /// the end of the file.
+    /// Fills `buf` from `offset` and returns the number of bytes read: fewer than its length only
+    /// at the end of the file.
     pub async fn read_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
         buf.forget_sums();
         match &self.inner {
@@ -104,7 +104,7 @@ impl File {
         }
     }
 
-    /// Whether any of a range may be in the page cache: `false` only where the kernel says that
+    /// Whether some of a range may be in the page cache: `false` only if the kernel reports that
     /// none of it is (`cachestat(2)`, Linux 6.5 and later).
     pub fn may_be_cached(&self, offset: u64, len: u64) -> bool {
         match &self.inner {
@@ -129,8 +129,8 @@ impl File {
         }
     }
 
-    /// Everything written before is on disk when this returns, with the length and whatever else is
-    /// needed to read it.
+    /// Makes everything written before durable, with the length and whatever else is needed to read
+    /// it.
     pub async fn sync_data(&self) -> io::Result<()> {
         match &self.inner {
             Inner::Real(file) => file.sync_data().await,
@@ -138,7 +138,7 @@ impl File {
         }
     }
 
-    /// Cuts the file, or extends it with a hole.
+    /// Truncates the file, or extends it with a hole.
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         match &self.inner {
             Inner::Real(file) => file.set_len(len),
@@ -154,12 +154,11 @@ impl File {
         }
     }
 
-    /// The parts of a range that take no space, also beyond the end of the file: all their bytes,
-    /// and the first `most` of them.
+    /// The unallocated parts of a range, also beyond the end of the file: their total size, and the
+    /// first `most` of them.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` or `ENOTTY` where the local file system does not list extents (XFS and ext4
-    /// do).
+    /// `EOPNOTSUPP` or `ENOTTY` if the local file system doesn't list extents (XFS and ext4 do).
     pub async fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<Gaps> {
         match &self.inner {
             Inner::Real(file) => file.gaps(range, most),
@@ -167,7 +166,7 @@ impl File {
         }
     }
 
-    /// Length, space and time of the last change.
+    /// Length, allocated space, times and inode number.
     pub async fn stat(&self) -> io::Result<FileStat> {
         match &self.inner {
             Inner::Real(file) => file.stat(),
@@ -175,7 +174,7 @@ impl File {
         }
     }
 
-    /// Makes this the time of the last change of the content.
+    /// Sets the time of the last change of the content.
     pub async fn set_time(&self, time: Timestamp) -> io::Result<()> {
         match &self.inner {
             Inner::Real(file) => file.set_time(time),
@@ -183,8 +182,8 @@ impl File {
         }
     }
 
-    /// Keeps a value with the file, under a name; an error (`EOPNOTSUPP`) where the local file
-    /// system has no such attributes.
+    /// Stores a value with the file, under a name (an extended attribute). Fails with `EOPNOTSUPP`
+    /// if the local file system has no such attributes.
     pub async fn set_attribute(&self, name: &CStr, value: Vec<u8>) -> io::Result<()> {
         match &self.inner {
             Inner::Real(file) => file.set_attribute(name, &value),
@@ -192,7 +191,8 @@ impl File {
         }
     }
 
-    /// What is kept under a name; `None` if there is nothing, or more than [`MAX_ATTRIBUTE_BYTES`].
+    /// The value stored under a name; `None` if there is none, or it is longer than
+    /// [`MAX_ATTRIBUTE_BYTES`].
     pub async fn attribute(&self, name: &CStr) -> io::Result<Option<Vec<u8>>> {
         match &self.inner {
             Inner::Real(file) => file.attribute(name),
@@ -208,7 +208,7 @@ impl File {
         }
     }
 
-    /// The first hole at or after `from`; the end of the file is one. An error (`ENXIO`) beyond the
+    /// The first hole at or after `from`; the end of the file is one. Fails with `ENXIO` beyond the
     /// end.
     pub async fn seek_hole(&self, from: u64) -> io::Result<u64> {
         match &self.inner {
@@ -218,7 +218,7 @@ impl File {
     }
 }
 
-/// Makes a directory and those above it; existing ones are no error.
+/// Makes a directory and its missing parents; succeeds if it exists.
 pub async fn create_dir_all(path: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => std::fs::create_dir_all(path),
@@ -234,7 +234,7 @@ pub async fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
     }
 }
 
-/// Renames a file, replacing what has the new name.
+/// Renames a file, replacing a file with the new name.
 pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => real::rename(from, to).await,
@@ -258,7 +258,7 @@ pub async fn remove_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The names in a directory are on disk as they are now when this returns.
+/// Makes the entries of a directory durable.
 pub async fn sync_dir(path: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => real::sync_dir(path).await,
@@ -266,7 +266,7 @@ pub async fn sync_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Everything on the file system that holds `path` is on disk when this returns.
+/// Makes everything on the file system that holds `path` durable.
 pub async fn sync_filesystem(path: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => real::sync_filesystem(path).await,
@@ -274,9 +274,9 @@ pub async fn sync_filesystem(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Names what keeps the unsynced content of the file system that holds `path`: as long as it is the
-/// same, nothing that was written has gone. It is another one after a start of the machine, and
-/// when the file system has been mounted anew, as after a failure of its disk.
+/// Verifier of the file system that holds `path`: as long as it is the same, no unsynced content
+/// was lost. It changes when the machine reboots, and when the file system is mounted again, as
+/// after a failure of its disk.
 pub async fn memory_of(path: &Path) -> io::Result<String> {
     match context::require()? {
         Runtime::Core(_) => real::memory_of(path),
@@ -284,12 +284,12 @@ pub async fn memory_of(path: &Path) -> io::Result<String> {
     }
 }
 
-/// The same of this machine, for who works without a runtime; never of a simulated one.
+/// The same for code without a runtime; always of the real machine, never of a simulated one.
 pub fn memory_of_machine(path: &Path) -> io::Result<String> {
     real::memory_of(path)
 }
 
-/// Bytes in all, and bytes that are free for use, of the file system that holds `path`.
+/// Total bytes, and free bytes available, of the file system that holds `path`.
 pub async fn space(path: &Path) -> io::Result<(u64, u64)> {
     match context::require()? {
         Runtime::Core(_) => real::space(path),
@@ -297,7 +297,7 @@ pub async fn space(path: &Path) -> io::Result<(u64, u64)> {
     }
 }
 
-/// A number of the file system that holds `path`, of all that are mounted on this machine.
+/// A number that identifies the file system that holds `path` among those mounted on this machine.
 pub fn disk_of(path: &Path) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     match context::require()? {

@@ -1,7 +1,8 @@
 //! Files on the machine's file systems.
 //!
-//! What the ring offers goes through it. Direct system calls remain where the ring has none, or
-//! where it would only move a quick call to a kernel thread and so cost more than the call itself.
+//! Operations use the ring where it offers them. Direct system calls remain where the ring has no
+//! operation. They also remain where the ring would move a quick call to a kernel thread, which
+//! costs more than the call itself.
 
 use super::{Durability, Fallocate, FileStat, Gaps, MAX_ATTRIBUTE_BYTES, OpenOptions};
 use crate::blocking;
@@ -19,12 +20,12 @@ use std::path::Path;
 use std::sync::Arc;
 use types::Timestamp;
 
-/// Permissions of new files: the service's alone.
+/// Permissions of new files: only the service's user has access.
 const FILE_MODE: libc::mode_t = 0o600;
-/// One transfer's limit; the kernel cuts longer ones a little below 2 GiB.
+/// Limit of one transfer; the kernel truncates longer ones a little below 2 GiB.
 const MAX_TRANSFER: usize = 1 << 30;
 
-/// The number of `cachestat(2)`, the same on all architectures but Alpha.
+/// System call number of `cachestat(2)`, the same on all architectures except Alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// `struct cachestat_range` of `linux/mman.h`.
@@ -50,10 +51,10 @@ struct CacheCounts {
 const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
 /// Extents that one call lists.
 const EXTENTS: usize = 256;
-/// Calls for one file: of one with more extents than this, the rest counts as having its space.
+/// Calls for one file: beyond this number of extents, the rest of the file counts as allocated.
 const MAX_EXTENT_CALLS: usize = 256;
 
-/// `struct fiemap` of `linux/fiemap.h`, with room for extents.
+/// `struct fiemap` of `linux/fiemap.h`, with space for extents.
 #[repr(C)]
 struct ExtentMap {
     start: u64,
@@ -87,8 +88,8 @@ pub(super) struct RealFile {
 impl RealFile {
     pub(super) async fn open(path: &Path, options: OpenOptions) -> io::Result<RealFile> {
         let flags = open_flags(options);
-        // The ring hands every open that may create or cut a file to a kernel thread, which costs
-        // more than the call.
+        // The ring passes every open that may create or truncate a file to a kernel thread, which
+        // costs more than the call.
         let fd = if options.create || options.truncate {
             open_now(path, flags)?
         } else {
@@ -121,7 +122,7 @@ impl RealFile {
                 Err(e) if is_transient(&e) => {}
                 Err(e) => return Err(e),
             }
-            // A direct read that ends off alignment has met the end of the file.
+            // A direct read that ends unaligned has reached the end of the file.
             if self.direct && !done.is_multiple_of(crate::buf::IO_ALIGNMENT) {
                 break;
             }
@@ -129,7 +130,7 @@ impl RealFile {
         Ok(done)
     }
 
-    /// Takes what is in the page cache, at the price of a call and without a trip through the ring.
+    /// Reads from the page cache with one system call, without using the ring.
     fn read_cached(&self, buf: &IoBuf, offset: u64) -> io::Result<Cached> {
         let mut done = 0;
         while done < buf.len() {
@@ -157,8 +158,8 @@ impl RealFile {
         Ok(Cached::Complete(done))
     }
 
-    /// See [`super::File::may_be_cached`]. A read with `RWF_NOWAIT` would tell as well, but brings
-    /// into the cache what isn't there.
+    /// See [`super::File::may_be_cached`]. A read with `RWF_NOWAIT` would tell as well, but it
+    /// brings missing pages into the cache.
     pub(super) fn may_be_cached(&self, offset: u64, len: u64) -> bool {
         let (range, mut found) = (CacheRange { offset, len }, CacheCounts::default());
         // SAFETY: both are laid out as the kernel defines them, and live during the call.
@@ -312,7 +313,7 @@ impl RealFile {
 
     fn seek(&self, from: u64, whence: libc::c_int) -> io::Result<u64> {
         let from = libc::off_t::try_from(from).map_err(|_| io::Error::from_raw_os_error(libc::ENXIO))?;
-        // SAFETY: a plain system call on an open descriptor; nobody uses the descriptor's position.
+        // SAFETY: a plain system call on an open descriptor; the descriptor's position isn't used.
         let at = unsafe { libc::lseek(self.fd.as_raw_fd(), from, whence) };
         if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
     }
@@ -326,11 +327,11 @@ impl RealFile {
     }
 }
 
-/// What the page cache had.
+/// Result of a read from the page cache.
 enum Cached {
     /// Everything, up to the end of the file.
     Complete(usize),
-    /// Only so many bytes; the rest must be read.
+    /// Only this many bytes; the rest must be read.
     Partial(usize),
 }
 
@@ -351,7 +352,7 @@ fn open_flags(options: OpenOptions) -> libc::c_int {
 
 fn open_now(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
-    // SAFETY: the path is a C string; a non-negative result is a descriptor that nobody else owns.
+    // SAFETY: the path is a C string; a non-negative result is a descriptor without another owner.
     unsafe { Ok(OwnedFd::from_raw_fd(check(libc::open(path.as_ptr(), flags, FILE_MODE))?)) }
 }
 
@@ -372,7 +373,7 @@ async fn open_on_ring(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
     }
 }
 
-/// Says that reads of a file come in no order: what reads ahead is above, and asks for what it
+/// Advises the kernel of random reads: readahead is done by the layer above, which requests what it
 /// wants.
 fn expect_random_reads(fd: &OwnedFd) {
     // SAFETY: a plain system call on an open descriptor. It is advice: a refusal changes nothing.
@@ -432,14 +433,14 @@ pub(super) async fn sync_filesystem(path: &Path) -> io::Result<()> {
     .await
 }
 
-/// Asks for an id of the mount that no other mount of this start ever has (Linux 6.8, `statx(2)`);
-/// older kernels give one that comes again later.
+/// Requests a mount id that is never reused until reboot (Linux 6.8, `statx(2)`); older kernels
+/// return one that may be reused.
 const STATX_MNT_ID_UNIQUE: libc::c_uint = 0x4000;
 
 pub(super) fn memory_of(path: &Path) -> io::Result<String> {
     let boot = crate::net::boot_id()?;
     let here = mount_of(path)?;
-    // A service may have been started with mounts of its own, which are others at its next start.
+    // A service may run in a mount namespace of its own, whose mounts differ at its next start.
     // Those of the first process stay.
     let outside = path.strip_prefix("/").ok().map(|path| Path::new("/proc/1/root").join(path));
     let outside =
@@ -447,7 +448,7 @@ pub(super) fn memory_of(path: &Path) -> io::Result<String> {
     Ok(format!("{boot}/{}", outside.unwrap_or(here).id))
 }
 
-/// Where a directory is.
+/// The mount and identity of a directory.
 struct Mount {
     id: u64,
     /// Device (major, minor) and inode.
@@ -466,7 +467,7 @@ fn mount_of(path: &Path) -> io::Result<Mount> {
     Ok(Mount { id: found.stx_mnt_id, directory: (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) })
 }
 
-/// A descriptor of a file or directory, with what tells it from all others while it is open.
+/// A descriptor of a file or directory, with its identity, which is unique while it is open.
 #[derive(Debug)]
 pub(super) struct RealHold {
     _fd: OwnedFd,
@@ -518,7 +519,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The kernel was interrupted by a signal; the operation is to be repeated.
+/// Whether a signal interrupted the operation, which must be repeated.
 fn is_transient(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }

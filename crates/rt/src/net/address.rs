@@ -1,4 +1,4 @@
-//! Where a socket is.
+//! Socket addresses.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -8,14 +8,14 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Where a socket is: a network address and port, or a path on this machine.
+/// Address of a socket: a network address and port, or a path or name on this machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     /// TCP.
     Inet(SocketAddr),
-    /// A Unix stream socket. The path of one that isn't bound is empty.
+    /// A Unix stream socket. The path of an unbound one is empty.
     Unix(PathBuf),
-    /// A Unix stream socket with a name instead of a path: it is known within one network
+    /// A Unix stream socket with an abstract name instead of a path: visible within one network
     /// namespace, and gone with the process.
     Abstract(String),
 }
@@ -53,14 +53,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// An address as system calls take it.
+/// An address in the format of system calls.
 pub(super) struct RawAddress {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
 }
 
 impl RawAddress {
-    /// An all-zero one with room for any address.
+    /// An all-zero address with space for any kind.
     pub(super) fn empty() -> RawAddress {
         // SAFETY: an all-zero sockaddr_storage is valid.
         let storage = unsafe { std::mem::zeroed() };
@@ -87,10 +87,11 @@ impl RawAddress {
         }
     }
 
-    /// A copy of the system's address; `None` for none, and for one that is neither IPv4 nor IPv6.
+    /// A copy of a system address; `None` for a null pointer, and for an address that is neither
+    /// IPv4 nor IPv6.
     ///
     /// # Safety
-    /// `address` is null or points to an address whose size its family tells.
+    /// `address` is null or points to an address whose size its family determines.
     pub(super) unsafe fn copy_of(address: *const libc::sockaddr) -> Option<RawAddress> {
         // SAFETY: the caller vouches for the pointer unless it is null.
         let family = libc::c_int::from(unsafe { address.as_ref() }?.sa_family);
@@ -131,7 +132,7 @@ impl RawAddress {
             *to = *from as libc::c_char;
         }
         let mut address = RawAddress::filled_with(raw);
-        // Here the length ends the name.
+        // The length delimits an abstract name.
         address.len = (offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
         Ok(address)
     }

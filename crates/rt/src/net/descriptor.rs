@@ -1,4 +1,4 @@
-//! Descriptors over Unix sockets (`SCM_RIGHTS`).
+//! Passing descriptors over Unix sockets (`SCM_RIGHTS`).
 
 use super::check;
 use super::socket::RealSocket;
@@ -10,19 +10,18 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-/// Words that a control message with one descriptor has: its header, and the descriptor.
+/// Words of a control message with one descriptor: its header, and the descriptor.
 const CONTROL_WORDS: usize = (size_of::<libc::cmsghdr>() + size_of::<u64>()) / size_of::<u64>();
 
-/// A message of one byte with room for one descriptor, and everything that its description points
-/// to.
+/// A message of one byte with space for one descriptor, and everything that its header points to.
 struct Parcel {
     header: UnsafeCell<libc::msghdr>,
     vector: UnsafeCell<libc::iovec>,
     byte: UnsafeCell<u8>,
     control: UnsafeCell<[u64; CONTROL_WORDS]>,
-    /// Of a parcel that is sent: stays open until it is gone.
+    /// The descriptor to send, kept open until then.
     _sent: Option<OwnedFd>,
-    /// What is in it came from the kernel and is ours to close.
+    /// A descriptor in it came from the kernel and is ours to close.
     received: bool,
 }
 
@@ -50,21 +49,21 @@ impl Parcel {
             received: sent.is_none(),
             _sent: sent,
         });
-        // SAFETY: nobody else knows the parcel; what is pointed to lives in it, at a place of its
-        // own.
+        // SAFETY: there is no other reference to the parcel; its pointers are to its own fields, at
+        // a fixed address.
         unsafe {
             *parcel.vector.get() = libc::iovec { iov_base: parcel.byte.get().cast(), iov_len: 1 };
             let header = &mut *parcel.header.get();
             header.msg_iov = parcel.vector.get();
             header.msg_iovlen = 1;
             header.msg_control = parcel.control.get().cast();
-            // Not a byte more: in the room that alignment leaves a second descriptor could come.
+            // Not a byte more: a second descriptor would fit into the alignment padding.
             header.msg_controllen = message_bytes() as _;
         }
         parcel
     }
 
-    /// Takes the descriptor that came. What else came is closed.
+    /// Takes the received descriptor. Anything else that was received is closed.
     fn take(&self) -> Option<OwnedFd> {
         // SAFETY: the kernel is done with the parcel; all-zero words are a message without length,
         // and one with a length was written by it.
@@ -86,7 +85,7 @@ impl Parcel {
 
 impl Drop for Parcel {
     fn drop(&mut self) {
-        // Nobody waited any more when it came.
+        // The receiving future was dropped before the descriptor arrived.
         if self.received {
             drop(self.take());
         }

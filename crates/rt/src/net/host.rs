@@ -1,12 +1,12 @@
-//! Which machine this is.
+//! Identity of this machine.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
-/// Names this machine for as long as it runs, together with the network namespace: processes that
-/// find the same name can share memory, and reach each other by abstract Unix sockets. `None` when
-/// it isn't known, and on a simulated host.
+/// Identifies this machine until it reboots, together with the network namespace. Processes with
+/// the same value can share memory, and reach each other by abstract Unix sockets. `None` when it
+/// isn't known, and on a simulated host.
 pub fn host() -> Option<String> {
     static HOST: OnceLock<Option<String>> = OnceLock::new();
     if super::is_simulated() {
@@ -20,12 +20,12 @@ pub fn host() -> Option<String> {
     .clone()
 }
 
-/// A random name of this start of the machine.
+/// Random id of the current boot of the machine.
 pub(crate) fn boot_id() -> io::Result<String> {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_string())
 }
 
-/// The user that this process runs as, which the other end of a Unix socket sees.
+/// The user id that this process runs as, which the peer of a Unix socket sees.
 pub fn user() -> u32 {
     // SAFETY: a plain system call that can't fail.
     unsafe { libc::geteuid() }

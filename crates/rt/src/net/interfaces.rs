@@ -5,9 +5,8 @@ use super::check;
 use std::io;
 use std::net::IpAddr;
 
-/// The addresses of this machine's network interfaces that are up, in the kernel's order; without
-/// those that only this machine can use (loopback) and those that mean something on one wire only
-/// (link-local ones of IPv6).
+/// The addresses of this machine's network interfaces that are up, in the kernel's order. Loopback
+/// and link-local addresses are left out: other machines can't use them.
 pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the pointer is to a place for the list's head.

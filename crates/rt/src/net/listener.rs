@@ -1,4 +1,4 @@
-//! Where connections come in, on a real machine.
+//! Listening sockets on a real machine.
 
 use super::address::RawAddress;
 use super::{Address, RealSocket, check, is_transient};
@@ -13,11 +13,11 @@ use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long an address that is in use is waited for. After a crash it may be so for a moment: a
-/// process that tries to reach the dead one on the same machine may have been given that very port
-/// for its own end, and so have connected to itself.
+/// Longest time to wait for an address in use. It may be in use for a moment after a crash. A
+/// process that tries to connect to the dead one on the same machine may have got that very port as
+/// its own, and so have connected to itself.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(6);
-/// Rest between two tries.
+/// Pause between two attempts.
 const ADDRESS_REST: Duration = Duration::from_millis(100);
 
 fn bind_patiently(address: SocketAddr) -> io::Result<TcpListener> {
@@ -32,16 +32,15 @@ fn bind_patiently(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// A socket that connections come in at. It may be bound on any thread; connections are accepted on
-/// a core.
+/// A listening socket. It may be bound on any thread; connections are accepted on a core.
 #[derive(Debug)]
 pub(super) struct RealListener {
     fd: Arc<OwnedFd>,
 }
 
 impl RealListener {
-    /// Binds to an address and listens. Port 0 chooses a free one ([`RealListener::local_addr`]
-    /// tells). A path must not exist.
+    /// Binds to an address and listens. Port 0 chooses a free one (see
+    /// [`RealListener::local_addr`]). A path must not exist.
     pub(super) fn bind(address: Address) -> io::Result<RealListener> {
         let fd: OwnedFd = match address {
             Address::Inet(address) => bind_patiently(address)?.into(),
@@ -63,8 +62,8 @@ impl RealListener {
         raw.decode()
     }
 
-    /// Waits for a connection; gives it and the address that it comes from. After an error
-    /// (descriptors are short, say) the listener is as good as before.
+    /// Waits for a connection; returns it with the peer's address. After an error (because
+    /// descriptors are exhausted, say) the listener remains usable.
     pub(super) async fn accept(&self) -> io::Result<(RealSocket, Address)> {
         loop {
             let fd = Fd(self.fd.as_raw_fd());
@@ -78,7 +77,7 @@ impl RealListener {
                 Ok(fd) => {
                     // SAFETY: the kernel has just opened the descriptor for us.
                     let socket = RealSocket::from_fd(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
-                    // Who is gone already has no address any more, and is of no interest.
+                    // A peer that has already disconnected has no address any more, and is skipped.
                     if let Ok(peer) = socket.peer_addr() {
                         return Ok((socket, peer));
                     }

@@ -1,8 +1,8 @@
-//! Stream sockets: TCP and Unix sockets by path on a core's ring, TCP between simulated hosts.
+//! Stream sockets: TCP and Unix sockets on a core's ring, TCP between simulated hosts.
 //!
-//! A [`Socket`] may have one receive and one send under way at a time: two sends would mix their
-//! bytes. A future that is dropped cancels its operation; bytes that it had taken or sent are gone,
-//! so the connection is of no use afterwards.
+//! A [`Socket`] may have one receive and one send in progress at a time: two sends would mix their
+//! bytes. Dropping a future cancels its operation. Bytes that it had received or sent are lost, so
+//! the connection can't be used afterwards.
 
 mod address;
 mod descriptor;
@@ -26,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// A stream connection. Its operations run on the core that calls them; it may be moved to another
-/// core while nothing is under way.
+/// core while none is in progress.
 #[derive(Debug)]
 pub struct Socket {
     inner: Inner,
@@ -49,7 +49,7 @@ impl Socket {
         Ok(Socket { inner })
     }
 
-    /// A connection from its descriptor. Small messages leave at once (`TCP_NODELAY`).
+    /// Makes a connection from its descriptor. Small messages are sent at once (`TCP_NODELAY`).
     pub fn from_fd(fd: OwnedFd) -> Socket {
         Socket { inner: Inner::Real(RealSocket::from_fd(fd)) }
     }
@@ -64,7 +64,7 @@ impl Socket {
         }
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     pub fn peer_addr(&self) -> io::Result<Address> {
         match &self.inner {
             Inner::Real(socket) => socket.peer_addr(),
@@ -80,8 +80,8 @@ impl Socket {
         }
     }
 
-    /// Receives the one byte that a descriptor comes with, and the descriptor. An error
-    /// (`InvalidData`) if the byte comes without, or with several.
+    /// Receives one byte and the descriptor sent with it. Fails with `InvalidData` if the byte
+    /// comes without a descriptor, or with several.
     pub async fn recv_fd(&self) -> io::Result<OwnedFd> {
         match &self.inner {
             Inner::Real(socket) => socket.recv_fd().await,
@@ -89,7 +89,8 @@ impl Socket {
         }
     }
 
-    /// The user whose process is at the other end of a Unix socket: who connected, or who listened.
+    /// The user id of the process at the other end of a Unix socket: the one that connected, or the
+    /// one that listened.
     pub fn peer_user(&self) -> io::Result<u32> {
         match &self.inner {
             Inner::Real(socket) => socket.peer_user(),
@@ -97,8 +98,8 @@ impl Socket {
         }
     }
 
-    /// Fixes the kernel's buffers, which it otherwise sizes by itself; beyond the system's limit
-    /// only with CAP_NET_ADMIN.
+    /// Fixes the size of the kernel's buffers, which it otherwise adjusts by itself; beyond the
+    /// system's limit only with CAP_NET_ADMIN.
     pub fn set_buffer_size(&self, bytes: usize) -> io::Result<()> {
         match &self.inner {
             Inner::Real(socket) => socket.set_buffer_size(bytes),
@@ -106,9 +107,9 @@ impl Socket {
         }
     }
 
-    /// Ends a TCP connection, with an error, when what was sent is not taken for so long
-    /// (`TCP_USER_TIMEOUT`). A Unix socket has no such limit. The kernel doesn't find a peer that
-    /// goes on talking without reading; see [`Socket::acknowledged_bytes`].
+    /// Ends a TCP connection with an error when sent data stays unacknowledged for this long
+    /// (`TCP_USER_TIMEOUT`). A Unix socket has no such limit. The kernel doesn't detect a peer that
+    /// keeps sending without reading; see [`Socket::acknowledged_bytes`].
     pub fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
         match &self.inner {
             Inner::Real(socket) => socket.set_stall_limit(limit),
@@ -116,8 +117,8 @@ impl Socket {
         }
     }
 
-    /// Bytes that the other end of a TCP connection has acknowledged so far. `None` for a Unix
-    /// socket, and for a simulated one, whose stall limit finds every peer that doesn't read.
+    /// Bytes that the peer of a TCP connection has acknowledged so far. `None` for a Unix socket,
+    /// and for a simulated one, whose stall limit detects every peer that doesn't read.
     pub fn acknowledged_bytes(&self) -> Option<u64> {
         match &self.inner {
             Inner::Real(socket) => socket.acknowledged_bytes(),
@@ -125,8 +126,8 @@ impl Socket {
         }
     }
 
-    /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of
-    /// the stream.
+    /// Receives available data, at least one byte, into `buf` and returns the length; 0 is the end
+    /// of the stream.
     pub async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         buf.forget_sums();
         match &self.inner {
@@ -135,7 +136,7 @@ impl Socket {
         }
     }
 
-    /// Fills `buf`; an error (`UnexpectedEof`) if the stream ends before.
+    /// Fills `buf`; fails with `UnexpectedEof` if the stream ends before.
     pub async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
         buf.forget_sums();
         match &self.inner {
@@ -144,7 +145,7 @@ impl Socket {
         }
     }
 
-    /// Sends all the bytes of all the pieces, in their order. Nobody may change them until this
+    /// Sends all the bytes of all the pieces, in order. The caller must not change them until this
     /// returns.
     pub async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
         match &self.inner {
@@ -153,7 +154,7 @@ impl Socket {
         }
     }
 
-    /// Ends the connection in both directions: operations under way end, and the other side sees
+    /// Ends the connection in both directions: operations in progress complete, and the peer sees
     /// the end of the stream.
     pub fn shutdown(&self) {
         match &self.inner {
@@ -163,8 +164,7 @@ impl Socket {
     }
 }
 
-/// A socket that connections come in at. It may be bound on any thread; connections are accepted on
-/// a core.
+/// A listening socket. It may be bound on any thread; connections are accepted on a core.
 #[derive(Debug)]
 pub struct Listener {
     inner: InnerListener,
@@ -177,8 +177,8 @@ enum InnerListener {
 }
 
 impl Listener {
-    /// Binds to an address and listens. Port 0 chooses a free one ([`Listener::local_addr`] tells).
-    /// A path must not exist.
+    /// Binds to an address and listens. Port 0 chooses a free one (see [`Listener::local_addr`]). A
+    /// path must not exist.
     pub fn bind(address: impl Into<Address>) -> io::Result<Listener> {
         let address = address.into();
         let inner = match is_simulated() {
@@ -196,8 +196,8 @@ impl Listener {
         }
     }
 
-    /// Waits for a connection; gives it and the address that it comes from. After an error
-    /// (descriptors are short, say) the listener is as good as before.
+    /// Waits for a connection; returns it with the peer's address. After an error (because
+    /// descriptors are exhausted, say) the listener remains usable.
     pub async fn accept(&self) -> io::Result<(Socket, Address)> {
         match &self.inner {
             InnerListener::Real(listener) => {
@@ -220,7 +220,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The kernel was interrupted by a signal; the operation is to be repeated.
+/// Whether a signal interrupted the operation, which must be repeated.
 fn is_transient(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }

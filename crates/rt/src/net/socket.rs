@@ -12,17 +12,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One operation's limit; the length field of the ring has 32 bits.
+/// Limit of one operation; the length field of the ring has 32 bits.
 const MAX_TRANSFER: usize = 1 << 30;
-/// The congestion control that takes the place of BBR.
+/// The congestion control that replaces BBR.
 const CONGESTION_CONTROL: &[u8] = b"cubic";
 /// Longest name of a congestion control (TCP_CA_NAME_MAX).
 const MAX_NAME_BYTES: usize = 16;
 /// Pieces of memory in one send (UIO_MAXIOV).
 const MAX_PIECES: usize = 1024;
 
-/// A stream connection. Its operations run on the core that calls them; to move it to another core,
-/// hand over its descriptor ([`RealSocket::into_fd`]) while nothing is under way.
+/// A stream connection. Its operations run on the core that calls them. To move it to another core,
+/// pass its descriptor ([`RealSocket::into_fd`]) while none is in progress.
 #[derive(Debug)]
 pub(super) struct RealSocket {
     fd: Arc<OwnedFd>,
@@ -32,7 +32,7 @@ impl RealSocket {
     /// Connects, within `timeout`.
     pub(super) async fn connect(address: Address, timeout: Duration) -> io::Result<RealSocket> {
         let raw = RawAddress::new(&address)?;
-        // SAFETY: a plain system call; a non-negative result is a descriptor that nobody else owns.
+        // SAFETY: a plain system call; a non-negative result is a descriptor without another owner.
         let fd = unsafe {
             let fd = check(libc::socket(raw.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?;
             OwnedFd::from_raw_fd(fd)
@@ -48,32 +48,32 @@ impl RealSocket {
         }
     }
 
-    /// A connection from its descriptor. Small messages leave at once (`TCP_NODELAY`), and large
-    /// ones without BBR's pacing.
+    /// Makes a connection from its descriptor. Small messages are sent at once (`TCP_NODELAY`), and
+    /// large ones without BBR's pacing.
     pub(super) fn from_fd(fd: OwnedFd) -> RealSocket {
         let socket = RealSocket { fd: Arc::new(fd) };
-        // A Unix socket refuses, and doesn't need it.
+        // A Unix socket refuses the option, and doesn't need it.
         let _ = socket.set_option(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
         socket.avoid_pacing();
         socket
     }
 
-    /// Replaces BBR, if it is the system's choice. It sends by a timer, at the rate that it has
-    /// estimated, which on the short ways of a cluster takes a quarter to a third of the throughput
-    /// of bulk transfers; any other choice of the administrator stays.
+    /// Replaces BBR, if it is the system's default. BBR sends by a timer, at its estimated rate,
+    /// which on the short paths of a cluster costs a quarter to a third of the throughput of bulk
+    /// transfers. Any other choice of the administrator stays.
     fn avoid_pacing(&self) {
         if self.congestion_control().is_some_and(|name| name.starts_with("bbr")) {
             let name = CONGESTION_CONTROL.as_ptr().cast();
             let len = CONGESTION_CONTROL.len() as libc::socklen_t;
-            // SAFETY: the pointer is to bytes of the length given. A kernel without this one
-            // refuses, and BBR stays.
+            // SAFETY: the pointer is to bytes of the length given. A kernel without cubic refuses,
+            // and BBR stays.
             unsafe {
                 libc::setsockopt(self.fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, len)
             };
         }
     }
 
-    /// The name of the congestion control; `None` for what isn't TCP.
+    /// The name of the congestion control; `None` for a socket that isn't TCP.
     fn congestion_control(&self) -> Option<String> {
         let mut name = [0_u8; MAX_NAME_BYTES];
         let mut len = name.len() as libc::socklen_t;
@@ -92,7 +92,7 @@ impl RealSocket {
         Arc::try_unwrap(self.fd).or_else(|shared| shared.try_clone())
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     pub(super) fn peer_addr(&self) -> io::Result<Address> {
         let mut raw = RawAddress::empty();
         let (address, len) = raw.as_out();
@@ -101,8 +101,8 @@ impl RealSocket {
         raw.decode()
     }
 
-    /// Fixes the kernel's buffers, which it otherwise sizes by itself; beyond the system's limit
-    /// only with CAP_NET_ADMIN.
+    /// Fixes the size of the kernel's buffers, which it otherwise adjusts by itself; beyond the
+    /// system's limit only with CAP_NET_ADMIN.
     pub(super) fn set_buffer_size(&self, bytes: usize) -> io::Result<()> {
         let bytes = libc::c_int::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         for (forced, plain) in
@@ -114,16 +114,17 @@ impl RealSocket {
         Ok(())
     }
 
-    /// Ends a TCP connection, with an error, when what was sent is not taken for so long
-    /// (`TCP_USER_TIMEOUT`). A Unix socket has no such limit. Nor has a peer whose window is closed
-    /// and that goes on talking: its acknowledgements put off the kernel's timer (`tcp_ack_probe`).
+    /// Ends a TCP connection with an error when sent data stays unacknowledged for this long
+    /// (`TCP_USER_TIMEOUT`). A Unix socket has no such limit. The limit doesn't apply to a peer
+    /// with a closed window that keeps sending: its acknowledgements reset the kernel's timer
+    /// (`tcp_ack_probe`).
     pub(super) fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
         let ms = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX).max(1);
         self.set_option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms)
     }
 
-    /// Bytes that the other end of a TCP connection has acknowledged so far; `None` for what isn't
-    /// TCP.
+    /// Bytes that the peer of a TCP connection has acknowledged so far; `None` for a socket that
+    /// isn't TCP.
     pub(super) fn acknowledged_bytes(&self) -> Option<u64> {
         // SAFETY: an all-zero `tcp_info` is valid.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -136,13 +137,13 @@ impl RealSocket {
         check(result).ok().map(|_| info.tcpi_bytes_acked)
     }
 
-    /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of
-    /// the stream.
+    /// Receives available data, at least one byte, into `buf` and returns the length; 0 is the end
+    /// of the stream.
     pub(super) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         self.recv_part(buf, 0).await
     }
 
-    /// Fills `buf`; an error (`UnexpectedEof`) if the stream ends before.
+    /// Fills `buf`; fails with `UnexpectedEof` if the stream ends before.
     pub(super) async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -166,7 +167,7 @@ impl RealSocket {
         }
     }
 
-    /// Sends all the bytes of all the pieces, in their order. Nobody may change them until this
+    /// Sends all the bytes of all the pieces, in order. The caller must not change them until this
     /// returns.
     pub(super) async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
         let mut rest = Rest { pieces, first: 0, skip: 0 };
@@ -203,11 +204,11 @@ impl RealSocket {
         unsafe { self.run(large(entry), self.keep(None).with(message)) }.await
     }
 
-    /// Ends the connection in both directions: operations under way end, and the other side sees
+    /// Ends the connection in both directions: operations in progress complete, and the peer sees
     /// the end of the stream.
     pub(super) fn shutdown(&self) {
-        // SAFETY: a plain system call on an open descriptor. It fails only if the other side was
-        // faster.
+        // SAFETY: a plain system call on an open descriptor. It fails only if the peer has already
+        // closed the connection.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
@@ -236,8 +237,8 @@ impl RealSocket {
     }
 }
 
-/// What of a send is still to go out: the pieces from `first` on, without the first `skip` bytes of
-/// that one.
+/// The unsent part of a send: the pieces from `first` on, without the first `skip` bytes of that
+/// one.
 struct Rest {
     pieces: Vec<IoBuf>,
     first: usize,
@@ -249,7 +250,7 @@ impl Rest {
         self.first == self.pieces.len()
     }
 
-    /// So many more bytes are sent. Ends at a piece that has bytes left.
+    /// Notes that `sent` more bytes were sent. Stops at a piece that has bytes left.
     fn advance(&mut self, sent: usize) {
         self.skip += sent;
         while let Some(piece) = self.pieces.get(self.first)
@@ -261,7 +262,7 @@ impl Rest {
     }
 }
 
-/// A vectored send's description with everything that it points to.
+/// The header of a vectored send with everything that it points to.
 struct Message {
     header: libc::msghdr,
     /// What `header` points to.
@@ -271,7 +272,7 @@ struct Message {
 }
 
 impl Message {
-    /// `skip` bytes of the first piece are left out.
+    /// Leaves out the first `skip` bytes of the first piece.
     fn new(pieces: Vec<IoBuf>, skip: usize) -> Box<Message> {
         let whole = |piece: &IoBuf| libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.len() };
         let mut vector: Vec<libc::iovec> = pieces.iter().map(whole).collect();

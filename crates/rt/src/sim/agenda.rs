@@ -1,4 +1,4 @@
-//! What is going to happen, in order of time, and the randomness that decides when.
+//! Pending events in order of time, and the randomness that decides their times.
 
 use super::HostId;
 use super::disk::Disk;
@@ -8,23 +8,24 @@ use super::stream::EndId;
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-/// Least and most nanoseconds that something takes.
+/// Minimum and maximum duration, in nanoseconds.
 pub(super) type Span = (u64, u64);
 
-/// A disk operation's effect; gives whom to wake. The number is the host's time of day.
+/// The effect of a disk operation; returns the waker of its task. The number is the host's time of
+/// day.
 pub(super) type Effect = Box<dyn FnOnce(&mut Disk, u64) -> Option<Waker>>;
 
-/// Something that happens at a known time.
+/// An event at a known time.
 pub(super) enum Event {
-    /// An operation of a host's disk ends.
+    /// An operation of a host's disk completes.
     Disk(HostId, Effect),
-    /// A packet arrives, or would.
+    /// A packet arrives, unless it is held.
     Packet(Packet),
-    /// It is to be seen whether what an end sent makes progress.
+    /// Checks whether data that an end sent makes progress.
     Stall(EndId),
 }
 
-/// The clock that nobody inside sees, and all that is due.
+/// The world's clock, which hosts can't see, and all pending events.
 pub(super) struct Agenda {
     pub(super) rng: Rng,
     pub(super) clock_ns: u64,
@@ -37,13 +38,13 @@ impl Agenda {
         Agenda { rng, clock_ns: 0, events: BTreeMap::new(), next_number: 0 }
     }
 
-    /// Lets something happen after a random time.
+    /// Schedules an event after a random time.
     pub(super) fn after(&mut self, span: Span, event: Event) {
         let at = self.clock_ns + self.rng.between(span.0, span.1);
         self.at(at, event);
     }
 
-    /// Lets something happen at a time.
+    /// Schedules an event at a time.
     pub(super) fn at(&mut self, at: u64, event: Event) {
         let number = self.next_number;
         self.next_number += 1;
@@ -62,7 +63,7 @@ impl Agenda {
         (at <= self.clock_ns).then(|| (at, number, first.remove()))
     }
 
-    /// Takes out the operations under way of a host's disk.
+    /// Removes the operations in flight of a host's disk.
     pub(super) fn take_disk_operations(&mut self, host: HostId) -> Vec<Effect> {
         let (of_host, others): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.events)
             .into_iter()

@@ -1,4 +1,4 @@
-//! A sparse file's bytes. Copies share pages, so that keeping a durable and a visible version is
+//! A sparse file's bytes. Copies share pages, so that storing a durable and a visible version is
 //! cheap.
 
 use crate::disk::{Fallocate, Gaps};
@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Space is allocated in units of this.
+/// Unit of space allocation, bytes.
 pub(super) const PAGE: u64 = 4096;
 
 type Page = [u8; PAGE as usize];
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Default)]
 pub(super) struct Content {
     len: u64,
@@ -25,18 +25,18 @@ impl Content {
         self.len
     }
 
-    /// Pages that take space.
+    /// Number of allocated pages.
     pub(super) fn allocated(&self) -> u64 {
         (self.pages.len() + self.reserved.len()) as u64
     }
 
-    /// Pages of a range that take no space yet.
+    /// Number of unallocated pages of a range.
     pub(super) fn missing(&self, range: &Range<u64>) -> u64 {
         pages_of(range).filter(|page| !self.pages.contains_key(page) && !self.reserved.contains(page)).count()
             as u64
     }
 
-    /// The parts of a range that take no space.
+    /// The unallocated parts of a range.
     pub(super) fn gaps(&self, range: Range<u64>, most: usize) -> Gaps {
         let pages = pages_of(&range);
         let mut gaps = Gaps::of(range, most);
@@ -46,7 +46,7 @@ impl Content {
         gaps.finish()
     }
 
-    /// Copies bytes to `into` and returns how many there were.
+    /// Copies bytes to `into` and returns their number.
     pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> usize {
         let end = self.len.min(offset.saturating_add(into.len() as u64));
         if end <= offset {

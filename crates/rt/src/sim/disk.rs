@@ -1,4 +1,4 @@
-//! The simulated disk: files by name, their contents, and what a crash does to both.
+//! The simulated disk: files by name, their contents, and the effect of a crash on both.
 
 use super::content::PAGE;
 use super::inode::{Edit, Inode};
@@ -10,10 +10,10 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
-/// What a disk without a limit says of its size.
+/// Reported size of a disk without a limit.
 const UNLIMITED_BYTES: u64 = 1 << 50;
 
-/// What goes wrong.
+/// Faults to inject.
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) read_errors_per_million: u32,
@@ -31,9 +31,9 @@ pub(super) struct Disk {
     sequence: u64,
     /// Files that lost a name and may have no other.
     doomed: BTreeSet<u64>,
-    /// How often the power has failed.
+    /// Number of power failures.
     crashes: u64,
-    /// Digest of everything that was written.
+    /// Digest of all writes.
     written: u64,
 }
 
@@ -77,7 +77,7 @@ impl Disk {
         Ok(ino)
     }
 
-    /// What a path leads to.
+    /// The file or directory at a path.
     pub(super) fn node(&self, path: &Path) -> io::Result<Node> {
         self.names.get(path).ok_or_else(|| errno(libc::ENOENT))
     }
@@ -98,7 +98,7 @@ impl Disk {
         self.collect();
     }
 
-    /// Nobody has a file open any more.
+    /// Closes all files of the host.
     pub(super) fn close_all(&mut self) {
         self.inodes.values_mut().for_each(|inode| inode.opens = 0);
         self.collect();
@@ -212,7 +212,7 @@ impl Disk {
         self.collect();
     }
 
-    /// Bytes in all and free.
+    /// Total bytes and free bytes.
     pub(super) fn space(&self) -> (u64, u64) {
         let capacity = self.faults.capacity_bytes.unwrap_or(UNLIMITED_BYTES);
         (capacity, capacity.saturating_sub(self.used()))
@@ -223,12 +223,12 @@ impl Disk {
         self.written
     }
 
-    /// How often the power has failed.
+    /// Number of power failures.
     pub(super) fn crashes(&self) -> u64 {
         self.crashes
     }
 
-    /// The power fails.
+    /// Simulates a power failure.
     pub(super) fn crash(&mut self) {
         self.crashes += 1;
         for inode in self.inodes.values_mut() {
@@ -251,8 +251,8 @@ impl Disk {
         if self.used() + more > capacity { Err(errno(libc::ENOSPC)) } else { Ok(()) }
     }
 
-    /// Frees files that have no name, no opener and no unsynced change of names that could bring
-    /// them back.
+    /// Frees files without a name, an open handle or an unsynced name change that could bring them
+    /// back.
     fn collect(&mut self) {
         if self.doomed.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Files and names of the simulated disk, as the functions of this crate offer them.
+//! Files and names of the simulated disk, with the interface of this crate's functions.
 
 use super::content::PAGE;
 use super::names::{Node, errno};
@@ -13,14 +13,14 @@ use std::path::Path;
 use std::rc::Rc;
 use types::Timestamp;
 
-/// Units of `FileStat::blocks`.
+/// Unit of `FileStat::blocks`, bytes.
 const UNIT: u64 = 512;
 
 /// An open file of a simulated host.
 #[derive(Debug)]
 pub(crate) struct SimFile {
     ino: u64,
-    /// The host's boot that it was opened in; it is dead in any other.
+    /// The host's boot in which it was opened; it is invalid in any other.
     boot: u64,
     options: OpenOptions,
 }
@@ -52,7 +52,8 @@ impl SimFile {
         read.await
     }
 
-    /// A simulated disk is as fast as its memory, so that both ways of reading are taken.
+    /// Always false: cached reads are as fast as others on a simulated disk, and so both code paths
+    /// of callers are exercised.
     pub(crate) fn may_be_cached(&self) -> bool {
         false
     }
@@ -165,8 +166,7 @@ impl SimFile {
         seek.await
     }
 
-    /// The world that it was opened in, if the caller runs on that very host and it hasn't died
-    /// meanwhile.
+    /// The world that it was opened in, if the caller runs on the same host, in the same boot.
     fn world(&self) -> io::Result<Rc<Simulation>> {
         match context::current() {
             Some(Runtime::Sim(world)) if world.boot() == self.boot => Ok(world),
@@ -178,7 +178,7 @@ impl SimFile {
         if self.options.write { self.world() } else { Err(errno(libc::EBADF)) }
     }
 
-    /// Direct I/O is as strict as on a real disk.
+    /// Checks alignment for direct I/O as strictly as a real disk.
     fn check_alignment(&self, buf: &IoBuf, offset: u64) -> io::Result<()> {
         let aligned = buf.is_aligned() && offset.is_multiple_of(IO_ALIGNMENT as u64);
         if self.options.direct && !aligned { Err(errno(libc::EINVAL)) } else { Ok(()) }
@@ -191,7 +191,7 @@ impl Drop for SimFile {
     }
 }
 
-/// What a path led to once.
+/// The file or directory that a path led to when this was made.
 #[derive(Debug)]
 pub(crate) struct SimHold {
     node: Node,

@@ -4,28 +4,28 @@ use super::disk::Disk;
 use crate::local::Locals;
 use crate::timer::Timers;
 
-/// What the time of day is when a machine's clock is right and the world begins:
-/// 2025-06-15T15:06:40Z, in nanoseconds since 1970.
+/// Time of day of a correct clock when the world begins: 2025-06-15T15:06:40Z, in nanoseconds since
+/// 1970.
 const SIMULATED_EPOCH_NS: u64 = 1_750_000_000 * 1_000_000_000;
-/// Parts of a clock's rate.
+/// Denominator of a clock's rate.
 const MILLION: u64 = 1_000_000;
 
-/// A host's clocks beside the world's.
+/// A host's clocks relative to the world's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     /// The monotonic clock showed `shown_ns` when the world's showed `since_ns`.
     since_ns: u64,
     shown_ns: u64,
-    /// What the monotonic clock showed in the beginning.
+    /// Initial value of the monotonic clock.
     zero_ns: u64,
-    /// So much faster than the world's, in millionths; may be negative.
+    /// How much faster than the world's clock it runs, in millionths; may be negative.
     drift_ppm: i32,
-    /// So much the time of day is ahead; may be negative.
+    /// How far the time of day is ahead; may be negative.
     ahead_ns: i64,
 }
 
 impl Clock {
-    /// A right clock; the monotonic one begins at `zero_ns`.
+    /// Makes a correct clock; the monotonic one begins at `zero_ns`.
     pub(super) fn new(world_ns: u64, zero_ns: u64) -> Clock {
         Clock { since_ns: world_ns, shown_ns: zero_ns + world_ns, zero_ns, drift_ppm: 0, ahead_ns: 0 }
     }
@@ -41,20 +41,21 @@ impl Clock {
         MILLION.saturating_add_signed(self.drift_ppm.into())
     }
 
-    /// What the monotonic clock shows.
+    /// The monotonic clock's value.
     pub(super) fn monotonic_ns(&self, world_ns: u64) -> u64 {
         let passed = world_ns.saturating_sub(self.since_ns) as u128 * self.rate() as u128 / MILLION as u128;
         self.shown_ns + passed as u64
     }
 
-    /// When the monotonic clock will show a time, or now if it has been. `u64::MAX` is never.
+    /// The world's time at which the monotonic clock shows a value, or now if it has passed.
+    /// `u64::MAX` is never.
     pub(super) fn world_ns(&self, monotonic_ns: u64) -> u64 {
         let to_pass = monotonic_ns.saturating_sub(self.shown_ns) as u128 * MILLION as u128;
         let passed = to_pass.div_ceil(self.rate() as u128);
         u64::try_from(passed).map_or(u64::MAX, |passed| self.since_ns.saturating_add(passed))
     }
 
-    /// Nanoseconds since 1970, as the host believes.
+    /// The host's time of day, in nanoseconds since 1970.
     pub(super) fn time_of_day_ns(&self, world_ns: u64) -> u64 {
         let since_start = self.monotonic_ns(world_ns) - self.zero_ns;
         (SIMULATED_EPOCH_NS + since_start).saturating_add_signed(self.ahead_ns)
@@ -70,7 +71,7 @@ pub(super) struct Host {
     pub(super) locals: Locals,
     /// False while its processes are stopped.
     pub(super) runs: bool,
-    /// Tasks that would be ready if it weren't stopped.
+    /// Tasks that become ready when the host is resumed.
     pub(super) parked: Vec<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! One file on the simulated disk: what programs see, what a crash leaves, and the changes between
-//! the two.
+//! One file on the simulated disk: the content that programs see, the content that survives a
+//! crash, and the changes between the two.
 
 use super::content::Content;
 use super::rng::Rng;
@@ -9,10 +9,10 @@ use std::ffi::CString;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// A sector is written whole or not at all.
+/// A sector is written atomically.
 const SECTOR: u64 = 512;
-/// Changes that one file keeps unsynced. The oldest go to disk by themselves beyond it, as the
-/// kernel's write-back does.
+/// Unsynced changes of one file. Above this the oldest are written to disk, as by the kernel's
+/// writeback.
 const MAX_UNSYNCED_CHANGES: usize = 1024;
 
 /// A change of a file's content.
@@ -40,7 +40,7 @@ impl Edit {
         }
     }
 
-    /// Applies what a crash leaves of an unsynced change.
+    /// Applies the part of an unsynced change that survives a crash.
     fn apply_after_crash(&self, content: &mut Content, rng: &mut Rng) {
         match (rng.below(4), self) {
             (0, _) => {}
@@ -56,8 +56,8 @@ impl Edit {
     }
 }
 
-/// The part of a write that has reached the disk: the sectors before or after a seeded cut. Nothing
-/// of a write within one sector.
+/// The part of a write that reached the disk: the sectors before or after a random cut. Nothing of
+/// a write within one sector.
 fn torn(offset: u64, len: u64, rng: &mut Rng) -> Range<u64> {
     let end = offset + len;
     let boundaries = offset / SECTOR + 1..end.div_ceil(SECTOR);
@@ -73,11 +73,12 @@ fn torn(offset: u64, len: u64, rng: &mut Rng) -> Range<u64> {
 pub(super) struct Inode {
     pub(super) visible: Content,
     durable: Content,
-    /// Changes with their sequence numbers, oldest first: `durable` and then these give `visible`.
+    /// Changes with their sequence numbers, oldest first: applied to `durable` they result in
+    /// `visible`.
     unsynced: Vec<(u64, Edit)>,
     pub(super) mtime_ns: u64,
     pub(super) ctime_ns: u64,
-    /// They are on disk at once: who relies on them syncs the file.
+    /// Durable at once: code that relies on them syncs the file.
     pub(super) attributes: BTreeMap<CString, Vec<u8>>,
     pub(super) opens: usize,
 }
@@ -105,13 +106,13 @@ impl Inode {
             edit.apply(&mut self.durable);
         }
         if self.unsynced.is_empty() {
-            // Equal already; this shares the pages again.
+            // They are equal already; this shares the pages again.
             self.durable = self.visible.clone();
         }
     }
 
-    /// Makes the latest change, a write, durable: alone if the changes before it don't touch its
-    /// bytes, with them if they do, since they must not overwrite it after a crash.
+    /// Makes the latest change, a write, durable. Earlier changes are made durable with it only if
+    /// they touch its bytes, since they must not overwrite it after a crash.
     pub(super) fn sync_last(&mut self) {
         let Some((sequence, last)) = self.unsynced.last().cloned() else { return };
         let range = last.written();
@@ -128,7 +129,7 @@ impl Inode {
         }
     }
 
-    /// The power fails.
+    /// Simulates a power failure.
     pub(super) fn crash(&mut self, rng: &mut Rng) {
         for (_, edit) in std::mem::take(&mut self.unsynced) {
             edit.apply_after_crash(&mut self.durable, rng);

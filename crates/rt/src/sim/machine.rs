@@ -4,10 +4,10 @@ use super::{Deadlock, HostId, World};
 use std::fmt;
 use std::future::Future;
 
-/// A machine whose every decision comes from a seed. Its disk survives [`Machine::crash`] and
+/// A machine whose decisions all derive from a seed. Its disk survives [`Machine::crash`] and
 /// [`Machine::kill`].
 ///
-/// Tasks live on between two calls of [`Machine::run`]; only a crash, a kill or dropping the
+/// Tasks survive between two calls of [`Machine::run`]; only a crash, a kill or dropping the
 /// machine ends them.
 pub struct Machine {
     world: World,
@@ -22,12 +22,12 @@ impl Machine {
         Machine { world, host }
     }
 
-    /// Makes reads fail with `EIO`, so many in a million.
+    /// Makes reads fail with `EIO`, `per_million` of a million.
     pub fn set_read_errors(&mut self, per_million: u32) {
         self.world.set_read_errors(self.host, per_million);
     }
 
-    /// Limits the disk; writes beyond it fail with `ENOSPC`. `None`: unlimited.
+    /// Limits the disk's capacity; writes beyond it fail with `ENOSPC`. `None`: unlimited.
     pub fn set_capacity(&mut self, bytes: Option<u64>) {
         self.world.set_capacity(self.host, bytes);
     }
@@ -38,7 +38,7 @@ impl Machine {
     }
 
     /// Runs until `future` ends or the scheduler has made `steps` more steps, whichever is first;
-    /// `None` if it was the steps. Panics if the thread already runs a core or a machine.
+    /// returns `None` in the second case. Panics if the thread already runs a core or a machine.
     pub fn run_until<T: 'static>(
         &mut self,
         future: impl Future<Output = T> + 'static,
@@ -47,14 +47,15 @@ impl Machine {
         self.world.run_until(self.host, future, steps)
     }
 
-    /// The power fails: tasks end, and of what wasn't synced each write is kept, lost or torn, and
-    /// each name change kept or lost. The machine can run again on what is left.
+    /// Simulates a power failure. Tasks end; each unsynced write is retained, lost or torn, and
+    /// each unsynced name change is retained or lost. The machine can run again on the remaining
+    /// state.
     pub fn crash(&mut self) {
         self.world.crash(self.host);
     }
 
-    /// The process dies: tasks end, and what had been written stays. Of the operations under way
-    /// each has happened or not.
+    /// Kills the process: tasks end, and written data stays. Each operation in flight has happened
+    /// or not.
     pub fn kill(&mut self) {
         self.world.kill(self.host);
     }
@@ -64,13 +65,13 @@ impl Machine {
         self.world.clock_ns()
     }
 
-    /// Steps that the scheduler has made: polls of a task.
+    /// Steps (polls of a task) that the scheduler has made.
     pub fn steps(&self) -> u64 {
         self.world.steps()
     }
 
-    /// A digest of everything that the scheduler and the disk have decided, and of the bytes that
-    /// were written; equal for equal runs, in this process or another.
+    /// A digest of all decisions of the scheduler and the disk, and of all written bytes; equal for
+    /// equal runs, in any process.
     pub fn fingerprint(&self) -> u64 {
         self.world.fingerprint()
     }

@@ -1,12 +1,12 @@
-//! Simulated hosts: clocks, scheduler, randomness, disks and network, all decided by one seed. A
+//! Simulated hosts: clocks, scheduler, randomness, disks and network, all determined by one seed. A
 //! [`Machine`] is one host, a [`World`] is several.
 //!
-//! Code that runs inside uses the same functions as on a real core ([`crate::spawn`],
-//! [`crate::File`], [`crate::now`], ...); nothing outside of this crate knows which of the two it
+//! Code on a simulated host uses the same functions as on a real core ([`crate::spawn`],
+//! [`crate::File`], [`crate::now`], ...); no code outside of this crate knows which of the two it
 //! runs on. The same seed gives the same run, step by step.
 //!
-//! What it doesn't simulate: several cores of a host, Unix sockets, the ring's raw operations,
-//! wakes from other threads.
+//! Not simulated: several cores of a host, Unix sockets, the ring's raw operations, wakes from
+//! other threads.
 //!
 //! ```
 //! use rt::{File, IoBuf, OpenOptions, sim::Machine};
@@ -52,8 +52,8 @@ pub(crate) use socket::{SimListener, SimSocket};
 
 use std::fmt;
 
-/// Where and when the code that asks is running: the name of its host, and nanoseconds since its
-/// world was made. `None` outside of a world.
+/// Where and when the calling code runs: the name of its host, and nanoseconds since its world was
+/// made. `None` outside of a world.
 pub fn whereabouts() -> Option<(String, u64)> {
     crate::context::with_sim(|world| (world.name_of_current(), world.clock_ns()))
 }
@@ -62,12 +62,12 @@ pub fn whereabouts() -> Option<(String, u64)> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostId(usize);
 
-/// Nothing can ever happen any more: every task waits for something that nobody will do.
+/// No progress is possible: every task waits and no event is pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadlock {
-    /// Tasks that wait.
+    /// Number of waiting tasks.
     pub tasks: usize,
-    /// Nanoseconds of simulated time at which it was noticed.
+    /// Nanoseconds of simulated time at which it was detected.
     pub clock_ns: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The names on the simulated disk: what programs see, what a crash leaves, and the changes between
-//! the two.
+//! The names on the simulated disk: those that programs see, those that survive a crash, and the
+//! changes between the two.
 
 use super::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,11 +7,10 @@ use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-/// Name changes that are kept unsynced. The oldest go to disk by themselves beyond it, as the
-/// journal's commits do.
+/// Unsynced name changes. Above this the oldest are written to disk, as by the journal's commits.
 const MAX_UNSYNCED_CHANGES: usize = 4096;
 
-/// What a name stands for.
+/// The object that a name refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Node {
     Dir,
@@ -20,7 +19,8 @@ pub(super) enum Node {
 
 type Tree = BTreeMap<PathBuf, Node>;
 
-/// A change of names. It carries the node, so that it means the same after earlier ones were lost.
+/// A change of names. It contains the node, so that it keeps its meaning after earlier changes were
+/// lost.
 #[derive(Clone)]
 enum Edit {
     Add { path: PathBuf, node: Node },
@@ -55,7 +55,8 @@ impl Edit {
                 }
             }
             Edit::Rename { to, node, .. } => {
-                // Wherever an earlier rename that was lost has left it: a file has one name.
+                // An earlier rename that was lost may have left the file elsewhere: a file has one
+                // name.
                 tree.retain(|_, other| other != node);
                 add(tree, to, *node);
             }
@@ -63,8 +64,7 @@ impl Edit {
     }
 }
 
-/// Adds a name. The directories above it are there as well: the journal that holds the name holds
-/// them too.
+/// Adds a name with the directories above it: the journal that contains the name contains them too.
 fn add(tree: &mut Tree, path: &Path, node: Node) {
     for dir in path.ancestors().skip(1).filter(|dir| !is_root(dir)) {
         tree.entry(dir.to_path_buf()).or_insert(Node::Dir);
@@ -81,7 +81,8 @@ fn is_root(path: &Path) -> bool {
 pub(super) struct Names {
     visible: Tree,
     durable: Tree,
-    /// Changes with their sequence numbers, oldest first: `durable` and then these give `visible`.
+    /// Changes with their sequence numbers, oldest first: applied to `durable` they result in
+    /// `visible`.
     unsynced: Vec<(u64, Edit)>,
 }
 
@@ -90,7 +91,7 @@ impl Names {
         if is_root(path) { Some(Node::Dir) } else { self.visible.get(path).copied() }
     }
 
-    /// The file of a name.
+    /// The file with a name.
     pub(super) fn file(&self, path: &Path) -> io::Result<u64> {
         match self.get(path) {
             Some(Node::File(ino)) => Ok(ino),
@@ -110,7 +111,7 @@ impl Names {
 
     /// The paths in a directory.
     pub(super) fn list<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = &'a Path> {
-        // Paths are ordered by their components, so what is below a directory follows it.
+        // Paths are ordered by their components, so the contents of a directory follow it.
         let below = self.visible.range::<Path, _>((Bound::Excluded(dir), Bound::Unbounded));
         let below = below.take_while(move |(path, _)| path.starts_with(dir));
         below.map(|(path, _)| path.as_path()).filter(move |path| path.parent() == Some(dir))
@@ -146,23 +147,23 @@ impl Names {
         Ok(replaced.filter(|other| *other != ino))
     }
 
-    /// The names in a directory become durable as they were at `up_to`.
+    /// Makes the names in a directory durable as they were at `up_to`.
     pub(super) fn sync_dir(&mut self, dir: &Path, up_to: u64) {
         self.sync(|sequence, edit| sequence <= up_to && edit.is_in(dir));
     }
 
-    /// The name under which a file was made becomes durable, as a sync of the file does it on XFS
-    /// and ext4. Renames do not: those promise less.
+    /// Makes the name under which a file was created durable, as a sync of the file does on XFS and
+    /// ext4. Renames are not made durable: those file systems don't promise it.
     pub(super) fn sync_file(&mut self, ino: u64) {
         self.sync(|_, edit| matches!(edit, Edit::Add { .. }) && edit.node() == Node::File(ino));
     }
 
-    /// All names become durable as they were at `up_to`.
+    /// Makes all names durable as they were at `up_to`.
     pub(super) fn sync_all(&mut self, up_to: u64) {
         self.sync(|sequence, _| sequence <= up_to);
     }
 
-    /// The power fails: each unsynced change is kept or lost.
+    /// Simulates a power failure: each unsynced change is retained or lost.
     pub(super) fn crash(&mut self, rng: &mut Rng) {
         for (_, edit) in std::mem::take(&mut self.unsynced) {
             if rng.coin() {
@@ -188,8 +189,8 @@ impl Names {
         }
     }
 
-    /// Makes the chosen changes durable, and with them the earlier ones of the same names: those
-    /// must not undo them after a crash.
+    /// Makes the chosen changes durable, and with them earlier ones of the same names: those must
+    /// not undo them after a crash.
     fn sync(&mut self, chosen: impl Fn(u64, &Edit) -> bool) {
         let mut names: BTreeSet<PathBuf> = BTreeSet::new();
         let mut taken = Vec::new();

@@ -1,9 +1,8 @@
-//! The network between simulated hosts: who may reach whom, what is on its way, and what goes
-//! wrong.
+//! The network between simulated hosts: reachability, packets on their way, and faults.
 //!
-//! It carries streams as TCP does. Nothing within a stream is lost, doubled or reordered: it is
-//! late, held while the way is cut, or the connection breaks. Lost and repeated messages arise from
-//! breaks, as they do over TCP.
+//! It carries streams as TCP does. Nothing within a stream is lost, duplicated or reordered: it is
+//! delayed, held while the path is cut, or the connection breaks. Lost and retransmitted messages
+//! arise from breaks, as they do over TCP.
 
 use super::HostId;
 use super::agenda::{Agenda, Event, Span};
@@ -15,33 +14,33 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
-/// Connections that wait to be accepted by one listener; beyond, they are refused.
+/// Connections that wait to be accepted by one listener; further ones are refused.
 const MAX_BACKLOG: usize = 128;
-/// Ports that are given to those who don't ask for one begin here.
+/// First port that is assigned automatically.
 const FIRST_FREE_PORT: u16 = 32_768;
-/// One in so many pieces of a stream is a few bytes only, so that messages are cut anywhere.
+/// One in this many pieces of a stream is only a few bytes long, so that messages are cut anywhere.
 const SMALL_PIECES: u64 = 6;
 /// The largest such piece, bytes.
 const SMALL_PIECE_BYTES: u64 = 80;
-/// The largest piece that arrives at once, bytes: what a network card hands up together.
+/// The largest piece that arrives at once, bytes: what a network card delivers together.
 const MAX_PIECE_BYTES: u64 = 64 << 10;
 const MILLION: u32 = 1_000_000;
 
 /// How the network behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkOptions {
-    /// Least and most nanoseconds on the way.
+    /// Minimum and maximum delay of a packet, in nanoseconds.
     pub delay_ns: (u64, u64),
-    /// So many packets in a million take `slow_ns` instead.
+    /// Packets in a million that take `slow_ns` instead.
     pub slow_per_million: u32,
-    /// Least and most nanoseconds of those.
+    /// Minimum and maximum delay of those, in nanoseconds.
     pub slow_ns: (u64, u64),
-    /// Least and most bytes that one direction of a connection holds; each connection gets its own
-    /// number.
+    /// Minimum and maximum bytes that one direction of a connection holds; chosen for each
+    /// connection.
     pub window_bytes: (usize, usize),
-    /// So many arriving pieces in a million break their connection.
+    /// Arriving pieces in a million that break their connection.
     pub resets_per_million: u32,
-    /// So many connections in a million that had something held by a cut break when it is healed.
+    /// Connections in a million that break when a cut that held their packets is healed.
     pub resets_on_heal_per_million: u32,
 }
 
@@ -58,7 +57,7 @@ impl Default for NetworkOptions {
     }
 }
 
-/// Something on its way from one end of a connection to the other.
+/// A packet on its way from one end of a connection to the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet {
     from: EndId,
@@ -67,15 +66,15 @@ pub(super) struct Packet {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// The client wants to connect.
+    /// The client requests a connection (SYN).
     Connect,
-    /// The server's kernel agrees.
+    /// The server's kernel accepts it.
     Agree,
-    /// The client has seen that.
+    /// The client acknowledges that.
     Confirm,
     /// The next segment of the stream.
     Segment,
-    /// The other program has received so many bytes.
+    /// The other program has received this many bytes.
     Received(usize),
     /// The connection is broken.
     Reset,
@@ -93,15 +92,15 @@ pub(super) struct Network {
     pub(super) options: NetworkOptions,
     /// Whether each host has power.
     powered: Vec<bool>,
-    /// Ways that are cut, from and to.
+    /// Paths that are cut, from and to.
     cuts: BTreeSet<(HostId, HostId)>,
     listeners: BTreeMap<(HostId, u16), Listening>,
     connections: BTreeMap<u64, Connection>,
     next_port: u16,
-    /// What waits at a cut or before a host without power.
+    /// Packets held at a cut or before a host without power.
     held: Vec<Packet>,
     woken: Vec<Waker>,
-    /// Digest of everything that was sent.
+    /// Digest of all sent bytes.
     sent: u64,
 }
 
@@ -115,12 +114,12 @@ impl Network {
         Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 1).to_bits() + host.0 as u32)
     }
 
-    /// Who is to be woken; to be done when nothing is borrowed.
+    /// Takes the wakers of tasks to wake, which happens when nothing is borrowed.
     pub(super) fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
     }
 
-    /// Digest of all bytes that programs have sent, with when.
+    /// Digest of all bytes that programs have sent, and of their times.
     pub(super) fn sent_digest(&self) -> u64 {
         self.sent
     }
@@ -142,7 +141,7 @@ impl Network {
         }
     }
 
-    /// Listens at an address of `host`; gives the one that it is, with a port.
+    /// Listens at an address of `host`; returns the address with the assigned port.
     pub(super) fn listen(&mut self, host: HostId, address: SocketAddr) -> io::Result<SocketAddr> {
         if self.host_of(host, address.ip())? != host {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
@@ -155,7 +154,7 @@ impl Network {
         Ok(SocketAddr::new(address.ip(), port))
     }
 
-    /// The next connection with where it comes from.
+    /// The next connection with its peer's address.
     pub(super) fn accept(
         &mut self,
         host: HostId,
@@ -173,7 +172,7 @@ impl Network {
         Ok(Some((end, connection.end(Side::Client).address)))
     }
 
-    /// Connections that nobody has accepted are reset.
+    /// Closes a listener; resets connections that haven't been accepted.
     pub(super) fn close_listener(&mut self, agenda: &mut Agenda, host: HostId, port: u16) {
         let Some(listening) = self.listeners.remove(&(host, port)) else { return };
         self.woken.extend(listening.waiting);
@@ -182,7 +181,7 @@ impl Network {
         }
     }
 
-    /// Begins to connect.
+    /// Starts to connect.
     pub(super) fn connect(&mut self, agenda: &mut Agenda, from: HostId, to: SocketAddr) -> io::Result<EndId> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let host = self.host_of(from, to.ip())?;
@@ -204,14 +203,15 @@ impl Network {
         end.filter(|end| end.state != EndState::Gone).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// The program has received so many bytes; in time, the sender may send as many more.
+    /// Notes that the program has received `bytes` bytes; after a delay, the sender may send as
+    /// many more.
     pub(super) fn received(&mut self, agenda: &mut Agenda, end: EndId, bytes: usize) {
         if bytes > 0 {
             self.post(agenda, end, What::Received(bytes));
         }
     }
 
-    /// Sends as much of `bytes` as there is room for, cut anywhere.
+    /// Sends as much of `bytes` as fits into the window, cut anywhere.
     pub(super) fn send(&mut self, agenda: &mut Agenda, end: EndId, bytes: &[u8]) -> io::Result<usize> {
         let sent = self.end_mut(end)?.room()?.min(bytes.len());
         let mut left = &bytes[..sent];
@@ -236,7 +236,7 @@ impl Network {
         Ok(sent)
     }
 
-    /// Somebody will see whether what an end sent makes progress, if it has a limit.
+    /// Schedules a check of whether data that an end sent makes progress, if the end has a limit.
     fn watch(&mut self, agenda: &mut Agenda, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
         if let Some(until) = end.stalled_until_ns()
@@ -246,7 +246,7 @@ impl Network {
         }
     }
 
-    /// Ends a connection whose other side takes nothing for too long.
+    /// Breaks a connection whose peer has received nothing for longer than the limit.
     pub(super) fn look_after(&mut self, agenda: &mut Agenda, id: EndId) {
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
         let end = connection.end_mut(id.side);
@@ -257,7 +257,7 @@ impl Network {
         }
     }
 
-    /// Ends both directions, as far as this end can.
+    /// Shuts down both directions, as far as this end can.
     pub(super) fn shut_down(&mut self, agenda: &mut Agenda, id: EndId) {
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
         let end = connection.end_mut(id.side);
@@ -269,8 +269,7 @@ impl Network {
         self.post(agenda, id, What::Segment);
     }
 
-    /// The program lets go of an end. Bytes that it didn't receive make that a reset, as they do in
-    /// Linux.
+    /// Closes an end. Unreceived bytes make that a reset, as in Linux.
     pub(super) fn close(&mut self, agenda: &mut Agenda, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
         if end.has_unread() || end.state == EndState::Opening {
@@ -281,7 +280,7 @@ impl Network {
         self.forget(id);
     }
 
-    /// Breaks a connection from one end. Some of what is on its way may still arrive.
+    /// Breaks a connection from one end. Some of the segments on their way may still arrive.
     fn abort(&mut self, agenda: &mut Agenda, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
         let arrive = agenda.rng.below(end.on_its_way() as u64 + 1);
@@ -304,7 +303,7 @@ impl Network {
         agenda.after(span, Event::Packet(Packet { from, what }));
     }
 
-    /// Whether anything passes between two hosts, in this direction.
+    /// Whether packets pass from one host to another.
     fn is_passable(&self, from: HostId, to: HostId) -> bool {
         self.powered[to.0] && !self.cuts.contains(&(from, to))
     }
@@ -358,7 +357,7 @@ impl Network {
         }
     }
 
-    /// The server's end comes to be, if it hasn't yet.
+    /// Opens the server's end, if it isn't open yet.
     fn establish(&mut self, agenda: &mut Agenda, server: EndId) {
         let Some(connection) = self.connections.get_mut(&server.connection) else { return };
         let end = connection.end_mut(Side::Server);
@@ -408,26 +407,26 @@ impl Network {
         }
     }
 
-    /// Breaks a connection as seen from both ends.
+    /// Breaks a connection at both ends.
     fn break_off(&mut self, connection: u64) {
         for side in [Side::Client, Side::Server] {
             self.deliver_reset(EndId { connection, side });
         }
     }
 
-    /// Cuts the way from one host to another. What is on its way is held.
+    /// Cuts the path from one host to another. Packets on their way are held.
     pub(super) fn cut(&mut self, from: HostId, to: HostId) {
         self.cuts.insert((from, to));
     }
 
-    /// Opens the way from one host to another again.
+    /// Restores the path from one host to another.
     pub(super) fn heal(&mut self, agenda: &mut Agenda, from: HostId, to: HostId) {
         if self.cuts.remove(&(from, to)) {
             self.release_held(agenda);
         }
     }
 
-    /// A host's kernel lives (again): it answers what was held.
+    /// Starts a host's kernel (again): it answers held packets.
     pub(super) fn power_on(&mut self, agenda: &mut Agenda, host: HostId) {
         if !std::mem::replace(&mut self.powered[host.0], true) {
             self.release_held(agenda);
@@ -467,7 +466,7 @@ impl Network {
     fn ends_of(&self, host: HostId) -> Vec<EndId> {
         let of = |connection: u64, c: &Connection, side: Side| {
             let end = c.end(side);
-            // What isn't established is no process's yet.
+            // An end that isn't established doesn't belong to a process yet.
             let owned = end.state == EndState::Open || side == Side::Client && end.state == EndState::Opening;
             (end.host == host && owned).then_some(EndId { connection, side })
         };
@@ -476,7 +475,7 @@ impl Network {
         self.connections.iter().flat_map(ends).flatten().collect()
     }
 
-    /// The process of a host ended: its kernel closes what it had open, in good order or not.
+    /// Ends the process of a host: its kernel closes or resets its connections.
     pub(super) fn kill(&mut self, agenda: &mut Agenda, host: HostId) {
         self.listeners.retain(|(of, _), _| *of != host);
         for end in self.ends_of(host) {
@@ -484,8 +483,8 @@ impl Network {
         }
     }
 
-    /// A host lost its power: others hear nothing of it, until it answers again and knows of
-    /// nothing.
+    /// Cuts a host's power: its peers notice nothing until it answers again and doesn't know their
+    /// connections.
     pub(super) fn crash(&mut self, agenda: &mut Agenda, host: HostId) {
         self.listeners.retain(|(of, _), _| *of != host);
         self.powered[host.0] = false;

@@ -1,4 +1,4 @@
-//! The machine's randomness.
+//! The simulation's randomness.
 
 use crate::clock::split_mix;
 
@@ -11,7 +11,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// Differs between two generators of one seed unless both have given equally many numbers.
+    /// Differs between two generators of one seed unless both have produced equally many numbers.
     pub(crate) fn position(&self) -> u64 {
         self.0
     }

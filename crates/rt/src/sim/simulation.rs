@@ -1,4 +1,4 @@
-//! The scheduler of a simulated world, as the code inside of it sees it.
+//! The scheduler of a simulated world, with the interface for the code inside of it.
 
 use super::agenda::{Agenda, Event, Span};
 use super::disk::Disk;
@@ -20,15 +20,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use types::Timestamp;
 
-/// What a poll costs in simulated time. More than nothing, so that a task that yields in a loop
-/// sees time pass.
+/// Simulated time that a poll takes. More than 0, so that a task that yields in a loop sees time
+/// pass.
 const STEP_NS: Span = (100, 2_000);
-/// What an operation on cached data or names takes.
+/// Time that an operation on cached data or names takes.
 const QUICK_NS: Span = (2_000, 500_000);
-/// What a sync takes.
+/// Time that a sync takes.
 const SYNC_NS: Span = (50_000, 5_000_000);
 
-/// How long an operation of the disk takes.
+/// Duration class of a disk operation.
 #[derive(Clone, Copy)]
 pub(super) enum Speed {
     Quick,
@@ -41,11 +41,11 @@ struct SimTask {
     host: HostId,
     waker: Waker,
     header: Arc<SimHeader>,
-    /// Out while it is being polled.
+    /// `None` while it is being polled.
     future: Option<LocalTask>,
 }
 
-/// What wakers point to.
+/// The part of a task to which wakers point.
 struct SimHeader {
     id: u64,
     queued: AtomicBool,
@@ -60,21 +60,22 @@ impl Wake for SimHeader {
     }
 }
 
-/// Something that its owner let go of.
+/// An object that its owner has dropped.
 pub(super) enum Closed {
     File { boot: u64, ino: u64 },
     Socket(super::stream::EndId),
     Listener { boot: u64, port: u16 },
 }
 
-/// All hosts, their tasks and what is between them.
+/// All hosts, their tasks and the network between them.
 pub(crate) struct Simulation {
     state: RefCell<State>,
-    /// The host whose task runs.
+    /// The host whose task is running.
     current: Cell<HostId>,
-    /// Each host's boot. Unique in the process: a file or socket of an earlier one is recognised.
+    /// Each host's boot. Unique in the process, so that a file or socket of an earlier boot is
+    /// detected.
     boots: RefCell<Vec<u64>>,
-    /// To be closed at the next step: destructors run anywhere, also while `state` is borrowed.
+    /// Objects to close at the next step: destructors run anywhere, also while `state` is borrowed.
     closing: RefCell<Vec<Closed>>,
 }
 
@@ -132,7 +133,7 @@ impl Simulation {
         f(&mut self.state.borrow_mut())
     }
 
-    /// Changes the network, and then wakes whom that concerns.
+    /// Changes the network, and then wakes the tasks affected.
     pub(super) fn with_network<R>(&self, f: impl FnOnce(&mut Network, &mut Agenda) -> R) -> R {
         let (result, woken) = self.with_state(|state| {
             let result = f(&mut state.network, &mut state.agenda);
@@ -142,23 +143,23 @@ impl Simulation {
         result
     }
 
-    /// The host whose code runs.
+    /// The host whose code is running.
     pub(super) fn current(&self) -> HostId {
         self.current.get()
     }
 
-    /// The name of the host whose code runs.
+    /// The name of the host whose code is running.
     pub(super) fn name_of_current(&self) -> String {
         self.state.borrow().hosts[self.current().0].name.clone()
     }
 
-    /// What the running host's monotonic clock shows.
+    /// The running host's monotonic clock.
     pub(crate) fn monotonic_ns(&self) -> u64 {
         let state = self.state.borrow();
         state.hosts[self.current().0].clock.monotonic_ns(state.agenda.clock_ns)
     }
 
-    /// What the running host believes the time to be.
+    /// The running host's time of day.
     pub(crate) fn time_of_day(&self) -> Timestamp {
         let state = self.state.borrow();
         let clock = state.hosts[self.current().0].clock;
@@ -204,7 +205,7 @@ impl Simulation {
         self.with_disk_of(self.current(), f)
     }
 
-    /// Closes something at the next step.
+    /// Closes an object at the next step.
     pub(super) fn close(&self, what: Closed) {
         self.closing.borrow_mut().push(what);
     }
@@ -234,14 +235,14 @@ impl Simulation {
         state.make_ready(id);
     }
 
-    /// Polls one task, chosen by seed, after letting time pass up to the next event if none is
-    /// ready.
+    /// Polls one task, chosen by the seed. If none is ready, lets time pass up to the next event
+    /// first.
     pub(super) fn step(&self) -> Result<(), Deadlock> {
         while !self.step_until(u64::MAX)? {}
         Ok(())
     }
 
-    /// As [`Simulation::step`], but time passes up to `end_ns` at most. False if nothing was ready.
+    /// As [`Simulation::step`], but time passes up to `end_ns` at most. False if no task was ready.
     pub(super) fn step_until(&self, end_ns: u64) -> Result<bool, Deadlock> {
         self.fire_due();
         if !self.with_state(State::collect_ready) {
@@ -261,7 +262,7 @@ impl Simulation {
         Ok(true)
     }
 
-    /// Closes what was let go of, and lets happen what is due.
+    /// Closes dropped objects, and executes due events.
     fn fire_due(&self) {
         for what in self.closing.take() {
             self.close_now(what);
@@ -287,8 +288,8 @@ impl Simulation {
         }
     }
 
-    /// Starts an operation of the running host's disk: `effect` happens when its time has passed,
-    /// even if nobody waits for it any more.
+    /// Starts an operation of the running host's disk. `effect` is executed when its time has
+    /// passed, even if its future was dropped.
     pub(super) fn submit<T: 'static>(
         &self,
         speed: Speed,
@@ -311,7 +312,7 @@ impl Simulation {
         Submitted { slot }
     }
 
-    /// Drops a host's tasks; what their destructors spawn as well. Destructors run as the host's
+    /// Drops a host's tasks, and those that their destructors spawn. Destructors run as the host's
     /// code.
     pub(super) fn end_tasks(&self, host: HostId) {
         self.current.set(host);
@@ -325,12 +326,12 @@ impl Simulation {
         }
         let timers = self.with_timers(std::mem::take);
         drop(timers);
-        // What the destructors let go of belongs to a boot that is over, so it isn't closed a
+        // Objects dropped by the destructors belong to a boot that is over, so they aren't closed a
         // second time.
         self.boots.borrow_mut()[host.0] = next_boot();
     }
 
-    /// Lets each disk operation of a host that is under way happen or not.
+    /// Executes or discards each disk operation in flight of a host, at random.
     pub(super) fn end_operations(&self, host: HostId) {
         let effects = self.with_state(|state| {
             let now_ns = state.hosts[host.0].clock.time_of_day_ns(state.agenda.clock_ns);
@@ -348,14 +349,14 @@ impl Simulation {
         drop(effects);
     }
 
-    /// Stops a host's processes or lets them go on.
+    /// Stops or resumes a host's processes.
     pub(super) fn set_running(&self, host: HostId, runs: bool) {
         self.with_state(|state| state.set_running(host, runs));
     }
 }
 
 impl State {
-    /// A task is to be polled, as soon as its host runs.
+    /// Queues a task to be polled, as soon as its host runs.
     fn make_ready(&mut self, id: u64) {
         let Some(task) = self.tasks.get(&id) else { return };
         let host = &mut self.hosts[task.host.0];
@@ -373,7 +374,7 @@ impl State {
         ready.into_iter().chain(parked).for_each(|id| self.make_ready(id));
     }
 
-    /// Moves woken tasks to the ready ones; false if there are none.
+    /// Moves woken tasks to the ready queue; false if there are none.
     fn collect_ready(&mut self) -> bool {
         let woken = std::mem::take(&mut *self.woken.lock());
         woken.into_iter().for_each(|id| self.make_ready(id));
@@ -447,7 +448,7 @@ struct Slot<T> {
     waker: Option<Waker>,
 }
 
-/// An operation under way.
+/// A disk operation in flight.
 pub(super) struct Submitted<T> {
     slot: Rc<RefCell<Slot<T>>>,
 }

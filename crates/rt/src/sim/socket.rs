@@ -1,4 +1,4 @@
-//! Simulated sockets, as the functions of this crate offer them.
+//! Simulated sockets, with the interface of this crate's functions.
 
 use super::agenda::Agenda;
 use super::network::Network;
@@ -14,8 +14,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// The simulated world that this thread is in; an error outside of one, where a simulated socket
-/// can't be used.
+/// The simulated world of this thread; fails outside of one, where a simulated socket can't be
+/// used.
 fn world() -> io::Result<Rc<Simulation>> {
     match context::current() {
         Some(Runtime::Sim(world)) => Ok(world),
@@ -45,7 +45,7 @@ impl SimSocket {
         let world = world()?;
         let from = world.current();
         let end = world.with_network(|network, agenda| network.connect(agenda, from, peer))?;
-        // Lets go of the end if nobody waits any more.
+        // Closes the end if this future is dropped.
         let socket = SimSocket { end, peer };
         let opened = poll_fn(|cx| {
             let polled = with_end(end, |end| {
@@ -166,7 +166,7 @@ impl Drop for SimSocket {
     }
 }
 
-/// A receive or a send that is under way; each end has one of each at most.
+/// A receive or a send in progress; each end has at most one of each.
 struct Busy {
     end: EndId,
     flag: fn(&mut End) -> &mut bool,
@@ -199,7 +199,7 @@ impl Drop for Busy {
     }
 }
 
-/// Where simulated connections come in.
+/// A simulated listening socket.
 #[derive(Debug)]
 pub(crate) struct SimListener {
     boot: u64,

@@ -1,4 +1,4 @@
-//! One simulated connection: two ends, and the bytes on their way from each to the other.
+//! One simulated connection: two ends, and the bytes on their way between them.
 
 use super::HostId;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::task::Waker;
 /// One end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EndId {
-    /// Unique in the process, so that a socket of another world is recognised.
+    /// Unique in the process, so that a socket of another world is detected.
     pub(super) connection: u64,
     pub(super) side: Side,
 }
@@ -17,9 +17,9 @@ pub(super) struct EndId {
 /// Which end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
-    /// Who connected.
+    /// The end that connected.
     Client,
-    /// Who accepted.
+    /// The end that accepted.
     Server,
 }
 
@@ -32,17 +32,17 @@ impl Side {
     }
 }
 
-/// How far an end is.
+/// State of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum EndState {
-    /// The other end hasn't been heard of yet.
+    /// Nothing has arrived from the other end yet.
     Opening,
     Open,
-    /// Its process let go of it; a kernel that is asked for it answers with a reset.
+    /// Its process has closed it; its kernel answers with a reset.
     Gone,
 }
 
-/// What travels in order.
+/// A part of the stream, delivered in order.
 #[derive(Debug)]
 pub(super) enum Segment {
     Bytes(Vec<u8>),
@@ -50,13 +50,13 @@ pub(super) enum Segment {
     End,
 }
 
-/// An end as its host's kernel has it.
+/// An end in its host's kernel.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) host: HostId,
     pub(super) address: SocketAddr,
     pub(super) state: EndState,
-    /// Arrived and not yet received by the program.
+    /// Bytes that have arrived but weren't received by the program yet.
     received: VecDeque<u8>,
     /// The other side has ended its stream.
     ended: bool,
@@ -64,20 +64,19 @@ pub(super) struct End {
     error: Option<i32>,
     /// This side has shut the connection down.
     pub(super) shut: bool,
-    /// Sent by this end and not yet arrived.
+    /// Segments sent by this end that haven't arrived.
     outgoing: VecDeque<Segment>,
-    /// Bytes sent by this end that the other's program hasn't received yet, as far as this end
-    /// knows.
+    /// Bytes sent by this end that the other program hasn't received yet, as far as this end knows.
     unacknowledged: usize,
     /// The limit of `unacknowledged`.
     pub(super) window: usize,
-    /// How long what was sent may make no progress.
+    /// Longest time that sent data may make no progress.
     pub(super) stall_limit_ns: Option<u64>,
-    /// When there was some.
+    /// Time of the last progress.
     progress_ns: u64,
-    /// Whether somebody will look after it.
+    /// Whether a check for progress is scheduled.
     pub(super) stall_watched: bool,
-    /// A receive, and a send, that is under way.
+    /// Whether a receive, and a send, is in progress.
     pub(super) receiving: bool,
     pub(super) sending: bool,
     receiver: Option<Waker>,
@@ -112,7 +111,7 @@ impl End {
         woken.extend(self.sender.take());
     }
 
-    /// Who opens, receives.
+    /// Also used by an end that is opening.
     pub(super) fn wait_to_receive(&mut self, waker: &Waker) {
         self.receiver = Some(waker.clone());
     }
@@ -125,7 +124,7 @@ impl End {
         self.error.map(io::Error::from_raw_os_error)
     }
 
-    /// Takes what has arrived; what came before a break is still there to be received. `None`:
+    /// Takes bytes that have arrived. Those from before a break can still be received. `None`:
     /// nothing yet.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         let len = into.len().min(self.received.len());
@@ -140,7 +139,7 @@ impl End {
         }
     }
 
-    /// How many bytes may be sent now.
+    /// Number of bytes that may be sent now.
     pub(super) fn room(&self) -> io::Result<usize> {
         match self.error() {
             Some(error) => Err(error),
@@ -168,7 +167,7 @@ impl End {
         self.outgoing.pop_front()
     }
 
-    /// Of what is on its way, only so many segments arrive.
+    /// Drops all segments on their way except the first `segments`.
     pub(super) fn lose_beyond(&mut self, segments: usize) {
         self.outgoing.truncate(segments);
     }
@@ -191,15 +190,15 @@ impl End {
         woken.extend(self.sender.take());
     }
 
-    /// When it is over with what was sent if nothing of it is taken any more; `None` if nothing
-    /// waits to be.
+    /// When the connection breaks if no more of the sent data is received; `None` if none is
+    /// outstanding.
     pub(super) fn stalled_until_ns(&self) -> Option<u64> {
         let limit = self.stall_limit_ns?;
         let waits = !self.outgoing.is_empty() || self.unacknowledged >= self.window;
         (waits && self.error.is_none()).then(|| self.progress_ns.saturating_add(limit))
     }
 
-    /// The connection is broken as seen from this end.
+    /// Breaks the connection at this end.
     pub(super) fn break_off(&mut self, errno: i32, woken: &mut Vec<Waker>) {
         self.error.get_or_insert(errno);
         self.outgoing.clear();
@@ -233,7 +232,7 @@ impl Connection {
         }
     }
 
-    /// Nobody can notice any more what becomes of it.
+    /// Whether no program can observe the connection any more.
     pub(super) fn is_over(&self) -> bool {
         let gone = |end: &End| end.state == EndState::Gone;
         let never_began = self.server.state == EndState::Opening && self.client.on_its_way() == 0;

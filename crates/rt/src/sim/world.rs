@@ -1,4 +1,4 @@
-//! Several hosts and their network, as whoever makes them sees them.
+//! Several hosts and their network, with the interface for the code that controls them.
 
 use super::network::Network;
 use super::simulation::Simulation;
@@ -11,14 +11,15 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Monotonic clocks of hosts begin at less than this: their zeros are arbitrary, as are real ones.
+/// Upper bound of the initial values of hosts' monotonic clocks: their zeros are arbitrary, as on
+/// real machines.
 const MAX_CLOCK_ZERO_NS: u64 = 1 << 50;
 
-/// Several hosts with a network between them, in one thread, whose every decision comes from a
+/// Several hosts with a network between them, in one thread, whose decisions all derive from a
 /// seed.
 ///
-/// Each host has a process, whose tasks are started by [`World::spawn`] and [`World::run`] and by
-/// themselves, and which a kill or a crash ends. Disks stay.
+/// Each host has a process. Its tasks are started by [`World::spawn`], by [`World::run`] and by
+/// other tasks; a kill or a crash ends them. Disks survive.
 pub struct World {
     simulation: Rc<Simulation>,
 }
@@ -29,7 +30,7 @@ impl World {
         World { simulation: Rc::new(Simulation::new(seed)) }
     }
 
-    /// Adds a host with an empty disk and a right clock.
+    /// Adds a host with an empty disk and a correct clock.
     pub fn add_host(&mut self, name: &str) -> HostId {
         let zero_ns = self.random() % MAX_CLOCK_ZERO_NS;
         self.add_host_at(name, zero_ns)
@@ -39,7 +40,7 @@ impl World {
         self.simulation.add_host(name, clock_zero_ns)
     }
 
-    /// The name that a host was given.
+    /// The name of a host.
     pub fn name(&self, host: HostId) -> String {
         self.simulation.with_state(|state| state.hosts[host.0].name.clone())
     }
@@ -49,24 +50,24 @@ impl World {
         Network::ip(host)
     }
 
-    /// Sets how the network behaves from now on.
+    /// Sets the behaviour of the network from now on.
     pub fn set_network(&mut self, options: NetworkOptions) {
         self.simulation.with_network(|network, _| network.options = options);
     }
 
-    /// Makes reads of a host's disk fail with `EIO`, so many in a million.
+    /// Makes reads of a host's disk fail with `EIO`, `per_million` of a million.
     pub fn set_read_errors(&mut self, host: HostId, per_million: u32) {
         self.simulation.with_disk_of(host, |disk| disk.faults.read_errors_per_million = per_million);
     }
 
-    /// Limits a host's disk; writes beyond it fail with `ENOSPC`. `None`: unlimited.
+    /// Limits a host's disk capacity; writes beyond it fail with `ENOSPC`. `None`: unlimited.
     pub fn set_capacity(&mut self, host: HostId, bytes: Option<u64>) {
         self.simulation.with_disk_of(host, |disk| disk.faults.capacity_bytes = bytes);
     }
 
-    /// Puts a host's time of day so much ahead (behind, if negative) of the right time, and lets
-    /// both its clocks run so many millionths too fast (too slow) from now on. The monotonic clock
-    /// doesn't jump.
+    /// Sets a host's time of day ahead of the correct time (behind, if negative), and makes both
+    /// its clocks run `drift_ppm` millionths too fast (too slow, if negative) from now on. The
+    /// monotonic clock doesn't jump.
     pub fn set_clock(&mut self, host: HostId, ahead_ns: i64, drift_ppm: i32) {
         self.simulation.with_state(|state| {
             let now_ns = state.agenda.clock_ns;
@@ -74,12 +75,12 @@ impl World {
         });
     }
 
-    /// A random number of the seed's, for decisions outside of the hosts.
+    /// A random number from the seed, for decisions outside of the hosts.
     pub fn random(&mut self) -> u64 {
         self.simulation.random()
     }
 
-    /// Starts a task on a host; the host has power from now on.
+    /// Starts a task on a host and powers the host on.
     pub fn spawn(&mut self, host: HostId, future: impl Future<Output = ()> + 'static) {
         self.simulation.with_network(|network, agenda| network.power_on(agenda, host));
         self.simulation.spawn_on(host, Box::pin(future));
@@ -97,7 +98,8 @@ impl World {
     }
 
     /// Runs all hosts until `future`, a task of `host`, ends or the scheduler has made `steps` more
-    /// steps; `None` if it was the steps. Panics if the thread already runs a core or a world.
+    /// steps; returns `None` in the second case. Panics if the thread already runs a core or a
+    /// world.
     pub fn run_until<T: 'static>(
         &mut self,
         host: HostId,
@@ -119,8 +121,8 @@ impl World {
         Ok(value)
     }
 
-    /// Runs all hosts for so long, as the world's clock goes; if nothing happens any more, time
-    /// passes all the same. Panics if the thread already runs a core or a world.
+    /// Runs all hosts for a time of the world's clock; time passes even if no event is pending.
+    /// Panics if the thread already runs a core or a world.
     pub fn advance(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let end_ns = self.clock_ns().saturating_add(nanos).min(u64::MAX - 1);
@@ -130,9 +132,8 @@ impl World {
         }
     }
 
-    /// A host's process dies: its tasks end, and what had been written stays. Of the disk
-    /// operations under way each has happened or not. The kernel lives: it closes or resets the
-    /// connections.
+    /// Kills a host's process: its tasks end, and written data stays. Each disk operation in flight
+    /// has happened or not. The kernel keeps running: it closes or resets the connections.
     pub fn kill(&mut self, host: HostId) {
         self.end_tasks(host);
         self.simulation.end_operations(host);
@@ -140,9 +141,9 @@ impl World {
         self.simulation.with_network(|network, agenda| network.kill(agenda, host));
     }
 
-    /// A host's power fails: its tasks end, and of what wasn't synced each write is kept, lost or
-    /// torn, and each name change kept or lost. Others hear nothing until the host runs again
-    /// ([`World::spawn`]), and then that it knows of no connection.
+    /// Simulates a power failure of a host. Its tasks end; each unsynced write is retained, lost or
+    /// torn, and each unsynced name change is retained or lost. Other hosts get no answer until the
+    /// host runs again ([`World::spawn`]); then they learn that it doesn't know their connections.
     pub fn crash(&mut self, host: HostId) {
         self.end_tasks(host);
         self.simulation.end_operations(host);
@@ -150,28 +151,28 @@ impl World {
         self.simulation.with_network(|network, agenda| network.crash(agenda, host));
     }
 
-    /// A host's process stops (SIGSTOP): its tasks don't run, its kernel and its clocks do.
+    /// Stops a host's process (SIGSTOP): its tasks don't run, its kernel and its clocks do.
     pub fn stop(&mut self, host: HostId) {
         self.simulation.set_running(host, false);
     }
 
-    /// A stopped process goes on.
+    /// Resumes a stopped process.
     pub fn resume(&mut self, host: HostId) {
         self.simulation.set_running(host, true);
     }
 
-    /// Cuts the way from one host to another: what is on its way and what comes is held.
+    /// Cuts the path from one host to another: packets on their way and later ones are held.
     pub fn cut_one_way(&mut self, from: HostId, to: HostId) {
         self.simulation.with_network(|network, _| network.cut(from, to));
     }
 
-    /// Cuts the way between two hosts in both directions.
+    /// Cuts the path between two hosts in both directions.
     pub fn cut(&mut self, a: HostId, b: HostId) {
         self.cut_one_way(a, b);
         self.cut_one_way(b, a);
     }
 
-    /// Opens the ways between two hosts. What was held arrives, or its connection breaks.
+    /// Restores the paths between two hosts. Held packets arrive, or their connections break.
     pub fn heal(&mut self, a: HostId, b: HostId) {
         self.simulation.with_network(|network, agenda| {
             network.heal(agenda, a, b);
@@ -189,14 +190,13 @@ impl World {
         self.simulation.clock_ns()
     }
 
-    /// Steps that the scheduler has made: polls of a task.
+    /// Steps (polls of a task) that the scheduler has made.
     pub fn steps(&self) -> u64 {
         self.simulation.steps()
     }
 
-    /// A digest of everything that the scheduler, the disks and the network have decided, of the
-    /// bytes that hosts have sent to each other and of those that they have written to disk; equal
-    /// for equal runs, in this process or another.
+    /// A digest of all decisions of the scheduler, the disks and the network, and of all bytes that
+    /// hosts have sent to each other or written to disk. Equal for equal runs, in any process.
     pub fn fingerprint(&self) -> u64 {
         self.simulation.fingerprint()
     }
@@ -205,7 +205,8 @@ impl World {
         context::enter(Runtime::Sim(self.simulation.clone()))
     }
 
-    /// Destructors of tasks run inside of the world, if the thread is free for it.
+    /// Ends a host's tasks. Their destructors run inside of the world, if the thread has no other
+    /// runtime.
     fn end_tasks(&mut self, host: HostId) {
         let _entered = self.enter().ok();
         self.simulation.end_tasks(host);

@@ -44,8 +44,8 @@ fn spawned_tasks_run_between_the_turns_of_the_main_one() {
     assert_eq!(count.unwrap(), 1000);
 }
 
-/// Three sleeps, begun in another order than they end. `None` when this thread stood still until
-/// one was over before all had begun.
+/// Three sleeps that end in another order than they begin. `None` if this thread was descheduled
+/// until one had ended before all had begun.
 async fn order_of_three_sleeps() -> Option<Vec<u64>> {
     let began_ns = rt::monotonic_ns();
     let (begun, order) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
@@ -94,7 +94,7 @@ fn a_dropped_sleep_wakes_nobody() {
         .await;
         polls.get()
     });
-    // One when the machine was so busy that it was over at the first look.
+    // One if the machine was so busy that the sleep had ended at the first poll.
     assert!(matches!(polls.unwrap(), 1 | 2));
 }
 

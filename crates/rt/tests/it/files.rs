@@ -19,7 +19,7 @@ fn filled(len: usize, byte: u8) -> IoBuf {
     IoBuf::from_slice(&vec![byte; len])
 }
 
-/// Runs a test in a directory of its own.
+/// Runs a test in its own temporary directory.
 fn in_temp_dir<F: Future<Output = ()> + 'static>(test: impl FnOnce(std::path::PathBuf) -> F) {
     let dir = tempfile::tempdir().unwrap();
     rt::block_on(test(dir.path().to_path_buf())).unwrap();
@@ -94,7 +94,7 @@ fn dropped_operations_keep_their_buffers_and_files() {
         let path = dir.join("written");
         let mut decoys = Vec::new();
         for round in 0..200u64 {
-            // The file goes with the future, and its descriptor's number is taken by the next one
+            // The file is dropped with the future, and the next file gets its descriptor's number
             // before the entry is submitted.
             let file = File::open(&path, OpenOptions { direct: true, ..writable() }).await.unwrap();
             let buf = filled(BLOCK, 1);
@@ -132,7 +132,7 @@ fn a_dropped_open_leaks_no_descriptor() {
                 .filter(|fd| std::fs::read_link(fd.as_ref().unwrap().path()).is_ok_and(|p| p == path))
                 .count()
         };
-        // The opens may not even have started; a sync behind them in the queue makes sure that they
+        // The opens may not have started yet; a sync behind them in the queue ensures that they
         // have.
         File::open(&path, writable()).await.unwrap().sync_data().await.unwrap();
         for _ in 0..60_000 {
@@ -216,7 +216,7 @@ fn gaps_are_what_has_neither_data_nor_a_reservation() {
             Ok(gaps) => assert_eq!((gaps.bytes, gaps.first), (64 * block, vec![all.clone()])),
         }
         file.write_at(filled(BLOCK, 1), 8 * block).await.unwrap();
-        // ext4 frees nothing beyond the end of a file.
+        // ext4 frees no space beyond the end of a file.
         file.set_len(64 * block).await.unwrap();
         file.sync_data().await.unwrap();
         file.allocate(Fallocate::Reserve, 32 * block, 4 * block).await.unwrap();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
-/// Polls once and tells whether the future is done.
+/// Polls once and returns the output if the future is done.
 async fn poll_once<F: Future>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),

@@ -1,4 +1,4 @@
-//! Several simulated hosts: their network, their clocks, and what faults do to both.
+//! Several simulated hosts: their network, their clocks, and the effects of faults on both.
 
 use rt::net::{Address, Listener, Socket};
 use rt::sim::{HostId, NetworkOptions, World};
@@ -36,7 +36,7 @@ impl Two {
         Address::Inet((self.world.ip(self.server), PORT).into())
     }
 
-    /// A server that answers each byte by its successor; it logs how connections end.
+    /// A server that answers each byte with its successor, and logs how connections end.
     fn start_echo(&mut self) -> Shared<Vec<io::Result<()>>> {
         let ends: Shared<Vec<io::Result<()>>> = Rc::default();
         let log = ends.clone();
@@ -51,7 +51,7 @@ impl Two {
                 });
             }
         });
-        // The listener is there before anybody connects.
+        // The listener exists before a client connects.
         self.world.advance(MS);
         ends
     }
@@ -62,7 +62,7 @@ impl Two {
         Rc::new(socket.unwrap().unwrap())
     }
 
-    /// The client asks in the background; the answer appears when it is there.
+    /// Sends a request of the client in the background; stores the result when it is known.
     fn ask_later(&mut self, socket: &Rc<Socket>) -> Shared<Option<io::Result<()>>> {
         let answer: Shared<Option<io::Result<()>>> = Rc::default();
         let (slot, socket) = (answer.clone(), socket.clone());
@@ -112,7 +112,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 % 251) as u8).collect()
 }
 
-/// Clients on three hosts talk to a server while ways are cut, hosts are stopped and killed.
+/// Clients on three hosts talk to a server while paths are cut and hosts are stopped and killed.
 fn busy_run(seed: u64) -> (u64, u64, Vec<String>) {
     let Two { mut world, client, server } = two(seed);
     world.set_network(NetworkOptions { resets_per_million: 5_000, ..NetworkOptions::default() });
@@ -439,7 +439,7 @@ fn a_connection_whose_peer_takes_nothing_ends_at_its_limit() {
         let end = two.world.run(two.client, async move {
             socket.set_stall_limit(3 * SECOND).unwrap();
             let begin = rt::monotonic_ns();
-            // What fits in the kernel's buffers is taken.
+            // The kernel accepts data that fits into its buffers.
             socket.send(vec![IoBuf::alloc(100)]).await.unwrap();
             rt::sleep(10 * SECOND).await;
             socket.set_buffer_size(10_000).unwrap();
@@ -503,7 +503,7 @@ fn a_stopped_process_does_nothing_while_its_kernel_takes_what_comes() {
     two.ask(&socket).unwrap();
     two.world.stop(two.server);
     let answer = two.ask_later(&socket);
-    // The kernel agrees to a connection that nobody accepts.
+    // The kernel completes a connection that the server hasn't accepted.
     let late = two.connect();
     two.world.advance(60 * SECOND);
     assert!(answer.borrow().is_none());
@@ -542,7 +542,7 @@ fn each_host_has_its_own_clocks() {
     assert_ne!(right.1 / 1_000_000_000, wrong.1 / 1_000_000_000);
     let behind = (right.0.secs - wrong.0.secs) as f64;
     assert!((3599.0..=3601.0).contains(&behind));
-    // Its clock is half too fast: its ten seconds are less than seven.
+    // Its clock runs fast by half: its ten seconds are less than seven.
     let before = two.world.clock_ns();
     two.world.run(two.server, async { rt::sleep(10 * SECOND).await }).unwrap();
     let passed = two.world.clock_ns() - before;
@@ -599,7 +599,7 @@ fn waiting_for_a_byte_that_nobody_sends_is_a_deadlock() {
     let socket = two.connect();
     let deadlock = two.world.run(two.client, async move { socket.recv(IoBuf::alloc(1)).await });
     assert!(deadlock.unwrap_err().tasks >= 3);
-    // What a cut holds never comes by itself.
+    // Packets held by a cut don't arrive until it is healed.
     let socket = two.connect();
     two.world.cut(two.client, two.server);
     two.world.run(two.client, async move { ask(&socket).await }).unwrap_err();

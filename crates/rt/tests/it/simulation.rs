@@ -1,4 +1,4 @@
-//! The simulated machine: determinism, time, and what crashes do to its disk.
+//! The simulated machine: determinism, time, and the effects of crashes on its disk.
 
 use rt::sim::Machine;
 use rt::{Fallocate, File, IoBuf, OpenOptions};
@@ -174,7 +174,7 @@ fn a_crash_keeps_what_was_synced_and_loses_only_the_rest() {
         assert_eq!((sectors[0], sectors[3]), (1, 3));
         outcomes.insert(sectors);
     }
-    // Lost, kept, and torn both ways.
+    // Lost, retained, and torn both ways.
     let expected = [[1, 1, 1, 3], [1, 1, 2, 3], [1, 2, 1, 3], [1, 2, 2, 3]].map(Vec::from);
     assert_eq!(outcomes, BTreeSet::from(expected));
 }
@@ -278,7 +278,7 @@ fn operations_under_way_at_a_kill_happen_or_not() {
     for seed in 0..50 {
         let mut machine = Machine::new(seed);
         let file = machine.run(open("/f")).unwrap();
-        // One step: the write is started and nothing more.
+        // One step only starts the write.
         let write = async move { file.write_at(filled(10, 1), 0).await.unwrap() };
         assert_eq!(machine.run_until(write, 1).unwrap(), None);
         machine.kill();
@@ -310,10 +310,10 @@ fn a_full_disk_refuses_writes_until_space_is_freed() {
             let full = second.allocate(Fallocate::Reserve, 0, 40 << 10).await.unwrap_err();
             assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
             assert_eq!(rt::space(Path::new("/")).await.unwrap(), (64 << 10, 24 << 10));
-            // Overwriting takes no more space.
+            // Overwriting allocates no more space.
             first.write_at(filled(40 << 10, 2), 0).await.unwrap();
             rt::remove_file(Path::new("/first")).await.unwrap();
-            // Still open, so still there.
+            // Still open, so its content still exists.
             assert_eq!(first.read_at(IoBuf::alloc(10), 0).await.unwrap(), 10);
             drop(first);
             rt::sync_dir(Path::new("/")).await.unwrap();

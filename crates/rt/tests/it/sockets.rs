@@ -90,11 +90,11 @@ fn a_refused_connection_is_an_error_and_an_unanswered_one_times_out() {
             Listener::bind(Address::Inet("127.0.0.1:0".parse().unwrap())).unwrap().local_addr().unwrap();
         let refused = Socket::connect(address, LIMIT).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        // A full backlog of a Unix listener lets further connections wait.
+        // A full backlog of a Unix listener makes further connections wait.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("full");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        // SAFETY: a plain system call on an open descriptor; it makes the backlog shorter.
+        // SAFETY: a plain system call on an open descriptor; it shortens the backlog.
         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
         let mut waiting = Vec::new();
         let late = loop {
@@ -151,7 +151,7 @@ fn paths_work_like_addresses() {
     .unwrap();
 }
 
-/// A Unix connection by name.
+/// A Unix connection by abstract name.
 async fn named_pair(name: &str) -> (Socket, Socket) {
     let listener = Listener::bind(Address::Abstract(name.into())).unwrap();
     assert_eq!(listener.local_addr().unwrap(), Address::Abstract(name.into()));
@@ -183,8 +183,8 @@ fn descriptors_travel_over_unix_sockets() {
     .unwrap();
 }
 
-/// How many descriptors of sockets and shared memory are open. Files are not counted: other tests
-/// of this process open hundreds of them at a time.
+/// Number of open descriptors of sockets and shared memory. Files are not counted: other tests of
+/// this process open hundreds of them at a time.
 fn open_descriptors() -> usize {
     let links =
         std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
@@ -195,15 +195,15 @@ fn open_descriptors() -> usize {
 
 #[test]
 fn a_descriptor_that_nobody_takes_is_closed() {
-    // Other tests of this process open and close descriptors, too: it is the growth over many
-    // rounds that counts.
+    // Other tests of this process open and close descriptors, too, so the test checks for growth
+    // over many rounds.
     let before = open_descriptors();
     rt::block_on(async {
         for _ in 0..200 {
             let (here, there) = named_pair(&format!("weft-test-{:x}", rt::random_u64())).await;
             let receive = std::rc::Rc::new(there);
             let waiting = receive.clone();
-            // Given up while it waits; the descriptor may come before that is known to the kernel.
+            // Dropped while it waits; the descriptor may arrive before the kernel knows that.
             let given_up = rt::timeout(Duration::from_micros(50), async move { waiting.recv_fd().await });
             let (_, fd) = rt::SharedMemory::create(4096).unwrap();
             let sent = async { here.send_fd(fd).await };

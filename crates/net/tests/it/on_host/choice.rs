@@ -1,4 +1,4 @@
-//! When shared memory is used, and what happens where it can't be.
+//! When shared memory is used, and what happens when it can't be.
 
 use super::WAY;
 use crate::rpc::raw::Raw;
@@ -23,7 +23,7 @@ use wire::frame::{Header, Kind, OnHost, Welcome};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Answers with a payload when the gate is open, and notes who asked.
+/// Answers with a payload when the gate is open, and records its callers.
 #[derive(Default)]
 struct Slow {
     gate: Event,
@@ -77,19 +77,19 @@ fn it_is_used_by_who_wants_it_and_the_service_knows_where_from() {
         })
         .unwrap();
         let (from, how) = slow.callers.lock().pop().unwrap();
-        // Rules that go by a client's address hold for it however it is connected.
+        // Rules by client address apply to a client over every transport.
         assert_eq!((from.inet().map(|inet| inet.ip()), how), (Some(address.ip()), transport));
     }
 }
 
-/// A server that answers late has no hand on a buffer whose call has ended.
+/// A late server can't access the buffer of a call that has ended.
 #[test]
 fn a_late_answer_touches_no_buffer_of_a_call_that_has_ended() {
     let (slow, server) = serve_slowly();
     let peer = peer_of(WAY, server.addresses().to_vec(), Duration::from_millis(300));
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
-        // A busy machine may need longer than that to connect, or to send.
+        // A busy machine may take longer to connect, or to send.
         while channel.call(Ask::Sum(1), None).await.is_err() {}
         let buffer = IoBuf::alloc(1 << 20);
         let (asked, done) = (slow.callers.lock().len(), slow.done.load(Ordering::SeqCst));
@@ -102,7 +102,7 @@ fn a_late_answer_touches_no_buffer_of_a_call_that_has_ended() {
         while slow.done.load(Ordering::SeqCst) == done {
             rt::sleep(Duration::from_millis(1)).await;
         }
-        // The same connection brings the next answer.
+        // The same connection delivers the next answer.
         let next = IoBuf::alloc(1 << 20);
         while channel.call(Ask::Fill(2), Some(next.clone())).await.is_err() {}
         assert!(next.as_slice().iter().all(|byte| *byte == 0xee));
@@ -119,7 +119,7 @@ fn more_than_the_memory_holds_goes_through_all_the_same() {
     let peer = peer_of(WAY, server.addresses().to_vec(), LIMIT);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
-        // Forty of 1 MiB: more than is shared.
+        // Forty of 1 MiB: more than the shared memory.
         let buffers: Vec<IoBuf> = (0..40).map(|_| IoBuf::alloc(1 << 20)).collect();
         for _ in 0..3 {
             let calls = buffers
@@ -137,7 +137,7 @@ fn more_than_the_memory_holds_goes_through_all_the_same() {
     .unwrap();
 }
 
-/// A server by hand that tells of a Unix socket, and answers one request over TCP.
+/// A hand-made server that announces a Unix socket, and answers one request over TCP.
 fn tell_of(way: OnHost) -> SocketAddr {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -183,7 +183,7 @@ fn a_socket_that_is_not_there_is_told_and_tcp_is_used() {
     falls_back(way(), "refused");
 }
 
-/// Whoever took the name of a server that is gone must not be taken for it.
+/// A process that took the socket name of a dead server must not be taken for it.
 #[test]
 fn a_socket_of_another_user_gets_nothing() {
     let way = OnHost { user: rt::net::user() + 1, ..way() };

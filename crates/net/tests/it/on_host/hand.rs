@@ -1,4 +1,4 @@
-//! A client on the server's machine, made by hand.
+//! A hand-made client on the server's machine.
 
 use super::WAY;
 use crate::rpc::raw::Raw;
@@ -14,14 +14,14 @@ use wire::frame::{HEADER_BYTES, Header, Hello, Kind, OnHost, Welcome};
 
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// A connection by hand; the memory is the client's.
+/// A hand-made connection; the memory is the client's.
 pub struct Hand {
     pub socket: Socket,
     /// The connection over TCP that it replaces.
     pub before: Option<Raw>,
 }
 
-/// Says hello over TCP, and learns the way on the host.
+/// Sends a hello over TCP, and learns how to connect on the host.
 pub fn learn(address: SocketAddr, client: u64) -> (Raw, OnHost) {
     let mut raw = Raw::connect(WAY, address);
     raw.hello(client, 1);
@@ -32,14 +32,14 @@ pub fn learn(address: SocketAddr, client: u64) -> (Raw, OnHost) {
 }
 
 impl Hand {
-    /// Connects and hands over a descriptor.
+    /// Connects and sends a descriptor.
     pub async fn connect(way: &OnHost, fd: OwnedFd) -> Hand {
         let socket = Socket::connect(Address::Abstract(way.socket.clone()), LIMIT).await.unwrap();
         socket.send_fd(fd).await.unwrap();
         Hand { socket, before: None }
     }
 
-    /// Is let in with so much memory.
+    /// Completes a connection with `bytes` bytes of memory.
     pub async fn welcome(address: SocketAddr, client: u64, bytes: usize) -> (Hand, SharedMemory) {
         let (before, way) = learn(address, client);
         let (memory, fd) = SharedMemory::create(bytes).unwrap();
@@ -65,15 +65,15 @@ impl Hand {
         self.send(Header::new(Kind::Hello, 0), &body).await;
     }
 
-    /// Sends a frame whose payload, if it has one, is in the memory.
+    /// Sends a frame; its payload, if any, is in the memory.
     pub async fn send(&self, header: Header, body: &[u8]) {
         let mut bytes = header.with_body(body).encode().to_vec();
         bytes.extend_from_slice(body);
-        // The other side may have gone already.
+        // The server may have closed the connection already.
         let _ = self.socket.send(vec![IoBuf::from_slice(&bytes)]).await;
     }
 
-    /// The next frame but for signs of life; `None` at the end.
+    /// The next frame other than a ping; `None` at the end.
     pub async fn receive(&self) -> Option<(Header, Vec<u8>)> {
         let header = self.take(HEADER_BYTES).await?;
         let header = Header::decode(header.as_slice().try_into().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Clients that lie about the memory, change it, or die.
+//! Clients that send wrong places in the memory, change it meanwhile, or die.
 
 use super::WAY;
 use super::hand::{Hand, LIMIT, learn, placed};
@@ -57,7 +57,7 @@ fn payloads_are_where_the_header_says() {
         let seen = IoBuf::alloc(2 * PAGE);
         memory.copy_out(6 * PAGE, &seen);
         assert!(seen.as_slice() == pattern(9, 2 * PAGE));
-        // What is small may come behind the header all the same.
+        // A small payload may still follow the header.
         hand.send(request(3), &body(Ask::Sum(3))).await;
         assert_eq!(told(hand.receive().await.unwrap()), Told(3, 0));
     })
@@ -70,7 +70,7 @@ fn places_outside_of_the_memory_end_the_connection_and_nothing_else() {
     let server = serve(WAY, &Service1::open());
     let address = server.addresses()[0];
     let bad = [
-        // The first page behind the end, one byte over the end, and numbers that overflow.
+        // The first page after the end, one byte beyond the end, and numbers that overflow.
         placed(request(1), 9, &[0; 10]),
         placed(request(1), 8, &[0; PAGE + 1]),
         placed(request(1), u32::MAX, &[0; 10]),
@@ -78,7 +78,7 @@ fn places_outside_of_the_memory_end_the_connection_and_nothing_else() {
         Header { wanted_bytes: PAGE as u32, place: 9, ..request(1) },
         Header { wanted_bytes: PAGE as u32 + 1, place: 8, ..request(1) },
         Header { wanted_bytes: MAX_PAYLOAD_BYTES, ..placed(request(1), 8, &[0; 10]) },
-        // A place for nothing, and a checksum of something else.
+        // A place without a payload, and a checksum of another payload.
         Header { place: 1, ..request(1) },
         Header { payload_sum: Some(17), ..placed(request(1), 1, &[0; 10]) },
     ];
@@ -90,7 +90,7 @@ fn places_outside_of_the_memory_end_the_connection_and_nothing_else() {
             hand.send(header, &body(ask)).await;
             assert!(hand.receive().await.is_none(), "{number}: {header:?}");
         }
-        // Where no memory is shared there is no place in it.
+        // Places are invalid where no memory is shared.
         let mut raw = Raw::welcome(WAY, address, 200);
         raw.send_bytes(&placed(request(1), 1, &[0; 10]).encode());
         assert!(raw.receive().is_none());
@@ -101,7 +101,7 @@ fn places_outside_of_the_memory_end_the_connection_and_nothing_else() {
     still_works(&server);
 }
 
-/// What a service is given is what was checked, whatever the client does to the memory meanwhile.
+/// The service gets the bytes that were verified, even if the client changes the memory meanwhile.
 #[test]
 fn memory_that_changes_while_it_is_checked_is_seen_by_nobody() {
     const BYTES: usize = 1 << 20;
@@ -176,7 +176,7 @@ fn a_client_that_dies_leaves_nothing_behind() {
             hand.send(placed(request(2), 1, &data), &body(Ask::Count(client))).await;
             let wanted = Header { place: 1, wanted_bytes: 60 * PAGE as u32, ..request(3) };
             hand.send(wanted, &body(Ask::Fill(2))).await;
-            // It goes while the service works for it.
+            // The client disconnects while the service executes its requests.
             while seen.begun.load(Ordering::SeqCst) < 2 * (client as usize - 399) {
                 rt::sleep(Duration::from_millis(1)).await;
             }
@@ -204,7 +204,7 @@ fn what_is_no_good_memory_is_refused() {
     let server = serve(WAY, &Service1::open());
     refused(&server, 500, || std::fs::File::open("/proc/self/status").unwrap().into());
     refused(&server, 501, || std::net::TcpListener::bind("127.0.0.1:0").unwrap().into());
-    // An ordinary file could be cut off while the server reads it.
+    // An ordinary file could be truncated while the server reads it.
     refused(&server, 502, || tempfile::tempfile().unwrap().into());
     refused(&server, 503, || SharedMemory::create((64 << 20) + PAGE).unwrap().1);
     // No descriptor at all.

@@ -1,5 +1,5 @@
-//! Shared memory between a client and a server on one machine: when it is used, and that nobody can
-//! do harm by it.
+//! Shared memory between a client and a server on one machine: when it is used, and that neither
+//! end can harm the other through it.
 
 use crate::rpc::way::Way;
 
@@ -7,6 +7,5 @@ mod choice;
 mod hand;
 mod hostile;
 
-/// How the ends of these tests are connected: without TLS, and by shared memory where a client
-/// wants it.
+/// Transport of these tests: without TLS, and shared memory where a client requests it.
 const WAY: Way = Way::PlainOnHost;

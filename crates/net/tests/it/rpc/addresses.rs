@@ -1,4 +1,4 @@
-//! Peers with several addresses, and peers that don't want us.
+//! Peers with several addresses, and peers that refuse the client.
 
 use crate::rpc::support::{
     Ask, Service1, Told, identity, localhost, peer_of, peer_options, serve, serve_at, server_options,
@@ -58,7 +58,7 @@ pub fn where_a_peer_is_is_looked_up_before_each_try(way: Way) {
     let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
-    // As a name that stands for another address after a while, and can't be resolved in between.
+    // Like a name that resolves to another address after a while, and can't be resolved in between.
     let lookup = Lookup::new(move || match count.fetch_add(1, Ordering::Relaxed) {
         0 => vec![dead],
         1 => vec![],
@@ -111,7 +111,7 @@ pub fn connections_to_addresses_of_before_are_ended(way: Way) {
 pub fn an_address_is_tried_without_a_call(way: Way) {
     let server = serve(way, &Service1::open());
     let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
-    // Takes connections, and says nothing.
+    // Accepts connections, and sends nothing.
     let mute = TcpListener::bind(localhost()).unwrap();
     let peer = peer_of(way, vec![], LIMIT);
     rt::block_on(async move {
@@ -200,7 +200,7 @@ pub fn each_core_has_a_connection_of_its_own(way: Way) {
     assert!(peer.status().links.is_empty(), "their cores have ended");
 }
 
-/// A server with two network cards, as far as the machine can tell.
+/// A server on two addresses, as on a machine with two network cards.
 fn serve_two(way: Way) -> Arc<Server> {
     let listen = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap()).to_vec();
     let options = ServerOptions { listen, ..server_options(way, localhost()) };

@@ -1,4 +1,4 @@
-//! Calls that work.
+//! Calls that succeed.
 
 use crate::rpc::proxy::Proxy;
 use crate::rpc::raw::Raw;
@@ -58,7 +58,7 @@ pub fn errors_keep_their_message_and_hint(way: Way) {
         let error = channel.call(Ask::Fail(4), None).await.unwrap_err();
         assert_eq!(error.errno, Errno::ENOSPC);
         assert_eq!(error.to_string(), "number 4 is full; hint: take another");
-        // Also beside a buffer that was to be filled, and one that was sent.
+        // Also with a buffer to be filled, and with one that was sent.
         let error = channel.call(Ask::Fail(5), Some(IoBuf::alloc(300_000))).await.unwrap_err();
         assert_eq!(error.message, "number 5 is full");
         assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
@@ -154,7 +154,7 @@ pub fn a_write_that_is_given_up_in_the_middle_harms_no_other(way: Way) {
                     rt::yield_now().await;
                 }
             }
-            // The buffer is used for something else at once.
+            // The buffer is reused at once.
             given_up.copy_from(0, &pattern(99, 4 << 20));
             let expected = sum(kept.as_slice());
             assert_eq!(channel.call(Ask::Sum(round), Some(kept)).await, Ok(Told(round, expected)));
@@ -173,8 +173,8 @@ pub fn a_call_that_is_given_up_leaves_its_buffer_alone(way: Way) {
             let before = pattern(1000, buf.len());
             buf.copy_from(0, &before);
             let seen = buf.clone();
-            // Filling has begun when this ends; of what is sent, as much has left as fits between
-            // the sockets.
+            // When this ends, filling has begun; of the data to send, as much has left as fits into
+            // the sockets' buffers.
             let given_up = Box::pin(async move {
                 for _ in 0..2 + round {
                     rt::yield_now().await;
@@ -191,7 +191,7 @@ pub fn a_call_that_is_given_up_leaves_its_buffer_alone(way: Way) {
             rt::sleep(Duration::from_millis(20)).await;
             assert!(buf.as_slice() == ours, "{ask:?} has written to a buffer that isn't its own any more");
         }
-        // Without a cause to give up it is a call like others.
+        // Without a reason to give up it is an ordinary call.
         let small = IoBuf::alloc(5000);
         let answer = channel.call_unless(Box::pin(std::future::pending()), Ask::Fill(5), Some(small.clone()));
         assert_eq!(answer.await, Some(Ok(Told(5, 5000))));

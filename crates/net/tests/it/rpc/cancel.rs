@@ -1,4 +1,4 @@
-//! Calls that nobody waits for any more.
+//! Calls whose callers have stopped waiting.
 
 use crate::rpc::support::{Ask, PATIENCE, Service1, Told, peer_of, serve};
 use crate::rpc::until::until;
@@ -15,7 +15,7 @@ pub fn a_dropped_wait_ends_at_the_server_and_frees_its_place(way: Way) {
     let peer = peer_of(way, server.addresses().to_vec(), PATIENCE);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
-        // More in all than may be in flight.
+        // More in total than may be in flight.
         for _ in 0..3 {
             let waits = (0..150).map(|number| channel.call(Ask::Wait(number), None)).collect();
             let cut = rt::timeout(Duration::from_millis(100), rt::join_all(waits));

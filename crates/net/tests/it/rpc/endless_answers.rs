@@ -1,4 +1,4 @@
-//! Answers that are longer than any answer may be.
+//! Answers that exceed the maximum length.
 
 use crate::rpc::long_answers::{Long, Text, writer};
 use crate::rpc::raw::Raw;
@@ -35,7 +35,7 @@ pub fn a_server_whose_answer_does_not_end_is_left(way: Way) {
     });
     let peer = peer_of(way, vec![address], Duration::from_secs(30));
     let channel: Channel<Long, Text> = Channel::remote(peer);
-    // A thread of its own: the call goes on, at a server that takes no other connection.
+    // A separate thread: the call continues, at a server that accepts no other connection.
     let (done, is_done) = std::sync::mpsc::channel();
     rt::block_on(async move {
         let left = Box::pin(async move {

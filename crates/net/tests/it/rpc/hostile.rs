@@ -1,5 +1,4 @@
-//! What isn't a frame, or not the right one, costs its sender the connection and nobody else
-//! anything.
+//! An invalid or unexpected frame ends its sender's connection, and has no other effect.
 
 use crate::rpc::raw::Raw;
 use crate::rpc::support::{Ask, PATIENCE, Service1, Told, channel_to, localhost, pattern, peer_of, serve};
@@ -47,14 +46,13 @@ pub fn garbage_ends_the_connection_and_nothing_else(way: Way) {
         too_long(Header { body_bytes: MAX_BODY_BYTES + 1, ..request(1) }),
         too_long(Header { payload_bytes: MAX_PAYLOAD_BYTES + 1, ..request(1) }),
         too_long(Header { wanted_bytes: u32::MAX, ..request(1) }),
-        // A frame that only a server sends, a second hello, a body that isn't what its checksum
-        // says.
+        // A frame that only a server sends, a second hello, a body that doesn't match its checksum.
         Header::new(Kind::Welcome, 0).encode().to_vec(),
         Header::new(Kind::Hello, 0).encode().to_vec(),
         [&Header { body_bytes: 3, ..request(1) }.encode()[..], b"abc"].concat(),
     ];
     for (number, bytes) in bad.iter().enumerate() {
-        // In place of a hello, and after it.
+        // Instead of a hello, and after it.
         let mut raw = Raw::connect(way, address);
         raw.send_bytes(bytes);
         let refused = raw.receive();
@@ -117,7 +115,7 @@ pub fn more_requests_than_allowed_end_the_connection(way: Way) {
     still_works(way, &server);
 }
 
-/// Else the requests beyond the first would not be counted, and would outlive the connection.
+/// Otherwise requests after the first would not be counted, and would outlive the connection.
 pub fn two_requests_that_wait_under_one_number_end_the_connection(way: Way) {
     let service = Service1::open();
     let server = serve(way, &service);
@@ -133,9 +131,9 @@ pub fn two_requests_that_wait_under_one_number_end_the_connection(way: Way) {
 pub fn who_asks_for_signs_of_life_and_does_not_read_them_is_not_read_either(way: Way) {
     let server = serve(way, &Service1::open());
     let mut raw = Raw::welcome(way, server.addresses()[0], 1);
-    // Several sends have to wait so long: each ends with what it has sent until then.
+    // Each of several sends has to wait that long, and ends with what it has sent until then.
     raw.0.set_write_timeout(Duration::from_secs(1));
-    // Much more than fits between the sockets, both ways.
+    // Much more than fits into the sockets' buffers, in both directions.
     let pings = Header::new(Kind::Ping, 0).encode().repeat(1 << 14);
     let taken = (0..100).take_while(|_| raw.0.write_all(&pings).is_ok()).count();
     assert!(taken < 100, "the server keeps as many answers as somebody wants");
@@ -175,7 +173,7 @@ pub fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired(way: Way) 
             if attempt == 0 {
                 assert!(raw.receive().is_none());
             } else {
-                // The peer is dropped in the end, in good order.
+                // At the end the peer is dropped in good order.
                 assert_eq!(raw.receive().unwrap().0.kind, Kind::Goodbye);
             }
         }
@@ -245,7 +243,7 @@ pub fn a_server_that_answers_what_was_not_asked_is_left(way: Way) {
     rt::block_on(async move {
         let channel: Channel<Ask, Told> =
             Channel::remote(peer_of(way, vec![address], Duration::from_secs(2)));
-        // A busy machine may need longer than that for all the answers.
+        // A busy machine may take longer for all the answers.
         while !server.is_finished() {
             let error = channel.call(Ask::Fill(1), Some(IoBuf::alloc(10))).await.unwrap_err();
             assert_eq!(error.errno, Errno::ETIMEDOUT);

@@ -1,4 +1,4 @@
-//! Answers that are longer than a frame takes.
+//! Answers that are longer than a frame.
 
 use crate::rpc::support::{PATIENCE, localhost, pattern, peer_options, server_options};
 use crate::rpc::way::Way;
@@ -10,7 +10,7 @@ use wire::authorization::{Callers, Rule};
 use wire::frame::MAX_BODY_BYTES;
 use wire::{Answer, Malformed, Message, Request, Service};
 
-/// A request for so many bytes of text.
+/// A request for this many bytes of text.
 #[derive(Clone, Copy, Debug)]
 pub struct Long(pub usize);
 
@@ -77,7 +77,7 @@ pub fn an_answer_may_be_longer_than_a_frame(way: Way) {
             assert_eq!(text.len(), len);
             assert!(text == pattern(len as u64, len), "{len} bytes came, not those that were sent");
         }
-        // Pieces of several answers may come in turns.
+        // Pieces of several answers may be interleaved.
         let lens = [2 * frame + 1, 5, 3 * frame, frame + 9];
         let calls = lens.iter().map(|&len| channel.call(Long(len), None)).collect();
         for (len, answer) in lens.into_iter().zip(rt::join_all(calls).await) {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use types::Errno;
 use wire::frame::Kind;
 
-/// A call whose connection is cut while the service still works on it is repeated only when that
-/// work has ended.
+/// A call whose connection is cut while the service still executes it is retransmitted only when
+/// that execution has ended.
 fn no_copy_runs_beside_an_older_one(way: Way, cut: fn(&Proxy)) {
     let service = Service1::new();
     let server = serve(way, &service);
@@ -102,8 +102,8 @@ pub fn bulk_transfers_survive_cuts(way: Way) {
                 done.set(done.get() + 1);
             });
         }
-        // Only what is established counts: on a busy machine a cut would come before the
-        // handshake's end otherwise.
+        // Only established connections count: on a busy machine a cut could otherwise come before
+        // the end of the handshake.
         let established = || peer.status().links.first().map_or(0, |link| link.connections);
         for cuts in 0..5 {
             until(|| established() > cuts || done.get() == 30).await;

@@ -1,7 +1,6 @@
-//! Calls over real sockets: what arrives, what is repeated, what is refused. Each test is a
-//! function that takes the way by which its ends are connected; the tables below say which tests
-//! run over which ways. `cargo test -p net rpc::tls::calls` runs the tests of one file over one
-//! way.
+//! Calls over real sockets: delivery, retransmission and refusals. Each test is a function of the
+//! transport by which its ends are connected; the tables below assign tests to transports.
+//! `cargo test -p net rpc::tls::calls` runs the tests of one file over one transport.
 
 mod addresses;
 mod calls;
@@ -23,7 +22,7 @@ mod unchecked;
 mod until;
 pub mod way;
 
-/// Makes tests of the functions in these modules, over one way.
+/// Makes tests of the functions in these modules, over one transport.
 macro_rules! tests_over {
     ($way:ident; $($module:ident: $($test:ident),+;)+) => {$(
         mod $module {
@@ -39,7 +38,7 @@ macro_rules! tests_over {
     )+};
 }
 
-/// The tests that run over every way.
+/// The tests that run over every transport.
 macro_rules! tests_of_every_way {
     ($way:ident) => {
         tests_over! {
@@ -90,7 +89,7 @@ macro_rules! tests_of_every_way {
     };
 }
 
-/// The tests that need a network between the ends: they cut it, and change what goes over it.
+/// The tests that need a network between the ends: they cut it, and alter its traffic.
 macro_rules! tests_of_networks {
     ($way:ident) => {
         tests_over! {
@@ -130,7 +129,7 @@ macro_rules! tests_of_networks {
 mod tcp {
     tests_of_every_way!(Tcp);
     tests_of_networks!(Tcp);
-    // The tests that move much and concern no way in particular.
+    // Tests that transfer much data and don't depend on the transport.
     tests_over! {
         Tcp;
         endless_answers:
@@ -142,7 +141,7 @@ mod tcp {
 mod tls {
     tests_of_every_way!(Tls);
     tests_of_networks!(Tls);
-    // The tests that need certificates.
+    // Tests that need certificates.
     tests_over! {
         Tls;
         others_numbers:

@@ -1,5 +1,4 @@
-//! A newer connection of a client core ends the one before it, but only if it is of the same
-//! member.
+//! A newer connection of a client core ends the previous one, but only if it has the same role.
 
 use crate::rpc::raw::Raw;
 use crate::rpc::support::{Service1, serve};

@@ -1,4 +1,4 @@
-//! A wire that can be cut.
+//! A network path that can be cut.
 
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Forwards connections to a server.
 pub struct Proxy {
     pub address: SocketAddr,
-    /// Pairs of client's and server's ends, in the order of their making.
+    /// Client's and server's ends of each connection, in the order in which they were made.
     pairs: Arc<Mutex<Vec<(TcpStream, TcpStream)>>>,
-    /// Connections with lower numbers swallow what comes.
+    /// Connections with lower numbers discard all data.
     frozen: Arc<AtomicUsize>,
 }
 
@@ -21,13 +21,14 @@ impl Proxy {
         Proxy::with_pieces(server, |number| number)
     }
 
-    /// One that passes on what it has in pieces of as many bytes as `piece` says, given how many
-    /// there are.
+    /// A proxy that forwards data in pieces; `piece` returns the length of the next one, given the
+    /// number of available bytes.
     pub fn with_pieces(server: SocketAddr, piece: fn(usize) -> usize) -> Proxy {
         Proxy::start(server, piece, usize::MAX)
     }
 
-    /// One that swallows what exceeds so many bytes each way of a connection; those stay open.
+    /// A proxy that discards all data beyond this many bytes in each direction of a connection;
+    /// connections stay open.
     pub fn that_chokes(server: SocketAddr, bytes: usize) -> Proxy {
         Proxy::start(server, |number| number, bytes)
     }
@@ -61,17 +62,17 @@ impl Proxy {
         Proxy { address, pairs, frozen }
     }
 
-    /// Connections that were made so far.
+    /// Number of connections made so far.
     pub fn connections(&self) -> usize {
         self.pairs.lock().len()
     }
 
-    /// Nothing comes through on the connections that there are; they stay open.
+    /// Discards all further data on existing connections; they stay open.
     pub fn freeze(&self) {
         self.frozen.store(self.connections(), Ordering::SeqCst);
     }
 
-    /// Cuts the newest connection at the client's end; the server doesn't learn of it.
+    /// Cuts the newest connection at the client's end; the server doesn't notice.
     pub fn cut_client(&self) {
         self.pairs.lock().last().unwrap().0.shutdown(Shutdown::Both).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Frames by hand.
+//! Hand-made frames.
 
 use super::support::CLUSTER;
 use super::way::{Way, Wire};
@@ -16,12 +16,12 @@ impl Raw {
         Raw(way.to_server(patient(TcpStream::connect(address).unwrap())))
     }
 
-    /// Is the server of a connection.
+    /// Acts as the server of a connection.
     pub fn over(way: Way, stream: TcpStream) -> Raw {
         Raw(way.to_client(patient(stream)))
     }
 
-    /// Connects and says hello.
+    /// Connects, sends a hello and receives the welcome.
     pub fn welcome(way: Way, address: SocketAddr, client: u64) -> Raw {
         let mut raw = Raw::connect(way, address);
         raw.hello(client, 1);
@@ -60,7 +60,7 @@ impl Raw {
         self.send_bytes(&bytes);
     }
 
-    /// The other side may have gone already.
+    /// The peer may have closed the connection already.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.0.write_all(bytes);
     }
@@ -81,7 +81,7 @@ impl Raw {
     }
 }
 
-/// Fails a test that would wait for ever.
+/// Sets time-outs, so that a test fails rather than waiting for ever.
 fn patient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();

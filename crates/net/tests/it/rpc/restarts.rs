@@ -1,4 +1,4 @@
-//! Servers that end and come back.
+//! Servers that stop and come back.
 
 use crate::rpc::support::{Ask, Service1, Told, channel_to, pattern, serve, serve_at, sum};
 use crate::rpc::until::{until, until_blocking};
@@ -44,7 +44,7 @@ pub fn calls_survive_a_server_that_dies_and_comes_back(way: Way) {
     assert!(service.counts.lock().values().all(|count| *count == 1));
 }
 
-/// What a dead server ran has ended with it.
+/// Requests that a dead server was executing have ended with it.
 fn seen_running_reset(service: &Arc<Service1>) {
     service.running.lock().clear();
 }

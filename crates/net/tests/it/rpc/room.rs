@@ -1,4 +1,4 @@
-//! What a server keeps for nodes.
+//! Permits that a server reserves for nodes.
 
 use crate::rpc::silence::{call_apart, serve_with_little_memory};
 use crate::rpc::support::{Ask, PATIENCE, Service1, Told, pattern, peer_options, sum};

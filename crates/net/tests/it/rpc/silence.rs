@@ -1,5 +1,4 @@
-//! Connections on which nothing comes any more, and servers with little memory, or little room for
-//! connections.
+//! Silent connections, and servers with little memory or few connections.
 
 use crate::rpc::proxy::Proxy;
 use crate::rpc::raw::Raw;
@@ -20,12 +19,12 @@ use types::{Errno, Result};
 use wire::frame::{Header, Kind};
 use wire::{Message, Service};
 
-/// Shorter than in use, and longer than a busy machine lets a thread wait that has something to
-/// say.
+/// Shorter than in production, and longer than a busy machine delays a thread that has something to
+/// send.
 const QUICK: Liveness =
     Liveness { ask_after: Duration::from_millis(400), give_up_after: Duration::from_secs(4) };
 
-/// A peer that says nothing for so long is given up, however its silence falls between two looks.
+/// A peer that is silent for this long is given up, wherever its silence begins between two checks.
 const LONG: Duration = Duration::from_millis(5500);
 
 pub fn a_silent_server_is_left_for_another_connection(way: Way) {
@@ -128,7 +127,7 @@ pub fn a_server_with_little_memory_serves_one_after_the_other(way: Way) {
             let channel: Channel<Ask, Told> = Channel::remote(peers[number as usize % 2].clone());
             let done = done.clone();
             rt::spawn(async move {
-                // Some are larger than all that the server has.
+                // Some are larger than the server's whole budget.
                 let buf = IoBuf::alloc(100_000 + number as usize * 50_000);
                 channel.call(Ask::Fill(number), Some(buf.clone())).await.unwrap();
                 assert!(buf.as_slice() == pattern(number, buf.len()));
@@ -142,8 +141,8 @@ pub fn a_server_with_little_memory_serves_one_after_the_other(way: Way) {
     .unwrap();
 }
 
-/// A server with one core, with memory for little more than 1 MiB of data, that gives up silent
-/// clients soon.
+/// A server with one core and memory for little more than 1 MiB of data, which gives up silent
+/// clients early.
 pub fn serve_with_little_memory(way: Way, service: &Arc<Service1>) -> Arc<Server> {
     let limits = ServerLimits {
         payload_bytes_per_core: 1 << 20,
@@ -154,7 +153,7 @@ pub fn serve_with_little_memory(way: Way, service: &Arc<Service1>) -> Arc<Server
     Server::start(options, Router::new().with::<Ask, Told>(service.clone())).unwrap()
 }
 
-/// Calls in the background; gives where the answer will be.
+/// Calls in the background; returns the cell that receives the answer.
 pub fn call_apart(channel: &Channel<Ask, Told>, ask: Ask, bytes: usize) -> Rc<RefCell<Option<Result<Told>>>> {
     let (channel, answer) = (channel.clone(), Rc::<RefCell<_>>::default());
     let place = answer.clone();
@@ -247,8 +246,8 @@ pub fn a_client_that_asks_and_does_not_read_is_given_up(way: Way) {
         };
         greedy.send(header, &body, &[]);
     }
-    // It says that it is alive until it is cut off, so often that the kernel's timer for closed
-    // windows never runs out.
+    // It sends pongs until it is disconnected, so often that the kernel's timer for closed windows
+    // never expires.
     let pong = Header::new(Kind::Pong, 0).encode();
     let mut pongs = 0;
     while greedy.0.write_all(&pong).is_ok() {

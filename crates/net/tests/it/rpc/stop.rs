@@ -1,4 +1,4 @@
-//! Servers that end in good order.
+//! Servers that stop in good order.
 
 use crate::rpc::support::{Ask, Service1, Told, channel_to, localhost, server_options};
 use crate::rpc::until::until_blocking;
@@ -30,8 +30,8 @@ pub fn a_stop_lets_running_requests_be_answered(way: Way) {
     until_blocking(move || seen.begun.load(Ordering::SeqCst) == 1);
     let stopping = server.clone();
     let stopper = std::thread::spawn(move || stopping.stop());
-    // The stop must reach the connection before the request ends; if it doesn't, this shows less,
-    // but nothing wrong.
+    // The stop must reach the connection before the request ends. If it doesn't, the test covers
+    // less, but doesn't fail.
     std::thread::sleep(Duration::from_millis(50));
     assert!(!stopper.is_finished());
     service.gate.set();
@@ -53,7 +53,7 @@ pub fn a_stop_ends_waits_and_closes_the_door(way: Way) {
             while !has_stopped.load(Ordering::SeqCst) {
                 assert!(rt::timeout(Duration::from_millis(20), call.as_mut()).await.is_none());
             }
-            // The server's end is no answer: the wait goes on.
+            // A stopping server doesn't answer the request: the wait continues.
             assert!(rt::timeout(Duration::from_millis(200), call.as_mut()).await.is_none());
         })
         .unwrap();

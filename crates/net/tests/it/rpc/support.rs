@@ -18,7 +18,7 @@ use wire::{Answer, Malformed, Message, Request, Service};
 
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 
-/// A request: what to do, and a number.
+/// A request: an operation, and a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
     /// Answers with the number and the sum of the payload.
@@ -31,10 +31,10 @@ pub enum Ask {
     Wait(u64),
     /// Begins, waits for the gate, and counts.
     Count(u64),
-    /// Tells who calls: the length of the name.
+    /// Returns the length of the caller's name.
     Who(u64),
-    /// Fills the buffer with what is stored by this number, and leaves it to the caller to check
-    /// that where that may be: see [`Service1::stored`]. Tells how often it was asked.
+    /// Fills the buffer with data stored for this number, and leaves it to the caller to verify
+    /// that if allowed: see [`Service1::stored`]. Returns the number of such requests.
     Stored(u64),
 }
 
@@ -108,22 +108,23 @@ pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(2654435761).wrapping_add(number * 97) >> 8) as u8).collect()
 }
 
-/// A sum that notices every change of place.
+/// A sum that detects every change of position.
 pub fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(bytes.len() as u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
 }
 
-/// What the service does and has seen.
+/// Behaviour and statistics of the service.
 pub struct Service1 {
-    /// Opens the way of [`Ask::Count`].
+    /// Lets requests of [`Ask::Count`] proceed.
     pub gate: Event,
-    /// How often each number has ended.
+    /// Number of completed requests by number.
     pub counts: Mutex<HashMap<u64, usize>>,
-    /// Of [`Ask::Count`]: how many have begun, run now, and ran at most at a time for one number.
+    /// Of [`Ask::Count`]: how many have begun, are running, and were running at most at a time for
+    /// one number.
     pub begun: AtomicUsize,
     pub running: Mutex<HashMap<u64, usize>>,
     pub most: AtomicUsize,
-    /// Of [`Ask::Wait`]: how many wait.
+    /// Of [`Ask::Wait`]: how many are waiting.
     pub waiting: AtomicUsize,
 }
 
@@ -139,7 +140,7 @@ impl Service1 {
         })
     }
 
-    /// With the gate open.
+    /// A service with an open gate.
     pub fn open() -> Arc<Service1> {
         let service = Service1::new();
         service.gate.set();
@@ -164,7 +165,7 @@ impl Service1 {
         Told(number, *count as u64)
     }
 
-    /// What is stored by an odd number is found damaged by who doesn't look at it himself.
+    /// The data stored for an odd number is damaged, unless the server must verify it.
     fn stored(&self, number: u64, buf: &IoBuf) -> Told {
         let asked = *self.counts.lock().entry(number).and_modify(|count| *count += 1).or_insert(1);
         let content = pattern(number, buf.len());
@@ -255,7 +256,7 @@ pub fn serve(way: Way, service: &Arc<Service1>) -> Arc<Server> {
     serve_at(way, localhost(), service)
 }
 
-/// The port of a server that has just ended may be busy for a moment.
+/// The port of a server that has just stopped may be in use for a moment.
 pub fn serve_at(way: Way, address: SocketAddr, service: &Arc<Service1>) -> Arc<Server> {
     let mut attempts = 0;
     loop {
@@ -268,8 +269,8 @@ pub fn serve_at(way: Way, address: SocketAddr, service: &Arc<Service1>) -> Arc<S
     }
 }
 
-/// Time-out of calls whose time isn't what is tried: both ends of a test may share a core with much
-/// else.
+/// Time-out of calls whose duration isn't tested: both ends of a test may share a core with other
+/// load.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn identity() -> ClientIdentity {
@@ -285,7 +286,7 @@ pub fn peer_of(way: Way, addresses: Vec<SocketAddr>, timeout: Duration) -> Arc<P
     Peer::new(PeerOptions { timeout, ..peer_options(way, addresses) })
 }
 
-/// A client with plenty of time.
+/// A client with a long time-out.
 pub fn channel_to(way: Way, server: &Server) -> Channel<Ask, Told> {
     Channel::remote(peer_of(way, server.addresses().to_vec(), PATIENCE))
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::Errno;
 
-/// Longer than a busy machine takes for what is to be done before it.
+/// Longer than a busy machine takes for the steps before it.
 const SHORT: Duration = Duration::from_secs(3);
 
 pub fn a_call_that_is_never_answered_times_out_and_the_connection_stays(way: Way) {
@@ -27,7 +27,7 @@ pub fn a_call_that_is_never_answered_times_out_and_the_connection_stays(way: Way
         let expected = format!("storage node 3 at {address} has not answered within 3s");
         assert_eq!(error.message, expected);
         assert_eq!(channel.call(Ask::Sum(2), None).await, Ok(Told(2, 0)));
-        // Its late answer disturbs nobody.
+        // Its late answer has no effect on other calls.
         service.gate.set();
         until(|| service.counts.lock().len() == 1).await;
         assert_eq!(channel.call(Ask::Sum(3), None).await, Ok(Told(3, 0)));
@@ -42,7 +42,7 @@ pub fn calls_that_timed_out_hold_no_room_for_the_data_of_others(way: Way) {
     let peer = peer_of(way, server.addresses().to_vec(), 2 * SHORT);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
-        // All that may be in flight.
+        // As many as may be in flight.
         let hung = (0..64).map(|number| channel.call(Ask::Count(number), Some(IoBuf::alloc(1 << 20))));
         let answers = rt::join_all(hung.collect()).await;
         assert!(answers.iter().all(|answer| answer.as_ref().unwrap_err().errno == Errno::ETIMEDOUT));
@@ -68,7 +68,7 @@ pub fn requests_beyond_the_credits_wait_and_time_out(way: Way) {
         let answers = rt::join_all(calls).await;
         assert!(answers.iter().all(|answer| answer.as_ref().unwrap_err().errno == Errno::ETIMEDOUT));
         assert_eq!(service.begun.load(Ordering::SeqCst), 256, "that many were in flight");
-        // The server still works on them, so they still count.
+        // The server still executes them, so they still count.
         assert_eq!(channel.call(Ask::Sum(1), None).await.unwrap_err().errno, Errno::ETIMEDOUT);
         service.gate.set();
         until(|| service.counts.lock().len() == 256).await;
@@ -78,7 +78,7 @@ pub fn requests_beyond_the_credits_wait_and_time_out(way: Way) {
     .unwrap();
 }
 
-/// All wait at the service, more than it takes of others.
+/// All of them wait at the service: more than it accepts of other requests.
 pub fn calls_that_wait_leave_room_for_others(way: Way) {
     const WAITS: usize = 1000;
     let service = Service1::open();
@@ -110,7 +110,7 @@ pub fn who_cannot_be_reached_is_named_with_the_reason(way: Way) {
     let mute_address = mute.local_addr().unwrap();
     let cases = [
         (
-            // Long enough for the refusal to come, however busy this machine is.
+            // Long enough for the refusal to arrive, even on a busy machine.
             Duration::from_secs(2),
             vec![gone],
             format!("storage node 3 can't be reached for 2s; {gone}: Connection refused (os error 111)"),
@@ -145,7 +145,7 @@ pub fn a_wait_outlasts_the_time_out(way: Way) {
     let timeout = Duration::from_millis(200);
     let channel: Channel<Ask, Told> = Channel::remote(peer_of(way, server.addresses().to_vec(), timeout));
     rt::block_on(async move {
-        // A busy machine may need longer than that to connect.
+        // A busy machine may take longer to connect.
         while channel.call(Ask::Sum(1), None).await.is_err() {}
         assert!(rt::timeout(5 * timeout, channel.call(Ask::Wait(1), None)).await.is_none());
         until(|| service.waiting.load(Ordering::SeqCst) == 0).await;

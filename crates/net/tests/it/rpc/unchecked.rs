@@ -1,5 +1,5 @@
-//! Payloads that a server sends with the checksums under which they are stored, without a look at
-//! them: the client compares, and asks again where they differ.
+//! Payloads that a server sends with their stored checksums, without verifying them: the client
+//! verifies them, and asks again after a mismatch.
 
 use crate::rpc::support::{Ask, Service1, Told, channel_to, pattern, serve};
 use crate::rpc::way::Way;
@@ -21,7 +21,7 @@ pub fn what_differs_from_its_checksum_is_asked_for_again(way: Way) {
                 assert!(buf.as_slice() == pattern(number, buf.len()), "{blocks} blocks");
             }
         }
-        // The connection goes on, and nothing else has changed.
+        // The connection stays up, and nothing else has changed.
         assert_eq!(channel.call(Ask::Who(1), None).await, Ok(Told(1, 8)));
     })
     .unwrap();

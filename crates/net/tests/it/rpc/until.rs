@@ -1,11 +1,11 @@
-//! Waiting for what another task or thread does.
+//! Waiting for another task or thread.
 
 use std::time::Duration;
 
-/// Looks before it is given up, 5 ms apart: two minutes, however busy the machine is.
+/// Checks before the wait fails, 5 ms apart: two minutes, enough for a busy machine.
 const LOOKS: usize = 24_000;
 
-/// Waits until something becomes true.
+/// Waits until a condition is true.
 pub async fn until(mut condition: impl FnMut() -> bool) {
     for _ in 0..LOOKS {
         if condition() {
@@ -16,7 +16,7 @@ pub async fn until(mut condition: impl FnMut() -> bool) {
     panic!("it never became true");
 }
 
-/// Waits until something becomes true, on a thread without a core.
+/// Waits until a condition is true, on a thread without a core.
 pub fn until_blocking(mut condition: impl FnMut() -> bool + 'static) {
     rt::block_on(async move { until(&mut condition).await }).unwrap();
 }

@@ -1,5 +1,5 @@
-//! How the ends of a test are connected. With TLS, frames that a test makes by hand go over rustls'
-//! own streams, which share no code with ours.
+//! How the ends of a test are connected. With TLS, hand-made frames go over rustls' own streams,
+//! which share no code with ours.
 
 use super::support::CLUSTER;
 use identity::tls::{Strangers, client_config, peer_name, server_config};
@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 use types::NodeId;
 
-/// The server's last word in a handshake that ends in encryption.
+/// The server's last handshake byte for an encrypted connection.
 const ENCRYPTED: u8 = 1;
 
 /// A node and two clients.
@@ -38,7 +38,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// What a link that is connected in this way reports.
+    /// The transport that a link connected in this way reports.
     pub fn transport(self) -> Transport {
         match self {
             Way::Tcp => Transport::Tcp,
@@ -74,7 +74,7 @@ impl Way {
         }
     }
 
-    /// The client's end of a connection over which a test sends bytes by hand.
+    /// The client's end of a connection over which a test sends hand-made bytes.
     pub fn to_server(self, stream: TcpStream) -> Wire {
         if self.has_tls() { tls_to_server(&MEMBERS.1, stream) } else { Wire::Plain(stream) }
     }
@@ -85,12 +85,12 @@ impl Way {
     }
 }
 
-/// What bytes made by hand go over.
+/// A stream for hand-made bytes.
 pub enum Wire {
     Plain(TcpStream),
     ToServer(Box<StreamOwned<ClientConnection, TcpStream>>),
     ToClient(Box<StreamOwned<ServerConnection, TcpStream>>),
-    /// The other side went during the handshake.
+    /// The peer disconnected during the handshake.
     Gone,
 }
 
@@ -120,7 +120,7 @@ fn tls_to_client(stream: TcpStream) -> Wire {
 }
 
 impl Wire {
-    /// Sends that wait for longer fail.
+    /// Makes sends that wait longer fail.
     pub fn set_write_timeout(&self, limit: Duration) {
         let stream = match self {
             Wire::Plain(stream) => stream,

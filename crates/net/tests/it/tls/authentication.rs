@@ -1,4 +1,4 @@
-//! Who is refused; and the service lives on.
+//! Refused connections, which leave the service running.
 
 use super::support::*;
 use identity::tls::Strangers;
@@ -32,8 +32,8 @@ fn the_wrong_are_refused_and_the_right_still_served() {
     let (ours, theirs) = (authority(), authority());
     let server = serve(member(&node(&ours, 1)));
     let still_served = || assert_eq!(ask(&server, member(&node(&ours, 2))).unwrap(), "node/2 by tls");
-    // Of a cluster that only says it is ours. Its client wouldn't have our server either, so it
-    // takes ours on trust.
+    // Of a cluster that claims to be ours. Its client wouldn't accept our server, so here it
+    // accepts any.
     let foreign = Security::Tls(Tls::joining(&token(&theirs)).unwrap());
     assert_refused(&server, foreign, "the peer's certificate is refused");
     still_served();
@@ -46,7 +46,7 @@ fn the_wrong_are_refused_and_the_right_still_served() {
     let expired = ours.issue(&Role::Client("a".into()), past).unwrap();
     assert_refused(&server, member(&expired), "our certificate was refused");
     still_served();
-    // It trusts our server, but its certificate is theirs.
+    // The client trusts our server, but its certificate is from the other authority.
     assert_refused(&server, member(&certified_elsewhere(&ours, &theirs)), "our certificate was refused");
     still_served();
     let elsewhere = Tls::member(&node(&ours, 2), Protection::Encrypted, Strangers::Refused).unwrap();
@@ -97,7 +97,7 @@ fn who_is_elsewhere_is_waited_for_although_somebody_else_is_at_another_of_its_ad
         assert!(rt::timeout(Duration::from_millis(500), call.as_mut()).await.is_none(), "it is waited for");
         let server = serve_at(place, member(&node(&authority, 1)));
         assert_eq!(call.await.unwrap().0, "client/a by tls");
-        // Without an address where it may come back there is nothing to wait for.
+        // Without an address where it may come back, a call doesn't wait.
         assert_eq!(never.call(Ask { fill: false }, None).await.unwrap_err().errno, Errno::EACCES);
         server
     })
@@ -168,10 +168,10 @@ fn a_revoked_client_is_refused_on_the_connection_that_it_has() {
         assert_eq!(told(&of_b).await.unwrap(), "client/b by tls");
     };
     rt::block_on(asked).unwrap();
-    // Nor does it get another one, unless it has a later certificate.
+    // It can't reconnect either, unless it has a later certificate.
     assert_refused(&server, member(&a), "doesn't let us in any more");
     assert_eq!(ask(&server, member(&numbered(&authority, "a", 6))).unwrap(), "client/a by tls");
-    // What has no number is older than what has one.
+    // A certificate without a number is older than any with a number.
     assert_refused(&server, member(&client(&authority, "a")), "doesn't let us in any more");
     security.follow(&Arc::new(ClusterMap { epoch: Epoch(8), ..ClusterMap::default() }));
     assert_eq!(ask(&server, member(&a)).unwrap(), "client/a by tls");
@@ -194,7 +194,7 @@ fn a_connection_goes_by_each_later_list_and_by_no_earlier_one() {
         security.follow(&of_this);
         let refused = channel.call(Ask { fill: false }, None).await.unwrap_err();
         assert_eq!(refused.errno, Errno::EACCES, "{refused}");
-        // A map that was on its way for longer takes nothing back.
+        // An older map that arrives late doesn't undo a revocation.
         security.follow(&of_another);
         let refused = channel.call(Ask { fill: false }, None).await.unwrap_err();
         assert_eq!(refused.errno, Errno::EACCES, "{refused}");
@@ -206,7 +206,7 @@ fn a_connection_goes_by_each_later_list_and_by_no_earlier_one() {
 fn a_connection_ends_with_its_certificate() {
     let authority = authority();
     let mut limits = net::ServerLimits::default();
-    // How often a connection is looked at follows from it.
+    // The interval at which a connection is checked depends on it.
     limits.liveness.ask_after = Duration::from_millis(40);
     let server = serve_within("127.0.0.1:0".parse().unwrap(), member(&node(&authority, 1)), limits);
     let validity = |until| Validity { from: now() - 100, until };
@@ -214,14 +214,14 @@ fn a_connection_ends_with_its_certificate() {
     let tls = Tls::member(&short, Protection::Encrypted, Strangers::Refused).unwrap();
     let lasting = channel::<3>(&server, Security::Tls(tls.clone()), PATIENCE);
     let ask = async move {
-        // As long as it is shown in no other handshake.
+        // While no other certificate was shown in a new handshake.
         while lasting.call(Ask { fill: false }, None).await.map_err(|error| error.errno) != Err(Errno::EACCES)
         {
             rt::sleep(Duration::from_millis(20)).await;
         }
         assert!(now() >= short.identity().expires);
         tls.renew(&authority.issue_to_client("a", validity(now() + 300), 2).unwrap()).unwrap();
-        // A link that was refused tries again in a while.
+        // A link that was refused retries after a while.
         while lasting.call(Ask { fill: false }, None).await.is_err() {
             rt::sleep(Duration::from_millis(20)).await;
         }
@@ -247,7 +247,7 @@ fn new_connections_show_the_certificate_that_took_the_place_of_another() {
     assert_eq!((shown.first(), shown.last()), (Some(&Some(5)), Some(&Some(9))));
 }
 
-/// However long it has been refused: what doesn't go away by itself is no time-out.
+/// However long the refusals last: a lasting refusal isn't reported as a time-out.
 #[test]
 fn a_refusal_stays_one() {
     let authority = authority();
@@ -259,9 +259,9 @@ fn a_refusal_stays_one() {
     let ask = async move {
         let began_ns = rt::monotonic_ns();
         let mut asked = 0;
-        // A busy machine may need longer than that for the first one.
+        // A busy machine may take longer for the first one.
         while channel.call(Ask { fill: false }, None).await.unwrap_err().errno == Errno::ETIMEDOUT {}
-        // Longer than a peer may be out of reach, and than the pauses between tries have grown.
+        // Longer than a call waits for an unreachable peer, and than the backoff has grown.
         while rt::monotonic_ns() - began_ns < Duration::from_secs(4).as_nanos() as u64 {
             let error = channel.call(Ask { fill: false }, None).await.unwrap_err();
             assert_eq!(error.errno, Errno::EACCES, "after {asked} others: {error}");
@@ -290,7 +290,7 @@ fn a_stranger_reaches_management_only_and_only_where_it_may() {
     let authority = authority();
     let server = serve(tls(&node(&authority, 1), Protection::HandshakeOnly, Strangers::MayJoin));
     let stranger = || Security::Tls(Tls::joining(&token(&authority)).unwrap());
-    // Encrypted in any case: it sends the token's secret.
+    // Encrypted in any case: it carries the token's secret.
     assert_eq!(ask_service::<1>(&server, stranger()).unwrap(), "nobody by tls");
     let error = ask_service::<3>(&server, stranger()).unwrap_err();
     assert_eq!(error.errno, Errno::EACCES, "{error}");
@@ -308,13 +308,13 @@ fn plain_clients_get_nothing_from_a_server_that_asks_for_proof() {
     assert_eq!(ask(&server, member(&client(&authority, "a"))).unwrap(), "client/a by tls");
 }
 
-/// Garbage, a handshake that ends in its middle, one that never goes on.
+/// Garbage, a handshake that is cut off, one that never continues.
 #[test]
 fn rude_connections_leave_the_service_alive() {
     let authority = authority();
     let server = serve(member(&node(&authority, 1)));
     let address = server.addresses()[0];
-    // The beginning of a handshake record that promises more.
+    // The beginning of a handshake record that announces more bytes.
     let silent: Vec<TcpStream> = (0..8)
         .map(|_| {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -324,7 +324,7 @@ fn rude_connections_leave_the_service_alive() {
         .collect();
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 100_000], &[22; 100_000], &[0xff; 7], b""] {
         let mut stream = TcpStream::connect(address).unwrap();
-        // The server may close before it has read everything.
+        // The server may close the connection before it has read everything.
         let _ = stream.write_all(garbage);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
@@ -332,7 +332,7 @@ fn rude_connections_leave_the_service_alive() {
         assert!(rest.len() < 100, "more than an alert was said");
         assert_eq!(ask(&server, member(&client(&authority, "a"))).unwrap(), "client/a by tls");
     }
-    // Those that never go on are given up.
+    // Handshakes that never continue time out.
     for mut stream in silent {
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);

@@ -1,4 +1,4 @@
-//! Members reach what the table gives them, and no service sees anything else.
+//! Members can send the requests that the table allows them, and services see no others.
 
 use super::support::*;
 use identity::Credentials;
@@ -17,7 +17,7 @@ use wire::{
     StorageRequest,
 };
 
-/// Answers everything, and counts it.
+/// Answers every request, and counts it.
 #[derive(Default)]
 struct Open {
     reached: AtomicUsize,
@@ -56,7 +56,7 @@ struct Site {
 }
 
 impl Site {
-    /// Node 1 has management and metadata, node 2 storage only, node 3 metadata only.
+    /// Node 1 has management and metadata, node 2 only storage, node 3 only metadata.
     fn start() -> Site {
         let node = |(id, roles): (u32, &[Role])| Node {
             id: NodeId(id),
@@ -140,7 +140,7 @@ fn a_node_that_serves_storage_only_is_refused_metadata_changes_and_chunks_of_oth
             (store(&storage).await, "may not ask for persist (key-value service)"),
             (set_checksums(&storage).await, "may not ask for set-checksums (management service)"),
             (delete(&storage, 0).await, "may not ask for delete (storage service)"),
-            // Nor as a client: a node has no session.
+            // Not as a client either: a node has no session.
             (delete(&storage, 7).await, "may not ask for delete (storage service)"),
             (set_checksums(&metadata).await, "may not ask for set-checksums (management service)"),
             (store(&client).await, "may not ask for persist (key-value service)"),
@@ -184,11 +184,11 @@ fn a_caller_that_knows_a_later_map_is_decided_on_by_that_one() {
     node.set_epoch(Epoch(6));
     let run = async move {
         let mut asked = std::pin::pin!(store(&node));
-        // Longer than it takes to refuse.
+        // Longer than a refusal takes.
         assert!(rt::timeout(std::time::Duration::from_millis(300), asked.as_mut()).await.is_none());
         site.give_metadata_to_node_2();
         asked.await.unwrap();
-        // A map that doesn't come is not waited for.
+        // The server gives up waiting for a map that doesn't exist.
         node.set_epoch(Epoch(u64::MAX));
         assert_eq!(set_checksums(&node).await.unwrap_err().errno, Errno::EACCES);
     };

@@ -1,4 +1,4 @@
-//! What is said arrives, in both modes.
+//! Messages arrive intact, in both protection modes.
 
 use super::support::*;
 use identity::Protection;
@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// Passes bytes on in both directions and keeps what it saw of the client's.
+/// Forwards bytes in both directions and records those of the client.
 fn wiretap(server: std::net::SocketAddr) -> (std::net::SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -43,7 +43,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// Small and large payloads both ways, many at a time, through somebody who listens.
+/// Small and large payloads in both directions, many at a time, through a wiretap.
 fn talk(protection: Protection, expected: &str) -> Vec<u8> {
     let authority = authority();
     let server = serve(tls(&node(&authority, 1), protection, Strangers::Refused));
@@ -77,7 +77,7 @@ fn encrypted_calls_arrive_and_nobody_reads_along() {
     let seen = talk(Protection::Encrypted, "client/login1 by tls");
     assert!(seen.len() > 5 << 20);
     assert!(!contains(&seen, b"WEFT") && !contains(&seen, &pattern(4096)[1000..1032]));
-    // Not even whom the client is.
+    // Not even the client's identity.
     assert!(!contains(&seen, b"login1"));
 }
 

@@ -1,4 +1,4 @@
-//! Calls over connections whose ends prove who they are.
+//! Calls over authenticated connections.
 
 mod authentication;
 mod authorization;

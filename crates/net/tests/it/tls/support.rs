@@ -1,4 +1,4 @@
-//! Two services that tell who calls them, and members of a cluster.
+//! Two services that return their caller's identity, and members of a cluster.
 
 use identity::tls::Strangers;
 use identity::{
@@ -16,8 +16,8 @@ use types::{NodeId, Result};
 use wire::authorization::{Callers, Rule};
 use wire::{Answer, Malformed, Message, Request, Service};
 
-/// Time-out of calls whose time isn't what is tried: both ends of a test may share a core with much
-/// else.
+/// Time-out of calls whose duration isn't tested: both ends of a test may share a core with other
+/// load.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
@@ -57,7 +57,7 @@ impl<const SERVICE: u8> Request for Ask<SERVICE> {
     }
 }
 
-/// What a service saw.
+/// The caller as the service sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told(pub String);
 
@@ -151,12 +151,12 @@ pub fn tls(credentials: &Credentials, protection: Protection, strangers: Strange
     Security::Tls(Tls::member(credentials, protection, strangers).unwrap())
 }
 
-/// A member's usual security.
+/// The default security of a member.
 pub fn member(credentials: &Credentials) -> Security {
     tls(credentials, Protection::Encrypted, Strangers::Refused)
 }
 
-/// A client with `security` that gives up after so long.
+/// A client with `security` and a time-out.
 pub fn channel<const SERVICE: u8>(
     server: &Server,
     security: Security,
@@ -175,7 +175,7 @@ pub fn channel_at<const SERVICE: u8>(
     Channel::remote(Peer::new(PeerOptions { security, timeout, ..options }))
 }
 
-/// What the storage service of a server says to somebody, who has plenty of time.
+/// Calls the storage service of a server, with a long time-out.
 pub fn ask(server: &Server, security: Security) -> Result<String> {
     ask_service::<3>(server, security)
 }
