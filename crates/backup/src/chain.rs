@@ -1,4 +1,4 @@
-//! A copy with those that it builds on.
+//! A backup with its bases.
 
 use crate::error::{Error, Result};
 use crate::format::{Foot, Head};
@@ -8,21 +8,21 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Copies that a chain may have: a chain is read at once, with a file open for each of them.
+/// Most backups in a chain: all files of a chain are open and read at the same time.
 const MAX_DEPTH: usize = 512;
 
-/// A copy, and those that it builds on.
+/// A backup and its bases.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    /// The copy first, the full one last.
+    /// The backup first, the full one last.
     copies: Vec<(PathBuf, Head)>,
 }
 
 impl Chain {
-    /// Finds what a copy builds on, in its own folder.
+    /// Finds the bases of a backup in its own directory.
     ///
     /// # Errors
-    /// [`Error::NoBase`] when something is missing there.
+    /// [`Error::NoBase`] when one is missing there.
     pub fn find(path: &Path) -> Result<Chain> {
         let folder = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
@@ -54,22 +54,22 @@ impl Chain {
         Ok(Chain { copies })
     }
 
-    /// What the copy is of.
+    /// Returns the header of the backup.
     pub fn head(&self) -> &Head {
         &self.copies[0].1
     }
 
-    /// Where the copy is.
+    /// Returns the path of the backup.
     pub fn path(&self) -> &Path {
         &self.copies[0].0
     }
 
-    /// The copy and what it builds on, the full one last.
+    /// Returns the paths of the backup and its bases, the full one last.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.copies.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Everything that the store held, in ascending order of keys.
+    /// Returns the whole content of the store, in ascending order of keys.
     pub fn merge(&self) -> Result<Merged> {
         let mut sources = Vec::with_capacity(self.copies.len());
         for (path, head) in &self.copies {
@@ -83,10 +83,10 @@ impl Chain {
         Ok(Merged { sources, state: StateSum::default() })
     }
 
-    /// Reads all of it. What the last copy held.
+    /// Reads the whole chain and returns the footer of the backup.
     ///
     /// # Errors
-    /// Whatever is wrong with any of the files, or with their being put together.
+    /// Any fault of the files or of their combination.
     pub fn verify(&self) -> Result<Foot> {
         let mut merged = self.merge()?;
         while merged.next_pair()?.is_some() {}
@@ -103,7 +103,7 @@ fn heads_in(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Head)>> {
     Ok(usable.collect())
 }
 
-/// What is left of the merging of a chain.
+/// A merge of a chain in progress.
 pub struct Merged {
     /// The newest first.
     sources: Vec<Source>,
@@ -116,7 +116,7 @@ struct Source {
 }
 
 impl Merged {
-    /// The next key with its value; `None` at the end, when everything has proved to be in order.
+    /// Returns the next key with its value; `None` at the end, when everything has been verified.
     pub fn next_pair(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         loop {
             let next =
@@ -137,12 +137,12 @@ impl Merged {
         }
     }
 
-    /// What the last copy held. To be asked at the end.
+    /// Returns the footer of the backup. Call it at the end.
     pub fn foot(&self) -> &Foot {
         self.sources[0].reader.foot().expect("it was read to its end")
     }
 
-    /// Keys so far.
+    /// Returns the number of keys so far.
     pub fn keys(&self) -> u64 {
         self.state.keys()
     }

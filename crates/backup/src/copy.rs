@@ -1,4 +1,4 @@
-//! Making a copy of a store as it is at one moment.
+//! Making a backup from a snapshot of a store.
 
 use crate::chain::{Chain, Merged};
 use crate::error::Result;
@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Keys that are read at a time.
 const PAGE_KEYS: usize = 512;
 
-/// Above every key: the longest key that there can be begins otherwise.
+/// Above every key: the longest possible key begins differently.
 const ABOVE_ALL: [u8; 512] = [0xFF; 512];
 
-/// What copy is to be made.
+/// Parameters of a backup.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where it is to be.
+    /// Its path.
     pub path: PathBuf,
-    /// A random number for it.
+    /// Its random id.
     pub id: String,
     /// The cluster's UUID.
     pub cluster: String,
@@ -30,30 +30,29 @@ pub struct Plan {
     pub name: String,
     /// Number of its partitions.
     pub partitions: u16,
-    /// The moment, seconds since 1970.
+    /// Time of the snapshot, in seconds since 1970.
     pub created_s: i64,
-    /// The weft that makes it.
+    /// Version of weft that makes it.
     pub version: String,
-    /// What it builds on; a full copy builds on nothing.
+    /// Its base; `None` for a full backup.
     pub base: Option<Chain>,
-    /// Files that belong to it.
+    /// Files to attach.
     pub files: Vec<Attached>,
 }
 
-/// How far the making or restoring of a copy is.
+/// Progress of making or restoring a backup.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Keys that were read.
+    /// Keys read.
     pub keys: AtomicU64,
     /// Bytes of them and their values.
     pub bytes: AtomicU64,
 }
 
-/// Writes a copy of what a snapshot shows. What it says is on disk when this returns; when it fails
-/// there is no file.
+/// Writes a backup of a snapshot. It is on disk when this returns; after an error there is no file.
 ///
 /// # Errors
-/// The engine's, and those of writing; damage of the base.
+/// Those of the engine and of writing; damage of the base.
 pub fn copy(snapshot: &dyn Engine, plan: &Plan, progress: &Progress) -> Result<Foot> {
     let head = Head {
         format: FORMAT,
@@ -91,7 +90,7 @@ pub fn copy(snapshot: &dyn Engine, plan: &Plan, progress: &Progress) -> Result<F
     writer.finish(&state)
 }
 
-/// A snapshot, page by page.
+/// A snapshot, read page by page.
 struct Pages<'a> {
     snapshot: &'a dyn Engine,
     from: Vec<u8>,
@@ -106,14 +105,14 @@ impl Pages<'_> {
         let page = self.snapshot.scan(&self.from, &ABOVE_ALL, PAGE_KEYS)?;
         self.is_last = page.len() < PAGE_KEYS;
         if let Some((last, _)) = page.last() {
-            // The next key that there can be.
+            // The next possible key.
             self.from = [last, &[0][..]].concat();
         }
         Ok(Some(page))
     }
 }
 
-/// What the base held.
+/// The content of the base.
 struct Before {
     merged: Merged,
     next: Option<(Bytes, Bytes)>,
@@ -125,7 +124,8 @@ impl Before {
         Ok(Before { next: merged.next_pair()?, merged })
     }
 
-    /// The value that a key had. Keys before it that are still to come are gone now.
+    /// Returns the value that a key had in the base. Writes the keys before it that the snapshot
+    /// lacks as deleted.
     fn catch_up(&mut self, key: &Bytes, writer: &mut Writer) -> Result<Option<Bytes>> {
         while let Some((before, value)) = &self.next {
             match before.cmp(key) {
@@ -142,8 +142,7 @@ impl Before {
         Ok(None)
     }
 
-    /// All keys that are left are gone. Reads on to the end of the base, which proves that it is
-    /// whole.
+    /// Writes all remaining keys as deleted. Reads the base to its end, which verifies it.
     fn end(&mut self, writer: &mut Writer) -> Result<()> {
         while let Some((before, _)) = &self.next {
             writer.gone(before)?;

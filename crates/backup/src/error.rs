@@ -1,14 +1,14 @@
-//! Why a copy can't be made or used.
+//! Errors of backups.
 
 use kv::KvError;
 use std::io;
 use std::path::{Path, PathBuf};
 use types::Errno;
 
-/// Result with the error of copies.
+/// Result with the error of backups.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a copy can't be made or used.
+/// Why a backup can't be made or used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum Error {
@@ -41,7 +41,7 @@ impl Error {
         Error::Damaged { path: path.to_path_buf(), cause: cause.into() }
     }
 
-    /// The remedy.
+    /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self {
             Error::NoCopy { .. } => "weft meta backups list shows the copies that there are".into(),

@@ -1,4 +1,4 @@
-//! Copies in a folder: their names, which there are, and which of them may go.
+//! Backups in a directory: names, listing and pruning.
 
 use crate::error::{Error, Result};
 use crate::format::{Head, SUFFIX};
@@ -10,26 +10,27 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use types::Timestamp;
 
-/// A file that has the name of a copy.
+/// A file with the name of a backup.
 #[derive(Debug)]
 pub struct Entry {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// How long it is, bytes.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// What it is of, or why it can't be used.
+    /// Its header, or why it can't be used.
     pub head: Result<Head>,
 }
 
-/// The name of a copy made at a time: names sort as times do. `id` keeps two of one second apart.
+/// Returns the name of a backup made at a time: names sort by time. `id` distinguishes two backups
+/// of one second.
 pub fn file_name(created_s: i64, id: &str, is_full: bool) -> String {
     let kind = if is_full { "full" } else { "changes" };
     let short = &id[..id.len().min(6)];
     format!("meta-{}-{short}-{kind}{SUFFIX}", Timestamp::new(created_s, 0).compact_utc())
 }
 
-/// All copies in a folder, the newest last; what can't be read comes first. Only their beginnings
-/// are looked at. None where there is no folder.
+/// Lists all backups in a directory, the newest last and unreadable ones first. Reads only their
+/// headers. Returns none if the directory doesn't exist.
 pub fn list(folder: &Path) -> Result<Vec<Entry>> {
     let failed = |error| Error::io("list", folder, error);
     let found = match fs::read_dir(folder) {
@@ -51,8 +52,8 @@ pub fn list(folder: &Path) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The copies of a cluster, the newest first. Those of later than `latest_s`, seconds since 1970,
-/// come last: a clock was wrong when they were made, so that nothing tells how new they are.
+/// Returns the backups of a cluster, the newest first. Those made after `latest_s`, in seconds
+/// since 1970, come last: the clock was wrong then, so their age is unknown.
 pub fn newest_first(entries: Vec<Entry>, cluster: &str, latest_s: i64) -> Vec<(PathBuf, Head)> {
     let own = |entry: Entry| entry.head.ok().filter(|head| head.cluster == cluster).map(|h| (entry.path, h));
     let mut own: Vec<(PathBuf, Head)> = entries.into_iter().filter_map(own).collect();
@@ -61,10 +62,9 @@ pub fn newest_first(entries: Vec<Entry>, cluster: &str, latest_s: i64) -> Vec<(P
     own
 }
 
-/// Removes copies of a cluster until no more than the newest `kept` are left, and those that they
-/// build on; and what was never completed, so that nobody may be writing there. Those of later than
-/// `latest_s` count as the oldest. Returns what was removed. Copies that can't be read stay:
-/// somebody may want to look at them.
+/// Removes backups of a cluster except the newest `kept` and their bases, and removes drafts, so no
+/// other process may be writing there. Those made after `latest_s` count as the oldest. Returns the
+/// removed ones. Backups that can't be read stay: an administrator may want to inspect them.
 pub fn prune(folder: &Path, cluster: &str, kept: usize, latest_s: i64) -> Result<Vec<PathBuf>> {
     remove_drafts(folder)?;
     let own = newest_first(list(folder)?, cluster, latest_s);
@@ -73,14 +73,14 @@ pub fn prune(folder: &Path, cluster: &str, kept: usize, latest_s: i64) -> Result
     let mut needed = BTreeSet::new();
     for (_, head) in own.iter().take(kept) {
         let mut next = Some(&*head.id);
-        // Up to one from which on all are needed already.
+        // Until all further bases are needed already.
         while let Some(id) = next.filter(|id| needed.insert(*id)) {
             next = bases.get(id).copied();
         }
     }
     let mut gone: Vec<&(PathBuf, Head)> =
         own.iter().filter(|(_, head)| !needed.contains(&*head.id)).collect();
-    // What builds on the most first: a copy without its base is of no use, a base without it is.
+    // The deepest first: a backup without its base is useless, a base alone is not.
     gone.sort_by_key(|(_, head)| std::cmp::Reverse(head.depth));
     for (path, _) in &gone {
         fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;

@@ -1,6 +1,6 @@
-//! The bytes of a copy, version 1.
+//! The file format of a backup, version 1.
 //!
-//! A file is eight bytes of magic (`WEFTCOPY`) and then blocks until its end. A block is
+//! A file is eight bytes of magic (`WEFTCOPY`), followed by blocks until its end. A block is
 //!
 //! | bytes | what |
 //! |---|---|
@@ -9,24 +9,23 @@
 //! | n | body |
 //! | 4 | CRC32C of the block's number (8 bytes, from 0), kind, length and body, little-endian |
 //!
-//! The first block is a [`Head`] (JSON); then come files that belong to the copy ([`Attached`]:
-//! length of the JSON that describes it, 4 bytes; that JSON; the content), then keys in ascending
-//! order, and at last a [`Foot`] (JSON), after which the file ends. A block of keys is a row of
-//! records:
+//! The first block is a [`Head`] (JSON). Attached files follow ([`Attached`]: length of the JSON
+//! that describes it, 4 bytes; that JSON; the content), then keys in ascending order, and last a
+//! [`Foot`] (JSON), which ends the file. A block of keys is a sequence of records:
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | 1: the key has this value; 2: the key is gone (in incremental copies) |
+//! | 1 | 1: the key has this value; 2: the key is deleted (in incremental backups) |
 //! | 2 | length of the key, little-endian |
-//! | 4 | length of the value, little-endian; 0 of a key that is gone |
+//! | 4 | length of the value, little-endian; 0 for a deleted key |
 //! | n, m | key, value |
 
 use serde::{Deserialize, Serialize};
 
-/// The format that is written, and the newest that is read.
+/// The format that is written, and the newest that can be read.
 pub const FORMAT: u64 = 1;
 
-/// How a copy's name ends.
+/// Suffix of a backup's name.
 pub const SUFFIX: &str = ".weftcopy";
 
 pub(crate) const MAGIC: &[u8; 8] = b"WEFTCOPY";
@@ -34,11 +33,11 @@ pub(crate) const MAGIC: &[u8; 8] = b"WEFTCOPY";
 /// Bytes of records after which a block ends.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 
-/// The largest body that is read: far above the largest record (the map of a cluster), and small
-/// enough to hold in memory.
+/// The largest body that is read, in bytes: far above the largest record (the cluster map), and
+/// small enough to hold in memory.
 pub(crate) const MAX_BODY_BYTES: usize = 256 << 20;
 
-/// Kind and length before a body, and the sum after it.
+/// Bytes of kind and length before a body.
 pub(crate) const BEFORE_BYTES: usize = 8;
 
 pub(crate) const HEAD: [u8; 4] = *b"HEAD";
@@ -49,17 +48,17 @@ pub(crate) const FOOT: [u8; 4] = *b"FOOT";
 pub(crate) const PUT: u8 = 1;
 pub(crate) const GONE: u8 = 2;
 
-/// What a copy is of.
+/// Header of a backup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Head {
     /// [`FORMAT`].
     pub format: u64,
-    /// Random: which copy this is.
+    /// Random id of this backup.
     pub id: String,
-    /// The copy that this one builds on; none for a full one.
+    /// Id of the base; `None` for a full backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// How many copies this one builds on.
+    /// Number of bases in its chain.
     #[serde(default)]
     pub depth: u32,
     /// The cluster's UUID.
@@ -68,42 +67,42 @@ pub struct Head {
     pub name: String,
     /// Number of partitions of its inode space.
     pub partitions: u16,
-    /// The moment, seconds since 1970.
+    /// Time of the snapshot, in seconds since 1970.
     pub created_s: i64,
-    /// The weft that made it.
+    /// Version of weft that made it.
     pub version: String,
 }
 
-/// A small file of the state directory that belongs to the copy.
+/// A small file of the state directory that is attached to a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attached {
-    /// Its place below the state directory.
+    /// Its path below the state directory.
     pub name: String,
     /// Its permissions.
     pub mode: u32,
-    /// What is in it.
+    /// Its content.
     pub content: Vec<u8>,
 }
 
-/// What is said of it before its content.
+/// Description before its content.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct AttachedHead {
     pub name: String,
     pub mode: u32,
 }
 
-/// What a copy must have held, when it was read to its end.
+/// Footer: what a backup must have contained when it was read to its end.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Foot {
     /// Blocks before this one.
     pub blocks: u64,
-    /// Files that belong to it.
+    /// Attached files.
     pub files: u64,
     /// Records with a value.
     pub puts: u64,
-    /// Records of keys that are gone.
+    /// Records of deleted keys.
     pub gone: u64,
-    /// Keys that the store had at the moment, be they in this copy or in those that it builds on.
+    /// Keys of the store at that time, whether they are in this backup or in its bases.
     pub keys: u64,
     /// Bytes of those keys and their values.
     pub bytes: u64,
@@ -111,7 +110,7 @@ pub struct Foot {
     pub sum: u32,
 }
 
-/// What a block's sum is over.
+/// Returns the checksum of a block.
 pub(crate) fn block_sum(number: u64, kind: [u8; 4], body: &[u8]) -> u32 {
     let mut hasher = types::Crc32c::default();
     hasher.update(&number.to_le_bytes());

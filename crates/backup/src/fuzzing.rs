@@ -1,5 +1,5 @@
-//! Bytes of anybody's making to the reader of copies: for the fuzz target and its short form in
-//! `tests/`.
+//! Entry point for the fuzz target and its short form in `tests/`: arbitrary bytes for the reader
+//! of backups.
 
 use crate::format::{
     BEFORE_BYTES, FILE, FOOT, Foot, GONE, HEAD, KEYS, MAGIC, MAX_BODY_BYTES, PUT, block_sum,
@@ -9,8 +9,8 @@ use crate::writer::{before, file_body, json, put_record};
 use std::io::Cursor;
 use std::path::Path;
 
-/// Reads a copy as it is, and again with the sums of its blocks made right, which no random change
-/// finds. What was accepted must be the same after it was written and read again.
+/// Reads a backup as it is, and again with corrected checksums of its blocks, which random changes
+/// don't produce. Accepted content must be the same after it is written and read again.
 ///
 /// # Panics
 /// When it isn't.
@@ -27,7 +27,7 @@ fn read(bytes: &[u8]) {
     assert!(records_again == records);
 }
 
-/// The whole of a copy, if nothing is wrong with it.
+/// Returns the whole content of a backup without faults.
 fn contents(bytes: &[u8]) -> Option<(Reader, Vec<Record>)> {
     let mut reader = Reader::of(Path::new("copy"), Box::new(Cursor::new(bytes.to_vec()))).ok()?;
     let mut records = Vec::new();
@@ -38,7 +38,7 @@ fn contents(bytes: &[u8]) -> Option<(Reader, Vec<Record>)> {
     Some((reader, records))
 }
 
-/// The same as a copy with one block of keys at most.
+/// Writes the same content as a backup with at most one block of keys.
 fn written(reader: &Reader, records: &[Record]) -> Vec<u8> {
     let mut blocks = vec![(HEAD, json(reader.head()))];
     blocks.extend(reader.files().iter().map(|file| (FILE, file_body(file))));
@@ -61,7 +61,7 @@ fn written(reader: &Reader, records: &[Record]) -> Vec<u8> {
     copy
 }
 
-/// The bytes with the magic of a copy, and each block that is there as a whole with its sum.
+/// Returns the bytes with the magic of a backup, and with a right checksum for each complete block.
 fn with_right_sums(bytes: &[u8]) -> Vec<u8> {
     let mut right = bytes.to_vec();
     if let Some(magic) = right.first_chunk_mut() {

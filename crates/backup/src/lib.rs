@@ -1,24 +1,25 @@
-//! Copies of the metadata store in files: written while the store is used, verified as a whole
-//! before anything is made of them.
+//! Backups of the metadata store in files: written while the store is in use, and verified
+//! completely before they are restored.
 //!
-//! A **copy** is the store at one moment. A *full* one holds every key; an *incremental* one holds
-//! what has changed since another copy, its *base*. A copy with its base, and the base of that,
-//! down to a full one is a [`Chain`]; merging it gives every key in order.
+//! A **backup** is the store at one moment. A *full* one contains every key; an *incremental* one
+//! contains the changes since another backup, its *base*. A backup with its base, and the base of
+//! that, down to a full one is a [`Chain`]; merging it yields every key in order.
 //!
-//! The format ([`format`]) is blocks, each with its number and a CRC32C, then a footer with counts
-//! and a sum over all keys and values of the moment. A file that was cut, changed, or put together
-//! from two is refused, and so is a chain that doesn't give the keys that its last copy counted.
+//! The format ([`format`]) consists of blocks, each with its number and a CRC32C, and a footer with
+//! counts and a checksum over all keys and values at that moment. A file that was truncated,
+//! changed, or combined from two is refused, and so is a chain that doesn't yield the keys that its
+//! last backup counted.
 //!
-//! Knows no inode: what has to change in records when the store goes back in time is the caller's
+//! Knows no inode: the caller decides what changes in records when the store is rolled back
 //! ([`restore`]).
 //!
 //! Invariants:
-//! - A file gets its name when it is complete and on disk, so that whatever has one is a whole
-//!   copy.
+//! - A file gets its name when it is complete and on disk, so every file with such a name is a
+//!   complete backup.
 //! - Nothing is restored from a chain that was not verified to its end, nor over an engine that is
-//!   in use; the engine of before stays beside.
-//! - Copies are for their owner only (mode 0600): they hold everybody's names and small files, and
-//!   the keys of the cluster.
+//!   in use; the previous engine is kept.
+//! - Backups are readable for their owner only (mode 0600): they contain all users' names and small
+//!   files, and the keys of the cluster.
 
 mod chain;
 mod copy;

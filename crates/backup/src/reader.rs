@@ -1,4 +1,4 @@
-//! Reading a copy, and checking all of it on the way.
+//! Reading and verifying a backup.
 
 use crate::error::{Error, Result};
 use crate::format::{
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;
 
-/// A key, and its value if it isn't gone.
+/// A key with its value; `None` for a deleted key.
 pub type Record = (Bytes, Option<Bytes>);
 
-/// A copy that is being read.
+/// A backup that is being read.
 pub struct Reader {
     path: PathBuf,
     file: Box<dyn Read + Send + Sync>,
     head: Head,
     files: Vec<Attached>,
-    /// What is left of the block that is being read.
+    /// Rest of the block that is being read.
     block: Bytes,
     last_key: Option<Bytes>,
     seen: Foot,
@@ -30,17 +30,17 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a copy, and reads what stands before its keys.
+    /// Opens a backup and reads everything before its keys.
     ///
     /// # Errors
-    /// A file that is none, of a newer format, or damaged in its first part.
+    /// A file that is not a backup, has a newer format, or is damaged in its first part.
     pub fn open(path: &Path) -> Result<Reader> {
         let mut reader = Reader::start(path)?;
         reader.next_block()?;
         Ok(reader)
     }
 
-    /// What a copy is of; nothing else is read.
+    /// Returns the header of a backup; nothing else is read.
     pub fn head_of(path: &Path) -> Result<Head> {
         Ok(Reader::start(path)?.head)
     }
@@ -50,7 +50,7 @@ impl Reader {
         Reader::start_of(path, Box::new(BufReader::with_capacity(READ_BYTES, file)))
     }
 
-    /// A reader of what comes from `file`, and is called `path` in messages.
+    /// Returns a reader of `file`, with the name `path` in messages.
     pub(crate) fn of(path: &Path, file: Box<dyn Read + Send + Sync>) -> Result<Reader> {
         let mut reader = Reader::start_of(path, file)?;
         reader.next_block()?;
@@ -70,7 +70,7 @@ impl Reader {
         if kind != HEAD {
             return Err(Error::damaged(path, "its first block isn't a head"));
         }
-        // The format first: a newer head may say what this version can't read.
+        // The format first: a newer header may contain what this version can't read.
         let parsed: serde_json::Value =
             serde_json::from_slice(&body).map_err(|error| Error::damaged(path, error.to_string()))?;
         if let Some(found) =
@@ -91,27 +91,28 @@ impl Reader {
         })
     }
 
-    /// What it is a copy of.
+    /// Returns its header.
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The files that belong to it.
+    /// Returns the files attached to it.
     pub fn files(&self) -> &[Attached] {
         &self.files
     }
 
-    /// What it says to have held; known when it was read to its end.
+    /// Returns its footer; known when it was read to its end.
     pub fn foot(&self) -> Option<&Foot> {
         self.foot.as_ref()
     }
 
-    /// The next key in ascending order; `None` at the end, which was in order then.
+    /// Returns the next key in ascending order; `None` at the end, when the whole file has been
+    /// verified.
     pub fn next_record(&mut self) -> Result<Option<Record>> {
         while self.block.is_empty() {
             if self.foot.is_some() {
@@ -147,7 +148,7 @@ impl Reader {
         }
     }
 
-    /// Reads on to keys, or to the end.
+    /// Reads the next block of keys, or the footer.
     fn next_block(&mut self) -> Result<()> {
         loop {
             let (kind, body) = read_block(&mut self.file, &self.path, self.seen.blocks)?;
@@ -203,7 +204,7 @@ fn read_block(file: &mut impl Read, path: &Path, number: u64) -> Result<([u8; 4]
     if length > MAX_BODY_BYTES {
         return Err(Error::damaged(path, format!("its block {number} would have {length} bytes")));
     }
-    // Not allocated before it is there: a damaged length may be large.
+    // Not allocated before it is read: a damaged length may be large.
     let mut body = Vec::new();
     file.take(length as u64).read_to_end(&mut body).map_err(|error| Error::io("read", path, error))?;
     let mut sum = [0; 4];
@@ -221,10 +222,10 @@ fn attached(body: &[u8]) -> Option<Attached> {
     Some(Attached { name: head.name, mode: head.mode, content: content.to_vec() })
 }
 
-/// Reads a whole copy, without those that it builds on.
+/// Reads a whole backup without its bases.
 ///
 /// # Errors
-/// Whatever is wrong with it.
+/// Any fault of it.
 pub fn verify(path: &Path) -> Result<Foot> {
     let mut reader = Reader::open(path)?;
     while reader.next_record()?.is_some() {}

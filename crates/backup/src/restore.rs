@@ -1,4 +1,4 @@
-//! Making an engine of a copy.
+//! Restoring an engine from a backup.
 
 use crate::chain::Chain;
 use crate::copy::Progress;
@@ -13,39 +13,38 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use types::Timestamp;
 
-/// Bytes of keys and values in a commit of the engine that is being filled.
+/// Bytes of keys and values in a commit to the new engine.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Ending of a directory that is being filled.
+/// Suffix of a directory that is being filled.
 const FILLING: &str = "restoring";
 
-/// What changes in the records when a store goes back in time.
+/// Changes to the records when a store is rolled back.
 pub trait Rewrite {
-    /// What becomes of a record; `None`: it is left out.
+    /// Returns the new value of a record; `None` omits it.
     fn record(&mut self, key: &[u8], value: Bytes) -> types::Result<Option<Bytes>>;
-    /// What comes in addition, when all records were seen. Keys that there are get another value by
-    /// this.
+    /// Returns additional records after all others. They overwrite existing keys.
     fn rest(&mut self) -> types::Result<Vec<(Vec<u8>, Bytes)>>;
 }
 
-/// What was restored.
+/// Result of a restore.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Restored {
-    /// Keys that the copy held, and bytes of them and their values.
+    /// Keys in the backup.
     pub keys: u64,
     /// Bytes of them and their values.
     pub bytes: u64,
-    /// Where the engine of before is; `None` when there was none.
+    /// Path of the previous engine; `None` when there was none.
     pub before: Option<PathBuf>,
 }
 
-/// Puts what a chain holds into the place of the engine at `path`: all of it or, when this fails,
-/// nothing. The engine of before stays beside, under another name. The caller sees to it that
-/// nobody serves from `path`.
+/// Replaces the engine at `path` with the content of a chain: completely, or not at all if this
+/// fails. The previous engine stays beside it, under another name. The caller ensures that no
+/// process serves from `path`.
 ///
 /// # Errors
-/// Whatever is wrong with the chain, of which all is read before the first change; the engine's,
-/// and those of writing.
+/// Any fault of the chain, which is read completely before the first change; those of the engine
+/// and of writing.
 pub fn restore(
     chain: &Chain,
     path: &Path,
@@ -59,7 +58,7 @@ pub fn restore(
     let filling = PathBuf::from(filling);
     remove(&filling)?;
     let (keys, bytes) = fill(chain, &filling, rewrite, progress).inspect_err(|_| {
-        // What stays is removed by the next attempt.
+        // The next attempt removes what stays.
         let _ = fs::remove_dir_all(&filling);
     })?;
     let before = exchange(&filling, path, now_s)?;
@@ -98,8 +97,7 @@ fn fill(chain: &Chain, path: &Path, rewrite: &mut dyn Rewrite, progress: &Progre
     Ok((merged.keys(), bytes))
 }
 
-/// Gives the new engine the name of the one of before, and that one another name, in one step:
-/// there is no moment without an engine.
+/// Swaps the names of the new and the previous engine in one step: at no moment is there no engine.
 fn exchange(filling: &Path, path: &Path, now_s: i64) -> Result<Option<PathBuf>> {
     if !path.exists() {
         rename(filling, path, RenameFlags::NOREPLACE)?;
@@ -118,7 +116,7 @@ fn rename(from: &Path, to: &Path, how: RenameFlags) -> Result<()> {
     renameat_with(CWD, from, CWD, to, how).map_err(|error| Error::io("replace", to, error.into()))
 }
 
-/// A name that is free.
+/// Returns an unused name.
 fn name_for_before(path: &Path, now_s: i64) -> PathBuf {
     let named = |number: u32| {
         let mut name = path.as_os_str().to_owned();

@@ -1,7 +1,7 @@
-//! A sum over everything that a store holds.
+//! A checksum over the whole content of a store.
 
-/// CRC32C over keys and values in ascending order of keys, each with its length (4 bytes,
-/// little-endian) before it; and how much it was.
+/// CRC32C over keys and values in ascending order of keys, each preceded by its length (4 bytes,
+/// little-endian); with counts of keys and bytes.
 #[derive(Clone, Default)]
 pub struct StateSum {
     sum: types::Crc32c,
@@ -10,7 +10,7 @@ pub struct StateSum {
 }
 
 impl StateSum {
-    /// The next key.
+    /// Adds the next key.
     pub fn add(&mut self, key: &[u8], value: &[u8]) {
         for part in [key, value] {
             self.sum.update(&(part.len() as u32).to_le_bytes());
@@ -20,17 +20,17 @@ impl StateSum {
         self.bytes += (key.len() + value.len()) as u64;
     }
 
-    /// Keys so far.
+    /// Returns the keys so far.
     pub fn keys(&self) -> u64 {
         self.keys
     }
 
-    /// Bytes of keys and values so far.
+    /// Returns the bytes of keys and values so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The sum so far.
+    /// Returns the checksum so far.
     pub fn sum(&self) -> u32 {
         self.sum.clone().finish()
     }

@@ -1,4 +1,4 @@
-//! Writing a copy.
+//! Writing a backup.
 
 use crate::error::{Error, Result};
 use crate::format::{
@@ -12,10 +12,10 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Ending of a file that is not complete yet.
+/// Suffix of a file that is not complete yet.
 pub(crate) const DRAFT: &str = "draft";
 
-/// A copy that is being written. Dropped before [`Writer::finish`], it leaves nothing.
+/// A backup that is being written. Dropped before [`Writer::finish`], it leaves no file.
 pub(crate) struct Writer {
     path: PathBuf,
     draft: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Begins a copy that will be at `path`.
+    /// Begins a backup that will be at `path`.
     pub fn create(path: &Path, head: &Head, files: &[Attached]) -> Result<Writer> {
         if path.exists() {
             return Err(Error::Exists { path: path.to_path_buf() });
@@ -53,13 +53,13 @@ impl Writer {
         Ok(writer)
     }
 
-    /// The next key has this value.
+    /// Adds the next key with its value.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.foot.puts += 1;
         self.record(PUT, key, value)
     }
 
-    /// The next key is gone.
+    /// Adds the next key as deleted.
     pub fn gone(&mut self, key: &[u8]) -> Result<()> {
         self.foot.gone += 1;
         self.record(GONE, key, &[])
@@ -93,7 +93,7 @@ impl Writer {
         self.file.write_all(bytes).map_err(|error| Error::io("write", &self.draft, error))
     }
 
-    /// Puts the copy on disk and gives it its name. `state`: what the store held.
+    /// Syncs the backup to disk and gives it its name. `state`: the content of the store.
     pub fn finish(mut self, state: &StateSum) -> Result<Foot> {
         self.flush_block()?;
         let foot = Foot { keys: state.keys(), bytes: state.bytes(), sum: state.sum(), ..self.foot.clone() };
@@ -115,20 +115,20 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if !self.is_done {
-            // What stays is no copy, by its name.
+            // A draft that stays doesn't have the name of a backup.
             let _ = fs::remove_file(&self.draft);
         }
     }
 }
 
-/// Puts on disk which files a folder has.
+/// Syncs the directory that contains `path`.
 pub(crate) fn sync_folder(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|error| Error::io("sync", folder, error))
 }
 
-/// What stands before a block's body.
+/// Returns the kind and length before a block's body.
 pub(crate) fn before(kind: [u8; 4], body: &[u8]) -> [u8; BEFORE_BYTES] {
     let mut before = [0; BEFORE_BYTES];
     before[..4].copy_from_slice(&kind);
@@ -136,7 +136,7 @@ pub(crate) fn before(kind: [u8; 4], body: &[u8]) -> [u8; BEFORE_BYTES] {
     before
 }
 
-/// The body of a block that holds a file.
+/// Returns the body of a block with a file.
 pub(crate) fn file_body(file: &Attached) -> Vec<u8> {
     let head = json(&AttachedHead { name: file.name.clone(), mode: file.mode });
     [&(head.len() as u32).to_le_bytes()[..], &head, &file.content].concat()

@@ -1,63 +1,63 @@
-//! Two results beside each other.
+//! Comparison of two results.
 
 use crate::draw::word;
 use crate::experiment::{Caching, Operation, Through};
 use crate::results::{Measured, Results};
 use serde::Serialize;
 
-/// What must be the same for two figures to be compared.
+/// Parameters that must be equal for two measurements to be compared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Key {
     /// Name of the experiment.
     pub experiment: String,
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
     /// Threads of all clients.
     pub threads: u32,
-    /// Bytes of a transfer, or of a file.
+    /// Bytes per transfer, or per file.
     pub record_bytes: u64,
-    /// Transfers under way in each thread.
+    /// Transfers in flight per thread.
     pub queue_depth: u32,
-    /// Which way the load took; figures of different ways are compared where there is none of the
-    /// same way.
+    /// Access path; measurements with different paths are compared where there is none with the
+    /// same path.
     pub through: Through,
 }
 
-/// A figure of both.
+/// A measurement in both results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Pair {
-    /// What was done.
+    /// Common parameters.
     #[serde(flatten)]
     pub key: Key,
     /// Whether the rates are bytes or operations a second.
     pub in_bytes: bool,
-    /// Median, least and most of the first.
+    /// Median, minimum and maximum of the first.
     pub first: (f64, f64, f64),
-    /// Median, least and most of the second.
+    /// Median, minimum and maximum of the second.
     pub second: (f64, f64, f64),
-    /// The second median by the first.
+    /// The second median divided by the first.
     pub ratio: f64,
-    /// Whether the spans from least to most have something in common: the ratio says little then.
+    /// Whether the ranges from minimum to maximum overlap: the ratio says little then.
     pub overlap: bool,
-    /// What else isn't the same: total size, caches, clients. Empty if nothing.
+    /// Other differences: total size, caches, clients. Empty if none.
     pub differs: Vec<String>,
 }
 
-/// All pairs, and what has no partner.
+/// All pairs, and measurements without a partner.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Comparison {
     /// In the order of the first.
     pub pairs: Vec<Pair>,
-    /// Of the first only.
+    /// Only in the first.
     pub only_first: Vec<Key>,
-    /// Of the second only.
+    /// Only in the second.
     pub only_second: Vec<Key>,
 }
 
-/// Pairs figures of the same experiment, operation, threads, record and depth.
+/// Pairs measurements with the same experiment, operation, threads, record size and depth.
 ///
-/// Where one has the same key several times, they are paired in their order. A figure without runs
-/// has no partner.
+/// Several measurements with the same key are paired in their order. A measurement without runs has
+/// no partner.
 pub fn compare(first: &Results, second: &Results) -> Comparison {
     let mut comparison = Comparison::default();
     let mut rest: Vec<&Measured> =
@@ -79,8 +79,8 @@ pub fn compare(first: &Results, second: &Results) -> Comparison {
     comparison
 }
 
-/// Where the figure is among those that are left which has the same key, or else another way that
-/// the first results don't have.
+/// Returns the index in `rest` of the measurement with the same key, or of one with another access
+/// path that the first results lack.
 fn partner(key: &Key, first: &Results, rest: &[&Measured]) -> Option<usize> {
     let at = |key: &Key| rest.iter().position(|other| Key::of(other) == *key);
     let has = |key: &Key| first.measured.iter().any(|other| Key::of(other) == *key);
@@ -124,7 +124,7 @@ fn differences(first: &Measured, second: &Measured) -> Vec<String> {
     differs
 }
 
-/// The word of results for it.
+/// Returns the word for it in results.
 fn caching(caching: Caching) -> &'static str {
     match caching {
         Caching::Direct => "direct",
@@ -133,21 +133,23 @@ fn caching(caching: Caching) -> &'static str {
     }
 }
 
-/// Small transfers and work with files are told in operations, large transfers in bytes.
+/// Returns whether a measurement is reported in bytes: large transfers are; small transfers and
+/// metadata operations are reported in operations.
 pub fn is_in_bytes(measured: &Measured) -> bool {
     const SMALL_BYTES: u64 = 16 << 10;
     matches!(measured.operation, Operation::Write | Operation::Read | Operation::Mixed)
         && measured.record_bytes > SMALL_BYTES
 }
 
-/// Median, least and most, in the unit that suits it; `None` without runs that did something.
+/// Returns median, minimum and maximum in the unit that suits the measurement; `None` without runs
+/// with a rate.
 pub fn rates(measured: &Measured) -> Option<(f64, f64, f64)> {
     let rates = if is_in_bytes(measured) { measured.bytes_per_s() } else { measured.ops_per_s() };
     rates.filter(|(middle, ..)| *middle > 0.0 && middle.is_finite())
 }
 
 impl Key {
-    /// Of a figure.
+    /// Returns the key of a measurement.
     pub fn of(measured: &Measured) -> Key {
         Key {
             experiment: measured.experiment.clone(),

@@ -1,16 +1,16 @@
-//! What figures and tables of measurements have in common.
+//! Common parts of figures and tables of measurements.
 
 use crate::compare::is_in_bytes;
 use crate::profiles::Across;
 use crate::{Measured, Operation, Through};
 use report::{Axis, Figure, Point, Scale, Series};
 
-/// The word that results have for it: `storage-read`, `read-file`.
+/// Returns the word for a value in results: `storage-read`, `read-file`.
 pub fn word(value: impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_string)).unwrap_or_default()
 }
 
-/// What people call an operation.
+/// Returns the display name of an operation.
 pub fn name(operation: Operation) -> String {
     match operation {
         Operation::Mixed => "70/30".into(),
@@ -19,7 +19,7 @@ pub fn name(operation: Operation) -> String {
     }
 }
 
-/// The same of a figure's, with its way where that isn't a mount.
+/// Returns the display name of an operation, with the access path if that isn't a mount.
 pub fn named(operation: Operation, through: Through) -> String {
     match through {
         Through::Mount => name(operation),
@@ -27,19 +27,19 @@ pub fn named(operation: Operation, through: Through) -> String {
     }
 }
 
-/// A unit of rates, and how many basic units it has.
+/// A unit of rates, with its size in base units.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Unit {
-    /// As it is written.
+    /// Its symbol.
     pub name: &'static str,
-    /// Bytes or operations a second.
+    /// Bytes or operations per second.
     pub size: f64,
-    /// Bytes, not operations.
+    /// True for bytes, false for operations.
     pub in_bytes: bool,
 }
 
 impl Unit {
-    /// The one that suits the largest of the rates.
+    /// Returns the unit for the largest of the rates.
     pub fn of<'a>(in_bytes: bool, measured: impl IntoIterator<Item = &'a Measured>) -> Unit {
         let any = Unit { name: "", size: 1.0, in_bytes };
         let most = measured
@@ -56,7 +56,7 @@ impl Unit {
         Unit { name, size, in_bytes }
     }
 
-    /// Median, least and most, in this unit; `None` without runs that did something.
+    /// Returns median, minimum and maximum in this unit; `None` without runs with a rate.
     pub fn rates(&self, measured: &Measured) -> Option<(f64, f64, f64)> {
         let (middle, least, most) =
             if self.in_bytes { measured.bytes_per_s() } else { measured.ops_per_s() }?;
@@ -65,7 +65,7 @@ impl Unit {
     }
 }
 
-/// Where a measurement stands on the axis across.
+/// Returns the position of a measurement on the x axis.
 pub fn place(across: Across, measured: &Measured) -> u32 {
     match across {
         Across::Threads => measured.threads,
@@ -73,7 +73,7 @@ pub fn place(across: Across, measured: &Measured) -> u32 {
     }
 }
 
-/// A line; `None` if nothing of it was measured.
+/// Returns a line; `None` if nothing of it was measured.
 pub fn series<'a>(
     label: String,
     across: Across,
@@ -90,7 +90,7 @@ pub fn series<'a>(
     (!points.is_empty()).then_some(Series { name: label, points, is_limit: false })
 }
 
-/// A figure with logarithmic axes, `None` without anything measured.
+/// Returns a figure with logarithmic axes; `None` if nothing was measured.
 pub fn figure(title: &str, caption: &str, across: Across, unit: Unit, series: Vec<Series>) -> Option<Figure> {
     let name = match across {
         Across::Threads => "threads",
@@ -105,7 +105,7 @@ pub fn figure(title: &str, caption: &str, across: Across, unit: Unit, series: Ve
     })
 }
 
-/// Whether most of these are told in bytes.
+/// Returns whether most of these are reported in bytes.
 pub fn in_bytes(measured: &[&Measured]) -> bool {
     measured.iter().filter(|measured| is_in_bytes(measured)).count() * 2 > measured.len()
 }

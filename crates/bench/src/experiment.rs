@@ -1,79 +1,78 @@
-//! What is done by how many threads to which files.
+//! Experiments: operations, threads and files.
 
 use serde::{Deserialize, Serialize};
 
-/// One experiment: a kind of load with one number of threads. Its operations run one after the
-/// other, each as a phase that all threads begin together.
+/// One experiment: a kind of load with one thread count. Its operations run one after the other,
+/// each as a phase that all threads start together.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Experiment {
-    /// Bytes of files.
+    /// Reads and writes of file content.
     Io(IoExperiment),
-    /// Files as such.
+    /// Metadata operations on files.
     Meta(MetaExperiment),
 }
 
 /// Reads and writes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct IoExperiment {
-    /// What reports call it; the same for all numbers of threads of one figure.
+    /// Its name in reports; the same for all thread counts of one figure.
     pub name: String,
-    /// What is measured, in this order; files that a read needs and no write before it has made are
-    /// made first, unmeasured.
+    /// Measured operations, in this order. Files that a read needs and that no earlier write has
+    /// created are created first, unmeasured.
     pub operations: Vec<Operation>,
-    /// Threads of each client.
+    /// Threads per client.
     pub threads: u32,
-    /// Whose files they are.
+    /// How threads share files.
     pub sharing: FileSharing,
-    /// In which order records are touched.
+    /// Order of the accesses.
     pub access: Access,
-    /// Bytes of each transfer.
+    /// Bytes per transfer.
     pub record_bytes: u64,
-    /// Bytes of each thread: its own file, or its part of the shared one.
+    /// Bytes per thread: its own file, or its part of the shared one.
     pub thread_bytes: u64,
-    /// Transfers that a thread has under way at once.
+    /// Transfers in flight per thread.
     pub queue_depth: u32,
     /// Which caches may answer.
     pub caching: Caching,
-    /// Ends a phase after so long, where there is that much to do; random phases begin anew until
-    /// then.
+    /// Longest duration of a phase, in seconds; random phases repeat their accesses until then.
     pub seconds: Option<u64>,
-    /// Checks every byte that is read.
+    /// Verifies every byte that is read.
     pub verify: bool,
 }
 
-/// Creations, look-ups and removals.
+/// Creations, stats, reads and removals.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MetaExperiment {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
-    /// What is measured, in this order.
+    /// Measured operations, in this order.
     pub operations: Vec<Operation>,
-    /// Threads of each client.
+    /// Threads per client.
     pub threads: u32,
-    /// Files of each thread.
+    /// Files per thread.
     pub thread_files: u64,
-    /// Bytes of each file; 3901 of the hard form of IO500.
+    /// Bytes per file; 3901 in IO500's hard form.
     pub file_bytes: u64,
-    /// Where the files are.
+    /// Directories of the files.
     pub shape: TreeShape,
     /// Which caches may answer.
     pub caching: Caching,
 }
 
-/// What a phase does.
+/// Operation of a phase.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// Writes bytes, and syncs them at the end.
+    /// Writes, with a sync at the end.
     Write,
-    /// Reads bytes.
+    /// Reads.
     Read,
     /// Seven reads to three writes.
     Mixed,
-    /// Makes files.
+    /// Creates files.
     Create,
-    /// Asks for attributes.
+    /// Reads attributes.
     Stat,
     /// Opens, reads and closes whole files.
     ReadFile,
@@ -81,25 +80,25 @@ pub enum Operation {
     Remove,
 }
 
-/// Whose files bytes are in.
+/// How threads share files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileSharing {
-    /// N-N: one of each thread.
+    /// N-N: one file per thread.
     OwnFiles,
-    /// N-1: one of all, each thread in its own part of it.
+    /// N-1: one shared file, with a contiguous part per thread.
     Segments,
-    /// N-1: one of all, records of the threads in turn.
+    /// N-1: one shared file, with records of the threads interleaved.
     Interleaved,
 }
 
-/// The order of records.
+/// The order of accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
     /// From the first to the last.
     Sequential,
-    /// Any, over all that the thread has.
+    /// Random, over all records of the thread.
     Random,
 }
 
@@ -107,15 +106,15 @@ pub enum Access {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Caching {
-    /// The client's is passed by (`O_DIRECT`).
+    /// Bypasses the client's cache (`O_DIRECT`).
     Direct,
-    /// The client's is used, and dropped before a phase that reads.
+    /// Uses the client's cache, and drops it before a phase that reads.
     Cold,
-    /// Whatever is there: a figure of caches, and called so.
+    /// Leaves caches as they are: the result is one of caches, and is marked so.
     Warm,
 }
 
-/// Which way the load takes to the files.
+/// Access path of the load.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Through {
@@ -126,15 +125,15 @@ pub enum Through {
     Core,
 }
 
-/// Where the files of a thread are.
+/// Directories of a thread's files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "form")]
 pub enum TreeShape {
-    /// So many directories of each thread's own, with its files spread over them.
+    /// Separate directories per thread, with its files spread over them.
     OwnDirectories {
-        /// Of each thread.
+        /// Number per thread.
         directories: u32,
     },
-    /// One directory of all.
+    /// One directory for all threads.
     SharedDirectory,
 }

@@ -1,13 +1,13 @@
-//! The machine that makes the load.
+//! The machine that generates the load.
 
 use crate::profiles::Host;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What the kernel drops caches by, where one may.
+/// File that drops the kernel's caches, if writable.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// Settings that reports of file systems tell.
+/// Settings that reports list.
 const SETTINGS: [&str; 8] = [
     "/proc/sys/vm/dirty_background_ratio",
     "/proc/sys/vm/dirty_ratio",
@@ -19,20 +19,21 @@ const SETTINGS: [&str; 8] = [
     "/sys/kernel/mm/transparent_hugepage/enabled",
 ];
 
-/// Space, and whether caches can be dropped, beside the memory that the machine has.
+/// Returns the free space of a directory and whether caches can be dropped, with the given memory
+/// size.
 ///
-/// Errors: a place that isn't there.
+/// Errors: a path that doesn't exist.
 pub fn host(place: &Path, memory_bytes: u64) -> std::io::Result<Host> {
     let free = rustix::fs::statvfs(place)?;
     Ok(Host {
         free_bytes: free.f_bavail * free.f_frsize,
         memory_bytes,
-        // Opened and closed: nothing is dropped by that.
+        // Opening and closing it drops nothing.
         drops_caches: std::fs::OpenOptions::new().write(true).open(DROP_CACHES).is_ok(),
     })
 }
 
-/// The kernel's settings that reports tell, by their names.
+/// Returns the kernel settings for reports, by name.
 pub fn settings() -> BTreeMap<String, String> {
     let setting = |file: &&str| {
         let value = std::fs::read_to_string(file).ok()?;

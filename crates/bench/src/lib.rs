@@ -1,14 +1,15 @@
-//! Benchmarks: which experiments there are, the load that they put on a directory, what was
-//! measured, and which limit binds.
+//! Benchmarks: experiments, the load that they put on a directory, results, and which limit binds.
 //!
-//! An [`Experiment`] says what is done; [`Results`] hold what came of it, beside the [`Ceiling`]s
-//! that were measured on the same machine, and are what reports, comparisons and importers of other
-//! programs' output have in common. Knows nothing of services and of the command line; whoever
-//! calls it gives a directory.
+//! An [`Experiment`] defines what is measured. [`Results`] contain the measurements, and the
+//! [`Ceiling`]s that were measured on the same machine. Reports, comparisons and importers of other
+//! programs' output share them. Knows nothing of services and of the command line; the caller
+//! provides a directory.
 //!
-//! Invariants: a rate is bytes or operations by the time of the whole phase, from when the first
-//! thread begins until the last has ended; a figure that a cache has answered says so; what an
-//! experiment has written is removed, however it ends.
+//! Invariants:
+//! - A rate is bytes or operations divided by the duration of the whole phase, from the start of
+//!   the first thread to the end of the last.
+//! - A result that a cache has answered is marked so.
+//! - Files of an experiment are removed, however it ends.
 
 pub mod ceilings;
 pub mod characterize;

@@ -1,9 +1,8 @@
-//! What experiments are called, so that figures of different systems and programs meet in
-//! comparisons.
+//! Names of experiments, so that results of different systems and programs can be compared.
 
 use crate::experiment::{Access, FileSharing, TreeShape};
 
-/// Of reads and writes. Records, threads and depths are told beside it.
+/// Returns the name of reads and writes. Records, threads and depths are reported separately.
 pub fn io_name(sharing: FileSharing, access: Access) -> &'static str {
     match (sharing, access) {
         (FileSharing::OwnFiles, Access::Sequential) => "sequential N-N",
@@ -14,7 +13,7 @@ pub fn io_name(sharing: FileSharing, access: Access) -> &'static str {
     }
 }
 
-/// Of work with many files.
+/// Returns the name of metadata operations.
 pub fn meta_name(shape: TreeShape) -> &'static str {
     match shape {
         TreeShape::OwnDirectories { .. } => "files in own directories",

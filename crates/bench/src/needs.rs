@@ -1,14 +1,14 @@
-//! What an experiment is called, and what it needs.
+//! Name and resource requirements of an experiment.
 
 use crate::experiment::{Access, Experiment, Operation};
 
-/// Space of a file beyond its bytes: its entry, its attributes, its places.
+/// Space of a file beyond its content: directory entry, inode, extents. In bytes.
 const FILE_OVERHEAD: u64 = 1024;
 /// Files take whole blocks.
 const BLOCK: u64 = 4096;
 
 impl Experiment {
-    /// What reports call it.
+    /// Returns its name in reports.
     pub fn name(&self) -> &str {
         match self {
             Experiment::Io(io) => &io.name,
@@ -16,7 +16,7 @@ impl Experiment {
         }
     }
 
-    /// What is measured, in this order.
+    /// Returns the measured operations, in this order.
     pub fn operations(&self) -> &[Operation] {
         match self {
             Experiment::Io(io) => &io.operations,
@@ -24,7 +24,7 @@ impl Experiment {
         }
     }
 
-    /// Threads of each client.
+    /// Returns the threads per client.
     pub fn threads(&self) -> u32 {
         match self {
             Experiment::Io(io) => io.threads,
@@ -32,7 +32,7 @@ impl Experiment {
         }
     }
 
-    /// Transfers under way in each thread.
+    /// Returns the transfers in flight per thread.
     pub fn queue_depth(&self) -> u32 {
         match self {
             Experiment::Io(io) => io.queue_depth,
@@ -40,7 +40,7 @@ impl Experiment {
         }
     }
 
-    /// The order of transfers; that of files as such is any.
+    /// Returns the order of transfers; random for metadata operations.
     pub fn access(&self) -> Access {
         match self {
             Experiment::Io(io) => io.access,
@@ -48,7 +48,7 @@ impl Experiment {
         }
     }
 
-    /// Bytes of a transfer, or of a file where files are made.
+    /// Returns the bytes per transfer, or per file in metadata experiments.
     pub fn record_bytes(&self) -> u64 {
         match self {
             Experiment::Io(io) => io.record_bytes,
@@ -56,8 +56,7 @@ impl Experiment {
         }
     }
 
-    /// Space that one client's files take, bytes; of small files with what they need beside their
-    /// content.
+    /// Returns the space for one client's files in bytes; for small files including their overhead.
     pub fn space_bytes(&self) -> u64 {
         match self {
             Experiment::Io(io) => u64::from(io.threads) * io.thread_bytes,
@@ -68,7 +67,7 @@ impl Experiment {
         }
     }
 
-    /// Memory for transfers under way, bytes.
+    /// Returns the memory for transfers in flight, in bytes.
     pub fn buffer_bytes(&self) -> u64 {
         u64::from(self.threads()) * u64::from(self.queue_depth()) * self.record_bytes()
     }

@@ -1,108 +1,107 @@
-//! What was measured.
+//! Results of measurements.
 
 use crate::experiment::{Caching, FileSharing, Operation, Through};
 use crate::roofline::Binding;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of the format that this code writes; others are refused.
+/// Version of the format that this code writes; others are refused.
 pub const FORMAT: u32 = 1;
 
-/// Everything that one call has measured.
+/// All measurements of one invocation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// [`FORMAT`].
     pub weft_bench: u32,
-    /// What was measured: `weft 0.1.0`, or what an importer knows.
+    /// The measured system: `weft 0.1.0`, or what an importer knows.
     pub system: String,
-    /// When it began, RFC 3339.
+    /// Start time, RFC 3339.
     pub began: String,
-    /// What was called.
+    /// The command line.
     pub command: Vec<String>,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// What the hardware gives without the file system.
+    /// Rates of the hardware without the file system.
     pub ceilings: Vec<Ceiling>,
-    /// One for each operation, number of threads and experiment.
+    /// One for each operation, thread count and experiment.
     pub measured: Vec<Measured>,
-    /// What a reader has to know: what was left out and why, interruptions.
+    /// Notes for the reader: what was left out and why, interruptions.
     pub notes: Vec<String>,
 }
 
-/// The machine that made the load.
+/// The machine that generated the load.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// Model of the processor.
     pub cpu: String,
-    /// Cores of it.
+    /// Number of its cores.
     pub cores: u32,
-    /// Memory, bytes.
+    /// Memory, in bytes.
     pub memory_bytes: u64,
-    /// Version of the kernel.
+    /// Kernel version.
     pub kernel: String,
-    /// Clients that made load.
+    /// Clients that generated load.
     pub clients: u32,
-    /// Anything else that matters, such as sysctls and mount options.
+    /// Other relevant settings, such as sysctls and mount options.
     pub tuning: BTreeMap<String, String>,
 }
 
-/// One figure: the same thing done several times.
+/// One result: the same measurement, several times.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Measured {
     /// Name of the experiment.
     pub experiment: String,
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
-    /// Clients that took part.
+    /// Number of clients.
     pub clients: u32,
-    /// Threads of all of them.
+    /// Threads of all clients.
     pub threads: u32,
-    /// Bytes of a transfer, or of a file where files are made.
+    /// Bytes per transfer, or per file in metadata experiments.
     pub record_bytes: u64,
     /// Bytes of all files.
     pub total_bytes: u64,
-    /// Transfers under way in each thread.
+    /// Transfers in flight per thread.
     pub queue_depth: u32,
-    /// Whose files.
+    /// How threads share files.
     pub sharing: Option<FileSharing>,
-    /// Which caches were to answer.
+    /// Which caches were allowed to answer.
     pub caching: Caching,
-    /// Which way the load took; through a mount, or that of another program, unless said.
+    /// Access path of the load; by default a mount, or that of another program.
     #[serde(default)]
     pub through: Through,
-    /// Each time that it was done.
+    /// Each repetition.
     pub runs: Vec<Run>,
-    /// Why the figure is a cache's, if it is one.
+    /// Why the result is one of caches, if it is.
     pub cached: Option<String>,
-    /// What the program that made the load spends on each operation itself, nanoseconds, where that
-    /// is known.
+    /// The load generator's own time per operation, in nanoseconds, if known.
     #[serde(default)]
     pub generator_ns: Option<f64>,
-    /// Which ceiling binds the middle of the runs, where ceilings were known.
+    /// The ceiling that binds the median of the runs, if ceilings were known.
     #[serde(default)]
     pub binding: Option<Binding>,
 }
 
-/// One time.
+/// One repetition.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// From when the first thread began until the last had ended.
+    /// From the start of the first thread to the end of the last.
     pub seconds: f64,
     /// Operations that succeeded.
     pub operations: u64,
-    /// Bytes that were moved.
+    /// Bytes transferred.
     pub bytes: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Bytes that weren't what had been written, where that was checked.
+    /// Bytes that differ from what was written, if that was verified.
     pub wrong_bytes: u64,
-    /// How long single operations took, where that is known.
+    /// Latencies of operations, if known.
     pub latency: Option<Latency>,
-    /// Processor time of the whole machine meanwhile, seconds, where that is known.
+    /// Processor time of the whole machine during the run, in seconds, if known.
     pub cpu_s: Option<f64>,
 }
 
-/// How long operations took, microseconds.
+/// Latencies of operations, in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Latency {
@@ -114,53 +113,53 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-/// What can bind.
+/// A resource that can bind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
-    /// Sequential writes of targets, bytes a second.
+    /// Sequential writes of targets, bytes per second.
     StorageWrite,
-    /// Sequential reads of targets, bytes a second.
+    /// Sequential reads of targets, bytes per second.
     StorageRead,
-    /// Random 4 KiB writes of targets, operations a second.
+    /// Random 4 KiB writes of targets, operations per second.
     StorageRandomWrite,
-    /// Random 4 KiB reads of targets, operations a second.
+    /// Random 4 KiB reads of targets, operations per second.
     StorageRandomRead,
-    /// A pair of nodes, all streams together, bytes a second.
+    /// A pair of nodes, all streams together, bytes per second.
     Network,
-    /// A message there and back between a pair of nodes, one after the other, operations a second.
+    /// Round trips between a pair of nodes, one after the other, operations per second.
     RoundTrips,
-    /// Copies in memory, all cores together, bytes a second.
+    /// Copies in memory, all cores together, bytes per second.
     MemoryCopy,
-    /// Checksums, all cores together, bytes a second.
+    /// Checksums, all cores together, bytes per second.
     Checksum,
-    /// Stripes of Reed-Solomon 8+2 encoded, all cores together, bytes of content a second. Nothing
-    /// is kept that way yet.
+    /// Encoding of Reed-Solomon 8+2 stripes, all cores together, bytes of content per second. No
+    /// data is stored that way yet.
     Encoding,
-    /// The processors of the machine that makes the load, servers on it included: how busy they
-    /// were meanwhile tells what they would allow. Never measured by itself.
+    /// Processors of the load-generating machine, including servers on it: their utilisation shows
+    /// what they would allow. Never measured separately.
     Processors,
-    /// Calls of a mount that does nothing else, all cores together, operations a second.
+    /// Calls of a mount that does nothing else, all cores together, operations per second.
     FuseCalls,
 }
 
-/// What the hardware gives.
+/// Rate of a resource.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// Of what.
+    /// The resource.
     pub limit: Limit,
-    /// Where: `target 3`, `node 1 to node 2`, `node 1`.
+    /// Its location: `target 3`, `node 1 to node 2`, `node 1`.
     pub place: String,
-    /// Bytes or operations a second, as the limit says.
+    /// Bytes or operations per second, depending on the limit.
     pub rate: f64,
-    /// The number of streams or threads that gave most.
+    /// Number of streams or threads with the highest rate.
     pub streams: u32,
-    /// When it was measured, RFC 3339.
+    /// Time of the measurement, RFC 3339.
     pub measured: String,
 }
 
 impl Results {
-    /// What a file holds; an error that says what is wrong with it otherwise.
+    /// Parses a file; the error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Results, String> {
         #[derive(Deserialize)]
         struct Version {
@@ -176,24 +175,24 @@ impl Results {
 }
 
 impl Run {
-    /// Bytes a second.
+    /// Returns bytes per second.
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Operations a second.
+    /// Returns operations per second.
     pub fn ops_per_s(&self) -> f64 {
         self.operations as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 }
 
 impl Measured {
-    /// The middle of the runs, bytes a second, with the least and the most; `None` without runs.
+    /// Returns median, minimum and maximum of the runs in bytes per second; `None` without runs.
     pub fn bytes_per_s(&self) -> Option<(f64, f64, f64)> {
         spread(self.runs.iter().map(Run::bytes_per_s))
     }
 
-    /// The middle of the runs, operations a second, with the least and the most; `None` without
+    /// Returns median, minimum and maximum of the runs in operations per second; `None` without
     /// runs.
     pub fn ops_per_s(&self) -> Option<(f64, f64, f64)> {
         spread(self.runs.iter().map(Run::ops_per_s))
@@ -206,7 +205,8 @@ fn spread(rates: impl Iterator<Item = f64>) -> Option<(f64, f64, f64)> {
     Some((median(&rates)?, *rates.first()?, *rates.last()?))
 }
 
-/// The middle of sorted figures, or the mean of the two in the middle; `None` of none.
+/// Returns the median of sorted values, which is the mean of the two middle ones for an even count;
+/// `None` without values.
 pub fn median(sorted: &[f64]) -> Option<f64> {
     let half = sorted.len() / 2;
     match sorted.len() {

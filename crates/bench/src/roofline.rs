@@ -1,66 +1,65 @@
-//! Which limit binds, and how much of it was reached.
+//! Determines which limit binds, and how much of it was reached.
 //!
-//! A workload moves each of its bytes (or does each of its operations) over several resources, and
-//! over some of them more than once: a write of two copies goes to two drives. With `c_r` the
-//! ceilings of one resource `r`, summed over those of its kind that work side by side, and `f_r`
-//! how often a byte of the program passes it, the program gets at most
+//! A workload moves each byte (or makes each operation) through several resources, and through some
+//! of them more than once: a write with two replicas goes to two drives. Let `c_r` be the ceilings
+//! of one resource `r`, summed over those of its kind that work in parallel, and `f_r` how often an
+//! application's byte passes it. Then the application gets at most
 //!
 //! `rate_max = min over r of (sum of c_r) / f_r`
 //!
-//! (the roofline of Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009, with
-//! bytes for each byte in the place of operations for each byte). The `r` of the minimum binds.
-//! `f_r`: the scheme's copies for what goes to drives with writes, 1 for reads; the copies over the
-//! network, where the client or a primary sends them; 1 for a copy in memory and for a checksum on
-//! each end.
+//! (the roofline model of Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009,
+//! with bytes per byte in place of operations per byte). The `r` of the minimum binds. `f_r` is:
+//! for writes to drives, the replicas of the scheme; for reads from drives, 1; for the network, the
+//! replicas that the client or a primary sends; for memory copies and checksums, 1 on each end.
 
 use crate::experiment::{Access, Operation};
 use crate::results::{Ceiling, Limit, Measured, Run};
 use serde::{Deserialize, Serialize};
 
-/// Records up to so many bytes count as operations of drives, not as bytes.
+/// Records up to this size count as operations of drives, not as bytes.
 const SMALL_RECORD_BYTES: u64 = 16 << 10;
 
-/// The bytes of the operations that random ceilings of drives are measured with.
+/// Size of the operations with which random ceilings of drives are measured, in bytes.
 const RANDOM_BYTES: u64 = 4096;
 
-/// How something was measured: what decides which resources its bytes pass.
+/// Parameters of a measurement that determine which resources its bytes pass.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Workload {
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
-    /// In which order; that of files as such is [`Access::Random`].
+    /// Order of accesses; [`Access::Random`] for metadata operations.
     pub access: Access,
-    /// Bytes of each transfer.
+    /// Bytes per transfer.
     pub record_bytes: u64,
-    /// Copies that the scheme keeps of each byte: 1 without mirrors.
+    /// Replicas of each byte: 1 without mirrors.
     pub copies: u32,
-    /// Targets that the files are spread over; at most so many of the measured ones count, the
-    /// slowest.
+    /// Targets over which the files are striped; at most this many of the measured ones count, at
+    /// the rate of the slowest.
     pub targets: u32,
-    /// Links that the bytes go over side by side (the smaller of clients' and servers'); 0: no
-    /// network lies between.
+    /// Links that carry the bytes in parallel (the smaller of clients' and servers'); 0: there is
+    /// no network in between.
     pub links: u32,
 }
 
 /// The limit that binds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Binding {
-    /// Which.
+    /// The limit.
     pub limit: Limit,
-    /// Where: the place of the ceiling, or how many of them there are.
+    /// Its location: the place of the ceiling, or how many of them there are.
     pub place: String,
-    /// What the program can get at most, bytes a second; operations a second for those of files as
-    /// such.
+    /// Highest rate for the application, in bytes per second; in operations per second for metadata
+    /// operations.
     pub ceiling: f64,
-    /// What was reached of it, 1 is all.
+    /// Share of it that was reached; 1 is all.
     pub share: f64,
 }
 
-/// Above this share a ceiling can't be what its drive, link or processor gives; below it is what
-/// measurements scatter.
+/// Above this share a ceiling can't be right; below it is the variance of measurements.
 const EXCEEDED: f64 = 1.05;
 
-/// What is to be known where more was reached than a ceiling allows: of the worst of them.
+/// Returns a note for the reader if more was reached than a ceiling allows, about the worst such
+/// case.
 pub fn exceeded<'a>(bindings: impl Iterator<Item = &'a Binding>) -> Option<String> {
     let worst = bindings.max_by(|a, b| a.share.total_cmp(&b.share)).filter(|worst| worst.share > EXCEEDED)?;
     let (percent, limit, place) = (worst.share * 100.0, crate::draw::word(worst.limit), &worst.place);
@@ -69,20 +68,20 @@ pub fn exceeded<'a>(bindings: impl Iterator<Item = &'a Binding>) -> Option<Strin
     ))
 }
 
-/// Which of these ceilings binds a workload that has reached `rate`: bytes a second, or operations
-/// a second where files are made, asked for or removed. `None` when no ceiling has been measured
-/// that it passes.
+/// Returns the ceiling that binds a workload that has reached `rate`: in bytes per second, or in
+/// operations per second for metadata operations. `None` when no ceiling that it passes has been
+/// measured.
 pub fn binding(ceilings: &[Ceiling], workload: &Workload, rate: f64) -> Option<Binding> {
     let bounds = uses(workload).into_iter().filter_map(|u| bound(ceilings, &u));
     let (limit, place, ceiling) = bounds.min_by(|a, b| a.2.total_cmp(&b.2))?;
     Some(Binding { limit, place, ceiling, share: rate / ceiling })
 }
 
-/// The same for the middle of what was measured, in files of so many copies that are spread over
-/// all targets with a ceiling. `None` also without runs.
+/// Like [`binding`], for the median of a measurement, with files of `copies` replicas that are
+/// striped over all targets with a ceiling. Also `None` without runs.
 ///
-/// Where so many cores made the load and what else was counted as their time, they count as well,
-/// by how busy they were; 0: none. With `u` of their time for a rate `x`, they allow `x / u` (the
+/// The `cores` of the load-generating machine count as a resource too, by their utilisation; 0
+/// excludes them. If they use a share `u` of their time for a rate `x`, they allow `x / u` (the
 /// utilisation law, Lazowska and others, Quantitative System Performance, 1984, chapter 3).
 pub fn binding_of(
     ceilings: &[Ceiling],
@@ -113,7 +112,7 @@ pub fn binding_of(
     known.into_iter().chain(processors).max_by(|a, b| a.share.total_cmp(&b.share))
 }
 
-/// For which part of the time the processors worked, in the middle of the runs; 1 is all.
+/// Returns the median processor utilisation of the runs; 1 is all.
 fn busy(measured: &Measured, cores: u32) -> Option<f64> {
     if cores == 0 {
         return None;
@@ -127,16 +126,16 @@ fn busy(measured: &Measured, cores: u32) -> Option<f64> {
 /// A resource that a workload passes.
 struct Use {
     limit: Limit,
-    /// How many work side by side; `None`: the best one alone, which has all cores already.
+    /// How many work in parallel; `None`: only the best one, which already uses all cores.
     side_by_side: Option<u32>,
-    /// What of the limit a unit of the program's rate takes.
+    /// Units of the limit per unit of the application's rate.
     factor: f64,
 }
 
 fn uses(w: &Workload) -> Vec<Use> {
     let (copies, targets) = (f64::from(w.copies.max(1)), Some(w.targets.max(1)));
     let is_small = w.access == Access::Random && w.record_bytes <= SMALL_RECORD_BYTES;
-    // Drives do as many operations as blocks of the ceiling's size are in a record: at least one.
+    // A record takes one drive operation per block of the ceiling's size, and at least one.
     let per_byte = (w.record_bytes as f64 / RANDOM_BYTES as f64).max(1.0) / w.record_bytes.max(1) as f64;
     let drive = |bulk, random, share: f64| match is_small {
         true => Use { limit: random, side_by_side: targets, factor: per_byte * share },
@@ -151,8 +150,8 @@ fn uses(w: &Workload) -> Vec<Use> {
         Operation::Write => vec![writes(1.0)],
         Operation::Read => vec![reads(1.0)],
         Operation::Mixed => vec![writes(0.3), reads(0.7)],
-        // Files as such: a call of the mount each. What the metadata service can do isn't a ceiling
-        // of the hardware.
+        // Metadata operations: one call of the mount each. The capacity of the metadata service
+        // isn't a ceiling of the hardware.
         Operation::Create | Operation::Stat | Operation::ReadFile | Operation::Remove => {
             return vec![whole(Limit::FuseCalls)];
         }
@@ -167,8 +166,8 @@ fn uses(w: &Workload) -> Vec<Use> {
     uses
 }
 
-/// What the program can get by one resource: the slowest of those measured, since striped files go
-/// at the pace of the slowest, times how many there are.
+/// Returns the application's highest rate with one resource: that of the slowest measured one,
+/// since striped files are limited by it, times their number.
 fn bound(ceilings: &[Ceiling], used: &Use) -> Option<(Limit, String, f64)> {
     let of_kind = ceilings.iter().filter(|c| c.limit == used.limit && c.rate > 0.0);
     match used.side_by_side {
@@ -257,7 +256,7 @@ mod tests {
             (read.limit, read.place.as_str(), read.ceiling, read.share),
             (Limit::Network, "node 1 to node 2", 450.0, 0.2)
         );
-        // Each copy is sent once, and both links and drives give half.
+        // Each replica is sent once, so both links and drives allow half.
         let write = bound(over(Operation::Write, 2));
         assert_eq!((write.limit, write.ceiling), (Limit::StorageWrite, 200.0));
     }
@@ -272,7 +271,7 @@ mod tests {
         };
         let bound = |w: Workload| binding(&ceilings(), &w, 1.0).unwrap();
         let read = bound(random(Operation::Read, 4096));
-        // 1000 operations of 4096 bytes are more than memory copies in this table.
+        // 1000 operations of 4096 bytes exceed memory copies in this table.
         assert_eq!((read.limit, read.ceiling), (Limit::MemoryCopy, 10_000.0));
         let mut table = ceilings();
         table.retain(|c| c.limit != Limit::MemoryCopy);
@@ -282,9 +281,9 @@ mod tests {
         assert_eq!(rate(Operation::Read, 2048), 1000.0 * 2048.0);
         assert_eq!(rate(Operation::Read, 16384), 1000.0 * 4096.0);
         assert_eq!(rate(Operation::Write, 4096), 100.0 * 4096.0);
-        // Larger ones go by bytes.
+        // Larger ones count by bytes.
         assert_eq!(rate(Operation::Read, 1 << 20), 500.0);
-        // Of ten operations three are writes: 100 writes a second allow 333 in all.
+        // Three of ten operations are writes: 100 writes per second allow 333 operations in total.
         let mixed = binding(&table, &random(Operation::Mixed, 4096), 1.0).unwrap();
         assert_eq!(mixed.limit, Limit::StorageRandomWrite);
         assert!((mixed.ceiling - 100.0 * 4096.0 / 0.3).abs() < 1e-6);
@@ -320,12 +319,12 @@ mod tests {
         let bound = |cores, cpu_s: &[Option<f64>]| {
             binding_of(&ceilings(), cores, &measured(cpu_s), Access::Sequential, 1).unwrap()
         };
-        // 100 bytes a second are a quarter of what two drives like the slower give; 3 s of the 4
-        // that two cores have were work.
+        // 100 bytes per second are a quarter of the rate of two drives like the slower one; two
+        // cores used 3 of 4 seconds.
         let all = bound(2, &[Some(3.0), Some(3.6), Some(1.0)]);
         assert_eq!((all.limit, all.share), (Limit::Processors, 0.75));
         assert!((all.ceiling - 100.0 / 0.75).abs() < 1e-9, "{all:?}");
-        // Hardly busy, not told, or of other machines: the drives.
+        // Low utilisation, unknown utilisation, or time of other machines: the drives bind.
         for (cores, cpu_s) in [(2, Some(0.4)), (2, None), (0, Some(3.0))] {
             assert_eq!(bound(cores, &[cpu_s]).limit, Limit::StorageWrite);
         }

@@ -1,6 +1,6 @@
-//! Numbers for people.
+//! Formatting of numbers.
 
-/// Bytes with one decimal where it isn't zero: `1.5 MiB`.
+/// Formats bytes with at most one decimal: `1.5 MiB`.
 pub fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let power =
@@ -9,7 +9,7 @@ pub fn size(bytes: u64) -> String {
     format!("{} {}", text.trim_end_matches(".0"), units[power])
 }
 
-/// Four significant digits.
+/// Formats a number with four significant digits.
 pub fn digits(value: f64) -> String {
     let magnitude = if value > 0.0 { value.log10().floor() } else { 0.0 };
     let text = format!("{value:.*}", (3.0 - magnitude).clamp(0.0, 6.0) as usize);

@@ -1,7 +1,7 @@
-//! Times as results write them.
+//! Time format of results.
 
-/// A time in seconds since 1970 as RFC 3339, in UTC: `2026-11-23T01:45:00Z`. The calendar is that
-/// of Howard Hinnant's `civil_from_days` (<https://howardhinnant.github.io/date_algorithms.html>).
+/// Formats seconds since 1970 as RFC 3339, in UTC: `2026-11-23T01:45:00Z`. The calendar is that of
+/// Howard Hinnant's `civil_from_days` (<https://howardhinnant.github.io/date_algorithms.html>).
 pub fn rfc3339(unix_s: i64) -> String {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
     let shifted = days + 719_468;

@@ -1,4 +1,4 @@
-//! Copies of mirrored groups against each other.
+//! Compares the replicas of mirrored groups.
 
 use crate::data::{self, Seat, seats, stripe_of, unreadable};
 use crate::finding::{Finding, Kind, Report};
@@ -9,15 +9,15 @@ use rt::IoBuf;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{ByteRange, Error, Group, HashSet, InodeId, MemberState, Result};
 
-/// Bytes that are compared at once.
+/// Bytes that are compared at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Files of which notes are read at once.
+/// Files whose notes are read at a time.
 const NOTES_AT_ONCE: usize = 4096;
 
 const REMEDY: &str = "repair takes what most copies have, and among two what the group's primary has";
 
-/// Says which copies aren't judged, and compares the others of each group, file by file.
+/// Reports which replicas aren't checked, and compares the others of each group, file by file.
 pub(crate) async fn check(
     subject: &Subject<'_>,
     tree: &Tree,
@@ -35,8 +35,8 @@ pub(crate) async fn check(
     Ok(())
 }
 
-/// Reports a copy that can't be opened: damage if it counts as good. Any other member is brought in
-/// sync when the cluster runs, and is not judged anyway.
+/// Reports a replica that can't be opened: damage if it should be in sync. Any other member is
+/// resynced when the cluster runs, and is not checked anyway.
 fn report_unopened(subject: &Subject<'_>, seat: Seat, error: &Error, report: &mut Report) {
     match data::state_of(subject, seat) {
         Some(MemberState::Good) => {
@@ -49,7 +49,7 @@ fn report_unopened(subject: &Subject<'_>, seat: Seat, error: &Error, report: &mu
     }
 }
 
-/// Says it of each member that isn't good, and of each that isn't here.
+/// Reports each member that isn't in sync, and each that isn't here.
 fn tell_states(subject: &Subject<'_>, group: &Group, report: &mut Report) {
     for (seat, state) in seats(Some(group)) {
         if state != MemberState::Good {
@@ -66,15 +66,15 @@ fn tell_states(subject: &Subject<'_>, group: &Group, report: &mut Report) {
     }
 }
 
-/// The good copies of one group that are here.
+/// The in-sync replicas of one group that are here.
 struct Comparison<'a> {
     subject: &'a Subject<'a>,
     tree: &'a Tree,
     group: &'a Group,
     stores: Vec<(Seat, &'a Store)>,
-    /// Files that may differ: who restarts the cluster brings them in step.
+    /// Files that may differ: a restart of the cluster resyncs them.
     noted: BTreeSet<InodeId>,
-    /// All may.
+    /// All files may differ.
     overflowed: bool,
 }
 
@@ -144,7 +144,7 @@ impl<'a> Comparison<'a> {
             let stripe = stripe_of(self.subject.map, &layout, first, name.slot())?;
             Some((layout, stripe))
         });
-        // What is nobody's is told as that.
+        // Orphaned chunk files are reported as such.
         let Some((layout, stripe)) = owned else { return Ok(()) };
         if self.noted.contains(&name) || self.tree.writing.contains(&ino) {
             report.pending += 1;
@@ -155,7 +155,7 @@ impl<'a> Comparison<'a> {
         let lens = lens.map(|stat| stat.len);
         let object = format!("chunk file {:016x}", name.0);
         let size = self.tree.inode(ino).map_or(0, |inode| inode.size);
-        // One that is gone or has lost its end is told as that.
+        // A missing or short chunk file is reported as such.
         let needs = self.tree.content(ino).map(|content| (content.needed(stripe), content.known(stripe)));
         let (needed, known) = needs.unwrap_or_default();
         let is_told = lens.iter().any(|&len| (len == 0 && needed > 0) || len < known);
@@ -169,7 +169,7 @@ impl<'a> Comparison<'a> {
         while at < end {
             let range = ByteRange::new(at, (at + PIECE).min(end));
             at = range.end;
-            // A piece that can't be read is told as damaged.
+            // A piece that can't be read is reported as damaged.
             let [Some(one), Some(two)] = [read(reference, name, range).await, read(other, name, range).await]
             else {
                 continue;
@@ -190,7 +190,7 @@ async fn read(store: &Store, name: InodeId, range: ByteRange) -> Option<IoBuf> {
     store.read(name, range.start, &buf, IoPath::Cached).await.ok().map(|_| buf)
 }
 
-/// The blocks that aren't equal, joined where they touch.
+/// Returns the blocks that differ, with adjacent ones joined.
 fn differences(one: &[u8], two: &[u8], start: u64) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     let blocks = one.chunks(types::BLOCK_SIZE).zip(two.chunks(types::BLOCK_SIZE)).enumerate();
@@ -205,7 +205,7 @@ fn differences(one: &[u8], two: &[u8], start: u64) -> Vec<ByteRange> {
     ranges
 }
 
-/// Files of which something is noted.
+/// Returns the files with notes.
 async fn noted(store: &Store) -> Result<BTreeSet<InodeId>> {
     let (mut noted, mut from) = (BTreeSet::new(), Some(InodeId(0)));
     while let Some(start) = from {
@@ -216,10 +216,10 @@ async fn noted(store: &Store) -> Result<BTreeSet<InodeId>> {
     Ok(noted)
 }
 
-/// The files that may differ between the copies of each group.
+/// Files that may differ between the replicas of each group.
 pub(crate) type Noted = BTreeMap<types::GroupId, BTreeSet<InodeId>>;
 
-/// What the good copies that are here have noted, by group.
+/// Returns the files with notes in the in-sync replicas that are here, by group.
 pub(crate) async fn all_noted(subject: &Subject<'_>) -> Result<Noted> {
     let mut all = Noted::new();
     for ((target, group), store) in subject.copies {

@@ -1,4 +1,4 @@
-//! Chunk files against layouts and checksums.
+//! Checks chunk files against layouts and checksums.
 
 use crate::copies::all_noted;
 use crate::finding::{Finding, Kind, Report};
@@ -15,7 +15,7 @@ use types::{
     TargetId,
 };
 
-/// Checks every chunk file, and every layout for chunk files that are gone.
+/// Checks every chunk file, and every layout for missing chunk files.
 pub(crate) async fn check(
     subject: &Subject<'_>,
     tree: &Tree,
@@ -30,8 +30,8 @@ pub(crate) async fn check(
     missing(subject, tree, (&present, below), report).await
 }
 
-/// All stores whose chunk files are judged: a copy that is behind has some that are wrong, and will
-/// be put right.
+/// Returns all stores whose chunk files are checked. A replica that is not in sync has outdated
+/// chunk files, which the resync replaces, so it is left out.
 pub(crate) fn all_stores<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = (Seat, &'a Arc<Store>)> {
     let targets = subject.stores.iter().map(|(&target, store)| (Seat { target, group: None }, store));
     let copies = subject.copies.iter();
@@ -41,13 +41,13 @@ pub(crate) fn all_stores<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = (
     targets.chain(copies.filter(move |(seat, _)| is_judged(*seat)))
 }
 
-/// Where chunk files are that have names of their own: those of a target, or of its copy of a
+/// Replica location: a name space of chunk files, either a target's own or that of its replica of a
 /// mirrored group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seat {
     /// The target.
     pub target: TargetId,
-    /// The mirrored group whose copy it is; `None` for what the target has for itself.
+    /// The mirrored group; `None` for the target's own chunk files.
     pub group: Option<GroupId>,
 }
 
@@ -60,7 +60,7 @@ impl std::fmt::Display for Seat {
     }
 }
 
-/// The chunk files that there are.
+/// The existing chunk files by location.
 type Present = BTreeMap<Seat, BTreeSet<InodeId>>;
 
 async fn check_store(
@@ -85,17 +85,18 @@ async fn check_store(
     Ok(())
 }
 
-/// The state of a copy by the map; `None` for a target that is no member of the group.
+/// Returns the state of a replica in the cluster map; `None` for a target that is not a member of
+/// the group.
 pub(crate) fn state_of(subject: &Subject<'_>, seat: Seat) -> Option<MemberState> {
     subject.map.group(seat.group?)?.state_of(seat.target)
 }
 
-/// Whether a copy belongs to no group, so that no file has anything there.
+/// Returns whether a replica belongs to no group, so that no file has chunks in it.
 fn is_left_over(subject: &Subject<'_>, seat: Seat) -> bool {
     seat.group.is_some() && state_of(subject, seat).is_none()
 }
 
-/// What can be done about a chunk file that is longer than its file.
+/// Remedy for a chunk file that is longer than its file.
 const REMEDY_OF_LENGTH: &str = "repair cuts it and keeps a copy of it aside, or none with --delete; if the metadata comes from an older copy, restore a newer one first";
 
 struct ChunkFile<'a> {
@@ -104,7 +105,7 @@ struct ChunkFile<'a> {
     seat: Seat,
     store: &'a Store,
     name: InodeId,
-    /// Whose it is.
+    /// Inode of its file.
     ino: InodeId,
 }
 
@@ -217,7 +218,7 @@ impl ChunkFile<'_> {
     }
 }
 
-/// Which stripe of the layout is in the chunk file of a slot there.
+/// Returns the stripe of the layout that the chunk file with this slot at this location contains.
 pub(crate) fn stripe_of(map: &ClusterMap, layout: &Layout, seat: Seat, slot: u8) -> Option<usize> {
     (0..layout.groups.len())
         .find(|&stripe| layout.slot(stripe) == slot && holds(map, layout.groups[stripe], seat))
@@ -227,8 +228,8 @@ pub(crate) fn holds(map: &ClusterMap, group: GroupId, seat: Seat) -> bool {
     seats(map.group(group)).any(|(other, _)| other == seat)
 }
 
-/// Whether it is on record that a chunk file is to be deleted. A note under the name of a file that
-/// is gone has slots in it.
+/// Returns whether a record requires the deletion of a chunk file. A record under the name of a
+/// deleted file contains slots.
 pub(crate) fn is_doomed(map: &ClusterMap, tree: &Tree, seat: Seat, name: InodeId) -> bool {
     [name, name.of_chunk_file()].iter().any(|noted| {
         tree.doomed.get(noted).is_some_and(|doomed| {
@@ -238,7 +239,7 @@ pub(crate) fn is_doomed(map: &ClusterMap, tree: &Tree, seat: Seat, name: InodeId
     })
 }
 
-/// Where the chunk files of a group are, with the states of the copies.
+/// Returns the locations of a group's chunk files, with the states of the replicas.
 pub(crate) fn seats(group: Option<&Group>) -> impl Iterator<Item = (Seat, MemberState)> + '_ {
     let members = group.into_iter().flat_map(|group| group.with_states().map(move |member| (group, member)));
     members.map(|(group, (target, state))| {
@@ -247,16 +248,16 @@ pub(crate) fn seats(group: Option<&Group>) -> impl Iterator<Item = (Seat, Member
     })
 }
 
-/// What to do about a file in a lost group.
+/// Remedy for a file in a lost group.
 pub(crate) const LOST_GROUP_REMEDY: &str = "delete the file, or replace it by a copy from a backup";
 
-/// Why content of a file in a lost group can't be read.
+/// Returns why content of a file in a lost group can't be read.
 pub(crate) fn in_lost_group(group: GroupId) -> String {
     format!("group {group} of its layout is lost: its target was removed")
 }
 
-/// Files whose chunk files are gone, or end before what was written to them. A chunk file may
-/// rightly be absent where the file has a hole: it has to be there if its length is known, or if
+/// Reports files whose chunk files are missing, or end before the data that was written to them. A
+/// chunk file may be absent where the file has a hole. It must exist if its length is known, or if
 /// the file has no holes (as much space allocated as it has bytes).
 async fn missing(
     subject: &Subject<'_>,
@@ -280,7 +281,7 @@ async fn missing(
                 report.findings.push(Finding { lost: true, ..found });
                 continue;
             }
-            // A copy that can't be opened is reported once, as that.
+            // A replica that can't be opened is reported only once, as that.
             let here = |seat: &Seat| subject.is_open(*seat);
             if !seats(known).any(|(seat, _)| here(&seat)) {
                 let cause = format!("group {group} of its layout has nothing here that can be opened");
@@ -313,8 +314,8 @@ async fn missing(
     Ok(())
 }
 
-/// What a copy of a chunk file lacks. Where only the known length tells, a crash that the cluster
-/// hasn't seen to yet explains it.
+/// Returns what a replica of a chunk file lacks. If only the known length shows it, a crash that
+/// the cluster hasn't reconciled yet explains it.
 async fn lack(
     subject: &Subject<'_>,
     seat: Seat,
@@ -332,7 +333,7 @@ async fn lack(
     }
     let known = content.known(stripe);
     let Some(store) = store.filter(|_| known > 0 && !is_excused) else { return Ok(None) };
-    // Where its checksums tell that there was more, its content is told as damaged.
+    // If its checksums show that there was more, it is reported as damaged content.
     let len = store.stat(name).await.map_err(unreadable)?.len;
     let is_short = len < known && store.require_end(name).await.is_ok();
     Ok(is_short.then(|| (Kind::ShortChunkFile, format!("ends after {len}"))))

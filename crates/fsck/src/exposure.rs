@@ -1,10 +1,10 @@
-//! What would be lost, and what would be left with one copy, if a target, a node or a rack died at
-//! this moment.
+//! The exposure map: data that would be lost, and data that would be left with one replica, if a
+//! target, a node or a rack failed now.
 //!
-//! Counted from the metadata and the map: the bytes of a file are those of its length, so holes
-//! count as data. A member of a mirrored group counts when it is good. What is inline in the
-//! metadata is not counted: it goes with the node that keeps the metadata, and so does the way to
-//! everything else.
+//! Computed from the metadata and the cluster map. The bytes of a file are those of its length, so
+//! holes count as data. A member of a mirrored group counts when it is in sync. Content inline in
+//! the metadata is not counted: it is lost with the node that stores the metadata, and so is access
+//! to everything else.
 
 use crate::finding::Report;
 use crate::online::Online;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use types::{ClusterMap, InodeId, Layout, MemberState, NodeId, Result, Role, TargetId};
 
-/// Directories that are named for each target, node and rack.
+/// Directories listed for each target, node and rack.
 const MAX_HEAVY: usize = 5;
 
-/// What can die.
+/// A failure domain.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Domain {
@@ -28,10 +28,10 @@ pub enum Domain {
     Rack(String),
 }
 
-/// Bytes of files.
+/// Amount of file data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Amount {
-    /// Files that they are of.
+    /// Files with such data.
     pub files: u64,
     /// Bytes, by the lengths of the files.
     pub bytes: u64,
@@ -44,31 +44,32 @@ impl Amount {
     }
 }
 
-/// A directory with much in it.
+/// A directory with much of the affected data.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Heavy {
-    /// Its path; what is in directories below it counts for those.
+    /// Its path; data in directories below it counts for those.
     pub path: String,
-    /// What would be lost.
+    /// Data that would be lost.
     pub lost: Amount,
-    /// What would be left with one copy.
+    /// Data that would be left with one replica.
     pub at_risk: Amount,
 }
 
-/// What goes with one target, node or rack.
+/// Effect of the failure of one target, node or rack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Exposed {
-    /// What dies.
+    /// The domain that fails.
     pub domain: Domain,
     /// The name of the node; empty for a rack.
     pub node: String,
-    /// It keeps the metadata: without a copy of that (`weft meta backup`) everything goes with it.
+    /// It stores the metadata: without a backup of that (`weft meta backup`) everything is lost
+    /// with it.
     pub keeps_metadata: bool,
-    /// No other good copy of it exists.
+    /// Data without an in-sync replica elsewhere.
     pub lost: Amount,
-    /// One good copy would be left, of several that there should be.
+    /// Data that should have several in-sync replicas and would be left with one.
     pub at_risk: Amount,
-    /// Where most of it is.
+    /// Directories with most of it.
     pub top: Vec<Heavy>,
 }
 
@@ -77,18 +78,18 @@ pub struct Exposed {
 pub struct Exposure {
     /// Files with content on targets, and their bytes.
     pub all: Amount,
-    /// What has one good copy now although it should have several.
+    /// Data that should have several in-sync replicas and has one now.
     pub at_risk_now: Amount,
-    /// What has no good copy now.
+    /// Data without an in-sync replica now.
     pub lost_now: Amount,
-    /// Files of which the lengths are more than what is allocated, or that are being written: of
-    /// them the numbers are estimates.
+    /// Files whose length exceeds their allocated space, or that are being written: their numbers
+    /// are estimates.
     pub estimated_files: u64,
-    /// Racks, then nodes, then targets; what loses most comes first.
+    /// Racks, then nodes, then targets; the largest loss first.
     pub exposed: Vec<Exposed>,
 }
 
-/// A file that is weighed.
+/// A file to be added to the exposure map.
 pub(crate) struct Weighed<'a> {
     pub(crate) directory: &'a str,
     pub(crate) layout: &'a Layout,
@@ -96,7 +97,7 @@ pub(crate) struct Weighed<'a> {
     pub(crate) is_estimate: bool,
 }
 
-/// The exposure map of a cluster that is served, by its metadata at this moment.
+/// Returns the exposure map of a running cluster, from a snapshot of its metadata.
 ///
 /// # Errors
 /// A metadata store that can't be read.
@@ -124,7 +125,7 @@ fn directory_of(tree: &Tree, ino: InodeId, known: &mut BTreeMap<InodeId, String>
     }
 }
 
-/// Weighs files.
+/// Accumulates the exposure map file by file.
 pub(crate) struct Scale<'a> {
     map: &'a ClusterMap,
     told: Exposure,
@@ -138,7 +139,7 @@ struct Load {
     directories: BTreeMap<String, (Amount, Amount)>,
 }
 
-/// Bytes of one file.
+/// Affected bytes of one file.
 #[derive(Clone, Copy, Default)]
 struct Bytes {
     lost: u64,
@@ -154,7 +155,7 @@ impl<'a> Scale<'a> {
         Scale { map, told: Exposure::default(), domains }
     }
 
-    /// Puts a file on it.
+    /// Adds a file.
     pub(crate) fn put(&mut self, file: &Weighed<'_>) {
         let mut here: BTreeMap<Domain, Bytes> = BTreeMap::new();
         let mut now = Bytes::default();
@@ -217,7 +218,7 @@ impl<'a> Scale<'a> {
         }
     }
 
-    /// What it shows.
+    /// Returns the exposure map.
     pub(crate) fn told(self) -> Exposure {
         let Scale { map, mut told, domains } = self;
         told.exposed = domains.into_iter().map(|(domain, load)| exposed(map, domain, load)).collect();

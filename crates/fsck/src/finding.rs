@@ -1,81 +1,81 @@
-//! What a check finds.
+//! Findings of a check.
 
 use crate::data::Seat;
 use serde::{Deserialize, Serialize};
 use types::{ByteRange, ClusterMap, InodeId, TargetId};
 
-/// What is wrong.
+/// Kind of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A stored record can't be decoded.
     DamagedRecord,
-    /// A name leads to an inode that doesn't exist.
+    /// An entry refers to an inode that doesn't exist.
     DanglingName,
-    /// A name is stored under the wrong hash or with the wrong type.
+    /// An entry is stored under the wrong hash or with the wrong type.
     MisfiledName,
-    /// The link count isn't the number of names.
+    /// The link count differs from the number of names.
     LinkCount,
     /// An inode without a name that isn't marked as an orphan.
     Unreachable,
-    /// A directory's `..` doesn't lead to where its name is, or it has several names.
+    /// A directory's `..` doesn't lead to the directory of its entry, or it has several names.
     Parent,
-    /// A record that belongs to no inode, or contradicts it.
+    /// A record refers to no inode, or contradicts its inode.
     StrayRecord,
-    /// The next inode number of a partition was already given out.
+    /// The next inode number of a partition is in use already.
     NextNumber,
-    /// The number of inodes that is on record for a partition isn't that of those that there are.
+    /// The recorded number of inodes of a partition differs from the existing ones.
     InodeCount,
-    /// A chunk file that no file owns.
+    /// An orphaned chunk file.
     StrayChunkFile,
-    /// A chunk file that should be there and isn't.
+    /// A chunk file that should exist is missing.
     MissingChunkFile,
-    /// A chunk file that ends before what was written to it.
+    /// A chunk file ends before the data that was written to it.
     ShortChunkFile,
-    /// A chunk file that reaches beyond the end of its file.
+    /// A chunk file extends beyond the end of its file.
     LongChunkFile,
-    /// Content that doesn't match its checksum.
+    /// Content doesn't match its checksum.
     DamagedContent,
-    /// Copies of a mirrored group that have different content although both count as good.
+    /// Replicas of a mirrored group have different content although all should be in sync.
     CopiesDiffer,
-    /// A file with content in a group whose content is lost.
+    /// A file has content in a group whose content is lost.
     LostGroup,
-    /// A layout that names a group or target which isn't in the map, or a target or copy of a group
-    /// that can't be opened.
+    /// A layout refers to a group or target that isn't in the map, or a target or replica of a
+    /// group can't be opened.
     UnknownTarget,
 }
 
-/// One thing that is wrong.
+/// One fault.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
-    /// What is wrong.
+    /// Its kind.
     pub kind: Kind,
-    /// The path, or the inode where there is no path.
+    /// The path, or the inode if there is no path.
     pub object: String,
-    /// The bytes of the file that are affected, where it is about content.
+    /// The affected bytes of the file, for a fault of content.
     pub range: Option<types::ByteRange>,
-    /// Why it is wrong.
+    /// Cause of the fault.
     pub cause: String,
-    /// What the reader can do.
+    /// What the administrator can do.
     pub remedy: String,
-    /// It was put right.
+    /// It was repaired.
     pub repaired: bool,
-    /// No copy has it, or had it before it was made zeros.
+    /// No replica has the content, or had it before it was zeroed.
     #[serde(default)]
     pub lost: bool,
-    /// The target whose copy is wrong, where it is about one.
+    /// The target of the faulty replica, for a fault of one replica.
     #[serde(default)]
     pub target: Option<TargetId>,
     /// The name of its node.
     #[serde(default)]
     pub node: Option<String>,
-    /// The file and stripe that it is about, for who mends it.
+    /// The affected file and stripe, for the repair.
     #[serde(skip)]
     pub(crate) place: Option<(InodeId, usize)>,
 }
 
 impl Finding {
-    /// A finding that isn't about bytes or a target.
+    /// Creates a finding without a range or a target.
     pub fn new(
         kind: Kind,
         object: impl Into<String>,
@@ -96,12 +96,12 @@ impl Finding {
         }
     }
 
-    /// The bytes of the file that it is about.
+    /// Sets the affected bytes of the file.
     pub fn over(self, range: ByteRange) -> Finding {
         Finding { range: Some(range), ..self }
     }
 
-    /// The copy that is wrong.
+    /// Sets the faulty replica.
     pub(crate) fn at(self, seat: Seat, map: &ClusterMap) -> Finding {
         let node = map.target(seat.target).and_then(|target| map.node(target.node));
         Finding { target: Some(seat.target), node: node.map(|node| node.name.clone()), ..self }
@@ -115,24 +115,24 @@ impl Finding {
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Everything that is or was wrong.
+    /// All faults found, repaired or not.
     pub findings: Vec<Finding>,
     /// Files that have a name or are orphans.
     pub files: u64,
-    /// Directories.
+    /// Number of directories.
     pub directories: u64,
     /// Chunk files whose content was read.
     pub chunk_files: u64,
-    /// Bytes of them.
+    /// Bytes read of them.
     pub bytes: u64,
-    /// Files that a restart will settle: orphans, interrupted writes, pending deletions.
+    /// Files that a restart will reconcile: orphans, interrupted writes, pending deletions.
     pub pending: u64,
-    /// Copies that were not judged, each in a sentence that says why.
+    /// Replicas that were not checked, each as a sentence with the reason.
     #[serde(default)]
     pub unjudged: Vec<String>,
 }
 
-/// What to tell the caller.
+/// Overall result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -143,7 +143,7 @@ pub enum Verdict {
 }
 
 impl Report {
-    /// Clean, all repaired, or something left.
+    /// Returns the overall result: clean, all repaired, or damaged.
     pub fn verdict(&self) -> Verdict {
         if self.findings.is_empty() {
             Verdict::Clean

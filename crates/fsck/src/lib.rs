@@ -1,16 +1,19 @@
-//! The offline check of a file system: names against inodes, link counts, orphans, chunk files
-//! against layouts, checksums.
+//! The check of a file system: names against inodes, link counts, orphans, chunk files against
+//! layouts, checksums.
 //!
-//! Works on a metadata store and targets that nobody serves. What a restart settles by itself
-//! (orphans, files that were being written, chunks that are yet to be deleted) is no damage and is
-//! left to it. Each finding says what it is about, the cause and the remedy. With repair, what can
-//! be put right is: names and records, chunk files of nobody, and content of which there is a good
-//! copy (`plan` says which that is). What no copy has is left as it is, unless the caller gives it
-//! up (`Orders::forget`): then it is told first, and reads as zeros afterwards.
+//! The offline check works on a metadata store and targets that no process serves. State that a
+//! restart reconciles by itself (orphans, files that were being written, chunk files whose deletion
+//! is pending) is no damage and is left alone. Each finding names its object, the cause and the
+//! remedy.
 //!
-//! Copies of mirrored groups are checked each for itself, and against each other where nothing is
-//! noted that may differ. One that isn't good by the cluster map is brought in step when the
-//! cluster runs: that is no damage either, but said.
+//! With repair, the check repairs names and records, removes orphaned chunk files, and replaces
+//! content of which an intact replica exists (`plan` selects it). Content without an intact replica
+//! is left as it is, unless the caller gives it up (`Orders::forget`): then it is reported first,
+//! and reads as zeros afterwards.
+//!
+//! Replicas of mirrored groups are checked separately, and compared with each other where no note
+//! says that they may differ. A replica that is not in sync by the cluster map is resynced when the
+//! cluster runs: it is no damage either, but is reported.
 
 mod copies;
 mod data;
@@ -42,7 +45,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{ByteRange, ClusterMap, Error, GroupId, InodeId, Result, TargetId};
 
-/// What to check.
+/// Input of a check.
 pub struct Subject<'a> {
     /// The metadata store.
     pub engine: &'a dyn Engine,
@@ -54,14 +57,15 @@ pub struct Subject<'a> {
     pub map: &'a ClusterMap,
     /// The opened targets.
     pub stores: &'a BTreeMap<TargetId, Arc<Store>>,
-    /// What they have of mirrored groups, opened.
+    /// Their replicas of mirrored groups, opened.
     pub copies: &'a Copies,
-    /// What they have of mirrored groups and can't be opened.
+    /// Their replicas of mirrored groups that can't be opened.
     pub unopened: &'a Unopened,
 }
 
 impl Subject<'_> {
-    /// Whether the target of a seat is here, and its copy of the group could be opened.
+    /// Returns whether the target of a location is here, and its replica of the group could be
+    /// opened.
     pub(crate) fn is_open(&self, seat: Seat) -> bool {
         let can_be = |group: GroupId| !self.unopened.contains_key(&(seat.target, group));
         self.stores.contains_key(&seat.target) && seat.group.is_none_or(can_be)
@@ -74,11 +78,11 @@ pub type Copies = BTreeMap<(TargetId, GroupId), Arc<Store>>;
 /// Why stores of mirrored groups can't be opened, by target and group.
 pub type Unopened = BTreeMap<(TargetId, GroupId), Error>;
 
-/// Opens what targets have of mirrored groups. To be closed before the targets are. The check
+/// Opens the replicas of mirrored groups on targets. Close them before the targets. The check
 /// reports those that can't be opened.
 ///
 /// # Errors
-/// When the groups of a target can't be listed; nothing is open then.
+/// If the groups of a target can't be listed; nothing is open then.
 pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<(Copies, Unopened)> {
     let mut found = Vec::new();
     for (&target, store) in stores {
@@ -96,32 +100,33 @@ pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<(Cop
     Ok((copies, unopened))
 }
 
-/// Told now and then how far the check is.
+/// Called at intervals with the phase of the check, the items done and their total.
 pub type Progress<'a> = &'a dyn Fn(&str, u64, u64);
 
-/// Is told of content that is given up, before it becomes zeros; with an error it stays.
+/// Called with content that is given up, before it becomes zeros; if it returns an error, the
+/// content stays.
 pub type Witness<'a> = &'a dyn Fn(&Loss) -> Result<()>;
 
-/// What is to be done beside looking.
+/// What a check does besides reading.
 #[derive(Clone, Copy, Default)]
 pub struct Orders<'a> {
-    /// Mend what can be mended.
+    /// Repair what can be repaired.
     pub repair: bool,
-    /// Give up the content that no copy has, with `repair` only: it is told here before it becomes
-    /// zeros.
+    /// Give up content that no replica has, with `repair` only: this is called with it before it
+    /// becomes zeros.
     pub forget: Option<Witness<'a>>,
-    /// Only what is at or below this path, which begins at the root of the file system. Chunk files
-    /// of nobody are not looked for then.
+    /// Check only what is at or below this path, which begins at the root of the file system.
+    /// Orphaned chunk files are not searched then.
     pub below: Option<&'a str>,
-    /// With `repair`: chunk files of nobody are deleted, and not moved aside, and no copy is kept
-    /// of those that are cut.
+    /// With `repair`: orphaned chunk files are deleted instead of moved aside, and truncated ones
+    /// are not copied first.
     pub delete: bool,
-    /// With `repair`: it is done although the metadata looks older than the chunk files.
+    /// With `repair`: repair even if the metadata looks older than the chunk files.
     pub accept_loss: bool,
 }
 
 impl Orders<'_> {
-    /// What becomes of chunk files of nobody, and of what is cut off others.
+    /// Returns what happens to orphaned chunk files, and to data cut off others.
     pub(crate) fn discard(&self) -> Discard {
         if self.delete { Discard::Delete } else { Discard::SetAside }
     }
@@ -138,10 +143,10 @@ pub struct Loss {
     pub range: ByteRange,
 }
 
-/// Checks everything that the orders are about.
+/// Runs the check that the orders describe.
 ///
 /// # Errors
-/// A store or target that can't be read at all, a path that isn't there; with an order to repair,
+/// A store or target that can't be read at all, a path that doesn't exist; with an order to repair,
 /// metadata that looks older than the chunk files. Damage is no error: it is in the report.
 pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progress<'_>) -> Result<Report> {
     older::refuse(subject, orders, progress).await?;
@@ -153,7 +158,7 @@ pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progres
         let contents = report.findings.iter().filter_map(|finding| finding.place);
         let contents = contents.filter_map(|(ino, _)| Some((ino, tree.content(ino)?))).collect();
         let targets = local::Local(subject);
-        // Nobody serves it.
+        // No process serves it.
         let is_unchanged = |_: InodeId, _: &mend::Content| Ok(true);
         let mending =
             mend::Mending { targets: &targets, map: subject.map, orders, is_unchanged: &is_unchanged };
@@ -164,11 +169,11 @@ pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progres
     Ok(report)
 }
 
-/// Checks names and records alone: of a store that nobody serves, where the chunk files are
+/// Checks only names and records, of a store that no process serves, where the chunk files are
 /// elsewhere.
 ///
 /// # Errors
-/// As those of [`check`].
+/// The same as those of [`check`].
 pub fn check_names(
     engine: &dyn Engine,
     (partitions, hash_key): (u16, (u64, u64)),
@@ -201,8 +206,7 @@ fn names_of(
     let mut tree = tree::Tree::read(subject, &mut report, progress)?;
     let fixes = names::check(subject, &mut tree, &mut report);
     match orders.below {
-        // Names belong together: what is wrong with those of the others isn't told, and isn't
-        // changed.
+        // Names depend on each other: faults outside the path are neither reported nor repaired.
         Some(path) => report.findings.retain(|finding| is_below(&finding.object, path)),
         None if orders.repair => repair::apply(subject, &fixes, &mut report)?,
         None => {}
@@ -210,7 +214,7 @@ fn names_of(
     Ok((tree, report))
 }
 
-/// Whether an object of a finding is a path at or below another one.
+/// Returns whether the object of a finding is a path at or below `path`.
 fn is_below(object: &str, path: &str) -> bool {
     let path = path.trim_end_matches('/');
     object.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

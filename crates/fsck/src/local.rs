@@ -1,4 +1,4 @@
-//! The targets of a cluster that nobody serves.
+//! The targets of a stopped cluster.
 
 use crate::Subject;
 use crate::data::{Seat, seats, unreadable};
@@ -7,12 +7,12 @@ use chunkstore::{IoPath, Kind, MAX_UNITS, Store, StoreError};
 use rt::IoBuf;
 use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
 
-/// Bytes that are copied at once.
+/// Bytes that are copied at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
 const BLOCK: u64 = types::BLOCK_SIZE as u64;
 
-/// Chunk files that are listed at once.
+/// Chunk files that are listed at a time.
 const FILES_AT_ONCE: usize = 4096;
 
 /// The opened stores.
@@ -43,7 +43,7 @@ impl Local<'_> {
             return copy(from, to, name, ByteRange::new(0, len)).await;
         }
         if had != len {
-            // With its last block, which may be damaged by the wrong length.
+            // Includes its last block, which may be damaged because of the wrong length.
             let last = ByteRange::new((len - 1) / BLOCK * BLOCK, len);
             let buf = IoBuf::alloc(last.len() as usize);
             from.read(name, last.start, &buf, IoPath::Direct).await.map_err(failed)?;
@@ -90,8 +90,8 @@ impl Local<'_> {
         Ok(lost)
     }
 
-    /// The stores of all members of a group; what one that isn't in step or isn't here has, nobody
-    /// knows.
+    /// Returns the stores of all members of a group. Fails unless all members are in sync and here:
+    /// the content of others is unknown.
     fn all_copies(&self, seat: Seat) -> Result<Vec<&Store>> {
         let Some(id) = seat.group else { return Ok(vec![self.store(seat)?]) };
         let group = self.0.map.group(id);
@@ -108,8 +108,8 @@ impl Local<'_> {
     }
 }
 
-/// Has a chunk file made of which nothing is there: what isn't copied yet is refused, also when
-/// this is cut short.
+/// Creates a missing chunk file with checksums only: blocks that aren't copied yet are refused,
+/// also if the copy is interrupted.
 async fn expect(from: &Store, to: &Store, name: InodeId, len: u64) -> Result<()> {
     let most = MAX_UNITS as u64 * BLOCK;
     for start in (0..len).step_by(most as usize) {
@@ -126,7 +126,7 @@ async fn expect(from: &Store, to: &Store, name: InodeId, len: u64) -> Result<()>
     Ok(())
 }
 
-/// Copies whole blocks, or all up to the end of the file.
+/// Copies whole blocks, or everything up to the end of the file.
 async fn copy(from: &Store, to: &Store, name: InodeId, range: ByteRange) -> Result<()> {
     let mut at = range.start / BLOCK * BLOCK;
     while at < range.end {
@@ -134,7 +134,7 @@ async fn copy(from: &Store, to: &Store, name: InodeId, range: ByteRange) -> Resu
         at = piece.end;
         let data = from.seek(name, piece.start, chunkstore::Seek::Data).await.map_err(failed)?;
         let is_hole = data.is_none_or(|data| data >= piece.end);
-        // One that somebody else has made is damage.
+        // A hole that the store didn't make is damage.
         if is_hole && from.true_hole_end(name, piece).await.map_err(failed)? >= piece.end {
             to.rewrite(name, piece, None, None).await.map_err(failed)?;
             continue;
@@ -146,7 +146,7 @@ async fn copy(from: &Store, to: &Store, name: InodeId, range: ByteRange) -> Resu
     Ok(())
 }
 
-/// Takes a chunk file of nobody away.
+/// Removes an orphaned chunk file.
 pub(crate) async fn discard(store: &Store, name: InodeId, how: Discard) -> Result<(), StoreError> {
     match how {
         Discard::SetAside => store.set_aside(name).await,
@@ -154,8 +154,8 @@ pub(crate) async fn discard(store: &Store, name: InodeId, how: Discard) -> Resul
     }
 }
 
-/// Cuts a chunk file that is longer than its file. The metadata may be older than the file is, so a
-/// copy of all of it is kept first, unless it is to be deleted.
+/// Truncates a chunk file that is longer than its file. The metadata may be older than the file, so
+/// a copy of the whole chunk file is moved aside first, unless the caller wants it deleted.
 pub(crate) async fn cut(store: &Store, name: InodeId, len: u64, how: Discard) -> Result<(), StoreError> {
     if how == Discard::SetAside {
         store.copy_aside(name).await?;
@@ -163,7 +163,7 @@ pub(crate) async fn cut(store: &Store, name: InodeId, len: u64, how: Discard) ->
     store.truncate(name, len).await
 }
 
-/// Damage is an error of its own kind, whatever else there is.
+/// Damage keeps its own error number, whatever other errors occur.
 fn failed(error: StoreError) -> Error {
     match error.kind() {
         Kind::Corrupt { .. } | Kind::Io => unreadable(error),

@@ -1,4 +1,4 @@
-//! Looking at copies of chunk files, and changing them, wherever they are.
+//! Reading and changing replicas of chunk files, in this process or over the network.
 
 use crate::data::Seat;
 use crate::plan::{Looked, PIECE_BYTES};
@@ -6,49 +6,50 @@ use std::future::Future;
 use std::pin::Pin;
 use types::{ByteRange, Errno, InodeId, Result, TargetId};
 
-/// What is told apart in damage.
+/// Granularity of damage.
 const BLOCK: u64 = types::BLOCK_SIZE as u64;
 
-/// What comes later.
+/// A future with a result.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// What becomes of a chunk file that belongs to nobody, and of what is cut off one.
+/// What happens to an orphaned chunk file, and to data cut off one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discard {
-    /// It is kept aside, and can be put back.
+    /// It is moved aside and can be restored.
     SetAside,
-    /// It is deleted for good.
+    /// It is deleted permanently.
     Delete,
 }
 
-/// The targets of a cluster, wherever they are.
+/// The targets of a cluster, local or remote.
 pub trait Targets {
-    /// Length of a chunk file; 0 for one that isn't there.
+    /// Returns the length of a chunk file; 0 if it doesn't exist.
     fn len(&self, seat: Seat, ino: InodeId) -> Later<'_, u64>;
-    /// Reads a range of a chunk file, which checks it against its checksums; a sum of what there
-    /// is.
+    /// Reads a range of a chunk file and verifies it against its checksums; returns a checksum of
+    /// the content.
     fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, u32>;
-    /// The chunk files there from one on, and where to go on.
+    /// Lists chunk files from `from` on; returns the start of the next part, if any.
     fn list(&self, seat: Seat, from: InodeId) -> Later<'_, (Vec<InodeId>, Option<InodeId>)>;
-    /// Makes the copy of a chunk file on the target `to` of the seat's group what it is at the
-    /// seat: in a range, and in its length where the range reaches its end.
+    /// Copies a range of a chunk file from `from` to the replica on target `to` of the same group.
+    /// Also sets the length where the range reaches the end.
     fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> Later<'_, ()>;
-    /// Makes holes of what of a range is on no copy of the seat's group; what was lost.
+    /// Makes holes of those parts of a range that no replica of the group has; returns the lost
+    /// ranges.
     fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, Vec<ByteRange>>;
-    /// Takes a chunk file away that belongs to nobody, on all copies.
+    /// Removes an orphaned chunk file on all replicas.
     fn discard(&self, seat: Seat, ino: InodeId, how: Discard) -> Later<'_, ()>;
     /// Waits a moment.
     fn rest(&self) -> Later<'_, ()>;
 }
 
-/// Looks at a copy. `needed`: bytes that have to be there.
+/// Reads the state of a replica. `needed`: bytes that must exist.
 pub(crate) async fn look(targets: &dyn Targets, seat: Seat, name: InodeId, needed: u64) -> Result<Looked> {
     let len = targets.len(seat, name).await?;
     let mut looked = Looked { len, ..Looked::default() };
     if len == 0 {
         return Ok(looked);
     }
-    // Beyond its end there are checksums yet when it was cut behind the store's back.
+    // If the file was truncated outside weft, there are still checksums beyond its end.
     let end = len.max(needed);
     let mut at = 0;
     while at < end {
@@ -62,7 +63,7 @@ pub(crate) async fn look(targets: &dyn Targets, seat: Seat, name: InodeId, neede
     Ok(looked)
 }
 
-/// The blocks of a piece that can't be read.
+/// Adds the blocks of a piece that can't be read.
 async fn damage(
     targets: &dyn Targets,
     seat: Seat,
@@ -85,7 +86,7 @@ async fn damage(
     Ok(())
 }
 
-/// The sum of a range; `None` when it can't be read.
+/// Returns the checksum of a range; `None` when it can't be read.
 async fn sum(targets: &dyn Targets, seat: Seat, name: InodeId, range: ByteRange) -> Result<Option<u32>> {
     match targets.read(seat, name, range).await {
         Ok(sum) => Ok(Some(sum)),

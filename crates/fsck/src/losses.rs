@@ -1,7 +1,7 @@
-//! Files that would lose content with a target, and what the metadata has in some groups.
+//! Files that would lose content with a target, and usage of groups by the metadata.
 //!
-//! Both go by the metadata alone: a file with a part in one of the groups counts, also where that
-//! part is a hole or where nothing was written yet, since it could not be written any more.
+//! Both are computed from the metadata alone. A file with a part in one of the groups counts, even
+//! if that part is a hole or nothing was written yet, since it could not be written any more.
 
 use crate::finding::Report;
 use crate::online::Online;
@@ -16,7 +16,7 @@ use types::{
     Errno, Error, GroupId, GroupUsage, InodeId, Layout, MemberState, PartitionId, Result, Scheme, TargetId,
 };
 
-/// Files that [`Losses`] names: it is sent as one message.
+/// Most files that [`Losses`] names: it is sent as one message.
 const MAX_NAMED: usize = 1000;
 
 /// A file that would lose content.
@@ -26,43 +26,43 @@ pub struct LostFile {
     pub path: String,
     /// Its inode.
     pub ino: InodeId,
-    /// Its length, bytes.
+    /// Its length in bytes.
     pub size: u64,
-    /// How much of that would be lost, bytes.
+    /// Bytes of it that would be lost.
     pub lost: u64,
 }
 
 /// A group whose content would be lost.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LostGroup {
-    /// Which.
+    /// Its id.
     pub group: GroupId,
-    /// How it keeps data.
+    /// Its redundancy scheme.
     pub scheme: Scheme,
-    /// A member that has missed something and could go on with what it has (`weft group recover`).
+    /// A member that has missed changes and could continue with its content (`weft group recover`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_on: Option<TargetId>,
 }
 
-/// What would be lost if a target were removed that is offline.
+/// What the removal of an offline target would lose.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Losses {
     /// The target.
     pub target: TargetId,
-    /// Groups of which it alone has everything.
+    /// Groups whose only in-sync member it is.
     pub groups: Vec<LostGroup>,
     /// Files with a part there.
     pub files: u64,
     /// Bytes of these parts.
     pub bytes: u64,
-    /// The files, as far as one message holds them.
+    /// The files, as many as fit into one message.
     pub named: Vec<LostFile>,
 }
 
-/// What would be lost with a target; `tell` is called with each file.
+/// Returns what would be lost with a target; calls `tell` with each file.
 ///
 /// # Errors
-/// `ENOENT` for a target that isn't there. A metadata store that can't be read. What `tell` says.
+/// `ENOENT` for an unknown target. A metadata store that can't be read. Errors of `tell`.
 pub fn losses(
     cluster: &Online<'_>,
     target: TargetId,
@@ -80,7 +80,7 @@ pub fn losses(
     inodes.sort_unstable();
     for ino in inodes {
         let Some(inode) = tree.inode(ino) else { continue };
-        // A layout that can't be read is damage, which the check tells of.
+        // A layout that can't be read is damage, which the check reports.
         let Ok(Some(part)) = Part::of(inode, &ids) else { continue };
         let file = LostFile { path: tree.path(ino), ino, size: inode.size, lost: part.bytes };
         tell(&file)?;
@@ -104,11 +104,11 @@ fn lost_groups(cluster: &Online<'_>, target: TargetId) -> Vec<LostGroup> {
     alone.map(lost).collect()
 }
 
-/// What the metadata has in some groups, as it is in a store that doesn't change. Lets other tasks
-/// of the core run meanwhile.
+/// Returns the usage of some groups by the metadata, from a snapshot of a store. Yields to other
+/// tasks of the core meanwhile.
 ///
-/// # Errors A store that can't be read, also where a single record can't be: it may be about one of
-/// these groups.
+/// # Errors
+/// A store or a single record that can't be read: the record may refer to one of these groups.
 pub async fn usage(engine: &dyn Engine, partitions: u16, groups: &BTreeSet<GroupId>) -> Result<GroupUsage> {
     let mut usage = GroupUsage::default();
     for partition in (0..partitions).map(PartitionId) {
@@ -133,14 +133,14 @@ pub async fn usage(engine: &dyn Engine, partitions: u16, groups: &BTreeSet<Group
     Ok(usage)
 }
 
-/// What a file has in some groups.
+/// A file's part in some groups.
 struct Part {
     groups: BTreeSet<GroupId>,
     bytes: u64,
 }
 
 impl Part {
-    /// `None` for a file that has nothing there.
+    /// Returns `None` for a file without a part there.
     fn of(inode: &Inode, groups: &BTreeSet<GroupId>) -> Result<Option<Part>> {
         let Some(stored) = &inode.layout else { return Ok(None) };
         let layout = Layout::try_from(stored)?;

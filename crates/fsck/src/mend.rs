@@ -1,5 +1,5 @@
-//! Putting right what was found about the content of files: from a good copy where there is one.
-//! What no copy has is given up when the caller says so, and never otherwise.
+//! Repairs faults in the content of files from an intact replica. Content that no replica has is
+//! given up only if the caller requests it.
 
 use crate::data::{Seat, seats};
 use crate::finding::{Finding, Kind, Report};
@@ -10,79 +10,78 @@ use crate::{Loss, Orders};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{ByteRange, ClusterMap, Error, InodeId, Layout, MemberState, Result, TargetId};
 
-/// How often a chunk file is looked at: what differs in pieces that no copy has as a whole shows
-/// when the blocks are mended.
+/// Most passes over a chunk file: differences within pieces that no replica has as a whole appear
+/// only when the blocks are repaired.
 const ROUNDS: usize = 5;
 
-/// What a file's content depends on.
+/// State that a file's content depends on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Content {
     pub(crate) layout: Layout,
     pub(crate) size: u64,
-    /// It has as much space as bytes, so that all its chunk files have to be there.
+    /// It has as much allocated space as bytes, so that all its chunk files must exist.
     pub(crate) is_dense: bool,
-    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is
-    /// known.
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when none is known.
     pub(crate) known: Vec<u64>,
 }
 
 impl Content {
-    /// Bytes that the chunk file of a stripe has at most.
+    /// Returns the most bytes that the chunk file of a stripe may have.
     pub(crate) fn expected(&self, stripe: usize) -> u64 {
         layout::local_len(&self.layout, stripe, self.size)
     }
 
-    /// Bytes that it is known to have at least.
+    /// Returns the fewest bytes that it is known to have.
     pub(crate) fn known(&self, stripe: usize) -> u64 {
         layout::known::of_stripe(&self.known, stripe)
     }
 
-    /// Bytes that have to be there, by either rule.
+    /// Returns the bytes that must exist, by either rule.
     pub(crate) fn needed(&self, stripe: usize) -> u64 {
         if self.is_dense { self.expected(stripe) } else { self.known(stripe) }
     }
 }
 
-/// What has been found, and who has it.
+/// Repairs the content that findings are about.
 pub(crate) struct Mending<'a> {
     pub(crate) targets: &'a dyn Targets,
     pub(crate) map: &'a ClusterMap,
     pub(crate) orders: &'a Orders<'a>,
-    /// Whether a file's content depends yet on what it did when something was found about it, and
-    /// nobody writes it.
+    /// Returns whether a file's content still depends on the same state as when the fault was
+    /// found, and no client writes it.
     pub(crate) is_unchanged: &'a dyn Fn(InodeId, &Content) -> Result<bool>,
 }
 
-/// How a chunk file is after all that could be done.
+/// State of a chunk file after the repair.
 #[derive(Default)]
 struct Outcome {
-    /// Ranges of it that are not right.
+    /// Ranges that are still wrong.
     left: Vec<ByteRange>,
-    /// Of these, what no copy has.
+    /// Of these, ranges that no replica has.
     lost: Vec<ByteRange>,
-    /// What was given up.
+    /// Ranges that were given up.
     forgotten: Vec<ByteRange>,
-    /// A copy is longer than the file yet: all of them are, so that none can be taken for right.
+    /// A replica is still longer than the file: if all of them are, none can serve as the source.
     is_long: bool,
-    /// Why it isn't mended.
+    /// Why it isn't repaired.
     hindrance: Option<Error>,
-    /// The file is another one by now: of what was found about it nothing counts any more.
+    /// The file has changed: findings about it are void.
     has_changed: bool,
 }
 
-/// What came of one step.
+/// Result of one step.
 enum Done {
-    /// It was done; what was given up by it.
+    /// Done, with the ranges that it gave up.
     Yes(Vec<ByteRange>),
-    /// It may not be done.
+    /// Not allowed.
     No,
     /// The file has changed.
     Outdated,
 }
 
 impl Mending<'_> {
-    /// Mends the chunk files that findings are about. Findings about files that have changed since
-    /// are taken back, and the files counted as pending.
+    /// Repairs the chunk files that findings are about. Withdraws findings about files that have
+    /// changed since, and counts these files as pending.
     pub(crate) async fn run(&self, contents: &BTreeMap<InodeId, Content>, report: &mut Report) -> Result<()> {
         let found = report.findings.iter().filter(|finding| is_of_content(finding.kind) && !finding.repaired);
         let places: BTreeSet<(InodeId, usize)> = found.filter_map(|finding| finding.place).collect();
@@ -165,7 +164,7 @@ impl Mending<'_> {
         Ok(outcome)
     }
 
-    /// What to do about a chunk file next, and whether a copy is longer than the file.
+    /// Returns the next steps for a chunk file, and whether a replica is longer than the file.
     async fn planned(&self, content: &Content, (ino, stripe): (InodeId, usize)) -> Result<(Vec<Step>, bool)> {
         let name = content.layout.chunk_file(ino, stripe);
         let (expected, needed) = (content.expected(stripe), content.needed(stripe));
@@ -183,7 +182,7 @@ impl Mending<'_> {
         seats(group).filter(|(_, state)| *state == MemberState::Good)
     }
 
-    /// Does one thing.
+    /// Executes one step.
     async fn one(
         &self,
         content: &Content,
@@ -203,7 +202,7 @@ impl Mending<'_> {
                 if !(self.is_unchanged)(ino, content)? {
                     return Ok(Done::Outdated);
                 }
-                // On record before it is gone.
+                // Recorded before it is lost.
                 for range in file_ranges(&content.layout, stripe, *range, content.size) {
                     note(&Loss { path: path.to_owned(), ino, range })?;
                 }
@@ -224,7 +223,7 @@ fn is_of_content(kind: Kind) -> bool {
     )
 }
 
-/// Says in the findings about a chunk file what has become of it.
+/// Writes the outcome of a chunk file's repair into its findings.
 fn tell(report: &mut Report, content: &Content, (ino, stripe): (InodeId, usize), outcome: &Outcome) {
     let ranges = |local: &[ByteRange]| -> Vec<ByteRange> {
         local.iter().flat_map(|local| file_ranges(&content.layout, stripe, *local, content.size)).collect()
@@ -256,11 +255,11 @@ fn tell(report: &mut Report, content: &Content, (ino, stripe): (InodeId, usize),
     }
 }
 
-/// What can be done about what no copy has.
+/// Remedy for content that no replica has.
 const LOST: &str = "no copy has it: restore the file from a backup; or weft fsck --repair --forget FILE lists what is lost in FILE and makes it zeros";
 
 impl Step {
-    /// What it is about. Of one that only cuts: everything.
+    /// Returns the affected range; the whole chunk file for a step that only truncates.
     fn range(&self, whole: ByteRange) -> ByteRange {
         match self {
             Step::Bring { range, .. } if range.is_empty() => whole,

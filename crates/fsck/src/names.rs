@@ -1,4 +1,4 @@
-//! Names against inodes.
+//! Checks names against inodes.
 
 use crate::Subject;
 use crate::finding::{Kind, Report};
@@ -8,17 +8,17 @@ use namespace::record::{Inode, Next};
 use std::collections::BTreeMap;
 use types::{HashMap, HashSet, InodeId, PartitionId, mode};
 
-/// A change that puts one finding right.
+/// A change that repairs one finding.
 pub(crate) struct Fix {
     /// Index of the finding in the report.
     pub(crate) finding: usize,
     pub(crate) change: Change,
 }
 
-/// What to write.
+/// The change to write.
 pub(crate) enum Change {
     Delete(Vec<u8>),
-    /// Store the name again where it belongs.
+    /// Store the entry again under its right key.
     Refile {
         name: Name,
         ino: InodeId,
@@ -32,7 +32,7 @@ pub(crate) enum Change {
         ino: InodeId,
         parent: InodeId,
     },
-    /// Give it a name in `/lost+found`.
+    /// Create an entry for it in `/lost+found`.
     Rescue {
         ino: InodeId,
         subdirectories: u32,
@@ -55,7 +55,7 @@ impl Checker<'_> {
     }
 }
 
-/// Checks all names and records; the fixes for what is wrong.
+/// Checks all names and records; returns the fixes.
 pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut Report) -> Vec<Fix> {
     let damaged: Vec<Fix> = tree
         .damaged
@@ -83,7 +83,8 @@ pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut Report)
     checker.fixes
 }
 
-/// Every directory that the root leads to, or will once directories without a name have got one.
+/// Returns every directory reachable from the root, or that will be once directories without a name
+/// have one.
 fn reachable(tree: &Tree) -> HashSet<InodeId> {
     let mut children: HashMap<InodeId, Vec<InodeId>> = HashMap::default();
     for (&ino, known) in &tree.inodes {
@@ -212,7 +213,7 @@ fn link_count(tree: &Tree, ino: InodeId, is: u32, nlink: u32, checker: &mut Chec
     );
 }
 
-/// Records that hang on an inode which isn't there, or which they contradict.
+/// Checks records that refer to a missing inode, or contradict their inode.
 fn records(tree: &Tree, checker: &mut Checker<'_>) {
     const REMEDY: &str = "repair removes it";
     let mut stray = |object: String, cause: &str, key: Vec<u8>| {
@@ -235,7 +236,7 @@ fn records(tree: &Tree, checker: &mut Checker<'_>) {
         let cause = "an orphan mark stands for an inode that does not exist";
         stray(format!("inode {ino}"), cause, keys::orphan(ino).to_vec());
     }
-    // What a stripe has left behind that moved is none of its chunks.
+    // Chunk files that a migrated stripe has left behind are not part of the file.
     for (&name, doomed) in &tree.doomed {
         let ino = name.of_chunk_file();
         let Some(layout) = tree.layout(ino) else { continue };
@@ -250,11 +251,11 @@ fn records(tree: &Tree, checker: &mut Checker<'_>) {
     }
 }
 
-/// Numbers that a partition would give out a second time, and counts of inodes that aren't right.
+/// Checks for inode numbers that a partition would allocate twice, and for wrong inode counts.
 fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
-    /// What a partition without a record hands out first: 1 is the root's.
+    /// First number that a partition without a record allocates: 1 is the root's.
     const FIRST: Next = Next { sequence: 2, inodes: Some(0) };
-    /// What there is of a partition.
+    /// Existing inodes of a partition.
     #[derive(Default)]
     struct Found {
         largest: u64,
@@ -271,8 +272,8 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
         found.largest = found.largest.max(ino.sequence());
         found.inodes += inodes;
     }
-    // A record that is missing, damaged or superfluous has been found already; then the count is
-    // set with that repair. A finding that repair leaves must not count as repaired for this.
+    // A missing, damaged or superfluous record is reported already; then the count is set with that
+    // repair. A finding that repair leaves must not count as repaired because of this.
     let explains_counts = checker.fixes.last().map(|fix| fix.finding);
     for (partition, Found { largest, inodes }) in partitions {
         let next = tree.next.get(&partition).copied().unwrap_or(FIRST);

@@ -1,28 +1,29 @@
-//! Whether the metadata is older than the chunk files.
+//! Detects metadata that is older than the chunk files.
 //!
-//! A file's inode number is given out before its first chunk file is made. A chunk file whose
-//! number the metadata hasn't given out yet belongs to a file that the metadata doesn't know any
-//! more: its store went back in time, or lost its end. What looks like nobody's then is user data.
+//! An inode number is allocated before the file's first chunk file is created. A chunk file with a
+//! number that the metadata hasn't allocated yet belongs to a file that the metadata has lost: the
+//! store was rolled back, or lost the end of its journal. Then chunk files that seem orphaned are
+//! user data.
 
 use crate::finding::Report;
 use crate::tree::Tree;
 use crate::{Orders, Progress, Subject, data};
 use types::{Errno, Error, InodeId, Result};
 
-/// What can be done about it.
+/// Remedy for older metadata.
 pub(crate) const REMEDY: &str = "weft meta restore puts a newer copy of the metadata in its place; --accept-loss repairs all the same, and moves chunk files that no file has aside";
 
-/// Whether the metadata has yet to give out the number of a chunk file's inode.
+/// Returns whether the metadata hasn't yet allocated the inode number of a chunk file.
 pub(crate) fn is_newer(tree: &Tree, name: InodeId) -> bool {
     let ino = name.of_chunk_file();
     let next = tree.next.get(&ino.partition()).map_or(0, |next| next.sequence);
     ino.sequence() >= next && tree.inode(ino).is_none()
 }
 
-/// Looks before the first repair whether the metadata is older than the chunk files.
+/// Checks before the first repair whether the metadata is older than the chunk files.
 ///
 /// # Errors
-/// That it is, unless the orders accept what is lost.
+/// If it is, unless the orders accept the loss.
 pub(crate) async fn refuse(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progress<'_>) -> Result<()> {
     if !orders.repair || orders.accept_loss {
         return Ok(());

@@ -1,15 +1,14 @@
-//! The check of a file system that is being used.
+//! The check of a running file system.
 //!
-//! Names and inodes are checked as they were at one moment, so that nothing is half done there.
-//! Chunk files are asked for one after the other meanwhile, and go on changing. What looks wrong is
-//! only suspected, therefore: it counts when it still is after a second look, before and after
-//! which the file's record was the same and nobody was writing. A file that is never found at rest
-//! is counted as pending.
+//! Names and inodes are checked on a snapshot, so that no operation is half done there. Chunk files
+//! are read one after the other meanwhile and keep changing. So a fault is only suspected at first.
+//! It counts if a second read confirms it, the file's record was the same before and after that
+//! read, and no client was writing. A file that is never found at rest is counted as pending.
 //!
-//! Content is mended by the services themselves, which look again at what they change and let
-//! nobody change it meanwhile. The record of a file is read again before each chunk file, and
-//! before anything is given up: who has changed, emptied or moved it meanwhile has made the finding
-//! worthless. Names are not changed.
+//! The services repair content themselves: they verify again what they change, and block other
+//! changes meanwhile. The record of a file is read again before each chunk file, and before content
+//! is given up: a change, truncation or migration meanwhile voids the finding. Names are not
+//! changed.
 
 use crate::data::{LOST_GROUP_REMEDY, Seat, in_lost_group, seats};
 use crate::finding::{Finding, Kind, Report};
@@ -26,22 +25,22 @@ use types::{
     ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, MemberState, Result, TargetId, TargetState,
 };
 
-/// How often a suspect is looked at again.
+/// Most repeated reads of a suspect.
 const LOOKS: usize = 5;
 
-/// How many rests there are at most until something of every group answers: after a crash its
-/// copies are seen to first, for which services wait for each other.
+/// Most pauses until a replica of every group answers: after a crash the replicas are reconciled
+/// first, for which services wait for each other.
 const READY_RESTS: usize = 15;
 
-/// Findings that a report tells; it is sent as one message.
+/// Findings in a report, which is sent as one message.
 const MAX_FINDINGS: usize = 1000;
 
-/// Shows the metadata store as it is at the moment of the call.
+/// Returns a snapshot of the metadata store.
 pub type Freeze<'a> = &'a dyn Fn() -> Result<Arc<dyn Engine>>;
 
-/// A cluster that is served.
+/// A running cluster.
 pub struct Online<'a> {
-    /// The metadata store.
+    /// Takes snapshots of the metadata store.
     pub freeze: Freeze<'a>,
     /// Number of partitions of the inode space.
     pub partitions: u16,
@@ -51,16 +50,16 @@ pub struct Online<'a> {
     pub map: &'a ClusterMap,
     /// The targets.
     pub targets: &'a dyn Targets,
-    /// What is to be done beside looking.
+    /// What to do besides reading.
     pub orders: Orders<'a>,
-    /// Told how far it is.
+    /// Called with the progress.
     pub progress: Progress<'a>,
 }
 
-/// Where it was of no use to ask, and why.
+/// Replicas that could not be read, and why.
 pub(crate) type Unreachable = BTreeMap<Seat, String>;
 
-/// What looks wrong about one file.
+/// A suspected fault of one file.
 struct Wrong {
     kind: Kind,
     stripe: usize,
@@ -69,11 +68,11 @@ struct Wrong {
     ranges: Vec<ByteRange>,
 }
 
-/// Checks a cluster that is served. Without an order to repair nothing is changed.
+/// Checks a running cluster. Without an order to repair nothing is changed.
 ///
 /// # Errors
-/// A metadata store that can't be read, a path that isn't there. Damage, and targets that don't
-/// answer, are in the report.
+/// A metadata store that can't be read, a path that doesn't exist. Damage, and unreachable targets,
+/// are in the report.
 pub async fn check_online(cluster: &Online<'_>) -> Result<Report> {
     let mut report = Report::default();
     cluster.wait_until_ready().await?;
@@ -121,7 +120,7 @@ pub async fn check_online(cluster: &Online<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// Files with content in chunks that nobody writes.
+/// Returns files with content in chunks that no client writes.
 fn files(tree: &Tree) -> Vec<InodeId> {
     let mut files: Vec<InodeId> = tree.inodes.keys().copied().collect();
     files.sort();
@@ -144,7 +143,8 @@ fn shorten(report: &mut Report) {
 }
 
 impl Online<'_> {
-    /// Waits until of each group a copy answers whose target should, or for as long as makes sense.
+    /// Waits until of each group a replica answers whose target is not offline; gives up after a
+    /// limited time.
     async fn wait_until_ready(&self) -> Result<()> {
         let should = |(seat, state): &(Seat, MemberState)| {
             let target = self.map.target(seat.target);
@@ -176,7 +176,7 @@ impl Online<'_> {
         Ok(())
     }
 
-    /// Everything that the store holds now; its findings go to the report when they are wanted.
+    /// Reads the whole store. Adds its findings to the report if `wanted`.
     pub(crate) fn read(&self, report: &mut Report, wanted: bool) -> Result<Tree> {
         let (engine, stores) = ((self.freeze)()?, BTreeMap::new());
         let subject = Subject {
@@ -194,32 +194,32 @@ impl Online<'_> {
         let mut tree = Tree::read(&subject, report, &|_, _, _| {})?;
         drop(names::check(&subject, &mut tree, report));
         for finding in &mut report.findings {
-            // Those who serve names have them in memory.
+            // The metadata services cache names in memory.
             finding.remedy =
                 format!("while the process with management is stopped (weft down): {}", finding.remedy);
         }
         Ok(tree)
     }
 
-    /// What the store holds now of the file with a chunk file of this name.
+    /// Reads the records of the file that a chunk file with this name belongs to.
     pub(crate) fn read_file(&self, name: InodeId) -> Result<Tree> {
         Tree::read_file(&*(self.freeze)()?, name)
     }
 
-    /// Whether a file may be on its way from place to place.
+    /// Returns whether a file may be migrating.
     pub(crate) fn may_move(&self, ino: InodeId) -> Result<bool> {
         let wish = (self.freeze)()?.get(&keys::migrating(ino)).map_err(unreadable)?;
         Ok(wish.is_some() || self.map.targets.iter().any(|target| target.drain))
     }
 
-    /// Whether a file is as it was when something was found about its content, and nobody writes
-    /// it.
+    /// Returns whether a file is as it was when a fault was found in its content, and no client
+    /// writes it.
     fn is_unchanged(&self, ino: InodeId, content: &Content) -> Result<bool> {
         let now = self.read_file(ino)?;
         Ok(is_at_rest(&now, ino) && now.damaged.is_empty() && now.content(ino).as_ref() == Some(content))
     }
 
-    /// Whether one of these copies answers, or all of them are down.
+    /// Returns whether one of these replicas answers, or all of them are down.
     async fn some_answers(&self, copies: &[Seat], down: &mut BTreeSet<TargetId>) -> bool {
         let mut are_down = true;
         for seat in copies {
@@ -234,8 +234,7 @@ impl Online<'_> {
         are_down
     }
 
-    /// Looks again at what was suspected: those that are in order leave, and so do those whose
-    /// fault is certain now.
+    /// Reads suspects again: removes those that are intact, and those whose fault is confirmed.
     async fn look_again(
         &self,
         suspects: &mut BTreeSet<InodeId>,
@@ -250,7 +249,7 @@ impl Online<'_> {
             found.push((ino, self.look(&before, ino, &mut unused, unreachable).await));
         }
         let after = self.read(report, false)?;
-        // Those that have gone meanwhile have no content any more that could be wrong.
+        // Files deleted meanwhile have no content that could be wrong.
         suspects.retain(|ino| before.inode(*ino).is_some() && after.inode(*ino).is_some());
         for (ino, wrong) in found {
             let same = is_at_rest(&after, ino) && record(&before, ino) == record(&after, ino);
@@ -266,7 +265,7 @@ impl Online<'_> {
         Ok(())
     }
 
-    /// What looks wrong about the chunk files of a file.
+    /// Returns suspected faults of a file's chunk files.
     async fn look(
         &self,
         tree: &Tree,
@@ -308,8 +307,8 @@ impl Online<'_> {
         wrong
     }
 
-    /// Tells what could not be looked at: of a mirrored group whose other copies could, it is no
-    /// damage.
+    /// Reports replicas that could not be read: in a mirrored group with other readable replicas
+    /// that is no damage.
     fn tell_unreachable(&self, unreachable: Unreachable, report: &mut Report) {
         let remedy = "start its node (weft node list), and check again";
         let mut told: BTreeSet<GroupId> = BTreeSet::new();
@@ -366,7 +365,7 @@ impl Online<'_> {
     }
 }
 
-/// A copy of a chunk file.
+/// A replica of a chunk file.
 struct Place<'a> {
     seat: Seat,
     name: InodeId,
@@ -375,7 +374,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// What is wrong with it by itself.
+    /// Returns the fault of this replica alone.
     fn wrong(&self, looked: &Looked) -> Option<Wrong> {
         let (content, stripe) = (self.content, self.stripe);
         let (expected, needed) = (content.expected(stripe), content.needed(stripe));
@@ -405,7 +404,7 @@ impl Place<'_> {
     }
 }
 
-/// Why a target could not be asked.
+/// Returns why a target could not be read.
 pub(crate) fn said(error: &types::Error) -> String {
     match error.errno {
         Errno::EREMCHG => "it can't be asked for what it has now".into(),
@@ -413,11 +412,11 @@ pub(crate) fn said(error: &types::Error) -> String {
     }
 }
 
-/// What isn't the same in copies that can be read.
+/// Returns differences between replicas that can be read.
 fn differing(copies: &[(Seat, Looked)], content: &Content, stripe: usize) -> Vec<Wrong> {
     let (layout, size) = (&content.layout, content.size);
     let (needed, known) = (content.needed(stripe), content.known(stripe));
-    // What is missing is told as that.
+    // Missing content is reported as such.
     let is_told = |looked: &Looked| (looked.len == 0 && needed > 0) || looked.len < known;
     let Some(((first, reference), others)) = copies.split_first() else { return Vec::new() };
     let mut wrong = Vec::new();
@@ -447,7 +446,7 @@ fn is_at_rest(tree: &Tree, ino: InodeId) -> bool {
     tree.layout(ino).is_some() && !tree.writing.contains(&ino)
 }
 
-/// What a file's content depends on.
+/// Returns the state that a file's content depends on.
 fn record(tree: &Tree, ino: InodeId) -> Option<(u64, u64, Option<Content>)> {
     tree.inode(ino).map(|inode| (inode.size, inode.blocks, tree.content(ino)))
 }

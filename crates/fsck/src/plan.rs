@@ -1,50 +1,50 @@
-//! What is to be done about the copies of one chunk file that aren't right: a pure function of what
-//! they look like.
+//! Plans the repair of one chunk file's replicas: a pure function of their state.
 //!
-//! Bytes that match their checksums are right. Where several copies do and are not the same, most
-//! votes win, and among as many the copy that comes first in the group, which is its primary's:
-//! nothing else tells them apart. A copy that has lost its end has less than another one, so the
-//! longest that is not longer than the file is taken to be right.
+//! Bytes that match their checksums are intact. If several replicas are intact and differ, the
+//! majority wins. With equal votes the first one in the group wins, which is its primary's: nothing
+//! else distinguishes them. A replica that has lost its end is shorter than another one, so the
+//! longest that is not longer than the file is the source.
 
 use std::collections::BTreeMap;
 use types::{ByteRange, TargetId};
 
-/// Bytes that one sum stands for.
+/// Bytes covered by one checksum.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 
-/// What a copy of a chunk file looks like.
+/// State of a replica of a chunk file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Looked {
-    /// 0 for one that isn't there.
+    /// 0 if it doesn't exist.
     pub(crate) len: u64,
-    /// Of each [`PIECE_BYTES`] of it; none for those that can't be read.
+    /// Checksum of each [`PIECE_BYTES`]; `None` for a piece that can't be read.
     pub(crate) sums: Vec<Option<u32>>,
     /// Blocks that can't be read.
     pub(crate) damaged: Vec<ByteRange>,
 }
 
-/// One thing to do.
+/// One step of a repair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// The copy on `to` becomes what that on `from` is, in this range and in its length.
+    /// Copy this range, and the length, from the replica on `from` to the one on `to`.
     Bring { from: TargetId, to: TargetId, range: ByteRange },
-    /// No copy has these bytes.
+    /// No replica has these bytes.
     Lose { range: ByteRange },
 }
 
-/// How long a chunk file should be, bytes.
+/// Bounds of the length of a chunk file, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Lengths {
     /// At most.
     pub(crate) expected: u64,
-    /// So long if there is one: because the file has no holes, or by what is known. Else 0.
+    /// Exact length, because the file has no holes or by its known length. 0 if the chunk file may
+    /// be absent.
     pub(crate) needed: u64,
-    /// At least, by what is known.
+    /// At least, by its known length.
     pub(crate) known: u64,
 }
 
-/// What to do next; nothing when the copies are right. To be asked again when it is done: what
-/// differs within pieces that no copy has as a whole shows only then.
+/// Returns the next steps; none when the replicas are intact. Call it again when they are done:
+/// differences within pieces that no replica has as a whole appear only then.
 pub(crate) fn steps(copies: &[(TargetId, Looked)], lengths: Lengths) -> Vec<Step> {
     let Lengths { expected, needed, known } = lengths;
     let Some((first, reference)) = copies.first() else { return Vec::new() };
@@ -74,7 +74,7 @@ pub(crate) fn steps(copies: &[(TargetId, Looked)], lengths: Lengths) -> Vec<Step
         at = piece.end;
         in_piece(copies, piece, &mut steps);
     }
-    // No copy has it, nor checksums that tell of it.
+    // No replica has it, nor checksums that show it.
     if end < known {
         steps.push(Step::Lose { range: ByteRange::new(end, known) });
     }
@@ -98,7 +98,7 @@ fn in_piece(copies: &[(TargetId, Looked)], piece: ByteRange, steps: &mut Vec<Ste
     }
 }
 
-/// No copy has all of it.
+/// Plans block by block: no replica has all of the piece.
 fn by_blocks(copies: &[(TargetId, Looked)], piece: ByteRange, steps: &mut Vec<Step>) {
     let block_bytes = types::BLOCK_SIZE as u64;
     let mut at = piece.start;
@@ -120,7 +120,7 @@ fn within(copy: &Looked, piece: ByteRange) -> impl Iterator<Item = ByteRange> {
     copy.damaged.iter().map(move |range| range.intersect(piece)).filter(|range| !range.is_empty())
 }
 
-/// Adds a step, or makes the one before it longer.
+/// Adds a step, or extends the one before it.
 fn add(steps: &mut Vec<Step>, step: Step) {
     let (last, range) = match (steps.last_mut(), &step) {
         (Some(Step::Lose { range: last }), Step::Lose { range }) => (last, range),
@@ -142,7 +142,7 @@ mod tests {
 
     const BLOCK: u64 = types::BLOCK_SIZE as u64;
 
-    /// What each block of a copy holds; `None`: it doesn't match its checksum.
+    /// Content of each block of a replica; `None`: it doesn't match its checksum.
     type Blocks = Vec<Option<u8>>;
 
     fn looked(blocks: &Blocks) -> Looked {
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Does the steps until there are none but losses: the copies then, and what is lost.
+    /// Executes steps until only losses are left; returns the replicas and the losses.
     fn settle(mut copies: Vec<Blocks>) -> (Vec<Blocks>, Vec<ByteRange>) {
         let expected = copies.iter().map(Vec::len).max().unwrap_or(0) as u64 * BLOCK;
         for _ in 0..6 {
@@ -193,7 +193,7 @@ mod tests {
         panic!("it doesn't come to an end: {copies:?}");
     }
 
-    /// A few blocks at the borders of pieces, the others are all alike.
+    /// A few blocks at the borders of pieces; the others are all equal.
     fn spread(some: &[Option<u8>]) -> Blocks {
         let per_piece = (PIECE_BYTES / BLOCK) as usize;
         let mut blocks = vec![Some(1); per_piece + 3];
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn whatever_is_damaged_nothing_goes_that_some_copy_has() {
-        // Every combination of damage of two blocks in each of two pieces, on two and on three
-        // copies.
+        // Every combination of damage to two blocks in each of two pieces, on two and on three
+        // replicas.
         for copies in [2usize, 3] {
             for damage in 0..1u32 << (4 * copies) {
                 let copy = |n: usize| {
@@ -257,14 +257,14 @@ mod tests {
         let lengths = |expected, needed, known| Lengths { expected, needed, known };
         assert_eq!(steps(&none, lengths(9000, 9000, 0)), [Step::Lose { range: ByteRange::new(0, 9000) }]);
         assert_eq!(steps(&none, lengths(9000, 0, 0)), [], "it may be a hole");
-        // A chunk file that was cut from outside: its checksums know that there was more.
+        // A chunk file that was truncated outside weft: its checksums show that there was more.
         let cut = Looked { len: 4096, sums: vec![Some(1)], damaged: vec![ByteRange::new(4096, 8192)] };
         let cut = Looked { sums: vec![None], ..cut };
         assert_eq!(
             steps(&[(TargetId(1), cut.clone())], lengths(8192, 8192, 8192)),
             [Step::Lose { range: ByteRange::new(4096, 8192) }]
         );
-        // With its checksums: only what is known of its length tells.
+        // Truncated with its checksums: only its known length shows it.
         let cut = Looked { damaged: Vec::new(), sums: vec![Some(1)], ..cut };
         assert_eq!(
             steps(&[(TargetId(1), cut.clone())], lengths(9000, 7000, 7000)),

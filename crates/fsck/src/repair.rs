@@ -1,4 +1,4 @@
-//! Writing what puts names right.
+//! Writing repairs of names and records.
 
 use crate::Subject;
 use crate::finding::Report;
@@ -10,12 +10,12 @@ use namespace::record::{self, Entry, Inode, Next};
 use prost::Message;
 use types::{Errno, Error, InodeId, Result, mode};
 
-/// Name of the directory for what lost its name.
+/// Name of the directory for inodes that lost their name.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Applies all fixes, each in a commit of its own, and makes them durable.
 pub(crate) fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut Report) -> Result<()> {
-    // What gets a new name comes last: it changes link counts that other fixes set.
+    // Rescues come last: they change link counts that other fixes set.
     let is_rescue = |fix: &&Fix| matches!(fix.change, Change::Rescue { .. });
     for fix in fixes.iter().filter(|fix| !is_rescue(fix)).chain(fixes.iter().filter(is_rescue)) {
         let writes = writes(subject, &fix.change)?;
@@ -71,7 +71,8 @@ fn edit(subject: &Subject<'_>, ino: InodeId, change: impl FnOnce(&mut Inode)) ->
     Ok(vec![store(ino, &inode)])
 }
 
-/// Names an inode after its number in `/lost+found`, which is made when it isn't there.
+/// Creates an entry for an inode in `/lost+found`, named by the inode number. Creates the directory
+/// if it doesn't exist.
 fn rescue(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Writes> {
     let (dir, mut directory, mut writes) = lost_and_found(subject)?;
     let mut inode = load(subject, ino)?;
@@ -90,7 +91,7 @@ fn rescue(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Wr
     Ok(writes)
 }
 
-/// The directory, and the writes that make it.
+/// Returns the directory, and the writes that create it.
 fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
     let root_key =
         keys::entry(InodeId::ROOT, keys::name_hash(subject.hash_key, LOST_AND_FOUND), LOST_AND_FOUND);

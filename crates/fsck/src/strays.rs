@@ -1,10 +1,10 @@
-//! Chunk files that belong to no file, in a cluster that is being used.
+//! Orphaned chunk files in a running cluster.
 //!
-//! A file's inode is on disk before its first chunk file is made, and outlasts the last one: its
-//! own record, or the note of what is to be deleted. So a chunk file that was there before the
-//! metadata was looked at, that nothing in it stands for, and that is there yet, is nobody's for
-//! good: inode numbers are never given out twice. Not so where records can't be read: they may be
-//! what stands for it. And one whose file is there, and is just moving, is told of and left.
+//! A file's inode is on disk before its first chunk file is created. The inode, or the record of
+//! its pending deletion, outlasts the last chunk file. So a chunk file is orphaned if it existed
+//! before the metadata was read, no record refers to it, and it still exists afterwards: inode
+//! numbers are never reused. This doesn't hold where records can't be read: one of them may refer
+//! to it. A chunk file whose file exists and is being migrated is reported and left alone.
 
 use crate::data::{Seat, is_doomed, seats, stripe_of};
 use crate::finding::{Finding, Kind, Report};
@@ -15,24 +15,24 @@ use crate::tree::Tree;
 use std::collections::BTreeSet;
 use types::{ClusterMap, InodeId, MemberState, Result};
 
-/// What can be done about a chunk file that no file has.
+/// Remedy for an orphaned chunk file.
 pub(crate) const REMEDY: &str = "repair moves it aside, and deletes it with --delete";
 
-/// Where one is that was moved aside.
+/// Remedy text after a chunk file was moved aside.
 const KEPT: &str = "it is kept: weft fsck --orphans list, restore or delete, on its node";
 
-/// What can be done about a chunk file whose file has no chunks where it is.
+/// Remedy for a chunk file of an existing file that has no chunks at this location.
 const ITS_FILE_MOVES: &str = "its file is on its way, and may come here: repair again when no file moves and no target is being emptied any more";
 
 impl Online<'_> {
-    /// Tells of them, and takes them away where that is ordered.
+    /// Reports orphaned chunk files, and removes them where the orders require it.
     pub(crate) async fn strays(&self, report: &mut Report, unreachable: &Unreachable) -> Result<()> {
         let mut listed: Vec<(Seat, BTreeSet<InodeId>)> = Vec::new();
         let all = self.seats();
         let total = all.len() as u64;
         for (done, seat) in all.into_iter().enumerate() {
             (self.progress)("listing chunk files", done as u64, total);
-            // Of those that don't answer that is said already.
+            // Unreachable replicas are reported already.
             if unreachable.keys().any(|silent| silent.target == seat.target) {
                 continue;
             }
@@ -65,9 +65,9 @@ impl Online<'_> {
         Ok(())
     }
 
-    /// `is_older`: the metadata is, than the chunk files.
+    /// `is_older`: the metadata is older than the chunk files.
     async fn stray(&self, (seat, name): (Seat, InodeId), is_older: bool, report: &mut Report) -> Result<()> {
-        // A file may have come here meanwhile, or have gone and come back since the list was made.
+        // Since the list was made, a file may have been migrated here, or away and back.
         let now = self.read_file(name)?;
         if !now.damaged.is_empty() || is_somebodys(self.map, &now, seat, name) {
             return Ok(());
@@ -76,7 +76,8 @@ impl Online<'_> {
         let found = Finding::new(Kind::StrayChunkFile, object, "no file has chunks here", REMEDY);
         let mut found = found.at(seat, self.map);
         if now.inode(name.of_chunk_file()).is_some() && self.may_move(name.of_chunk_file())? {
-            // It may come here at any time, or take the deletion for one of its own.
+            // The file may be migrated here at any time, or its migration may mistake the deletion
+            // for its own.
             found.remedy = ITS_FILE_MOVES.into();
         } else if self.orders.repair && is_older && !self.orders.accept_loss {
             found.cause = format!("{}, and the metadata looks older than the chunk files", found.cause);
@@ -89,7 +90,7 @@ impl Online<'_> {
         Ok(())
     }
 
-    /// Where chunk files are: on each target, and in each good copy of a group.
+    /// Returns the locations of chunk files: each target, and each in-sync replica of a group.
     fn seats(&self) -> Vec<Seat> {
         let targets = self.map.targets.iter().map(|target| Seat { target: target.id, group: None });
         let groups = self.map.groups.iter().filter(|group| group.scheme.is_mirrored());
@@ -109,7 +110,7 @@ impl Online<'_> {
     }
 }
 
-/// Notes what became of a chunk file of nobody, or of one that is too long.
+/// Records the outcome for an orphaned chunk file, or for one that is too long.
 pub(crate) fn discarded(found: &mut Finding, how: Discard, outcome: Result<()>) {
     found.repaired = outcome.is_ok();
     found.remedy = match (outcome, how) {
@@ -122,10 +123,11 @@ pub(crate) fn discarded(found: &mut Finding, how: Discard, outcome: Result<()>) 
     };
 }
 
-/// Whether a file has it, is about to have it, or is to be rid of it.
+/// Returns whether a file has this chunk file, may be about to have it, or has its deletion
+/// pending.
 fn is_somebodys(map: &ClusterMap, tree: &Tree, seat: Seat, name: InodeId) -> bool {
     let ino = name.of_chunk_file();
-    // What interrupted writes have left is put right by who serves the file.
+    // Chunk files of interrupted writes are reconciled by the service that serves the file.
     if tree.writing.contains(&ino) || tree.inode(ino).is_some_and(|inode| inode.inline) {
         return true;
     }

@@ -1,4 +1,4 @@
-//! Everything that the metadata store holds, read once.
+//! The whole content of the metadata store, read once.
 
 use crate::finding::{Kind, Report};
 use crate::mend::Content;
@@ -10,10 +10,10 @@ use namespace::record::{self, Entry, Inode, Next};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{ByteRange, Errno, Error, HashMap, HashSet, InodeId, Layout, PartitionId, Result};
 
-/// Pairs that one scan brings.
+/// Pairs that one scan returns.
 pub(crate) const PAGE: usize = 4096;
 
-/// A name.
+/// A directory entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Name {
     pub(crate) dir: InodeId,
@@ -22,23 +22,23 @@ pub(crate) struct Name {
     pub(crate) kind: u32,
 }
 
-/// What is known of one inode.
+/// Records of one inode.
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) inode: Option<Inode>,
     pub(crate) names: Vec<Name>,
-    /// Names that lead to it from a directory that doesn't exist are not counted here.
+    /// Doesn't count entries in directories that don't exist.
     pub(crate) subdirectories: u32,
 }
 
-/// Everything stored, by inode.
+/// All records, by inode.
 #[derive(Default)]
 pub(crate) struct Tree {
     pub(crate) inodes: HashMap<InodeId, Known>,
     pub(crate) orphans: BTreeSet<InodeId>,
-    /// Files whose chunks may differ from what the inode says.
+    /// Files whose chunk files may differ from the inode.
     pub(crate) writing: BTreeSet<InodeId>,
-    /// Chunk files that belong to no file any more, by their names.
+    /// Chunk files whose deletion is pending, by their names.
     pub(crate) doomed: BTreeMap<InodeId, Layout>,
     /// Keys of attributes, with their inode.
     pub(crate) attributes: Vec<(Vec<u8>, InodeId)>,
@@ -67,11 +67,11 @@ impl Tree {
         Ok(tree)
     }
 
-    /// What is stored now of one file, and of what is to be deleted under the name of one of its
-    /// chunk files.
+    /// Reads the records of one file, and of pending deletions under the name of one of its chunk
+    /// files.
     ///
     /// # Errors
-    /// A store that can't be read. Records that can't be decoded are among the damaged ones.
+    /// A store that can't be read. Records that can't be decoded are in `damaged`.
     pub(crate) fn read_file(engine: &dyn Engine, name: InodeId) -> Result<Tree> {
         let (mut tree, ino) = (Tree::default(), name.of_chunk_file());
         let notes = keys::writing_of(ino);
@@ -115,8 +115,8 @@ impl Tree {
         }
     }
 
-    /// Takes a record of the partition that belongs to no inode. What others keep there is theirs
-    /// to judge.
+    /// Checks a record of the partition without inodes. Records of other components there are not
+    /// checked.
     fn take_global(&mut self, key: &Bytes, _value: Bytes) -> Result<(), String> {
         match keys::decode_key(key) {
             None | Some(Key::Owner(_) | Key::Operation { .. } | Key::Session(_)) => Ok(()),
@@ -158,7 +158,7 @@ impl Tree {
                 self.doomed.insert(ino, Layout::try_from(&layout).map_err(failed)?);
             }
             Key::Migrating(_) => {
-                // It goes on where it was, and ends at once for a file that is gone.
+                // A migration resumes where it was, and ends at once if its file is deleted.
                 record::decode::<record::Migrating>(key, value).map_err(failed)?;
             }
             Key::Next(partition) => {
@@ -186,18 +186,18 @@ impl Tree {
         }
     }
 
-    /// The inode, when it is stored.
+    /// Returns the inode, if it is stored.
     pub(crate) fn inode(&self, ino: InodeId) -> Option<&Inode> {
         self.inodes.get(&ino).and_then(|known| known.inode.as_ref())
     }
 
-    /// Number of names in directories that exist.
+    /// Returns the number of entries in existing directories.
     pub(crate) fn live_names(&self, known: &Known) -> u32 {
         let live = |name: &&Name| self.inode(name.dir).is_some_and(Inode::is_directory);
         known.names.iter().filter(live).count() as u32
     }
 
-    /// A path that leads to an inode, for messages.
+    /// Returns a path to an inode, for messages.
     pub(crate) fn path(&self, ino: InodeId) -> String {
         const DEEPEST: usize = 4096;
         let (mut names, mut at) = (Vec::new(), ino);
@@ -213,20 +213,20 @@ impl Tree {
         format!("/{}", names.join("/"))
     }
 
-    /// Whether a file has as much space as bytes, so that it has no holes in which chunk files may
-    /// rightly be absent.
+    /// Returns whether a file has as much allocated space as bytes, so that it has no holes in
+    /// which chunk files may be absent.
     pub(crate) fn is_dense(&self, ino: InodeId) -> bool {
         self.inode(ino).is_some_and(|inode| inode.blocks.saturating_mul(512) >= inode.size)
     }
 
-    /// What the content of a file depends on.
+    /// Returns the state that a file's content depends on.
     pub(crate) fn content(&self, ino: InodeId) -> Option<Content> {
         let (layout, inode) = (self.layout(ino)?, self.inode(ino)?);
         let known = inode.known(&layout);
         Some(Content { layout, size: inode.size, is_dense: self.is_dense(ino), known })
     }
 
-    /// The inodes at and below a path.
+    /// Returns the inodes at and below a path.
     ///
     /// # Errors
     /// `ENOENT`.
@@ -255,7 +255,7 @@ impl Tree {
         Ok(below)
     }
 
-    /// Number of inodes that aren't directories.
+    /// Returns the number of inodes that aren't directories.
     pub(crate) fn files(&self) -> u64 {
         self.inodes
             .values()
@@ -263,13 +263,13 @@ impl Tree {
             .count() as u64
     }
 
-    /// Number of directories.
+    /// Returns the number of directories.
     pub(crate) fn directories(&self) -> u64 {
         self.inodes.values().filter(|known| known.inode.as_ref().is_some_and(Inode::is_directory)).count()
             as u64
     }
 
-    /// The layout of a file whose content is in chunks.
+    /// Returns the layout of a file whose content is in chunks.
     pub(crate) fn layout(&self, ino: InodeId) -> Option<Layout> {
         let inode = self.inode(ino).filter(|inode| inode.is_regular() && !inode.inline)?;
         Layout::try_from(inode.layout.as_ref()?)
@@ -278,8 +278,8 @@ impl Tree {
     }
 }
 
-/// The parts of a file that a range of one of its chunk files holds, in file order; bytes beyond
-/// the file's end are left out.
+/// Returns the ranges of a file that a range of one of its chunk files contains, in file order,
+/// without bytes beyond the file's end.
 pub(crate) fn file_ranges(layout: &Layout, stripe: usize, local: ByteRange, size: u64) -> Vec<ByteRange> {
     let chunk_size = layout.chunk_size as u64;
     let mut ranges: Vec<ByteRange> = Vec::new();

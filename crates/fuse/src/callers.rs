@@ -1,15 +1,17 @@
-//! What the program that waits for an answer is doing, where that tells what the answer is for.
+//! Determines which system call an application is in while it waits for an answer, where that
+//! decides what the answer is needed for.
 //!
-//! Before a program adds or removes a name, the kernel checks whether it may, and asks for the
-//! attributes of the directory: once for the way to it and once for the change, if they may not be
-//! kept (Linux `fs/fuse/dir.c`, `fuse_permission`). The question is the same as that of `stat(2)`,
-//! which has to tell the latest times. But a program that is inside `openat(2)` sees nothing of a
-//! directory's attributes: to it they are permissions, and those may be known here when the rest
-//! isn't. `/proc/PID/syscall` says which call a thread is in, and it stays in that until it is
-//! answered.
+//! Before an application adds or removes an entry, the kernel checks its permission and requests
+//! the attributes of the directory. It does so once for the path lookup and once for the change,
+//! unless the attributes may be cached (Linux `fs/fuse/dir.c`, `fuse_permission`). The request is
+//! the same as that of `stat(2)`, which must return the latest times. But an application inside
+//! `openat(2)` doesn't see a directory's attributes: the kernel needs only the permissions, which
+//! the client may know when it doesn't know the rest. `/proc/PID/syscall` shows which call a thread
+//! is in, and the thread stays in that call until it is answered.
 //!
-//! What is not seen (a thread of another name space of processes, one that runs, one that a ring
-//! works for, a `/proc` that tells nothing) counts as a question for everything.
+//! If the call can't be determined, the request counts as one for all attributes. That is so for a
+//! thread in another PID namespace, one that is running, one on whose behalf an io_uring works, and
+//! a `/proc` that shows nothing.
 
 use parking_lot::Mutex;
 use std::fs::File;
@@ -17,16 +19,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use types::HashMap;
 
-/// Threads whose file in `/proc` is kept open: opening it takes longer than reading it, and a
-/// program makes many files. Beyond it all are closed.
+/// Threads whose `/proc` file stays open: opening it takes longer than reading it, and an
+/// application creates many files. When the limit is reached, all are closed.
 const MAX_OPEN: usize = 128;
 
-/// Longer than any line of `/proc/PID/syscall` (nine numbers). Bytes.
+/// Longer than any line of `/proc/PID/syscall` (nine numbers), in bytes.
 const LINE_BYTES: usize = 256;
 
-/// Calls that open, add or remove names, and tell a program nothing of the attributes of a
-/// directory. A program of another architecture (32 bits) has other numbers: those that mean
-/// `stat(2)` there are left out, like `rmdir(2)`.
+/// System calls that open, add or remove entries and don't return the attributes of a directory to
+/// the application. A 32-bit application uses other call numbers: numbers that mean `stat(2)` there
+/// are left out, such as that of `rmdir(2)`.
 #[cfg(target_arch = "x86_64")]
 const CHANGES_OF_NAMES: &[libc::c_long] = &[
     libc::SYS_open,
@@ -56,19 +58,18 @@ const CHANGES_OF_NAMES: &[libc::c_long] = &[
     libc::SYS_renameat2,
 ];
 
-/// Threads that have asked.
+/// Threads that have sent requests.
 #[derive(Default)]
 pub(crate) struct Callers {
-    /// `/proc/PID/syscall` of each. One of a thread that has ended says so, whoever has its number
-    /// now.
+    /// `/proc/PID/syscall` of each thread. The open file of a thread that has ended reports this,
+    /// even if another thread has reused its number.
     open: Mutex<HashMap<u32, Arc<File>>>,
 }
 
 impl Callers {
-    /// True when a thread that waits for an answer surely wants to know of a directory just what it
-    /// may do there.
+    /// Returns true when a waiting thread certainly needs only the permissions of a directory.
     pub fn change_names(&self, pid: u32) -> bool {
-        // 0: it is in another name space of processes.
+        // 0: the thread is in another PID namespace.
         pid != 0 && self.call_of(pid).is_some_and(|number| CHANGES_OF_NAMES.contains(&number))
     }
 
@@ -88,7 +89,7 @@ impl Callers {
     }
 }
 
-/// `None` for a thread that has ended, or may not be looked at.
+/// Returns `None` for a thread that has ended or may not be inspected.
 fn read(file: &File) -> Option<Vec<u8>> {
     let mut line = vec![0; LINE_BYTES];
     let length = file.read_at(&mut line, 0).ok()?;
@@ -96,9 +97,9 @@ fn read(file: &File) -> Option<Vec<u8>> {
     Some(line)
 }
 
-/// The number of the call in a line `number argument{6} stack-pointer program-counter`. `running`
-/// and `-1` are no call; a thread of the kernel's that works for a program has the number of some
-/// call of that, but no stack.
+/// Returns the system call number from a line `number argument{6} stack-pointer program-counter`.
+/// `running` and `-1` are no call. A kernel thread that works for an application shows the number
+/// of one of its calls, but no stack.
 fn call_in(line: &[u8]) -> Option<libc::c_long> {
     let words: Vec<&str> = std::str::from_utf8(line).ok()?.split_ascii_whitespace().collect();
     let [number, _, _, _, _, _, _, stack, counter] = words[..] else { return None };
@@ -123,8 +124,8 @@ mod tests {
         assert_eq!(call_in(b""), None);
     }
 
-    /// A thread that waits for the other end of a pipe to be opened is inside of the call that
-    /// opens it.
+    /// A thread that waits for the other end of a pipe to be opened is inside the call that opens
+    /// it.
     #[test]
     fn a_thread_that_opens_is_told_from_one_that_waits_and_from_one_that_has_ended() {
         let base = std::env::temp_dir().join(format!("weft-callers-{}", std::process::id()));

@@ -1,24 +1,24 @@
-//! Open files, by the number that the kernel knows them by.
+//! Table of open files by file handle (the number that the kernel uses).
 
 use parking_lot::RwLock;
 use std::sync::Arc;
 use types::Errno;
 
-/// Independent parts of the table; a core opens files in its own part, so that cores don't meet in
-/// one lock.
+/// Independent parts of the table. A core opens files in its own part, so that cores don't contend
+/// for one lock.
 const SHARDS: usize = 64;
 const SHARD_BITS: u32 = SHARDS.trailing_zeros();
-/// Bits of a place within a shard.
+/// Bits of the index within a shard.
 const PLACE_BITS: u32 = 26;
-/// Open files per shard; beyond it opens fail with `ENFILE`. Far above any real limit of processes,
-/// and a bound for the memory.
+/// Open files per shard; beyond it opens fail with `ENFILE`. Far above any real limit of processes;
+/// it bounds the memory.
 const MAX_FILES_PER_SHARD: usize = 1 << 20;
 const _: () = assert!(MAX_FILES_PER_SHARD <= 1 << PLACE_BITS && SHARD_BITS + PLACE_BITS == 32);
 
 /// The table of open files.
 ///
-/// A number is made of shard, place and generation, so that the number of a closed file never means
-/// another one (until a place has been reused four billion times).
+/// A handle consists of shard, index and generation. So the handle of a closed file never refers to
+/// another file, until an index has been reused four billion times.
 pub struct Handles<T> {
     shards: Vec<RwLock<Shard<T>>>,
 }
@@ -41,7 +41,8 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// Enters a file; `core` picks the shard. `ENFILE` when the shard is full.
+    /// Inserts a file and returns its handle; `core` selects the shard. `ENFILE` when the shard is
+    /// full.
     pub fn insert(&self, core: usize, file: Arc<T>) -> Result<u64, Errno> {
         let shard_index = core % SHARDS;
         let mut shard = self.shards[shard_index].write();
@@ -59,7 +60,7 @@ impl<T> Handles<T> {
         Ok(generation << (SHARD_BITS + PLACE_BITS) | (place_index as u64) << SHARD_BITS | shard_index as u64)
     }
 
-    /// The open file with this number; `EBADF` for one that isn't open.
+    /// Returns the open file with this handle; `EBADF` if there is none.
     pub fn get(&self, fh: u64) -> Result<Arc<T>, Errno> {
         let at = Position::of(fh);
         let shard = self.shards[at.shard].read();
@@ -68,7 +69,7 @@ impl<T> Handles<T> {
         place.file.clone().ok_or(Errno::EBADF)
     }
 
-    /// Takes a file out.
+    /// Removes a file from the table.
     pub fn remove(&self, fh: u64) -> Result<Arc<T>, Errno> {
         let at = Position::of(fh);
         let mut shard = self.shards[at.shard].write();
@@ -80,7 +81,7 @@ impl<T> Handles<T> {
         Ok(file)
     }
 
-    /// Takes all files out: the connection ended before the kernel released them.
+    /// Removes all files: the connection ended before the kernel released them.
     pub fn drain(&self) -> Vec<Arc<T>> {
         let mut files = Vec::new();
         for shard in &self.shards {
@@ -92,7 +93,7 @@ impl<T> Handles<T> {
     }
 }
 
-/// A number taken apart.
+/// A handle split into its parts.
 struct Position {
     shard: usize,
     place: usize,

@@ -1,4 +1,4 @@
-//! The handshake: which of the kernel's abilities are used. Pure.
+//! The INIT handshake: decides which kernel features are used. Pure.
 
 use crate::abi::{self, InitIn, InitOut, init::*};
 use types::{Errno, Error};
@@ -6,22 +6,25 @@ use types::{Errno, Error};
 /// Largest READ and WRITE, in bytes: 256 pages, the kernel's default limit
 /// (`/proc/sys/fs/fuse/max_pages_limit`).
 pub const MAX_IO: usize = 1 << 20;
-/// Largest READ and WRITE for a kernel that can't be told a number of pages, in bytes.
+/// Largest READ and WRITE for a kernel without `MAX_PAGES`, in bytes.
 const MAX_IO_OLD: usize = 32 * PAGE;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Requests in the background (read-ahead, asynchronous I/O) that may be under way at a time; the
-/// kernel's own 12 starve deep queues.
+/// Background requests (read-ahead, asynchronous I/O) that may be in flight at a time; the kernel's
+/// own default of 12 starves deep queues.
 const MAX_BACKGROUND: u16 = 256;
-/// Background requests from which on the kernel calls the mount congested.
+/// Number of background requests from which on the kernel considers the mount congested.
 const CONGESTION: u16 = MAX_BACKGROUND / 4 * 3;
-/// Read-ahead, bytes; in effect through the `read_ahead_kb` that the mount sets.
+/// Read-ahead in bytes; takes effect through `read_ahead_kb`, which the mount sets.
 pub const READ_AHEAD: u32 = 4 << 20;
 
-/// What weft uses where the kernel has it. Not among them, on purpose: `WRITEBACK_CACHE`, since
-/// acknowledged writes must survive the death of this process and the size is this side's to know;
-/// `NO_EXPORT_SUPPORT`, since file handles work; `ATOMIC_O_TRUNC`, with which the kernel has a file
-/// cut before it looks whether the open must fail, as that of a running program must.
+/// Features that weft uses where the kernel has them. Left out on purpose:
+///
+/// - `WRITEBACK_CACHE`: acknowledged writes must survive the death of this process, and the client
+///   owns the size.
+/// - `NO_EXPORT_SUPPORT`: file handles work.
+/// - `ATOMIC_O_TRUNC`: with it the kernel has a file truncated before it checks whether the open
+///   must fail, as it must for a running executable.
 const WANTED: u64 = ASYNC_READ
     | POSIX_LOCKS
     | EXPORT_SUPPORT
@@ -43,7 +46,7 @@ const WANTED: u64 = ASYNC_READ
     | HAS_EXPIRE_ONLY
     | DIRECT_IO_ALLOW_MMAP;
 
-/// What both sides agreed on.
+/// Features that the kernel and this process agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreement {
     /// The flags in effect.
@@ -55,64 +58,64 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// True if requests come over io_uring.
+    /// Returns true if requests arrive over io_uring.
     pub fn over_uring(&self) -> bool {
         self.flags & OVER_IO_URING != 0
     }
 
-    /// True if the kernel can be told to forget all names at once.
+    /// Returns true if one notification can invalidate all dentries of the kernel.
     pub fn has_epochs(&self) -> bool {
         self.minor >= abi::MINOR_EPOCHS
     }
 
-    /// True if a read or write past the page cache first writes back what programs have changed in
-    /// mapped pages, so that an open need not do that.
+    /// Returns true if a read or write that bypasses the page cache first writes back dirty mapped
+    /// pages, so that an open need not do that.
     pub fn writes_mapped_pages_first(&self) -> bool {
         self.flags & DIRECT_IO_ALLOW_MMAP != 0
     }
 
-    /// True if views of the mount may have their ids mapped: only requests that make an inode come
-    /// with ids then, which are mapped already.
+    /// Returns true if idmapped mounts of the file system are allowed. Then only requests that
+    /// create an inode carry ids, which are mapped already.
     pub fn maps_ids(&self) -> bool {
         self.flags & ALLOW_IDMAP != 0
     }
 
-    /// True if directories need no OPENDIR.
+    /// Returns true if directories need no OPENDIR.
     pub fn without_opendir(&self) -> bool {
         self.flags & NO_OPENDIR_SUPPORT != 0
     }
 }
 
-/// What comes of an INIT.
+/// Result of an INIT.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Handshake {
-    /// The kernel speaks a later major version: this reply makes it ask again with ours.
+    /// The kernel speaks a later major version; this reply makes it repeat INIT with ours.
     AskAgain(InitOut),
-    /// Agreed; the reply says so.
+    /// Agreed; the reply contains the agreement.
     Done(Agreement, InitOut),
 }
 
-/// All flags of an INIT.
+/// Returns all flags of an INIT.
 pub fn offered(request: &InitIn) -> u64 {
     let high = if u64::from(request.flags) & INIT_EXT != 0 { request.flags2 } else { 0 };
     u64::from(request.flags) | u64::from(high) << 32
 }
 
-/// What a mount wants of the kernel.
+/// What a mount requests of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
-    /// Take requests over io_uring if the kernel offers it.
+    /// Use io_uring if the kernel offers it.
     pub uring: bool,
     /// Other clients use the same file system.
     pub is_shared: bool,
-    /// Allow views of the mount with mapped ids.
+    /// Allow idmapped mounts.
     pub idmap: bool,
 }
 
 /// Answers an INIT.
 ///
 /// # Errors
-/// `EPROTO` for a kernel that is too old, `EOPNOTSUPP` for one that can't map the ids of FUSE
+/// `EPROTO` for a kernel that is too old, `EOPNOTSUPP` for one that doesn't support idmapped FUSE
 /// mounts.
 pub fn negotiate(request: &InitIn, wish: Wish) -> Result<Handshake, Error> {
     if request.major > abi::MAJOR {
@@ -136,11 +139,11 @@ pub fn negotiate(request: &InitIn, wish: Wish) -> Result<Handshake, Error> {
         wanted |= ALLOW_IDMAP;
     }
     wanted &= match wish.is_shared {
-        // A directory that is opened without a request has its listing kept by the kernel, which
-        // looks at the times that it knows and asks nobody.
+        // For a directory opened without a request the kernel caches the listing. It then checks
+        // only the times that it has cached and sends no request.
         true => !NO_OPENDIR_SUPPORT,
-        // No other machine has to know of locks. The kernel keeps them itself then, and need not
-        // tell of a close for their sake.
+        // No other client needs to know of locks. The kernel manages them itself then, and a close
+        // needs no request for their sake.
         false => !(POSIX_LOCKS | FLOCK_LOCKS),
     };
     let flags = wanted & offered(request);

@@ -1,30 +1,31 @@
-//! The FUSE face of the client core: the kernel's file protocol on a session loop of our own.
+//! The FUSE front end of the client core: it serves the kernel's file protocol on session loops of
+//! its own.
 //!
 //! A [`Session`] mounts a client's file system and serves it until it is unmounted. On the way from
-//! the kernel to the client core a request changes its shape once and its core never:
+//! the kernel to the client core a request is decoded once and never changes its core:
 //!
 //! ```text
 //! kernel ── transport ── request (checked) ── dispatch ── client core
 //!           io_uring queues │ /dev/fuse
 //! ```
 //!
-//! - `abi` is the kernel's protocol, `request` and `reply` translate between its bytes and values,
-//!   `init` decides which of its abilities are used. All of these are pure.
-//! - `transport` carries requests: a pinned core for every processor, with a bounded number of
-//!   lanes that each own their buffers.
-//! - `dispatch` says what each operation means to the client core. It doesn't know the transport.
-//! - `mount` and `session` begin and end all this.
+//! - `abi` defines the kernel's protocol. `request` and `reply` translate between its bytes and
+//!   values. `init` decides which kernel features are used. All of these are pure.
+//! - `transport` carries requests: a pinned thread for every processor, with a bounded number of
+//!   workers that each own their buffers.
+//! - `dispatch` calls the client core for each operation. It doesn't know the transport.
+//! - `mount` and `session` start and stop all this.
 //!
 //! Invariants:
-//! - What the kernel sends is checked before it is used: a request of impossible shape is answered
+//! - Every request from the kernel is checked before it is used: a malformed request is answered
 //!   with an error.
-//! - A request is handled to its end on the core that took it; its payload buffer is the client
+//! - The core that receives a request handles it to its end. Its payload buffer is the client
 //!   core's data buffer.
-//! - A request that may wait for long (for a lock) never takes a lane away from others.
-//! - No thread that serves requests waits for the kernel's caches (that is `notify`'s job), and
-//!   none touches its own mount.
-//! - Where other clients are, the kernel keeps only what is under a lease, and has forgotten it
-//!   before the lease is given up.
+//! - A request that may wait for long (for a lock) never takes a worker away from other requests.
+//! - No thread that serves requests waits for the kernel's caches (`notify` does that), and none
+//!   accesses its own mount.
+//! - Beside other clients the kernel caches only what is under a lease, and it is invalidated
+//!   before the client gives the lease back.
 //! - Unmounting ends, whatever the users of the mount and the servers behind it do.
 
 pub mod abi;

@@ -1,5 +1,5 @@
-//! What this side remembers of locks: who waits for one, and who holds byte-range locks. The locks
-//! themselves are the metadata service's.
+//! Lock state of the mount: requests that wait for a lock, and owners of byte-range locks. The
+//! locks themselves belong to the metadata service.
 
 use client::Cancel;
 use parking_lot::Mutex;
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{Errno, HashMap, InodeId, Result};
 use wire::LockOwner;
 
-/// Interrupts remembered for requests that have yet to begin their wait. An interrupt overtakes its
-/// request by microseconds, so that a few would do; the rest is for interrupts of requests that
-/// never wait, which nobody picks up.
+/// Interrupts retained for requests that haven't begun to wait yet. An interrupt overtakes its
+/// request by microseconds, so a few would suffice. The rest is for interrupts of requests that
+/// never wait, which stay until they are displaced.
 const MAX_EARLY_INTERRUPTS: usize = 1024;
 /// Pairs of file and owner that hold byte-range locks; beyond it locking fails with `ENOLCK`.
 const MAX_HOLDERS: usize = 1 << 20;
 
-/// Waits that an INTERRUPT can end, by the number of their request.
+/// Waits that an INTERRUPT can end, by the number of the request.
 #[derive(Default)]
 pub struct Interrupts {
     state: Mutex<InterruptState>,
@@ -29,8 +29,8 @@ struct InterruptState {
 }
 
 impl Interrupts {
-    /// Registers the wait of a request; one that was interrupted already comes cancelled. Drop the
-    /// guard when the wait is over.
+    /// Registers the wait of a request. If the request was interrupted already, the wait is
+    /// cancelled at once. Drop the guard when the wait ends.
     pub fn register(&self, unique: u64) -> Waiting<'_> {
         let cancel = Cancel::default();
         let mut state = self.state.lock();
@@ -45,8 +45,8 @@ impl Interrupts {
         Waiting { interrupts: self, unique, cancel }
     }
 
-    /// An INTERRUPT arrived. Requests are numbered once, so one that is over already is never met
-    /// again.
+    /// Handles an INTERRUPT. Request numbers are never reused, so the interrupt of a finished
+    /// request has no effect.
     pub fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         if let Some(cancel) = state.waiting.get(&unique).cloned() {
@@ -60,7 +60,7 @@ impl Interrupts {
         state.early.push_back(unique);
     }
 
-    /// Ends all waits, now and later: the connection is gone.
+    /// Ends all waits, present and future: the connection has ended.
     pub fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
@@ -74,7 +74,7 @@ impl Interrupts {
 pub struct Waiting<'a> {
     interrupts: &'a Interrupts,
     unique: u64,
-    /// Triggered by the interrupt.
+    /// Cancelled by the interrupt.
     pub cancel: Cancel,
 }
 
@@ -84,20 +84,20 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Who holds byte-range locks, so that a close without any costs nothing.
+/// Owners of byte-range locks, so that a close by a process without locks costs nothing.
 #[derive(Default)]
 pub struct Holders {
-    /// With the open file through which the owner has locked last.
+    /// With the open file through which the owner took its latest lock.
     pairs: Mutex<HashMap<(InodeId, LockOwner), OpenFileId>>,
     count: AtomicUsize,
 }
 
-/// An open file, as long as it is one.
+/// Identifies an open file for as long as it is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenFileId(pub usize);
 
 impl Holders {
-    /// Notes that `owner` may hold locks on `ino`, before it asks for one through an open file.
+    /// Records that `owner` may hold locks on `ino`, before it requests one through an open file.
     pub fn add(&self, ino: InodeId, owner: LockOwner, through: OpenFileId) -> Result<()> {
         let mut pairs = self.pairs.lock();
         if pairs.len() >= MAX_HOLDERS && !pairs.contains_key(&(ino, owner)) {
@@ -108,12 +108,12 @@ impl Holders {
         Ok(())
     }
 
-    /// True, once, if `owner` may hold locks on `ino`: the caller removes them.
+    /// Returns true once if `owner` may hold locks on `ino`: the caller removes them.
     pub fn take(&self, ino: InodeId, owner: LockOwner) -> bool {
         self.take_if(ino, owner, |_| true)
     }
 
-    /// The same where the owner has locked last through this open file.
+    /// Like [`Holders::take`], but only if the owner took its latest lock through this open file.
     pub fn take_last(&self, ino: InodeId, owner: LockOwner, through: OpenFileId) -> bool {
         self.take_if(ino, owner, |last| last == through)
     }
@@ -131,7 +131,7 @@ impl Holders {
         found
     }
 
-    /// Nobody holds any.
+    /// Removes all owners: no locks are left.
     pub fn clear(&self) {
         let mut pairs = self.pairs.lock();
         pairs.clear();

@@ -15,26 +15,27 @@ const FS_TYPE: &str = "fuse.weft";
 /// Where the kernel lists FUSE connections.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// How a mount is made.
+/// Parameters of a mount.
 pub struct MountHow {
     /// What is mounted, as `mount` and `df` show it.
     pub source: String,
-    /// Nothing may be changed through it.
+    /// Mounts read-only.
     pub read_only: bool,
-    /// Users other than the one that mounts may use it; the kernel checks permissions either way.
+    /// Lets users other than the one that mounts use the mount; the kernel checks permissions
+    /// either way.
     pub allow_other: bool,
 }
 
-/// A mounted file system, not necessarily alive.
+/// A mounted file system, whose connection may have ended.
 pub struct Mount {
     mountpoint: PathBuf,
     device: OwnedFd,
-    /// `major:minor`, by which sysfs knows it.
+    /// `major:minor`, which identifies the mount in sysfs.
     number: Option<(u32, u32)>,
 }
 
 impl Mount {
-    /// Mounts at an empty directory. The first thing to come from the device is INIT.
+    /// Mounts at an empty directory. The first request from the device is INIT.
     pub fn new(mountpoint: &Path, how: &MountHow) -> Result<Mount> {
         let mountpoint = check_mountpoint(mountpoint)?;
         let device = sys::open_device().map_err(|e| device_error(&e))?;
@@ -52,24 +53,24 @@ impl Mount {
         Ok(Mount { mountpoint, device, number })
     }
 
-    /// Where it is.
+    /// Returns the mount point.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// The device; open as long as the mount.
+    /// Returns the device, which stays open as long as the mount exists.
     pub fn device(&self) -> RawFd {
         self.device.as_raw_fd()
     }
 
-    /// Whether reads show in the access times of files: not on a mount with `noatime`, or a
-    /// read-only one. A remount may change that.
+    /// Returns whether reads update access times: not on a mount with `noatime` or a read-only one.
+    /// A remount may change that.
     pub fn keeps_access_times(&self) -> bool {
         let Ok(table) = fs::read("/proc/self/mountinfo") else { return false };
         self.number.is_some_and(|number| keeps_access_times(&table, number))
     }
 
-    /// Sets the read-ahead, which INIT can only lower.
+    /// Sets the read-ahead; INIT can only lower it.
     pub fn set_read_ahead(&self) {
         let Some((major, minor)) = self.number else { return };
         let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
@@ -78,8 +79,8 @@ impl Mount {
         }
     }
 
-    /// Unmounts; a mount that is in use disappears from the tree now and ends with its last user.
-    /// One that somebody else has unmounted is left alone, and so is whatever has been mounted in
+    /// Unmounts. A mount that is in use disappears from the tree now and ends with its last user.
+    /// If another process has unmounted it already, this does nothing, also not to another mount in
     /// its place.
     pub fn unmount(&self) -> io::Result<()> {
         if !self.is_in_place() {
@@ -89,31 +90,32 @@ impl Mount {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
                 sys::unmount(&self.mountpoint, libc::MNT_DETACH)
             }
-            // Somebody else was faster.
+            // Another process has unmounted it first.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             other => other,
         }
     }
 
-    /// Removes what is left of a mount whose connection has ended. Nothing is left after an orderly
-    /// end.
+    /// Removes what is left of a mount whose connection has ended. After an orderly end nothing is
+    /// left.
     pub fn remove_remains(&self) {
         if self.is_in_place() {
-            // It may go in between; there is nobody to tell.
+            // Another process may unmount it in between; the result doesn't matter.
             let _ = sys::unmount(&self.mountpoint, libc::MNT_DETACH);
         }
     }
 
-    /// Without a number the mount was never found in the mount table; then whatever is there passes
-    /// for it.
+    /// Without a number the mount was never found in the mount table; then any mount at the path
+    /// counts as this one.
     fn is_in_place(&self) -> bool {
         self.number.is_none() || device_number(&self.mountpoint) == self.number
     }
 
-    /// Ends the connection at once: every request fails, every transport ends. The last resort.
+    /// Ends the connection at once: every request fails and every transport ends. The last resort.
     pub fn abort(&self) {
         let Some((_, minor)) = self.number else {
-            // Without a number the mount was never seen; forcing it off the tree aborts it too.
+            // Without a number the mount was never found; a forced unmount aborts its connection
+            // too.
             let _ = sys::unmount(&self.mountpoint, libc::MNT_FORCE);
             return;
         };
@@ -123,25 +125,26 @@ impl Mount {
         }
     }
 
-    /// The number of its connection, by which sysfs knows it; none when the mount was never seen.
+    /// Returns the number of its connection in sysfs, or `None` if the mount was never found in the
+    /// mount table.
     pub fn connection(&self) -> Option<u32> {
         self.number.map(|(_, minor)| minor)
     }
 }
 
-/// Ends a connection at once, by its number in sysfs, whoever serves it.
+/// Ends the connection with this sysfs number at once, whichever process serves it.
 ///
 /// # Errors
-/// The system's, when there is none of that number (any more).
+/// The system's error, when there is no connection with that number.
 pub fn abort_connection(number: u32) -> io::Result<()> {
     if !Path::new(CONNECTIONS).join(number.to_string()).exists() {
-        // Rare: minimal systems don't mount it.
+        // Rare: minimal systems don't mount fusectl.
         let _ = sys::mount("fusectl", Path::new(CONNECTIONS), "fusectl", 0, "");
     }
     sys::write_setting(format!("{CONNECTIONS}/{number}/abort"), "1")
 }
 
-/// The absolute path of an empty directory that is no mount point.
+/// Returns the absolute path of an empty directory that is not a mount point.
 fn check_mountpoint(path: &Path) -> Result<PathBuf> {
     let shown = path.display();
     let absolute = fs::canonicalize(path).map_err(|e| match e.raw_os_error() {
@@ -201,12 +204,12 @@ fn mount_error(mountpoint: &Path, e: &io::Error) -> Error {
     }
 }
 
-/// The error number of an I/O error.
+/// Returns the error number of an I/O error.
 pub fn errno(e: &io::Error) -> Errno {
     Errno(e.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// `major:minor` of the newest mount at a path, without asking the file system itself.
+/// Returns `major:minor` of the newest mount at a path, without calling the file system itself.
 fn device_number(mountpoint: &Path) -> Option<(u32, u32)> {
     number_in_mountinfo(&fs::read("/proc/self/mountinfo").ok()?, mountpoint)
 }
@@ -223,7 +226,7 @@ fn number_in_mountinfo(table: &[u8], mountpoint: &Path) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Whether a mount that is in this table has neither `noatime` nor `ro`.
+/// Returns whether a mount in this table has neither `noatime` nor `ro`.
 fn keeps_access_times(table: &[u8], (major, minor): (u32, u32)) -> bool {
     let number = format!("{major}:{minor}");
     let mut lines = table.split(|&b| b == b'\n').map(|line| line.split(|&b| b == b' ').collect::<Vec<_>>());
@@ -253,7 +256,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(path))
 }
 
-/// True for a path at which a weft file system is mounted, alive or not.
+/// Returns true for a path at which a weft file system is mounted, alive or not.
 pub fn is_mounted(mountpoint: &Path) -> bool {
     let absolute = fs::canonicalize(mountpoint);
     device_number(absolute.as_deref().unwrap_or(mountpoint)).is_some()

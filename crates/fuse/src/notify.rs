@@ -1,19 +1,20 @@
-//! Telling the kernel to forget.
+//! Invalidation of the kernel's caches.
 //!
-//! Threads of their own do it: invalidating waits for pages that a request on some core may be
-//! filling, so that a core that did it itself could wait for itself.
+//! Separate threads send the notifications: an invalidation waits for pages that a request on some
+//! core may be filling, so a core that sent it could wait for itself.
 //!
 //! # Names
 //!
-//! The kernel can be told to forget one name at a time, but that takes the lock of the directory,
-//! which a change under way in it holds until it is answered; and two clients that change one
-//! directory would wait for each other's changes. So names are forgotten all at once: the kernel
-//! stamps every name with the number of an epoch, read before it asks for the name, and a
-//! notification begins the next one. That takes no lock, and an answer that is still on its way
-//! can't bring back a name that is out of date. The price is one question for each name that is
-//! used afterwards, which is why [`Names`] notes in which epoch a directory's names were last
-//! handed out: most recalls of directories need no notification. Kernels without epochs (before
-//! Linux 6.16) get no name to keep where other clients may change it.
+//! The kernel can invalidate one dentry at a time. But that takes the lock of the directory, which
+//! a change in progress holds until it is answered. So two clients that change one directory would
+//! wait for each other's changes.
+//!
+//! Therefore all dentries are invalidated at once. The kernel stamps every dentry with the number
+//! of an epoch, read before it requests the entry, and a notification begins the next epoch. That
+//! takes no lock, and a reply in flight can't restore an outdated dentry. The price is one lookup
+//! for each dentry that is used afterwards. So [`Names`] records in which epoch entries of a
+//! directory were last handed out: most recalls of directories need no notification. Kernels
+//! without epochs (before Linux 6.16) get no dentries to cache where other clients may change them.
 
 use crate::abi::{self, NotifyInvalInode, OutHeader, bytes_of};
 use crate::sys;
@@ -25,24 +26,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, HashMap, InodeId};
 
-/// Threads that tell the kernel where it has to be told often: one inode whose pages are busy
-/// doesn't hold up the others.
+/// Threads that always send notifications: one inode with busy pages doesn't delay the others.
 pub const THREADS: usize = 4;
-/// Threads that come to help while all of those wait for pages, at most. Reads may wait for a
-/// service until the kernel has forgotten other inodes, and there are as many of them as programs
-/// read. Each costs some KiB.
+/// Most additional threads while all regular ones wait for pages. Reads may wait for a service
+/// until the kernel has invalidated other inodes, and there are as many of them as applications
+/// read. Each thread costs some KiB.
 const MAX_HELPERS: usize = 256;
-/// How long nothing may move before another one comes: to forget takes microseconds, unless it
-/// waits for a page.
+/// Time without progress after which another thread starts: an invalidation takes microseconds,
+/// unless it waits for a page.
 const STUCK: Duration = Duration::from_millis(20);
-/// How long one stays that has nothing to do.
+/// Time after which an idle additional thread ends.
 const SPARE_TIME: Duration = Duration::from_secs(10);
-/// Directories that are remembered with their epoch. Beyond it all count as handed out in the last
-/// epoch.
+/// Directories recorded with their epoch. Beyond it all count as handed out in the last epoch.
 const MAX_DIRECTORIES: usize = 65536;
 
-/// The queue between those who know of a change and the threads that tell the kernel. Those who
-/// wait bound it.
+/// The queue between tasks that know of a change and the threads that notify the kernel. The
+/// waiting tasks bound its length.
 #[derive(Default)]
 pub struct Notifier {
     state: Mutex<State>,
@@ -56,12 +55,12 @@ pub struct Notifier {
 struct State {
     pending: VecDeque<Job>,
     ended: bool,
-    /// Threads that wait for something to do.
+    /// Threads that wait for a job.
     idle: usize,
     helpers: usize,
-    /// Jobs that a thread has begun so far.
+    /// Jobs that threads have begun so far.
     begun: u64,
-    /// It is being watched whether another one is begun in time.
+    /// A thread watches whether another job begins in time.
     is_watched: bool,
 }
 
@@ -70,21 +69,21 @@ struct Job {
     done: Arc<Event>,
 }
 
-/// What the kernel is to forget.
+/// What the kernel invalidates.
 struct Forget {
     ino: InodeId,
-    /// But for these pages, in ascending order and apart from each other.
+    /// Except these pages: ascending and disjoint.
     except: Vec<ByteRange>,
 }
 
 impl Notifier {
-    /// Lets the kernel forget attributes, cached data but for some pages (in ascending order and
-    /// apart from each other) and, of a directory, names. What is returned is set when it has.
+    /// Has the kernel invalidate attributes, cached data except some pages (ascending and disjoint)
+    /// and, for a directory, dentries. The returned event is set when that is done.
     pub fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Arc<Event> {
         let done = Arc::new(Event::new());
         let mut state = self.state.lock();
         if state.ended {
-            // Nobody uses the mount any more.
+            // The mount is not in use any more.
             done.set();
         } else {
             state.pending.push_back(Job { what: Forget { ino, except }, done: done.clone() });
@@ -94,12 +93,13 @@ impl Notifier {
         done
     }
 
-    /// Names of a directory are about to be asked for, and handed to the kernel to keep.
+    /// Records that entries of a directory are about to be read and handed to the kernel for
+    /// caching.
     pub fn hand_out_names(&self, dir: InodeId) {
         self.names.hand_out(dir);
     }
 
-    /// Ends the threads, and every wait for them.
+    /// Ends the threads and every wait for them.
     pub fn end(&self) {
         let pending = {
             let mut state = self.state.lock();
@@ -111,12 +111,12 @@ impl Notifier {
         pending.into_iter().for_each(|job| job.done.set());
     }
 
-    /// A thread's work: runs until [`Notifier::end`].
+    /// Runs a regular thread until [`Notifier::end`].
     pub fn run(&self, device: &OwnedFd) {
         self.work(&|what| self.tell(device, what), None);
     }
 
-    /// The work of the thread that gets others to help when all wait for pages: runs until
+    /// Runs the thread that starts additional threads when all wait for pages, until
     /// [`Notifier::end`].
     pub fn keep_up(&self, device: &OwnedFd) {
         self.get_help(&|what| self.tell(device, what));
@@ -124,10 +124,10 @@ impl Notifier {
 
     fn tell(&self, device: &OwnedFd, what: &Forget) {
         if self.names.begin_epoch_without(what.ino) {
-            // EINVAL from a kernel without epochs, which was given no names to keep.
+            // EINVAL from a kernel without epochs, which was given no dentries to cache.
             let _ = sys::write(device.as_raw_fd(), bytes_of(&next_epoch()));
         }
-        // ENOENT: the kernel doesn't know the inode (any more), so there is nothing to forget.
+        // ENOENT: the kernel doesn't know the inode (any more), so there is nothing to invalidate.
         // Other errors mean the end of the connection, which the transport notices.
         for message in invalidations(what) {
             let _ = sys::write(device.as_raw_fd(), &message);
@@ -157,7 +157,8 @@ impl Notifier {
         });
     }
 
-    /// Waits until nobody begins a job that waits, and counts a helper in. False at the end.
+    /// Waits until a queued job isn't begun in time, and counts an additional thread. Returns false
+    /// at the end.
     fn is_help_needed(&self) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -208,13 +209,13 @@ impl Notifier {
 }
 
 impl State {
-    /// Something waits, and nobody takes it.
+    /// Returns true if jobs are queued and no thread is idle.
     fn is_behind(&self) -> bool {
         self.idle == 0 && !self.pending.is_empty()
     }
 }
 
-/// In which epoch each directory's names were last handed out.
+/// The epoch in which each directory's entries were last handed out.
 #[derive(Default)]
 struct Names {
     epochs: Mutex<Epochs>,
@@ -224,13 +225,13 @@ struct Names {
 struct Epochs {
     now: u64,
     handed_out: HashMap<InodeId, u64>,
-    /// Directories that are not remembered count as handed out then, if at all.
+    /// Epoch that counts for directories that aren't recorded, if any.
     forgotten: Option<u64>,
 }
 
 impl Names {
-    /// To be noted before the lease is looked at under which the names are handed out: a recall
-    /// that comes in between finds the note.
+    /// Call this before checking the lease under which the entries are handed out: a recall that
+    /// arrives in between finds the record.
     fn hand_out(&self, dir: InodeId) {
         let mut epochs = self.epochs.lock();
         let now = epochs.now;
@@ -241,11 +242,11 @@ impl Names {
         epochs.handed_out.insert(dir, now);
     }
 
-    /// True when the kernel may have names of the directory in this epoch, which then is over: the
-    /// kernel is to be told.
+    /// Returns true when the kernel may have dentries of the directory from this epoch. It then
+    /// ends the epoch, and the caller must notify the kernel.
     ///
-    /// The count goes first: names that are asked for before the kernel knows count to the new
-    /// epoch, and are forgotten once too often.
+    /// The count increases first: entries that are requested before the kernel knows the new epoch
+    /// count to it, and are invalidated once too often.
     fn begin_epoch_without(&self, dir: InodeId) -> bool {
         let mut epochs = self.epochs.lock();
         let last = epochs.handed_out.remove(&dir).max(epochs.forgotten);
@@ -255,10 +256,10 @@ impl Names {
     }
 }
 
-/// The messages, one for each range between the pages that are left out: no request (`unique` 0),
-/// the code in place of the error. The last one has the rest of the file, which is length 0. Each
-/// is of the attributes, too; where all pages are left out, one is of those alone, which is an
-/// offset below 0.
+/// Returns the messages, one for each range between the excepted pages: no request (`unique` 0),
+/// the code in place of the error. The last message covers the rest of the file, which is length 0.
+/// Each also invalidates the attributes. If all pages are excepted, one message invalidates only
+/// the attributes, which is a negative offset.
 fn invalidations(what: &Forget) -> impl Iterator<Item = Invalidation> {
     let is_whole = what.except.iter().any(|range| range.start == 0 && range.end == u64::MAX);
     let attributes = is_whole.then(|| invalidation(NotifyInvalInode { ino: what.ino.0, off: -1, len: 0 }));
@@ -282,7 +283,7 @@ fn invalidation(what: NotifyInvalInode) -> Invalidation {
     message
 }
 
-/// The message that begins the next epoch of names.
+/// Returns the message that begins the next epoch of dentries.
 fn next_epoch() -> OutHeader {
     OutHeader { len: size_of::<OutHeader>() as u32, error: abi::NOTIFY_INC_EPOCH, unique: 0 }
 }

@@ -1,33 +1,33 @@
-//! Bodies of replies: attributes and directory entries in the kernel's shapes.
+//! Bodies of replies: attributes and directory entries in the kernel's format.
 
 use crate::abi::{self, Pod, bytes_of};
 use client::Known;
 use rt::IoBuf;
 use types::{Attr, InodeId, Timestamp};
 
-/// For how long the kernel may trust names, absent names and attributes under a lease, in seconds:
-/// for ever (136 years). It is told when the lease ends.
+/// Time for which the kernel may trust dentries, negative dentries and attributes under a lease, in
+/// seconds: forever (136 years). It is notified when the lease ends.
 pub const TRUST_SECS: u64 = u32::MAX as u64;
 
-/// How long the kernel may trust what is trusted here, or isn't.
+/// Returns how long the kernel may trust an entry or attributes that are trusted here, or aren't.
 fn validity(trusted: bool) -> u64 {
     if trusted { TRUST_SECS } else { 0 }
 }
 
-/// `st_blksize`, in bytes. Programs that buffer by it (stdio) send one request per buffer; below
-/// 128 KiB the allocator still serves such a buffer from its heap.
+/// `st_blksize`, in bytes. Applications that buffer by it (stdio) send one request per buffer;
+/// below 128 KiB the allocator still serves such a buffer from its heap.
 pub const PREFERRED_IO_SIZE: u32 = 64 * 1024;
 
 /// `stx_mask`: the basic attributes and the birth time.
 const STATX_BASIC_AND_BTIME: u32 = 0x7ff | 0x800;
 
-/// Puts a struct into a reply's body at `at`; where the next one goes.
+/// Copies a struct into a reply's body at `at`; returns the offset after it.
 pub fn put<T: Pod>(out: &IoBuf, at: usize, value: &T) -> usize {
     out.copy_from(at, bytes_of(value));
     at + size_of::<T>()
 }
 
-/// Attributes in the kernel's shape. Seconds before 1970 are negative, and travel as such.
+/// Returns attributes in the kernel's format. Seconds before 1970 are negative and stay so.
 pub fn raw_attr(attr: &Attr) -> abi::RawAttr {
     abi::RawAttr {
         ino: attr.ino.0,
@@ -49,7 +49,8 @@ pub fn raw_attr(attr: &Attr) -> abi::RawAttr {
     }
 }
 
-/// A name that exists. Inode numbers are never reused, so the generation is constant.
+/// Returns the reply for an existing entry. Inode numbers are never reused, so the generation is
+/// constant.
 pub fn entry(known: &Known) -> abi::EntryOut {
     abi::EntryOut {
         nodeid: known.ino.0,
@@ -62,18 +63,18 @@ pub fn entry(known: &Known) -> abi::EntryOut {
     }
 }
 
-/// A name that doesn't exist: the kernel remembers that if it is trusted, and forgets it when it
-/// makes the name.
+/// Returns the reply for a missing entry: the kernel caches a negative dentry if it is trusted, and
+/// drops it when it creates the entry.
 pub fn absent_entry(trusted: bool) -> abi::EntryOut {
     abi::EntryOut { entry_valid: validity(trusted), ..Default::default() }
 }
 
-/// Reply of GETATTR and SETATTR.
+/// Returns the reply of GETATTR and SETATTR.
 pub fn attr_out(known: &Known) -> abi::AttrOut {
     abi::AttrOut { attr_valid: validity(known.trusted), attr_valid_nsec: 0, dummy: 0, attr: raw_attr(known) }
 }
 
-/// Reply of STATX.
+/// Returns the reply of STATX.
 pub fn statx_out(attr: &Known) -> abi::StatxOut {
     let time = |t: Timestamp| abi::SxTime { sec: t.secs, nsec: t.nanos, reserved: 0 };
     let stat = abi::RawStatx {
@@ -97,29 +98,29 @@ pub fn statx_out(attr: &Known) -> abi::StatxOut {
     abi::StatxOut { attr_valid: validity(attr.trusted), stat, ..Default::default() }
 }
 
-/// Major number of the kernel's 32-bit device encoding (`new_decode_dev`).
+/// Returns the major number of the kernel's 32-bit device encoding (`new_decode_dev`).
 fn device_major(dev: u32) -> u32 {
     (dev & 0xf_ff00) >> 8
 }
 
-/// Minor number of the kernel's 32-bit device encoding.
+/// Returns the minor number of the kernel's 32-bit device encoding.
 fn device_minor(dev: u32) -> u32 {
     dev & 0xff | (dev >> 12) & 0xf_ff00
 }
 
-/// One entry of a directory as it is listed.
+/// A directory entry in a listing.
 pub struct Listed<'a> {
-    /// What it names.
+    /// Its inode.
     pub ino: InodeId,
-    /// `st_mode`, of which the type is told.
+    /// `st_mode`, of which the listing contains the file type.
     pub mode: u32,
     /// Its name.
     pub name: &'a [u8],
-    /// Where to go on after it.
+    /// Offset at which the listing continues after it.
     pub next: u64,
 }
 
-/// Fills the body of READDIR and READDIRPLUS, and never beyond the size that was asked for.
+/// Fills the body of READDIR and READDIRPLUS, never beyond the requested size.
 pub struct DirWriter<'a> {
     out: &'a IoBuf,
     limit: usize,
@@ -128,13 +129,13 @@ pub struct DirWriter<'a> {
 }
 
 impl<'a> DirWriter<'a> {
-    /// Writes at most `size` bytes to `out`; with attributes if `plus`.
+    /// Creates a writer of at most `size` bytes to `out`; with attributes if `plus`.
     pub fn new(out: &'a IoBuf, size: usize, plus: bool) -> DirWriter<'a> {
         DirWriter { out, limit: size.min(out.len()), at: 0, plus }
     }
 
-    /// Adds an entry; false, and nothing added, when it doesn't fit. READDIRPLUS tells `attr` too;
-    /// without it the kernel takes the name only.
+    /// Adds an entry; returns false and adds nothing when it doesn't fit. READDIRPLUS includes
+    /// `attr`; without it the kernel uses only the name.
     pub fn push(&mut self, listed: &Listed<'_>, attr: Option<&Known>) -> bool {
         let head = if self.plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();
         let end = self.at + (head + listed.name.len()).next_multiple_of(8);
@@ -159,17 +160,17 @@ impl<'a> DirWriter<'a> {
         true
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn len(&self) -> usize {
         self.at
     }
 
-    /// True if entries carry their attributes.
+    /// Returns true if entries include their attributes.
     pub fn with_attributes(&self) -> bool {
         self.plus
     }
 
-    /// How many entries fit at most, for a listing of the right length.
+    /// Returns how many entries fit at most, to request a listing of the right length.
     pub fn capacity(size: usize, plus: bool) -> u32 {
         let head = if plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();
         // The shortest name takes 8 bytes with its padding.

@@ -1,55 +1,55 @@
-//! Requests as values: bytes of the kernel in, a checked [`Operation`] out. Pure, and total:
-//! whatever the bytes are, the answer is an operation or an errno.
+//! Decodes the kernel's bytes into a checked [`Operation`]. Pure and total: for any bytes the
+//! result is an operation or an errno.
 
 use crate::abi::{self, InHeader, Opcode, Pod};
 use rt::IoBuf;
 use types::{Credentials, Errno, InodeId};
 
-/// Longest name of an entry, in bytes.
+/// Longest name of a directory entry, in bytes.
 pub const NAME_MAX: usize = 255;
 /// Longest name of an extended attribute, in bytes (`XATTR_NAME_MAX`).
 pub const XATTR_NAME_MAX: usize = 255;
 /// Longest target of a symlink, in bytes (`PATH_MAX` without its NUL).
 pub const SYMLINK_MAX: usize = 4095;
 
-/// Stands for the number of a process that isn't seen from here: beyond what the kernel gives
+/// Stands for the PID of a process outside this PID namespace: beyond what the kernel assigns
 /// (2^22).
 const UNSEEN: u32 = i32::MAX as u32;
 
 /// A request as a transport delivers it.
 pub struct Request {
-    /// Who asks for what.
+    /// Header with caller, operation and inode.
     pub header: InHeader,
     /// The operation's struct; empty for operations without one.
     pub args: IoBuf,
-    /// What follows it: names, values, the data of a write.
+    /// Data after the struct: names, values, the data of a write.
     pub data: IoBuf,
-    /// Takes the body of the reply; page-aligned. May overlap `args` and `data`, so it is written
-    /// last.
+    /// Buffer for the body of the reply, page-aligned. May overlap `args` and `data`, so it is
+    /// written last.
     pub out: IoBuf,
 }
 
 impl Request {
-    /// Who asks. A process that isn't seen from here (of a container with its own numbers, say)
-    /// gets a number that none has: 0 stands for the client itself.
+    /// Returns the caller's credentials. A process outside this PID namespace (of a container, say)
+    /// gets a PID that no process has: 0 stands for the client itself.
     pub fn credentials(&self) -> Credentials {
         let pid = if self.header.pid == 0 { UNSEEN } else { self.header.pid };
         Credentials { uid: self.header.uid, gid: self.header.gid, pid }
     }
 
-    /// The inode that the request is about.
+    /// Returns the inode of the request.
     pub fn ino(&self) -> InodeId {
         InodeId(self.header.nodeid)
     }
 
-    /// What is asked.
+    /// Decodes the operation.
     pub fn operation(&self) -> Result<Operation<'_>, Errno> {
         Operation::decode(self.header.opcode, self.args.as_slice(), self.data.as_slice())
     }
 }
 
-/// Length of the struct that an operation starts with, where the layout is one run of bytes
-/// (`/dev/fuse`).
+/// Returns the length of the struct at the start of an operation, for the contiguous layout of
+/// `/dev/fuse`.
 pub fn args_len(opcode: u32) -> usize {
     use Opcode::*;
     let Some(op) = Opcode::from_number(opcode) else { return 0 };
@@ -85,7 +85,7 @@ pub fn args_len(opcode: u32) -> usize {
     }
 }
 
-/// What is asked, with checked arguments.
+/// An operation with checked arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Operation<'a> {
@@ -131,7 +131,7 @@ pub enum Operation<'a> {
     },
     Tmpfile(abi::CreateIn),
     Read(abi::ReadIn),
-    /// The data are the first `size` bytes of the request's data; that many are there.
+    /// The data are the first `size` bytes of the request's data, which has at least that many.
     Write(abi::WriteIn),
     Flush(abi::FlushIn),
     Release(abi::ReleaseIn),
@@ -173,14 +173,14 @@ pub enum Operation<'a> {
     Statfs,
     Syncfs,
     Destroy,
-    /// What goes in is the request's data.
+    /// The input is the request's data.
     Ioctl(abi::IoctlIn),
-    /// Known and not offered, or not known.
+    /// Unknown or not supported.
     Unsupported,
 }
 
 impl<'a> Operation<'a> {
-    /// The operation that the bytes say. `EIO` for bytes that no kernel sends.
+    /// Decodes an operation. Returns `EIO` for bytes that no kernel sends.
     pub fn decode(opcode: u32, args: &'a [u8], data: &'a [u8]) -> Result<Operation<'a>, Errno> {
         let Some(op) = Opcode::from_number(opcode) else { return Ok(Operation::Unsupported) };
         let mut rest = Strings(data);
@@ -219,7 +219,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Operations on open files and on the file system: those without a name.
+    /// Decodes operations without a name: on open files and on the file system.
     fn decode_file(op: Opcode, args: &[u8], data: &[u8]) -> Result<Operation<'a>, Errno> {
         Ok(match op {
             Opcode::Open => Operation::Open(get(args)?),
@@ -255,18 +255,18 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// A request without a reply; these arrive on `/dev/fuse` whatever the transport is.
+/// A request without a reply; these arrive on `/dev/fuse` with every transport.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OneWay {
-    /// The kernel drops references.
+    /// The kernel drops lookup references.
     Forget(Vec<(InodeId, u64)>),
-    /// The process behind the request with this number got a signal.
+    /// The process behind the request with this number received a signal.
     Interrupt(u64),
 }
 
 impl OneWay {
-    /// The one-way request with this header and body; `None` for everything that wants a reply. A
-    /// body cut short loses what is missing.
+    /// Decodes the one-way request with this header and body; `None` for every request that needs a
+    /// reply. Items missing from a short body are ignored.
     pub fn decode(header: &InHeader, body: &[u8]) -> Option<OneWay> {
         match Opcode::from_number(header.opcode)? {
             Opcode::Forget => {
@@ -310,7 +310,7 @@ fn setxattr<'a>(args: &[u8], mut rest: Strings<'a>) -> Result<Operation<'a>, Err
 struct Strings<'a>(&'a [u8]);
 
 impl<'a> Strings<'a> {
-    /// The next string, without its NUL, at least one byte long.
+    /// Returns the next string, without its NUL, at least one byte long.
     fn next(&mut self, max: usize) -> Result<&'a [u8], Errno> {
         let end = self.0.iter().position(|&b| b == 0).ok_or(Errno::EIO)?;
         let (string, rest) = self.0.split_at(end);

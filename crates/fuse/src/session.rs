@@ -1,4 +1,4 @@
-//! A mount from its beginning to its end.
+//! A mount from start to end.
 
 use crate::abi::{self, InHeader, InitIn, OutHeader, bytes_of};
 use crate::callers::Callers;
@@ -26,42 +26,42 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use types::{ByteRange, Credentials, Errno, Error, InodeId, Result};
 
-/// How long an unmount waits for users of a busy mount and for running requests before it aborts
+/// Time that an unmount waits for users of a busy mount and for running requests before it aborts
 /// the connection.
 const UNMOUNT_GRACE: Duration = Duration::from_secs(10);
-/// How long it waits after that. Threads that haven't ended by then are stuck outside of this
-/// crate, and are left behind.
+/// Time that it waits after that. Threads that haven't ended by then are stuck outside of this
+/// crate and are left behind.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
-/// Of the requests that fail within this time, one is told of.
+/// Interval in which at most one failed request is logged.
 const FAULT_INTERVAL: Duration = Duration::from_secs(1);
-/// The kernel forgets within so long unless a page is being read or written: a request that waits
-/// longer mustn't keep others from being taken.
+/// Time in which the kernel invalidates unless a page is being read or written. A request that
+/// waits longer mustn't keep other requests from being received.
 const PROMPT: Duration = Duration::from_millis(20);
-/// The kernel refuses smaller reads of the device.
+/// Buffer for INIT, in bytes: the kernel refuses smaller reads of the device.
 const INIT_BUFFER: usize = 64 * 1024;
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// An empty directory.
     pub mountpoint: PathBuf,
     /// What is mounted, as `mount` and `df` show it.
     pub source: String,
-    /// How requests come from the kernel.
+    /// How requests arrive from the kernel.
     pub transport: Transport,
-    /// Nothing may be changed through the mount.
+    /// Mounts read-only.
     pub read_only: bool,
-    /// Users other than the one that mounts may use it; the kernel checks permissions either way.
+    /// Lets users other than the one that mounts use the mount; the kernel checks permissions
+    /// either way.
     pub allow_other: bool,
-    /// Views of the mount may have their ids mapped (`mount_setattr(2)`); the kernel alone checks
-    /// permissions then.
+    /// Allows idmapped mounts (`mount_setattr(2)`); then only the kernel checks permissions.
     pub idmap: bool,
-    /// Requests under way per processor; cut to what 512 MiB of buffers hold, and at least 4.
+    /// Requests in flight per processor; limited to what 512 MiB of buffers hold, and at least 4.
     pub depth: usize,
 }
 
 impl MountOptions {
-    /// The defaults for a mount at `mountpoint`.
+    /// Returns the defaults for a mount at `mountpoint`.
     pub fn at(mountpoint: impl Into<PathBuf>) -> MountOptions {
         MountOptions {
             mountpoint: mountpoint.into(),
@@ -79,11 +79,11 @@ impl MountOptions {
 pub struct Session {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Its connection has ended, and nothing of it is left in the tree.
+    /// The connection has ended, and the mount is removed from the tree.
     finished: AtomicBool,
 }
 
-/// What all threads of a mount share.
+/// State that all threads of a mount share.
 pub(crate) struct Shared {
     pub(crate) client: Arc<Succession>,
     pub(crate) mount: Mount,
@@ -93,7 +93,7 @@ pub(crate) struct Shared {
     pub(crate) holders: Holders,
     pub(crate) callers: Callers,
     pub(crate) stats: Stats,
-    /// Of requests that fail for reasons that no program has given.
+    /// Limits log lines for requests that fail for reasons outside the application.
     pub(crate) faults: Seldom,
     /// There are other clients.
     pub(crate) is_shared: bool,
@@ -108,12 +108,12 @@ pub(crate) struct Shared {
 }
 
 impl Session {
-    /// Mounts `client`'s file system. Returns when the mount can be used.
+    /// Mounts `client`'s file system. Returns when the mount is usable.
     pub fn mount(client: Arc<Client>, options: MountOptions) -> Result<Session> {
         Session::mount_sessions(Succession::of_one(client), options)
     }
 
-    /// The same of a client that may get one session after the other.
+    /// Like [`Session::mount`], for a client that may get successor sessions.
     pub fn mount_sessions(client: Arc<Succession>, options: MountOptions) -> Result<Session> {
         let wants_uring = options.transport != Transport::Dev;
         if wants_uring {
@@ -125,7 +125,7 @@ impl Session {
             allow_other: options.allow_other,
         };
         let mount = Mount::new(&options.mountpoint, &how)?;
-        // Other clients use the same file system: what the kernel keeps is taken back when they
+        // Other clients use the same file system: caches of the kernel are invalidated when they
         // change it.
         let is_shared = !client.current().is_alone();
         let wish = Wish { uring: wants_uring, is_shared, idmap: options.idmap };
@@ -163,22 +163,23 @@ impl Session {
         Ok(Session { shared, threads: Mutex::new(threads), finished: AtomicBool::new(false) })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn mountpoint(&self) -> &Path {
         self.shared.mount.mountpoint()
     }
 
-    /// The transport in use: never `Auto`.
+    /// Returns the transport in use: never `Auto`.
     pub fn transport(&self) -> Transport {
         if self.shared.agreement.over_uring() { Transport::Uring } else { Transport::Dev }
     }
 
-    /// Counters of requests.
+    /// Returns the counters of requests.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
     }
 
-    /// Waits until it is unmounted, by whomever. An error says why the mount ended by itself.
+    /// Waits until the mount ends, whichever process unmounts it. Returns an error if the mount
+    /// ended by itself.
     pub fn wait(&self) -> Result<()> {
         let mut live = self.shared.live.lock();
         while *live > 0 {
@@ -188,13 +189,14 @@ impl Session {
         self.finish()
     }
 
-    /// The number of its connection with the kernel, for
-    /// [`abort_connection`](crate::abort_connection); none when it was never seen.
+    /// Returns the number of its connection with the kernel, for
+    /// [`abort_connection`](crate::abort_connection); `None` if the mount was never found in the
+    /// mount table.
     pub fn connection(&self) -> Option<u32> {
         self.shared.mount.connection()
     }
 
-    /// Unmounts. The mount disappears at once; those who still use it get a few seconds, then
+    /// Unmounts. The mount disappears at once; processes that still use it get a few seconds, then
     /// errors.
     pub fn unmount(&self) -> Result<()> {
         if self.shared.wait_for_end(Duration::ZERO) {
@@ -220,13 +222,12 @@ impl Session {
 
     /// Joins the threads, which have ended.
     fn finish(&self) -> Result<()> {
-        // Once, right at the end: later another mount may be in the same place, and have got the
-        // same number.
+        // Once, right at the end: later another mount may be at the same path with the same number.
         if !self.finished.swap(true, Ordering::AcqRel) {
             self.shared.mount.remove_remains();
         }
         for thread in self.threads.lock().drain(..) {
-            // A panic was reported when it happened and is the session's fault already.
+            // A panic was reported when it happened and is recorded as the session's fault already.
             let _ = thread.join();
         }
         self.shared.fault.lock().clone().map_or(Ok(()), Err)
@@ -242,14 +243,14 @@ impl Drop for Session {
 }
 
 impl Shared {
-    /// Counts a thread in, until it leaves.
+    /// Counts a thread until it leaves.
     pub(crate) fn enter(self: &Arc<Self>) -> Alive {
         *self.live.lock() += 1;
         Alive { shared: self.clone(), in_order: false }
     }
 
-    /// Names of a directory are about to be asked for. True if the kernel may keep them as long as
-    /// they are trusted.
+    /// Records that entries of a directory are about to be read. Returns true if the kernel may
+    /// cache them as long as they are trusted.
     pub(crate) fn hand_out_names(&self, dir: InodeId) -> bool {
         if self.is_shared {
             self.notifier.hand_out_names(dir);
@@ -257,17 +258,17 @@ impl Shared {
         !self.is_shared || self.agreement.has_epochs()
     }
 
-    /// Says how many cores will serve.
+    /// Sets how many cores will serve.
     pub(crate) fn expect_cores(&self, count: usize) {
         self.cores.store(count, Ordering::Release);
     }
 
-    /// A core's lanes have ended; true for the last core.
+    /// Records that a core's workers have ended; returns true for the last core.
     pub(crate) fn core_ended(&self) -> bool {
         self.cores.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Does what a request without a reply asks.
+    /// Handles a request without a reply.
     pub(crate) fn one_way(&self, opcode: u32, request: OneWay) {
         self.stats.count(0, opcode);
         match request {
@@ -318,14 +319,14 @@ impl Invalidate for Shared {
     }
 }
 
-/// Keeps count of a thread that serves.
+/// Counts a serving thread.
 pub(crate) struct Alive {
     shared: Arc<Shared>,
     in_order: bool,
 }
 
 impl Alive {
-    /// The thread has done its work.
+    /// Marks the regular end of the thread.
     pub(crate) fn leave(mut self) {
         self.in_order = true;
     }
@@ -334,7 +335,7 @@ impl Alive {
 impl Drop for Alive {
     fn drop(&mut self) {
         if !self.in_order {
-            // Without it some requests would wait for ever.
+            // Without this thread some requests would wait forever.
             self.shared.fail(Error::new(Errno::EIO, "a thread of the mount panicked or could not start"));
         }
         let mut live = self.shared.live.lock();
@@ -361,7 +362,7 @@ fn start_threads(shared: &Arc<Shared>, depth: usize) -> io::Result<Vec<JoinHandl
     Ok(threads)
 }
 
-/// Removes a mount that nobody serves.
+/// Removes a mount that no thread serves.
 fn give_up(mount: &Mount) {
     mount.abort();
     mount.remove_remains();
@@ -379,7 +380,7 @@ fn handshake(mount: &Mount, wish: Wish) -> Result<Agreement> {
         let header: InHeader = abi::read(&buf[..len])
             .filter(|h: &InHeader| h.opcode == abi::Opcode::Init as u32)
             .ok_or_else(|| Error::new(Errno::EPROTO, "the kernel's first request is not INIT"))?;
-        // Kernels before 7.36 send a shorter struct; what they leave out reads as zeros.
+        // Kernels before 7.36 send a shorter struct; the missing fields read as zeros.
         buf[len..].fill(0);
         let init: InitIn =
             abi::read(&buf[size_of::<InHeader>()..]).expect("the buffer is longer than header and struct");

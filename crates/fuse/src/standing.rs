@@ -1,5 +1,5 @@
-//! What the kernel's requests don't say of the requester, from `/proc`: groups and capabilities,
-//! and whether a signal waits for it.
+//! Attributes of the calling thread that FUSE requests lack, read from `/proc`: groups,
+//! capabilities and pending signals.
 
 use client::Standing;
 use std::fs::{self, File};
@@ -7,21 +7,21 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use types::Credentials;
 
-/// The standing of a thread that waits for an answer; `None` when it can't be seen from here, or
-/// acts for another user (as a thread of the kernel's does, or one that goes through an overlay
-/// file system).
+/// Returns groups and capabilities of a waiting thread. `None` when the thread isn't visible from
+/// here, or acts for another user (as a kernel thread does, or one that accesses the mount through
+/// overlayfs).
 pub(crate) fn of_requester(who: Credentials) -> Option<Standing> {
-    // Held open: all that is read below is of one thread, even if another one gets its number.
+    // Held open: all reads below refer to one thread, even if another thread reuses its number.
     let thread = File::open(format!("/proc/{}", who.pid)).ok()?;
     let folder = format!("/proc/self/fd/{}", thread.as_raw_fd());
     let status = fs::read_to_string(format!("{folder}/status")).ok()?;
     let standing = parse(&status, who)?;
-    // In a user namespace that it has made, any user has all capabilities.
+    // In a user namespace that it has created, any user has all capabilities.
     let counts = standing.capabilities != 0 && is_in_own_user_namespace(&folder);
     Some(Standing { capabilities: if counts { standing.capabilities } else { 0 }, ..standing })
 }
 
-/// Whether a thread's capabilities count for the mount, which this process has made.
+/// Returns whether a thread's capabilities are valid for the mount, which this process made.
 fn is_in_own_user_namespace(folder: &str) -> bool {
     let namespace = |folder: &str| {
         let file = fs::metadata(format!("{folder}/ns/user")).ok()?;
@@ -32,7 +32,7 @@ fn is_in_own_user_namespace(folder: &str) -> bool {
 
 fn parse(status: &str, who: Credentials) -> Option<Standing> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // The last of four is the one for files (`credentials(7)`), which the request has.
+    // The last of the four is the file system id (`credentials(7)`), which the request contains.
     let id = |name: &str| field(name)?.split_whitespace().nth(3)?.parse().ok();
     if (id("Uid:"), id("Gid:")) != (Some(who.uid), Some(who.gid)) {
         return None;
@@ -42,11 +42,11 @@ fn parse(status: &str, who: Credentials) -> Option<Standing> {
     Some(Standing { groups, capabilities })
 }
 
-/// Whether a signal waits for a thread that it doesn't block: then a call that can be interrupted
-/// is to end. Of a signal to a process of several threads it can't be told which of them is to take
-/// it, unless it ends them all.
+/// Returns whether a signal is pending for a thread that doesn't block it: then an interruptible
+/// call must end. For a signal to a process with several threads, `/proc` doesn't show which thread
+/// takes it, unless it ends all of them.
 pub(crate) fn has_signal(thread: u32) -> bool {
-    // 0: it is in another name space of processes.
+    // 0: the thread is in another PID namespace.
     let status = if thread == 0 { None } else { fs::read_to_string(format!("/proc/{thread}/status")).ok() };
     status.and_then(|status| signals(&status)).is_some_and(|signals| signals != 0)
 }
@@ -99,7 +99,7 @@ mod tests {
         }
     }
 
-    /// The user of this process, as the kernel says it in a request.
+    /// Returns the user of a process, as the kernel puts it into a request.
     fn of_process(pid: u32) -> Credentials {
         let own = fs::metadata(format!("/proc/{pid}")).unwrap();
         Credentials { uid: own.uid(), gid: own.gid(), pid }

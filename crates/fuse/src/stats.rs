@@ -3,20 +3,19 @@
 use crate::abi::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Requests by operation, counted on each core by itself. Operations that aren't known count as
-/// number 0.
+/// Counts requests by operation, on each core separately. Unknown operations count as number 0.
 pub struct Stats {
     cores: Vec<CoreStats>,
 }
 
-/// On cache lines of its own, so that cores count without meeting.
+/// On cache lines of its own, so that cores count without contention.
 #[repr(align(128))]
 struct CoreStats {
     requests: [AtomicU64; Opcode::LIMIT],
 }
 
 impl Stats {
-    /// Counters for this many cores.
+    /// Creates counters for this many cores.
     pub fn new(cores: usize) -> Stats {
         let zeros = || CoreStats { requests: std::array::from_fn(|_| AtomicU64::new(0)) };
         Stats { cores: (0..cores.max(1)).map(|_| zeros()).collect() }
@@ -27,12 +26,12 @@ impl Stats {
         self.cores[core % self.cores.len()].requests[number].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests of one operation, on all cores together.
+    /// Returns the requests of one operation on all cores.
     pub fn requests(&self, op: Opcode) -> u64 {
         self.cores.iter().map(|core| core.requests[op as usize].load(Ordering::Relaxed)).sum()
     }
 
-    /// Operations that were asked for at least once, with how often.
+    /// Returns the operations that were requested at least once, with their counts.
     pub fn all(&self) -> Vec<(Opcode, u64)> {
         Opcode::ALL.iter().map(|&op| (op, self.requests(op))).filter(|&(_, count)| count > 0).collect()
     }

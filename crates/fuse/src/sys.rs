@@ -1,4 +1,4 @@
-//! The system calls that this crate needs, as safe functions.
+//! Safe wrappers of the system calls that this crate needs.
 
 use rt::IoBuf;
 use std::ffi::CString;
@@ -18,7 +18,7 @@ pub fn open_device() -> io::Result<OwnedFd> {
     Ok(OwnedFd::from(file))
 }
 
-/// Opens `/dev/fuse` once more for the connection of `original`, without blocking reads.
+/// Opens `/dev/fuse` again for the connection of `original`, with non-blocking reads.
 pub fn clone_device(original: RawFd) -> io::Result<OwnedFd> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(DEVICE)?;
     let mut source = original as u32;
@@ -38,11 +38,11 @@ fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A second descriptor of the same open file.
+/// Returns a second descriptor of the same open file.
 pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: fcntl with this command takes and returns integers.
     let new = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) } as isize)?;
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor was just created and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(new as RawFd) })
 }
 
@@ -52,14 +52,14 @@ pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
     check(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
 }
 
-/// Reads into `buf`, whose memory is the caller's to change.
+/// Reads into `buf`, whose memory the caller may change.
 pub fn read_into(fd: RawFd, buf: &IoBuf) -> io::Result<usize> {
-    // SAFETY: an IoBuf's memory is writable over its length as long as it lives; one writer at a
-    // time is its protocol.
+    // SAFETY: an IoBuf's memory is writable over its length as long as it lives; its contract
+    // allows one writer at a time.
     check(unsafe { libc::read(fd, buf.as_ptr().cast(), buf.len()) })
 }
 
-/// Writes all of `buf` in one call, as the device wants it.
+/// Writes all of `buf` in one call, as the device requires.
 pub fn write(fd: RawFd, buf: &[u8]) -> io::Result<()> {
     // SAFETY: pointer and length are those of a slice that is borrowed for the call.
     check(unsafe { libc::write(fd, buf.as_ptr().cast(), buf.len()) }).map(drop)
@@ -76,11 +76,11 @@ pub fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong, opti
     check(result as isize).map(drop)
 }
 
-/// Asks for an extended attribute of a file, and leaves its value alone; symlinks aren't followed.
+/// Requests an extended attribute of a file and ignores its value; symlinks aren't followed.
 pub fn ask_for_xattr(path: &Path, name: &str) -> io::Result<()> {
     let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
-    // SAFETY: the pointers are NUL-terminated strings that outlive the call; of a value of size 0
-    // nothing is written.
+    // SAFETY: the pointers are NUL-terminated strings that outlive the call; for a value of size 0
+    // the kernel writes nothing.
     check(unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) }).map(drop)
 }
 
@@ -91,11 +91,11 @@ pub fn unmount(target: &Path, flags: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } as isize).map(drop)
 }
 
-/// The processors that this process may run on, up to `limit`.
+/// Returns the processors that this process may run on, up to `limit`.
 pub fn allowed_cpus(limit: usize) -> Vec<usize> {
     // SAFETY: a cpu_set_t is an array of integers, for which zeros are valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most the size that is given.
+    // SAFETY: the kernel writes at most the given size.
     if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } != 0 {
         return Vec::new();
     }
@@ -104,8 +104,8 @@ pub fn allowed_cpus(limit: usize) -> Vec<usize> {
     (0..limit).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
-/// Address space for buffers, zeroed and page-aligned, that takes memory only where it is touched
-/// and stays for as long as the process lives.
+/// Maps zeroed, page-aligned address space for buffers. It takes memory only where it is touched
+/// and stays mapped for the life of the process.
 pub fn map_forever(len: usize) -> io::Result<IoBuf> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -115,14 +115,14 @@ pub fn map_forever(len: usize) -> io::Result<IoBuf> {
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping is readable and writable over `len` bytes, and nobody unmaps it.
+    // SAFETY: the mapping is readable and writable over `len` bytes, and it is never unmapped.
     Ok(unsafe { IoBuf::from_raw(address.cast(), len) })
 }
 
-/// Gives the memory behind a mapping back to the system; the addresses stay, and read as zeros.
+/// Returns the memory behind a mapping to the system; the addresses stay valid and read as zeros.
 pub fn discard(mapping: &IoBuf) {
-    // SAFETY: `mapping` came from `map_forever`, so that it is private anonymous memory; its
-    // contents are given up by its owner. A failure only means that the memory stays in use.
+    // SAFETY: `mapping` came from `map_forever`, so it is private anonymous memory; its owner gives
+    // up its contents. A failure only means that the memory stays in use.
     unsafe { libc::madvise(mapping.as_ptr().cast(), mapping.len(), libc::MADV_DONTNEED) };
 }
 

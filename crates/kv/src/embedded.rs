@@ -18,15 +18,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use types::HashMap;
 
-/// Bytes of decoded blocks kept in memory.
+/// Bytes of decoded blocks cached in memory.
 const BLOCK_CACHE_BYTES: u64 = 128 << 20;
 
-/// Bytes of recent writes kept in memory before they are sorted into a table. They take about four
-/// times as much there as they count, and up to four such memtables wait to be written before fjall
-/// holds writers back.
+/// Bytes of recent writes in memory before they are sorted into a table. They occupy about four
+/// times as much memory as they count. Up to four such memtables wait to be written before fjall
+/// throttles writers.
 const MEMTABLE_BYTES: u64 = 8 << 20;
 
-/// Bytes of journals on disk; fjall asks for at least 64 MiB and rotates its journal at that size.
+/// Bytes of journals on disk; fjall requires at least 64 MiB and rotates its journal at that size.
 const JOURNAL_BYTES: u64 = 128 << 20;
 
 /// Threads for flushing and compaction. With two or more, fjall's first worker spins for as long as
@@ -36,60 +36,60 @@ const WORKER_THREADS: usize = 1;
 /// Table files held open.
 const OPEN_TABLES: usize = 256;
 
-/// Guarded keys whose values are kept; there are as many as partitions.
+/// Guarded keys whose values are cached; there are as many as partitions.
 const GUARD_CACHE_ENTRIES: usize = 8192;
 
-/// Ending of fjall's journal files, whose names are their ascending numbers.
+/// Suffix of fjall's journal files, whose names are ascending numbers.
 const JOURNAL_SUFFIX: &str = ".jnl";
 
 /// The file that fjall locks.
 const LOCK_FILE: &str = "lock";
 
-/// How often, and after what rest, a close looks whether recent writes are sorted into tables: half
-/// a second at most.
+/// Number of checks by a close whether recent writes are sorted into tables, and the pause between
+/// them: half a second at most.
 const FLUSH_LOOKS: usize = 50;
 const FLUSH_REST: Duration = Duration::from_millis(10);
 
 /// How often a journal may vanish between being listed and being opened.
 const JOURNAL_RACES: usize = 16;
 
-/// Bytes written to find out whether a failed flush was for want of space.
+/// Bytes written to find out whether a failed flush was caused by a full disk.
 const SPACE_PROBE_BYTES: usize = 1 << 20;
 
-/// Tables of up to so many bytes together are all read at a start: about a second's work of a disk.
-/// Blocks of larger ones are checked when they are needed, and by every backup, which reads all of
-/// them.
+/// If the tables have at most this many bytes in total, a start reads all of them: about a second's
+/// work of a disk. Blocks of larger tables are checked when they are needed, and by every backup,
+/// which reads all of them.
 pub const READ_AT_START_BYTES: u64 = 1 << 30;
 
-/// Damage that was met, if any.
+/// Damage that was found, if any.
 pub(crate) type Damage = Arc<OnceLock<KvError>>;
 
-/// A store in a directory, one process at a time.
+/// A store in a directory, for one process at a time.
 ///
-/// A commit hands its journal record to the kernel before it returns, so that it survives the death
-/// of the process; [`Engine::persist`] puts it on disk.
+/// A commit passes its journal record to the kernel before it returns, so it survives the death of
+/// the process; [`Engine::persist`] syncs it to disk.
 pub struct Embedded {
     // Declared first, so that it is closed before the database.
     keyspace: Keyspace,
     database: Database,
     path: PathBuf,
-    /// Values of guarded keys as the store has them. Its lock also makes `apply` exclusive.
+    /// Stored values of guarded keys. Its lock also makes `apply` exclusive.
     guarded: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
     room: Room,
     damage: Damage,
     verifier: Verifier,
-    /// What the first failure on the way to the disk was. The kernel tells of a write that failed
-    /// once: what was lost isn't known any more afterwards.
+    /// The first failed sync. The kernel reports a failed write only once: afterwards it isn't
+    /// known what was lost.
     unsynced: OnceLock<KvError>,
-    /// Nothing is acknowledged before it is on disk.
+    /// Commits are acknowledged only when they are on disk.
     is_strict: bool,
-    /// A batch with this number or a higher one was committed.
+    /// A batch with this or a higher sequence number was committed.
     committed: AtomicU64,
     synced: Synced,
 }
 
 impl Embedded {
-    /// Opens the store in `path`, making it when it is not there.
+    /// Opens the store in `path`, and creates it when it doesn't exist.
     ///
     /// Errors: [`KvError::Locked`] when another process has it open; [`KvError::Corrupt`] when a
     /// file isn't what was written ([`at_rest`](crate::at_rest)).
@@ -97,8 +97,8 @@ impl Embedded {
         Embedded::open_after_reading(path, READ_AT_START_BYTES)
     }
 
-    /// The same; tables are all read if they have at most so many bytes together, or if damage was
-    /// met when the store was in use last.
+    /// Like [`Embedded::open`]. Reads all tables if they have at most `read_bytes` in total, or if
+    /// damage was found when the store was last in use.
     pub fn open_after_reading(path: &Path, read_bytes: u64) -> Result<Embedded, KvError> {
         if at_rest::is_there(path) {
             let is_suspect = at_rest::is_suspect(path);
@@ -135,12 +135,12 @@ impl Embedded {
         })
     }
 
-    /// Bytes that the store takes on disk.
+    /// Returns the bytes that the store occupies on disk.
     pub fn disk_bytes(&self) -> Result<u64, KvError> {
         self.database.disk_space().map_err(|e| self.failed(e))
     }
 
-    /// When those who use it take a commit for done.
+    /// Sets when users of the store acknowledge a commit.
     pub fn acknowledging(self, durability: Durability) -> Embedded {
         Embedded { is_strict: durability == Durability::Disk, ..self }
     }
@@ -156,8 +156,8 @@ impl Embedded {
         let committed = self.committed.load(Acquire);
         match self.sync_journal() {
             Ok(Some(journal)) => {
-                // The kernel tells a failed write-back once. If fjall was told, it has poisoned
-                // itself, and says so here.
+                // The kernel reports a failed write-back once. If fjall received the report, it has
+                // poisoned itself and returns the error here.
                 self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e))?;
                 self.synced.note(&self.path, journal, committed, self.database.seqno());
                 Ok(())
@@ -167,10 +167,10 @@ impl Embedded {
         }
     }
 
-    /// Notes what has to be there at the next start. Everything is on disk, and nothing is
+    /// Records what must exist at the next start. The caller has synced everything, and nothing is
     /// committed meanwhile.
     fn note_closed(&self) {
-        // When recent writes are sorted into a table, the journals that hold nothing else go a
+        // Once recent writes are sorted into a table, fjall removes journals with nothing else a
         // moment later.
         for _ in 0..FLUSH_LOOKS {
             if self.keyspace.sealed_memtable_count() == 0 {
@@ -209,7 +209,7 @@ impl Embedded {
         Ok(value)
     }
 
-    /// The journal that is being written: the one with the highest number.
+    /// Returns the active journal: the one with the highest number.
     fn active_journal(&self) -> io::Result<Option<(u64, PathBuf)>> {
         let mut newest = None;
         for entry in fs::read_dir(&self.path)? {
@@ -222,12 +222,12 @@ impl Embedded {
         Ok(newest)
     }
 
-    /// Puts the active journal on disk without fjall's journal lock, which fjall itself would hold
-    /// for the milliseconds that it takes, with every commit waiting behind it.
+    /// Syncs the active journal without fjall's journal lock. fjall itself would hold it for the
+    /// milliseconds of the sync, with every commit waiting.
     ///
-    /// Enough, because every commit has handed its record to the kernel, and fjall puts a journal
-    /// on disk before it starts the next one. The journal's number; `None` when no journal could be
-    /// found.
+    /// That suffices because every commit has passed its record to the kernel, and fjall syncs a
+    /// journal before it starts the next one. Returns the journal's number; `None` when no journal
+    /// was found.
     fn sync_journal(&self) -> io::Result<Option<u64>> {
         for _ in 0..JOURNAL_RACES {
             let Some((number, journal)) = self.active_journal()? else {
@@ -322,7 +322,7 @@ impl Engine for Embedded {
 
     fn persist(&self) -> Result<(), KvError> {
         self.put_on_disk()?;
-        // What the process before had left in memory may have been acknowledged without being on
+        // Data that the previous process left in memory may have been acknowledged without being on
         // disk.
         if self.is_strict {
             self.verifier.settle();
@@ -335,7 +335,7 @@ impl Engine for Embedded {
     }
 
     fn settle(&self) -> Result<(), KvError> {
-        // Nobody commits meanwhile; who does so later takes the mark away again.
+        // No commit runs meanwhile; a later one removes the marker again.
         let _alone = self.guarded.lock();
         self.put_on_disk()?;
         self.note_closed();
@@ -344,8 +344,8 @@ impl Engine for Embedded {
     }
 }
 
-/// Keeps the first damage that is met, and lets the next start know of it. What has met damage once
-/// answers nothing any more: what else is wrong isn't known.
+/// Records the first damage found and reports it to the next start. A damaged engine returns only
+/// this error: the extent of the damage isn't known.
 pub(crate) fn noted(damage: &Damage, path: &Path, error: KvError) -> KvError {
     if matches!(error, KvError::Corrupt { .. }) && damage.set(error.clone()).is_ok() {
         tracing::error!(%error, "the metadata store is damaged, and serves nothing any more");
@@ -354,12 +354,13 @@ pub(crate) fn noted(damage: &Damage, path: &Path, error: KvError) -> KvError {
     error
 }
 
-/// Refuses an engine in which damage was met.
+/// Returns an error if damage was found in the engine.
 pub(crate) fn sound(damage: &Damage) -> Result<(), KvError> {
     damage.get().map_or(Ok(()), |error| Err(error.clone()))
 }
 
-/// Nobody else has the engine open as long as this is held: what is torn may be cut.
+/// Locks the engine: no other process has it open while the lock is held, so torn journal ends may
+/// be truncated.
 fn alone(path: &Path) -> Result<fs::File, KvError> {
     let lock = path.join(LOCK_FILE);
     let failed =
@@ -393,12 +394,12 @@ fn io_failed(path: String, error: &io::Error) -> KvError {
     }
 }
 
-/// fjall doesn't keep the cause of a failed background flush. A full device is the usual one, and
-/// the one that the reader can do something about, so it is asked for.
+/// fjall doesn't report the cause of a failed background flush. A full disk is the most frequent
+/// cause, and one that the administrator can fix, so it is checked.
 fn poisoned(path: &Path) -> KvError {
     let probe = path.join("space-probe");
     let written = fs::write(&probe, vec![0; SPACE_PROBE_BYTES]);
-    // A probe that stays behind does no harm: it is overwritten by the next one.
+    // A probe left behind does no harm: the next one overwrites it.
     let _ = fs::remove_file(&probe);
     match written {
         Err(error) => io_failed(path.display().to_string(), &error),

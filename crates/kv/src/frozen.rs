@@ -1,4 +1,4 @@
-//! The default engine's store as it was at one moment.
+//! Snapshots of the embedded engine.
 
 use crate::embedded::{Damage, noted, sound, translate};
 use crate::{Batch, Engine, KvError, Outcome, Pair};
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use fjall::{Keyspace, Readable, Snapshot};
 use std::path::PathBuf;
 
-/// A snapshot. As long as it exists, what it shows stays on disk.
+/// A snapshot. As long as it exists, its content stays on disk.
 pub(crate) struct Frozen {
     snapshot: Snapshot,
     keyspace: Keyspace,

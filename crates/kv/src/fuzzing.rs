@@ -1,7 +1,7 @@
-//! Bytes of anybody's making to what reads the files of the embedded engine before it is opened:
-//! for the fuzz targets and their short form in `tests/`.
+//! Entry points for fuzz targets and their short form in `tests/`: arbitrary bytes for the decoders
+//! that read the embedded engine's files before it is opened.
 //!
-//! Each function panics when what was accepted isn't the same after it was written and read again.
+//! Each function panics when accepted content changes after it is written and read again.
 
 use crate::at_rest::required;
 use crate::{at_rest, verifier};
@@ -11,12 +11,12 @@ pub fn journal(bytes: &[u8]) {
     at_rest::journal::fuzz(bytes);
 }
 
-/// The part of a list of tables that names them.
+/// The section of a list of tables that names them.
 pub fn table_list(bytes: &[u8]) {
     at_rest::tables::fuzz(bytes);
 }
 
-/// The records of what has to be there when the engine is opened.
+/// The records of required journals and trees.
 pub fn required(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Some(closed) = required::parse_closed(text) {
@@ -27,7 +27,7 @@ pub fn required(bytes: &[u8]) {
     }
 }
 
-/// The record of which commits are there.
+/// The record of the verifier.
 pub fn verifier(bytes: &[u8]) {
     let Some(record) = std::str::from_utf8(bytes).ok().and_then(verifier::parse) else { return };
     assert_eq!(verifier::parse(&verifier::render(&record)), Some(record));

@@ -1,20 +1,20 @@
-//! Ordered transactional key-value interface, its engines, and the batching writer in front of
+//! Ordered transactional key-value interface, its engines, and the batching writers in front of
 //! them.
 //!
-//! The interface is what all engines can do: point reads, ordered scans without phantom protection,
-//! and a write batch that is applied only if a set of guarded keys still holds what the writer
-//! expects. Knows nothing of inodes.
+//! The interface contains what all engines support: point reads, ordered scans without phantom
+//! protection, and a write batch that is applied only if a set of guarded keys still has the values
+//! that the writer expects. Knows nothing of inodes.
 //!
 //! Invariants:
-//! - A batch is applied whole or not at all, and batches are applied in the order in which they
-//!   were enqueued.
-//! - A batch that was reported as won survives the death of the process; after [`Writer::sync`]
-//!   that of the machine.
-//! - Once an engine fails to write, its [`Writer`] writes nothing more: what the engine holds is
-//!   known only after it was opened again.
-//! - As long as [`Engine::verifier`] is the same, everything that was reported as won is there.
-//! - What an engine on disk answers was checked against a sum when it was read from there. One in
-//!   which damage was met answers nothing any more.
+//! - A batch is applied atomically, and batches are applied in the order in which they were
+//!   enqueued.
+//! - A batch reported as won survives the death of the process; after [`Writer::sync`] that of the
+//!   machine.
+//! - Once an engine fails to write, its [`Writer`] writes nothing more: the engine's content is
+//!   known only after it is opened again.
+//! - As long as [`Engine::verifier`] is the same, everything reported as won exists.
+//! - An engine on disk checks everything against a checksum when it reads it. An engine in which
+//!   damage was found returns only that error.
 //!
 //! ```
 //! # use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! An engine in memory, with what a crash may do to one on disk.
+//! An engine in memory that simulates crashes of an engine on disk.
 
 use crate::merge::Merge;
 use crate::{Batch, Engine, KvError, Outcome, Pair};
@@ -6,11 +6,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The path that errors name.
+/// The path in errors.
 const PATH: &str = "memory";
 
-/// Commits that may wait for [`Engine::persist`]; when there are more, the oldest becomes durable
-/// by itself, as a kernel writes back old pages.
+/// Commits that may wait for [`Engine::persist`]; beyond it the oldest becomes durable, as a kernel
+/// writes back old pages.
 const MAX_UNSYNCED_COMMITS: usize = 65_536;
 
 type Map = BTreeMap<Bytes, Bytes>;
@@ -24,37 +24,38 @@ pub struct Memory {
 
 #[derive(Default)]
 struct State {
-    /// What readers see.
+    /// State that readers see.
     current: Map,
-    /// What certainly survives a crash of the machine.
+    /// State that certainly survives a crash of the machine.
     durable: Map,
-    /// Commits that lie between the two.
+    /// Commits between the two.
     unsynced: VecDeque<Writes>,
-    /// Commits so far that weren't lost.
+    /// Commits so far, except lost ones.
     applied: u64,
-    /// How often the machine has crashed.
+    /// Crashes of the machine so far.
     crashes: u64,
-    /// What the next write or persist answers.
+    /// Error that the next write or persist returns.
     failure: Option<KvError>,
 }
 
 impl Memory {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Memory {
         Memory::default()
     }
 
-    /// Commits that a crash could take back.
+    /// Returns the number of commits that a crash could lose.
     pub fn unsynced(&self) -> usize {
         self.state.lock().unsynced.len()
     }
 
-    /// Commits so far, but for those that a crash took back.
+    /// Returns the number of commits so far, except those that a crash has lost.
     pub fn applied(&self) -> u64 {
         self.state.lock().applied
     }
 
-    /// The machine crashes: what was persisted stays, and of the later commits the first `keep`.
+    /// Simulates a crash of the machine: persisted commits stay, and of the later commits the first
+    /// `keep`.
     pub fn crash(&self, keep: usize) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -68,18 +69,18 @@ impl Memory {
         state.crashes += 1;
     }
 
-    /// The process dies: every applied commit is in the kernel's hands and stays.
+    /// Simulates the death of the process: the kernel has every applied commit, so all stay.
     pub fn kill(&self) {
         self.state.lock().failure = None;
     }
 
-    /// From now on every write and persist fails with this error, until [`Memory::crash`] or
+    /// Makes every write and persist fail with this error, until [`Memory::crash`] or
     /// [`Memory::kill`].
     pub fn fail_with(&self, error: KvError) {
         self.state.lock().failure = Some(error);
     }
 
-    /// An error as a full device causes it, for [`Memory::fail_with`].
+    /// Returns the error of a full device, for [`Memory::fail_with`].
     pub fn no_space() -> KvError {
         KvError::NoSpace { path: PATH.into() }
     }

@@ -4,7 +4,7 @@ use crate::{Batch, KvError, Outcome};
 use bytes::Bytes;
 use types::HashMap;
 
-/// Last write per key of the batches that won, in order of first touch.
+/// Last write per key of the applied batches, in order of the first write to each key.
 ///
 /// An engine gives all writes of one commit the same version, so a key may appear in it only once.
 #[derive(Default)]
@@ -14,7 +14,7 @@ pub(crate) struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Decides each batch in order, against the store as `stored` reads it and the batches that won
+    /// Decides each batch in order, against the stored values (`stored`) and the batches applied
     /// before it.
     pub(crate) fn decide(
         batches: &'a [Batch],
@@ -32,7 +32,7 @@ impl<'a> Merge<'a> {
         Ok((merge, outcomes))
     }
 
-    /// The writes, each key once.
+    /// Returns the writes, each key once.
     pub(crate) fn writes(&self) -> &[(&'a [u8], Option<&'a [u8]>)] {
         &self.writes
     }

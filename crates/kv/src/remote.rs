@@ -1,13 +1,14 @@
 //! Group commit in front of an engine in another process.
 //!
-//! One apply is under way at a time; what is enqueued meanwhile leaves with the next one. A task of
-//! the core that enqueues first carries it out, so that no waiter has to stay for it. An apply that
-//! isn't answered is repeated with its number until it is: the other side knows what it has done.
+//! One apply is in flight at a time; batches that are enqueued meanwhile are sent with the next
+//! one. A task of the core that enqueues first carries it out, so that no waiter has to stay for
+//! it. An apply that isn't answered is repeated with the same number until it is: the other side
+//! detects the repetition.
 //!
 //! Invariants:
 //! - Batches are applied in the order of [`RemoteWriter::enqueue`]; a later apply isn't sent before
 //!   the outcome of the earlier one is known.
-//! - A batch gets one outcome, whatever becomes of connections and of the cores that wait.
+//! - A batch gets one outcome, whatever happens to connections and to the cores that wait.
 //! - Nothing blocks a thread.
 
 use crate::writer::Ticket;
@@ -27,24 +28,23 @@ use std::time::Duration;
 /// Most batches in one apply.
 const MAX_APPLY_BATCHES: usize = 1024;
 
-/// Bytes of keys, values and guards in one apply: with what surrounds them they fit into the body
-/// of a message.
+/// Bytes of keys, values and guards in one apply: with their overhead they fit into the body of a
+/// message.
 const MAX_APPLY_BYTES: usize = 640 << 10;
 
-/// What surrounds a key or a value in a message, bytes, counted generously.
+/// Encoding overhead of a key or a value in a message, in bytes, estimated generously.
 const ITEM_OVERHEAD: usize = 16;
 
 /// Batches in the queue beyond which [`RemoteWriter::admit`] waits.
 const MAX_QUEUED_BATCHES: usize = 16_384;
 
-/// First rest before an apply is repeated that the other side couldn't carry out; it doubles up to
-/// the longest.
+/// First backoff before an apply is repeated that the other side couldn't carry out; it doubles up
+/// to [`LONGEST_REST`].
 const FIRST_REST: Duration = Duration::from_millis(20);
-/// Longest such rest: a store that works again is noticed within it.
+/// Longest backoff: a store that works again is noticed within it.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
-/// How long a question to a store that can't be reached is repeated: as long as clients wait by
-/// default.
+/// Time for which a request to an unreachable store is repeated: the default time-out of clients.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A future that stays on its core.
@@ -52,35 +52,38 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// An engine in another process.
 pub trait RemoteEngine: Send + Sync + 'static {
-    /// The values of keys, in their order.
+    /// Returns the values of keys, in their order.
     fn get<'a>(&'a self, keys: &'a [Vec<u8>]) -> LocalFuture<'a, Result<Vec<Option<Bytes>>, KvError>>;
-    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`.
+    /// Returns pairs with `from <= key < to` in order of unsigned bytes, at most `limit`.
     fn scan<'a>(
         &'a self,
         from: &'a [u8],
         to: &'a [u8],
         limit: usize,
     ) -> LocalFuture<'a, Result<Vec<Pair>, KvError>>;
-    /// Applies batches in order, each on its own terms. One caller at a time, with ascending
-    /// numbers from 1. After an error the same number comes again with the same batches; they
-    /// aren't applied twice then, or so that it makes no difference, and what can't be known any
-    /// more is answered with [`Outcome::Unknown`].
+    /// Applies batches in order, each atomically. One caller at a time, with ascending numbers from
+    /// 1.
+    ///
+    /// After an error the caller repeats the same number with the same batches. They are not
+    /// applied twice then, or only without effect. An outcome that can't be determined any more is
+    /// [`Outcome::Unknown`].
     fn apply<'a>(
         &'a self,
         number: u64,
         batches: &'a [Batch],
     ) -> LocalFuture<'a, Result<Vec<Outcome>, KvError>>;
-    /// Everything applied before is on disk when this returns.
+    /// Syncs everything that was applied before to disk.
     fn persist(&self) -> LocalFuture<'_, Result<(), KvError>>;
-    /// Of the engine, as it was heard last ([`crate::Engine::verifier`]); 0 where it isn't known.
+    /// Returns the last known verifier of the engine ([`crate::Engine::verifier`]); 0 if it isn't
+    /// known.
     fn verifier(&self) -> u64;
-    /// Whether the store may grow, as far as is known here.
+    /// Returns whether the store may grow, as far as this process knows.
     fn has_room(&self) -> bool;
-    /// Where the store is, for messages.
+    /// Returns the location of the store, for messages.
     fn place(&self) -> String;
 }
 
-/// Group commit over an engine in another process. Its calls need a runtime.
+/// Group commit over an engine in another process. Its calls require a runtime.
 pub struct RemoteWriter {
     shared: Arc<Shared>,
 }
@@ -88,15 +91,15 @@ pub struct RemoteWriter {
 struct Shared {
     engine: Arc<dyn RemoteEngine>,
     queue: Mutex<Queue>,
-    /// The queue has room.
+    /// The queue has room for more batches.
     room: Event,
     stopped: Event,
-    /// Held by who makes the trip to the disk.
+    /// Held by the caller that syncs.
     persisting: RwLock,
-    /// Number of trips that were begun, and of the last one that came to a good end.
+    /// Number of syncs begun, and number of the last sync that succeeded.
     trips_begun: AtomicU64,
     trip_ended: AtomicU64,
-    /// Number of applies that were answered, and of those, how many are on disk.
+    /// Number of answered applies, and how many of them are on disk.
     applied: AtomicU64,
     persisted: AtomicU64,
     batches: AtomicU64,
@@ -108,16 +111,16 @@ struct Queue {
     batches: VecDeque<(Ticket, Batch)>,
     /// Number of the last batch that was enqueued.
     enqueued: u64,
-    /// The last apply that was begun, until its outcome is known.
+    /// The last apply sent, until its outcome is known.
     under_way: Option<Arc<Apply>>,
     applies: u64,
-    /// A task works on the queue.
+    /// A task processes the queue.
     led: bool,
-    /// Why nothing is written any more.
+    /// Error that ended all writing.
     end: Option<KvError>,
 }
 
-/// Batches that go to the other side together.
+/// Batches that are sent together.
 struct Apply {
     number: u64,
     tickets: Vec<Ticket>,
@@ -125,7 +128,7 @@ struct Apply {
 }
 
 impl RemoteWriter {
-    /// A writer that is alone in using this handle of an engine.
+    /// Creates a writer, which must be the only user of this engine handle.
     pub fn new(engine: Arc<dyn RemoteEngine>) -> RemoteWriter {
         let room = Event::new();
         room.set();
@@ -145,12 +148,12 @@ impl RemoteWriter {
         RemoteWriter { shared }
     }
 
-    /// The values of keys, in their order.
+    /// Returns the values of keys, in their order.
     pub async fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, KvError> {
         self.ask(async || self.shared.engine.get(keys).await).await
     }
 
-    /// As [`RemoteEngine::scan`].
+    /// See [`RemoteEngine::scan`].
     pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
         if from >= to {
             return Ok(Vec::new());
@@ -158,7 +161,7 @@ impl RemoteWriter {
         self.ask(async || self.shared.engine.scan(from, to, limit).await).await
     }
 
-    /// Asks again for a while when the store can't be reached.
+    /// Repeats a request for a while when the store is unreachable.
     async fn ask<T>(&self, ask: impl AsyncFn() -> Result<T, KvError>) -> Result<T, KvError> {
         let began_ns = rt::monotonic_ns();
         loop {
@@ -180,8 +183,8 @@ impl RemoteWriter {
         }
     }
 
-    /// Gives the batch its place in the order of commits, and has it committed. Doesn't block: who
-    /// may bring many waits for [`RemoteWriter::admit`] before.
+    /// Appends the batch to the order of commits and has it committed. Doesn't block: a caller with
+    /// many batches first waits for [`RemoteWriter::admit`].
     pub fn enqueue(&self, batch: Batch) -> Ticket {
         let mut queue = self.shared.queue.lock();
         queue.enqueued += 1;
@@ -211,7 +214,7 @@ impl RemoteWriter {
             match ticket.result() {
                 Some(result) => Poll::Ready(result),
                 None => {
-                    // The core that led may have ended.
+                    // The core of the leader may have ended.
                     self.shared.lead(&mut self.shared.queue.lock());
                     Poll::Pending
                 }
@@ -220,9 +223,9 @@ impl RemoteWriter {
         .await
     }
 
-    /// Everything that was enqueued before is committed and on disk when this returns, and so is
-    /// everything that others have committed before: what is synced here may rest on it. Concurrent
-    /// callers share one trip.
+    /// Waits until everything that was enqueued before is committed and on disk. That includes
+    /// everything that other writers have committed before, since this writer's batches may depend
+    /// on it. Concurrent callers share one sync.
     pub async fn sync(&self) -> Result<(), KvError> {
         let last = self.shared.queue.lock().last();
         if let Some(ticket) = last {
@@ -231,7 +234,7 @@ impl RemoteWriter {
         let shared = &self.shared;
         let before = shared.trips_begun.load(SeqCst);
         let _alone = shared.persisting.write().await;
-        // One that began after this call came.
+        // A sync that began after this call.
         if shared.trip_ended.load(SeqCst) > before {
             return Ok(());
         }
@@ -244,28 +247,28 @@ impl RemoteWriter {
         Ok(())
     }
 
-    /// True when there is something that is not on disk yet.
+    /// Returns true when something is not on disk yet.
     pub fn is_dirty(&self) -> bool {
         self.shared.queue.lock().last().is_some()
             || self.shared.persisted.load(SeqCst) < self.shared.applied.load(SeqCst)
     }
 
-    /// Whether the store may grow, as far as is known here.
+    /// Returns whether the store may grow, as far as this process knows.
     pub fn has_room(&self) -> bool {
         self.shared.engine.has_room()
     }
 
-    /// As [`RemoteEngine::verifier`].
+    /// See [`RemoteEngine::verifier`].
     pub fn verifier(&self) -> u64 {
         self.shared.engine.verifier()
     }
 
-    /// Where the store is, for messages.
+    /// Returns the location of the store, for messages.
     pub fn place(&self) -> String {
         self.shared.engine.place()
     }
 
-    /// Counts since the start.
+    /// Returns counts since the start.
     pub fn stats(&self) -> WriterStats {
         WriterStats {
             batches: self.shared.batches.load(Relaxed),
@@ -274,7 +277,7 @@ impl RemoteWriter {
         }
     }
 
-    /// Writes nothing more. What is on its way fails: it may be committed or not.
+    /// Stops writing. Batches in flight fail: they may be committed or not.
     pub fn stop(&self) {
         let cause = "the process that writes to it ends".into();
         let error = KvError::Io { path: self.place(), cause };
@@ -300,13 +303,13 @@ impl Drop for RemoteWriter {
 }
 
 impl Queue {
-    /// The last batch that isn't settled.
+    /// Returns the last unsettled batch.
     fn last(&self) -> Option<Ticket> {
         let under_way = self.under_way.as_ref().and_then(|apply| apply.tickets.last());
         self.batches.back().map(|(ticket, _)| ticket).or(under_way).cloned()
     }
 
-    /// What is to be sent next: again what had no answer, else what is queued.
+    /// Returns what to send next: the apply that had no answer, otherwise queued batches.
     fn next(&mut self) -> Option<Arc<Apply>> {
         if self.under_way.is_none() && !self.batches.is_empty() {
             let mut bytes = 0;
@@ -324,7 +327,7 @@ impl Queue {
 }
 
 impl Shared {
-    /// Sees to it that a task works on the queue.
+    /// Ensures that a task processes the queue.
     fn lead(self: &Arc<Self>, queue: &mut Queue) {
         let is_needed = queue.under_way.is_some() || !queue.batches.is_empty();
         if is_needed && !queue.led {
@@ -356,7 +359,7 @@ impl Shared {
         {
             let mut queue = self.queue.lock();
             if queue.under_way.is_none() {
-                // Stopped meanwhile.
+                // The writer was stopped meanwhile.
                 return;
             }
             queue.under_way = None;
@@ -364,17 +367,16 @@ impl Shared {
             self.applied.fetch_add(1, SeqCst);
         }
         for (index, ticket) in apply.tickets.iter().enumerate() {
-            // An answer that is too short tells nothing of the others.
+            // An answer that is too short leaves the outcome of the other batches uncertain.
             ticket.settle(Ok(outcomes.get(index).copied().unwrap_or(Outcome::Unknown)));
         }
     }
 }
 
-/// The task that works on the queue. When its core ends before it does, another one takes its
-/// place.
+/// The task that processes the queue. If its core ends first, another task replaces it.
 struct Lead {
     shared: Arc<Shared>,
-    /// There was nothing left to do.
+    /// The queue was empty.
     is_done: Cell<bool>,
 }
 
@@ -417,7 +419,7 @@ impl Drop for Lead {
             let queued = queue.batches.iter().map(|(ticket, _)| ticket.clone());
             under_way.chain(queued).collect::<Vec<Ticket>>()
         };
-        // Whoever is woken finds nobody at work, and sees to it.
+        // A woken waiter finds no leader and starts one.
         waiting.iter().for_each(Ticket::wake);
     }
 }

@@ -1,47 +1,46 @@
-//! Whether an engine's disk has room for a store to grow.
+//! Checks whether an engine's disk has room for the store to grow.
 //!
-//! An engine that runs into a full disk writes nothing more, not even what would free space. So
-//! growth has to stop earlier, where enough is left for journals, tables and compaction of what is
-//! still allowed.
+//! An engine that runs into a full disk writes nothing more, not even batches that would free
+//! space. So growth must stop earlier, while enough space is left for journals, tables and
+//! compaction of the batches that are still allowed.
 
 use crate::Space;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Bytes that have to be free for journals and new tables.
+/// Bytes that must be free for journals and new tables.
 const WORKING_BYTES: u64 = 64 << 20;
-/// On small disks a sixteenth of the capacity does for that.
+/// On small disks a sixteenth of the capacity suffices for that.
 const WORKING_DIVISOR: u64 = 16;
-/// Bytes that the largest usual compaction writes before it frees what it read: four tables of 8
-/// MiB and a first level of four times 64 MiB. A store that is smaller needs no more than its own
-/// size.
+/// Bytes that the largest usual compaction writes before it frees its inputs: four tables of 8 MiB
+/// and a first level of four times 64 MiB. A smaller store needs no more than its own size.
 const COMPACTION_BYTES: u64 = 288 << 20;
-/// Applied bytes after which the disk is looked at again.
+/// Applied bytes after which the disk is checked again.
 const LOOK_AFTER_BYTES: u64 = 1 << 20;
-/// Time after which the disk is looked at again: others use it, too.
+/// Time after which the disk is checked again, in nanoseconds: other processes use it too.
 const LOOK_AFTER_NS: u64 = 200_000_000;
 
-/// What a look at the disk finds, bytes.
+/// Space of a disk, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measure {
-    /// The disk's.
+    /// Capacity of the disk.
     pub(crate) capacity: u64,
     /// Free on the disk for ordinary users.
     pub(crate) free: u64,
-    /// In the store's tables.
+    /// Bytes of the store's tables.
     pub(crate) tables: u64,
 }
 
 impl Measure {
-    /// Looks at the disk that holds `dir`.
+    /// Measures the disk that contains `dir`.
     pub(crate) fn take(dir: &Path, tables: u64) -> io::Result<Measure> {
         let disk = rustix::fs::statvfs(dir)?;
         let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
         Ok(Measure { capacity: bytes(disk.f_blocks), free: bytes(disk.f_bavail), tables })
     }
 
-    /// Bytes that have to be free if the store is to grow.
+    /// Returns the bytes that must be free for the store to grow.
     fn needed(&self) -> u64 {
         let working = WORKING_BYTES.min(self.capacity / WORKING_DIVISOR);
         working + self.tables.min(COMPACTION_BYTES)
@@ -59,30 +58,30 @@ impl From<Measure> for Space {
     }
 }
 
-/// Remembers the last look for as long as little can have changed.
+/// Caches the last check for as long as little can have changed.
 #[derive(Default)]
 pub(crate) struct Room {
     is_lacking: AtomicBool,
-    /// When to look again; zero at first.
+    /// Time of the next check; zero at first.
     next_look_ns: AtomicU64,
     applied_since: AtomicU64,
 }
 
 impl Room {
-    /// To be told of what was applied.
+    /// Notes applied bytes.
     pub(crate) fn note_applied(&self, bytes: u64) {
         self.applied_since.fetch_add(bytes, Relaxed);
     }
 
-    /// Whether there is room, as far as was known or by a new look.
+    /// Returns whether there is room, by the cached result or a new check.
     pub(crate) fn is_enough(&self, now_ns: u64, look: impl FnOnce() -> io::Result<Measure>) -> bool {
         let is_due =
             now_ns >= self.next_look_ns.load(Relaxed) || self.applied_since.load(Relaxed) >= LOOK_AFTER_BYTES;
         if is_due {
-            // First, so that cores that come meanwhile don't look as well.
+            // First, so that other cores don't check at the same time.
             self.next_look_ns.store(now_ns.saturating_add(LOOK_AFTER_NS), Relaxed);
             self.applied_since.store(0, Relaxed);
-            // A disk that can't be asked is not known to be full; writing to it will tell.
+            // A disk that can't be queried is not known to be full; a write to it will show.
             self.is_lacking.store(look().is_ok_and(|measure| !measure.has_room()), Relaxed);
         }
         !self.is_lacking.load(Relaxed)

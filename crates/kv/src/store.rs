@@ -1,11 +1,11 @@
-//! A store as its user has it: with its engine in this process, or elsewhere.
+//! A store whose engine is in this process or in another one.
 
 use crate::{Batch, Engine, KvError, Outcome, Pair, RemoteWriter, Ticket, Writer, WriterStats};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// A store and the group commit in front of it. Reads of an engine in this process need no waiting:
-/// who has [`Store::engine`] asks it directly. Those of an engine elsewhere do.
+/// A store with the group commit in front of it. Reads from an engine in this process don't wait: a
+/// caller uses [`Store::engine`] directly. Reads from a remote engine wait.
 #[derive(Clone)]
 pub enum Store {
     /// The engine is in this process.
@@ -27,7 +27,7 @@ impl From<Arc<RemoteWriter>> for Store {
 }
 
 impl Store {
-    /// The engine, where it is in this process.
+    /// Returns the engine, if it is in this process.
     pub fn engine(&self) -> Option<&Arc<dyn Engine>> {
         match self {
             Store::Local(writer) => Some(writer.engine()),
@@ -35,7 +35,7 @@ impl Store {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         match self {
             Store::Local(writer) => writer.engine().get(key),
@@ -43,7 +43,7 @@ impl Store {
         }
     }
 
-    /// The values of keys, in their order.
+    /// Returns the values of keys, in their order.
     pub async fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, KvError> {
         match self {
             Store::Local(writer) => keys.iter().map(|key| writer.engine().get(key)).collect(),
@@ -51,8 +51,8 @@ impl Store {
         }
     }
 
-    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`. Each pair is as
-    /// the store has it at some moment of the call, not all at the same.
+    /// Returns pairs with `from <= key < to` in order of unsigned bytes, at most `limit`. Each pair
+    /// was current at some moment of the call, not all at the same moment.
     pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
         match self {
             Store::Local(writer) => writer.engine().scan(from, to, limit),
@@ -60,15 +60,15 @@ impl Store {
         }
     }
 
-    /// Waits until there is room for another batch. An engine in this process needs none: who
-    /// brings too many leads.
+    /// Waits until there is room for another batch. With an engine in this process it doesn't wait:
+    /// a caller with too many batches becomes the leader.
     pub async fn admit(&self) {
         if let Store::Remote(writer) = self {
             writer.admit().await;
         }
     }
 
-    /// Gives the batch its place in the order of commits.
+    /// Appends the batch to the order of commits.
     pub fn enqueue(&self, batch: Batch) -> Ticket {
         match self {
             Store::Local(writer) => writer.enqueue(batch),
@@ -90,7 +90,7 @@ impl Store {
         self.wait(&ticket).await
     }
 
-    /// Everything that was enqueued before is committed and on disk when this returns.
+    /// Waits until everything that was enqueued before is committed and on disk.
     pub async fn sync(&self) -> Result<(), KvError> {
         match self {
             Store::Local(writer) => writer.sync().await,
@@ -98,7 +98,7 @@ impl Store {
         }
     }
 
-    /// True when there is something that is not on disk yet.
+    /// Returns true when something is not on disk yet.
     pub fn is_dirty(&self) -> bool {
         match self {
             Store::Local(writer) => writer.is_dirty(),
@@ -106,7 +106,7 @@ impl Store {
         }
     }
 
-    /// Whether the store may grow, as far as is known here.
+    /// Returns whether the store may grow, as far as this process knows.
     pub fn has_room(&self) -> bool {
         match self {
             Store::Local(writer) => writer.engine().has_room(),
@@ -114,8 +114,8 @@ impl Store {
         }
     }
 
-    /// Everything that was committed is there, in memory or on disk, as long as this number is the
-    /// same; 0 where it isn't known.
+    /// Returns the verifier: as long as it is the same, everything committed exists, in memory or
+    /// on disk. 0 if it isn't known.
     pub fn verifier(&self) -> u64 {
         match self {
             Store::Local(writer) => writer.engine().verifier(),
@@ -123,7 +123,7 @@ impl Store {
         }
     }
 
-    /// Where the store is, for messages.
+    /// Returns the location of the store, for messages.
     pub fn place(&self) -> String {
         match self {
             Store::Local(writer) => writer.engine().place(),
@@ -131,7 +131,7 @@ impl Store {
         }
     }
 
-    /// Counts since the start.
+    /// Returns counts since the start.
     pub fn stats(&self) -> WriterStats {
         match self {
             Store::Local(writer) => writer.stats(),

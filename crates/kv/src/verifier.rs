@@ -1,16 +1,16 @@
-//! Whether what was committed and not put on disk is still there.
+//! The verifier: shows whether commits that were not synced still exist.
 //!
-//! A commit is acknowledged when the kernel has it. When the machine loses its power before it is
-//! on disk, it is gone, and a sync afterwards succeeds, since there is nothing to do. So the engine
-//! has a number, as chunk stores have (RFC 1813, section 3.3.21): as long as it is the same,
-//! everything that was acknowledged is there. It outlives the process, whose commits the kernel
-//! keeps, and a shutdown, after which everything is on disk; it doesn't outlive the machine's
-//! memory else.
+//! A commit is acknowledged when the kernel has it. If the machine loses power before it is on
+//! disk, it is lost, and a later sync succeeds, since nothing is left to sync. So the engine has a
+//! verifier, as chunk stores have (RFC 1813, section 3.3.21): as long as it is the same, everything
+//! acknowledged exists. It survives the process, whose commits the kernel keeps, and an orderly
+//! shutdown, after which everything is on disk. Otherwise it doesn't survive a loss of the
+//! machine's memory.
 //!
 //! Invariants:
-//! - The marker that everything is on disk is gone from the disk before anything is committed that
-//!   isn't.
-//! - What can't be read, written or told makes another number, and never keeps one.
+//! - The marker that everything is on disk is removed from disk before a commit that isn't synced.
+//! - A record that can't be read or written, or an unknown state, leads to another verifier, never
+//!   to the same one.
 
 use crate::KvError;
 use parking_lot::Mutex;
@@ -18,17 +18,17 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The number, and the memory for which it holds.
+/// File with the verifier and the id of the memory for which it is valid.
 const RECORD: &str = "verifier";
 
-/// Says that everything that was acknowledged is on disk.
+/// Marker that everything acknowledged is on disk.
 const SETTLED: &str = "settled";
 
 /// The verifier of an open engine.
 pub(crate) struct Verifier {
     path: PathBuf,
     number: u64,
-    /// The marker is there. Held while it comes or goes.
+    /// The marker exists. Locked while it is created or removed.
     is_settled: Mutex<bool>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Record {
 }
 
 impl Verifier {
-    /// That of an engine that is being opened. Nobody else has it open.
+    /// Opens the verifier of an engine that no other process has open.
     pub fn open(path: &Path) -> Verifier {
         let memory = rt::memory_of_machine(path).ok();
         let is_settled = path.join(SETTLED).exists();
@@ -54,8 +54,8 @@ impl Verifier {
             );
         }
         let is_news = found.is_none_or(|found| kept.is_none() || Some(&found.memory) != memory.as_ref());
-        // Without a record the next start has another number, which says too much, and never too
-        // little.
+        // Without a record the next start gets another verifier, which may report a loss that
+        // didn't happen, but never hides one.
         if let (true, Some(memory)) = (is_news, memory)
             && let Err(error) = write(path, &Record { number, memory })
         {
@@ -68,7 +68,7 @@ impl Verifier {
         self.number
     }
 
-    /// Something is about to be committed that isn't on disk at once.
+    /// Removes the marker before a commit that isn't synced at once.
     pub fn unsettle(&self) -> Result<(), KvError> {
         let mut is_settled = self.is_settled.lock();
         if *is_settled {
@@ -86,7 +86,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Everything is on disk, and nothing was committed since that was made so.
+    /// Sets the marker: everything is on disk, and nothing was committed since the sync.
     pub fn settle(&self) {
         let mut is_settled = self.is_settled.lock();
         if *is_settled {
@@ -98,12 +98,12 @@ impl Verifier {
         if let Err(error) = marked {
             tracing::warn!(store = %self.path.display(), %error, "can't note that everything is on disk: the next start of the machine may count as a loss");
         }
-        // It may be there even so: who commits next removes it.
+        // The marker may exist even after an error: the next commit removes it.
         *is_settled = true;
     }
 }
 
-/// A record that can't be understood says nothing.
+/// Returns `None` for an invalid record.
 fn read(path: &Path) -> Option<Record> {
     parse(&fs::read_to_string(path.join(RECORD)).ok()?)
 }

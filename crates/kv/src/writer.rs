@@ -1,15 +1,16 @@
 //! The batching writer: group commit in front of an engine.
 //!
-//! There is no committing thread in the common case. Whoever waits for a batch and finds nobody
-//! committing becomes the leader, applies everything that is queued in one engine commit, and wakes
-//! the others: a lone writer pays no hand-over, and while one commit runs the next one fills. Where
-//! a commit has to reach the disk ([`Durability::Disk`]) and threads are allowed, one thread leads,
-//! because no core may stand still for milliseconds.
+//! There is no committing thread in the common case. A caller that waits for a batch and finds no
+//! leader becomes the leader. It applies everything that is queued in one engine commit and wakes
+//! the other callers. So a lone writer pays no hand-over, and while one commit runs, the next one
+//! fills. Where a commit must reach the disk ([`Durability::Disk`]) and threads are allowed, a
+//! thread leads, because no core may block for milliseconds.
 //!
 //! Invariants:
 //! - Batches are applied in the order of [`Writer::enqueue`].
-//! - There is at most one leader, and nobody holds the queue's lock while the engine works.
-//! - A queued batch whose waiter went away is applied when anybody waits for it or for a later one.
+//! - There is at most one leader, and the queue's lock is not held while the engine works.
+//! - A queued batch whose waiter went away is applied when a caller waits for it or for a later
+//!   one.
 
 mod syncer;
 mod ticket;
@@ -31,20 +32,20 @@ const MAX_COMMIT_BATCHES: usize = 1024;
 /// Bytes of keys and values after which an engine commit takes no further batch.
 const MAX_COMMIT_BYTES: usize = 4 << 20;
 
-/// Most batches in the queue; whoever brings more waits or leads.
+/// Most batches in the queue; a caller with more waits or leads.
 const MAX_QUEUED_BATCHES: usize = 16_384;
 
-/// How long a core watches another one commit before it does something else. A commit takes some
-/// microseconds; being woken on another core takes several times that.
+/// Time that a core watches another one commit before it does something else, in nanoseconds. A
+/// commit takes some microseconds; a wake-up on another core takes several times that.
 const LEADER_PATIENCE_NS: u64 = 30_000;
 
-/// How often it looks in that time at most: a simulated clock stands still meanwhile.
+/// Most checks in that time: a simulated clock stands still meanwhile.
 const LEADER_LOOKS: usize = 4096;
 
-/// Engine commits that a leader makes for others after its own batch is in.
+/// Engine commits that a leader makes for others after its own batch is committed.
 const EXTRA_ROUNDS: usize = 4;
 
-/// When a commit counts as done.
+/// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// When it survives the death of the process.
@@ -53,10 +54,10 @@ pub enum Durability {
     Disk,
 }
 
-/// Where the calls of the engine that wait for a disk run.
+/// Where blocking calls of the engine run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
-    /// On a thread of the writer's own, started when it is first needed.
+    /// On the writer's own thread, started when it is first needed.
     Thread,
     /// In the caller: a simulation has no threads.
     Inline,
@@ -65,33 +66,33 @@ pub enum Blocking {
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterStats {
-    /// Batches applied or refused by a guard.
+    /// Batches that were applied or lost.
     pub batches: u64,
     /// Engine commits that carried them.
     pub commits: u64,
-    /// Times that the engine was made to reach the disk.
+    /// Syncs of the engine.
     pub persists: u64,
 }
 
-/// Group commit over an engine. Clones of the `Arc` that it lives in share it between all cores.
+/// Group commit over an engine. All cores share it through clones of its `Arc`.
 pub struct Writer {
     shared: Arc<Shared>,
     syncer: Syncer,
 }
 
-/// What the writer and its thread share.
+/// State that the writer and its thread share.
 struct Shared {
     engine: Arc<dyn Engine>,
     durability: Durability,
     queue: Mutex<Queue>,
     /// The queue has room again.
     room: Condvar,
-    /// Number of engine commits that were applied, and of those, how many are on disk.
+    /// Number of applied engine commits, and how many of them are on disk.
     applied: AtomicU64,
     persisted: AtomicU64,
     batches: AtomicU64,
     persists: AtomicU64,
-    /// Held on the way to the disk, until a failure is known to all.
+    /// Held during a sync, until a failure is known to all callers.
     persisting: Mutex<()>,
 }
 
@@ -106,13 +107,12 @@ struct Queue {
 }
 
 impl Writer {
-    /// A writer that is alone in writing to `engine`. What blocks runs on a thread, or in the
-    /// caller when that is part of a simulation.
+    /// Creates the only writer of `engine`. Blocking calls run on a thread.
     pub fn new(engine: Arc<dyn Engine>, durability: Durability) -> Writer {
         Writer::with_blocking(engine, durability, Blocking::Thread)
     }
 
-    /// As [`Writer::new`], with a given place for what blocks.
+    /// Like [`Writer::new`], with a choice where blocking calls run.
     pub fn with_blocking(engine: Arc<dyn Engine>, durability: Durability, blocking: Blocking) -> Writer {
         let shared = Arc::new(Shared {
             engine,
@@ -128,12 +128,12 @@ impl Writer {
         Writer { syncer: Syncer::new(shared.clone(), blocking), shared }
     }
 
-    /// The engine below, for reading.
+    /// Returns the engine, for reading.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.shared.engine
     }
 
-    /// Why nothing is written any more, if that is so.
+    /// Returns the error that ended all writing, if there was one.
     pub fn failure(&self) -> Option<KvError> {
         self.shared.queue.lock().poison.clone()
     }
@@ -146,10 +146,10 @@ impl Writer {
         self.wait(&ticket).await
     }
 
-    /// Gives the batch its place in the order of commits. It is committed when somebody waits for
-    /// its ticket.
+    /// Appends the batch to the order of commits. It is committed when a caller waits for its
+    /// ticket.
     ///
-    /// Blocks for the time of an engine commit when the queue is full.
+    /// Blocks for the duration of an engine commit when the queue is full.
     pub fn enqueue(&self, batch: Batch) -> Ticket {
         let mut queue = self.shared.queue.lock();
         while queue.batches.len() >= MAX_QUEUED_BATCHES && queue.poison.is_none() {
@@ -169,9 +169,8 @@ impl Writer {
         Commit::new(self, ticket)
     }
 
-    /// Everything that was enqueued before is committed and on disk when this returns. Concurrent
-    /// callers share one trip to the disk, and there is none when nothing was committed since the
-    /// last.
+    /// Waits until everything that was enqueued before is committed and on disk. Concurrent callers
+    /// share one sync, and there is none when nothing was committed since the last.
     pub async fn sync(&self) -> Result<(), KvError> {
         let last = {
             let queue = self.shared.queue.lock();
@@ -190,13 +189,13 @@ impl Writer {
         self.syncer.reach(target).await
     }
 
-    /// True when there is something that is not on disk yet.
+    /// Returns true when something is not on disk yet.
     pub fn is_dirty(&self) -> bool {
         !self.shared.queue.lock().batches.is_empty()
             || self.shared.persisted.load(SeqCst) < self.shared.applied.load(SeqCst)
     }
 
-    /// Counts since the start.
+    /// Returns counts since the start.
     pub fn stats(&self) -> WriterStats {
         WriterStats {
             batches: self.shared.batches.load(Relaxed),
@@ -205,8 +204,8 @@ impl Writer {
         }
     }
 
-    /// One step of waiting for `ticket`: leads if nobody does, else leaves a waker. True when it is
-    /// settled.
+    /// One step of waiting for `ticket`: leads if there is no leader, otherwise registers a waker.
+    /// Returns true when the ticket is settled.
     fn drive(&self, ticket: &Ticket, waker: &Waker) -> bool {
         let mut queue = self.shared.queue.lock();
         if queue.led && self.shared.durability == Durability::Process {
@@ -243,7 +242,7 @@ impl Writer {
         queue
     }
 
-    /// A waiter goes away that may have been asked to lead: asks all others.
+    /// Wakes all waiters when one goes away that may have been woken to lead.
     fn abandon(&self) {
         let queue = self.shared.queue.lock();
         if !queue.led {
@@ -255,7 +254,7 @@ impl Writer {
 }
 
 impl Shared {
-    /// Commits until `own` is settled and a little longer, then leaves the queue to its first
+    /// Commits until `own` is settled and a few rounds more, then leaves the queue to its first
     /// waiter.
     fn lead<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, own: &Ticket) {
         queue.led = true;
@@ -267,14 +266,14 @@ impl Shared {
             }
         }
         queue.led = false;
-        // Whoever is woken finds no leader and becomes one. Batches without a waiter wait for
-        // theirs.
+        // The woken waiter finds no leader and becomes the leader. Batches without a waiter stay
+        // queued until one arrives.
         if let Some((ticket, _)) = queue.batches.iter().find(|(ticket, _)| ticket.has_waiters()) {
             ticket.wake();
         }
     }
 
-    /// One engine commit of what is queued, without the queue's lock.
+    /// Makes one engine commit of queued batches, without the queue's lock.
     fn round<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
         let (tickets, batches) = take_commit(&mut queue.batches);
         let result = match &queue.poison {
@@ -306,9 +305,9 @@ impl Shared {
         Ok(outcomes)
     }
 
-    /// Puts on disk what was applied; at least the first `applied` commits must have been. After a
-    /// failure never again: the kernel tells of a write that failed once, and takes the pages for
-    /// clean from then on.
+    /// Syncs what was applied; at least the first `applied` commits must have been. After a failure
+    /// it never syncs again: the kernel reports a failed write once, and then considers the pages
+    /// clean.
     fn persist(&self, applied: u64) -> Result<(), KvError> {
         let _alone = self.persisting.lock();
         if let Some(error) = &self.queue.lock().poison {
@@ -337,7 +336,7 @@ impl Shared {
     }
 }
 
-/// Looks at a ticket for a moment; true when it was settled.
+/// Polls a ticket for a moment; returns true when it was settled.
 fn watch(ticket: &Ticket) -> bool {
     let end = rt::monotonic_ns() + LEADER_PATIENCE_NS;
     for _ in 0..LEADER_LOOKS {

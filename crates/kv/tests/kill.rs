@@ -1,7 +1,7 @@
-//! What was acknowledged survives `kill -9`.
+//! Acknowledged commits survive `kill -9`.
 //!
-//! This test has a program of its own: between fork and exec its child holds all open descriptors
-//! of the process, and with them the locks of stores that other tests close and open again.
+//! This test has its own binary: between fork and exec its child holds all open descriptors of the
+//! process, and with them the locks of stores that other tests close and open again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,12 +16,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use support::{block_on, put};
 
-/// Where the child keeps its store. Set only for the child, which is this test program started
-/// again.
+/// Directory of the child's store. Set only for the child, which is this test binary started again.
 const CHILD_DIR: &str = "WEFT_KV_KILL_DIR";
 
-/// Acknowledgements after which the child is killed, each on a fresh store that goes on over all
-/// rounds.
+/// Acknowledgements after which the child is killed; all rounds use the same store.
 const KILL_AFTER: [usize; 6] = [1, 37, 500, 2_000, 3, 1_000];
 
 /// The process that is killed. Commits numbered batches and prints each number once committed; ends
@@ -32,8 +30,8 @@ fn commit_for_ever(dir: &Path) {
     let writer = Writer::new(engine, Durability::Process);
     let mut out = std::io::stdout().lock();
     for number in first.. {
-        // A value beyond the journal's write buffer now and then, so that records are cut at every
-        // place.
+        // Some values exceed the journal's write buffer, so that records are torn at every
+        // position.
         let value = format!("{number}").repeat(1 + number % 7 * 300);
         block_on(writer.commit(put(&format!("{number:08}"), &value))).unwrap();
         writeln!(out, "acked {number}").unwrap();
@@ -41,7 +39,7 @@ fn commit_for_ever(dir: &Path) {
     }
 }
 
-/// The number of batches, which must be a gapless prefix.
+/// Returns the number of batches, which must be a gapless prefix.
 fn count(engine: &dyn Engine) -> usize {
     let pairs = engine.scan(b"", b"\xff", usize::MAX).unwrap();
     for (number, (key, value)) in pairs.iter().enumerate() {
@@ -67,7 +65,7 @@ fn acknowledged_commits_survive_the_death_of_the_process() {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut seen = 0;
-        // The pipe holds what the child acknowledged up to its death, so it is read to the end.
+        // The pipe holds what the child acknowledged until its death, so it is read to the end.
         for line in lines.map_while(Result::ok) {
             // The harness may print the test's name in front of the first acknowledgement.
             let Some((_, number)) = line.split_once("acked ") else { continue };

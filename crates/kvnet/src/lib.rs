@@ -1,21 +1,21 @@
-//! A store of another process: the service in front of it, and its engine as a client has it.
+//! A store in another process: the service in front of it, and its engine on the client's side.
 //!
-//! A thin shell on both sides. [`KvService`] answers from the engine and the writer of its process;
+//! A thin layer on both sides. [`KvService`] serves the engine and the writer of its process;
 //! [`RemoteStore`] is a [`kv::RemoteEngine`] over a [`net::Channel`]. Knows no inode.
 //!
-//! What is repeated is not done twice: a client numbers what it applies, and the service keeps the
-//! outcome of the last apply of each client. That is forgotten with the service's process. A
-//! repetition over such a restart is applied again, which changes nothing as long as its guards
-//! hold, because nobody else writes what they guard; if they don't, nobody knows whether they did
-//! the first time, and the outcome is [`kv::Outcome::Unknown`].
+//! A repeated apply is not executed twice: a client numbers its applies, and the service caches the
+//! outcome of the last apply of each client. A restart of the service loses that cache. A
+//! repetition after a restart is applied again, which changes nothing as long as its guards hold,
+//! because no other client writes the guarded keys. If they don't hold, the first attempt may have
+//! been applied or not, and the outcome is [`kv::Outcome::Unknown`].
 //!
-//! A start of the store's *machine* may take back what was applied and not yet put on disk. A
-//! client that had applied such a thing is told ([`RemoteStore::lost`]) and gets nothing more: what
-//! it has in memory isn't what the store holds.
+//! A restart of the store's *machine* may lose applied batches that were not on disk. A client that
+//! had applied such a batch is notified ([`RemoteStore::lost`]) and gets only errors from then on:
+//! its memory doesn't match the store.
 //!
 //! Invariants:
 //! - A late copy of an apply is refused once a later one has begun.
-//! - No answer is larger than a message; who asks for more asks again.
+//! - No answer is larger than a message; a client requests the rest separately.
 
 mod service;
 mod store;

@@ -9,22 +9,20 @@ use std::sync::Arc;
 use types::{Errno, Error, HashMap, Result};
 use wire::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest};
 
-/// Clients whose last apply is remembered; with more, the one that was idle for longest is
-/// forgotten. As many as there are starts of metadata services while the store's process lives,
-/// which are few.
+/// Clients whose last apply is cached; beyond it the one that was idle longest is dropped. A client
+/// is one start of a metadata service during the life of the store's process, so there are few.
 const MAX_CLIENTS: usize = 1024;
 
-/// Bytes of keys and values in an answer: with what surrounds them they fit into the body of a
-/// message.
+/// Bytes of keys and values in an answer: with their overhead they fit into the body of a message.
 const MAX_ANSWER_BYTES: usize = 768 << 10;
 
-/// What surrounds a key or a value in an answer, bytes, counted generously.
+/// Encoding overhead of a key or a value in an answer, in bytes, estimated generously.
 const ITEM_OVERHEAD: usize = 16;
 
-/// Pairs that are read for an answer.
+/// Most pairs that are read for one answer.
 const MAX_SCANNED_PAIRS: usize = 1024;
 
-/// Answers requests to the store of this process.
+/// Serves requests to the store of this process.
 pub struct KvService {
     writer: Arc<Writer>,
     instance: u64,
@@ -38,7 +36,7 @@ struct Clients {
     clock: u64,
 }
 
-/// What a client applied last.
+/// The last apply of a client.
 struct Client {
     number: u64,
     tickets: Vec<Ticket>,
@@ -46,7 +44,7 @@ struct Client {
 }
 
 impl KvService {
-    /// A service over the writer of this process.
+    /// Creates a service over the writer of this process.
     pub fn new(writer: Arc<Writer>) -> KvService {
         KvService { writer, instance: rt::random_u64(), clients: Mutex::default() }
     }
@@ -105,7 +103,7 @@ impl KvService {
         Ok(KvAnswer::Pairs { pairs, more })
     }
 
-    /// Gives the batches their places in the order of commits, unless they have got them before.
+    /// Enqueues the batches in the order of commits, unless they were enqueued before.
     fn begin(&self, writer: u64, number: u64, batches: Vec<KvBatch>) -> Result<Vec<Ticket>> {
         let mut clients = self.clients.lock();
         clients.clock += 1;
@@ -154,7 +152,7 @@ fn outcome(outcome: Outcome) -> KvOutcome {
     }
 }
 
-/// A failure of the engine, as a client is told.
+/// Converts a failure of the engine to the error for the client.
 fn refusal(error: KvError) -> Error {
     let errno = match &error {
         KvError::NoSpace { .. } => Errno::ENOSPC,

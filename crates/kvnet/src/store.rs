@@ -1,4 +1,4 @@
-//! The engine of another process, as a client has it.
+//! The client's side of an engine in another process.
 
 use bytes::Bytes;
 use kv::{Batch, KvError, LocalFuture, Outcome, Pair, RemoteEngine};
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use types::{Errno, Error};
 use wire::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest};
 
-/// The way to a store.
+/// Channel to a store.
 pub type KvChannel = Channel<KvRequest, KvReply>;
 
-/// Keys that are asked for at a time, and their bytes: a request with them fits into a message.
+/// Most keys in one request, and their bytes: such a request fits into a message.
 const MAX_ASKED_KEYS: usize = 4096;
 const MAX_ASKED_BYTES: usize = 512 << 10;
 
-/// A store of another process.
+/// A store in another process.
 pub struct RemoteStore {
     channel: KvChannel,
     place: String,
-    /// Random: which client of the service this is.
+    /// Random id of this client at the service.
     writer: u64,
     has_room: AtomicBool,
     state: Mutex<State>,
@@ -37,10 +37,10 @@ struct State {
 }
 
 impl RemoteStore {
-    /// A store behind a channel. `place`: what to call it in messages.
+    /// Opens a store behind a channel. `place`: its name in messages.
     ///
     /// # Errors
-    /// The channel's and the service's: it is asked who it is.
+    /// Those of the channel and the service: this calls the service once.
     pub async fn open(channel: KvChannel, place: impl Into<String>) -> Result<Arc<RemoteStore>, KvError> {
         let store = RemoteStore {
             channel,
@@ -54,9 +54,9 @@ impl RemoteStore {
         Ok(Arc::new(store))
     }
 
-    /// Set when the store's machine was started again and has lost what wasn't on disk, whoever had
-    /// it applied: what was read here may be some of it. Everything fails from then on: whoever
-    /// keeps in memory what it read has to begin anew.
+    /// Returns the event that is set when the store's machine was restarted and has lost data that
+    /// wasn't on disk, from any client: this client may have read some of it. Everything fails from
+    /// then on. A client that caches data of the store must start over.
     pub fn lost(&self) -> &Arc<Event> {
         &self.lost
     }
@@ -143,7 +143,7 @@ impl RemoteStore {
             }
             all.extend(pairs);
             match all.last() {
-                // The next key that there can be.
+                // The next possible key.
                 Some((last, _)) if more => from = [last, &[0][..]].concat().into(),
                 _ => break,
             }
@@ -167,7 +167,7 @@ impl RemoteStore {
         if outcomes.len() != count {
             return Err(self.unexpected());
         }
-        // Another process than the first that may have taken it.
+        // Another process than the first that may have received it.
         let is_repeated = first != Some(reply.instance);
         let settle = |outcome| match outcome {
             KvOutcome::Won => Outcome::Won,

@@ -1,4 +1,4 @@
-//! Copies of stores, and what is made of them.
+//! Making, restoring and pruning backups.
 
 use backup::{
     Attached, Chain, Error, Plan, Progress, Reader, Restored, Rewrite, copy, file_name, list, newest_first,
@@ -104,7 +104,7 @@ fn a_chain_gives_each_of_its_moments_back() {
     place.write(numbers(6000..6100));
     let second_copy = place.copy(Some(&full));
     let second = place.model.clone();
-    // Made again, changed back, nothing at all.
+    // Created again, changed back, and no change at all.
     place.write(numbers(0..40).chain((6050..6100).map(|n| (n, None))));
     let third_copy = place.copy(Some(&second_copy));
     let third = place.model.clone();
@@ -185,7 +185,7 @@ fn copies_that_do_not_belong_together_are_refused() {
     let away = place.dir.path().join("away");
     fs::rename(&full, &away).unwrap();
     assert!(matches!(Chain::find(&changes), Err(Error::NoBase { .. })));
-    // The changes alone are in order.
+    // The incremental backup alone is intact.
     assert_eq!(verify(&changes).unwrap().puts, 50);
     let none = place.dir.path().join("none");
     fs::write(&none, "something else that is long enough").unwrap();
@@ -193,7 +193,7 @@ fn copies_that_do_not_belong_together_are_refused() {
     let folder = Chain::find(none.parent().unwrap()).err().unwrap();
     assert!(folder.hint().contains("one of the copies in it"), "{folder}: {}", folder.hint());
     fs::rename(&away, &full).unwrap();
-    // A copy of the same number that holds something else.
+    // A backup with the same id and different content.
     let mut other = Place::new();
     other.write(numbers(0..99));
     let impostor = other.copy(None);
@@ -221,8 +221,7 @@ fn the_newest_stay_with_what_they_build_on() {
     assert!(list(&dir.join("not there")).unwrap().is_empty());
 }
 
-/// The clock was ahead when they were made, and one that was made since builds on them all the
-/// same.
+/// The clock was ahead when they were made, and a later backup has one of them as its base.
 #[test]
 fn copies_of_the_future_count_as_the_oldest_and_stay_while_something_builds_on_them() {
     let mut place = Place::new();
@@ -269,7 +268,7 @@ fn a_copy_is_not_written_over_another() {
     assert_eq!(fs::read(&first).unwrap(), kept);
 }
 
-/// Pairs of keys that are always changed together, by one who counts.
+/// Pairs of keys that are always changed together, by one counting writer.
 #[test]
 fn a_copy_shows_one_moment_while_others_write() {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -327,7 +326,7 @@ fn a_copy_shows_one_moment_while_others_write() {
         };
         assert!(side(0).len() == 3000 && side(0) == side(9));
         let count = u64::from_be_bytes(all[&b"\x05count"[..]].clone().try_into().unwrap());
-        // What was written before is in it, what came after isn't; one may have been on its way.
+        // Writes before the snapshot are in it, later ones aren't; one may have been in flight.
         assert!((from - 1..=to).contains(&count), "{count} of {from} to {to}");
         let newest = side(0).into_iter().map(|value| u64::from_be_bytes(value.try_into().unwrap())).max();
         assert_eq!(newest, Some(count));

@@ -1,4 +1,4 @@
-//! Damaged copies: each is refused, or holds what it says that it holds.
+//! Damaged backups: each is refused, or contains what its footer counts.
 
 use backup::fuzzing;
 use std::path::Path;

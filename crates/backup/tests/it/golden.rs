@@ -1,10 +1,10 @@
-//! The bytes of a copy stay what they are: copies outlive versions.
+//! The format of a backup stays the same: backups outlive versions.
 
 use backup::{Attached, Chain, Plan, Progress, Reader, copy};
 use kv::{Batch, Embedded, Engine};
 use std::path::Path;
 
-/// Set to write the images anew.
+/// Set to write the images again.
 const WRITE: &str = "WEFT_NEW_GOLDEN";
 
 fn images() -> std::path::PathBuf {

@@ -1,4 +1,4 @@
-//! Copies of stores: what is in them, and what is made of them.
+//! Backups of stores: their content, and restoring them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! Memory and processor: copies in memory, the checksum that all data gets on its way (CRC-32C),
-//! and what erasure coding would cost (Reed-Solomon).
+//! Memory and processor: copies in memory, the checksum of all data in transit (CRC-32C), and the
+//! cost of erasure coding (Reed-Solomon).
 
 use super::{Best, per_second};
 use crate::results::{Limit, median};
@@ -7,19 +7,19 @@ use reed_solomon_simd::ReedSolomonEncoder;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Pieces of content and of parity of a stripe: the usual ones of wide pools.
+/// Data and parity shards of a stripe: usual for wide pools.
 const ENCODED: (usize, usize) = (8, 2);
 
-/// Bytes that a thread copies, sums or encodes at a time: what the largest request of the data path
-/// has, and so in the caches where those hold it.
+/// Bytes that a thread copies, sums or encodes at a time: the size of the data path's largest
+/// request, so they are in the caches if those hold it.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Rounds of which the median is told.
+/// Rounds of which the median is reported.
 const ROUNDS: u32 = 3;
 
-/// Measures on one core and on `threads` together, for so many nanoseconds in all, with threads
-/// that the kernel places. Every other figure, from the first on, is one core's. Blocks the calling
-/// thread; ends early, with `None`, when `stop` is set.
+/// Measures on one core and on `threads` together, for `nanoseconds` in total, with threads that
+/// the kernel places. The first result and every other one after it are those of one core. Blocks
+/// the calling thread; ends early, with `None`, when `stop` is set.
 pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<Best>> {
     let works: [(Limit, Work); 3] =
         [(Limit::MemoryCopy, copy), (Limit::Checksum, sum), (Limit::Encoding, encode)];
@@ -34,7 +34,7 @@ pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<
     Some(found)
 }
 
-/// What a thread does, time and again.
+/// What a thread does repeatedly.
 type Work = fn(&mut Buffers);
 
 struct Buffers {
@@ -44,7 +44,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Not zeros: those needn't be memory of their own. `None` if the encoder refuses its sizes.
+    /// Not zeros: those might share memory. `None` if the encoder refuses its sizes.
     fn new() -> Option<Buffers> {
         let (content, parity) = ENCODED;
         let encoder = ReedSolomonEncoder::new(content, parity, PIECE_BYTES / content).ok()?;
@@ -61,7 +61,7 @@ fn sum(buffers: &mut Buffers) {
     black_box(types::crc32c(black_box(&buffers.from)));
 }
 
-/// A stripe with its parity. The encoder has the right sizes, so it refuses nothing.
+/// Encodes a stripe with its parity. The encoder has the right sizes, so it refuses nothing.
 fn encode(buffers: &mut Buffers) {
     for piece in black_box(&buffers.from).chunks_exact(PIECE_BYTES / ENCODED.0) {
         let _ = buffers.encoder.add_original_shard(piece);
@@ -123,7 +123,7 @@ mod tests {
         let pieces: Vec<Vec<u8>> =
             buffers.from.chunks_exact(PIECE_BYTES / content).map(<[u8]>::to_vec).collect();
         for _ in 0..2 {
-            // Also the second time: the encoder starts anew.
+            // Also the second time: the encoder starts over.
             encode(&mut buffers);
         }
         pieces.iter().for_each(|piece| buffers.encoder.add_original_shard(piece).unwrap());

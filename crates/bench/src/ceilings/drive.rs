@@ -1,9 +1,9 @@
-//! A drive, in a file of a folder of its own: as the storage service does its I/O, past the page
-//! cache and through the ring of the calling core, but without checksums and without the file
-//! system.
+//! Measures a drive, in a file of a separate directory. It does I/O like the storage service, past
+//! the page cache and through the ring of the calling core, but without checksums and without the
+//! file system.
 //!
-//! Invariant: the folder is gone when the measurement is over, however it ends; what a killed
-//! process has left goes by [`remove_leftovers`].
+//! Invariant: the directory is removed when the measurement is over, however it ends;
+//! [`remove_leftovers`] removes that of a killed process.
 
 use super::{Best, per_second};
 use crate::results::Limit;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The folder in a target's directory.
+/// Name of the directory in a target's directory.
 pub const FOLDER: &str = "bench";
 
 /// Bytes of sequential transfers.
@@ -23,26 +23,26 @@ const LARGE: u64 = 1 << 20;
 /// Bytes of random transfers.
 const SMALL: u64 = 4096;
 
-/// Transfers under way at once that are tried, least last: the highest rate is told. The most is
-/// what one core's ring has room for many times.
+/// Numbers of transfers in flight to try, largest first: the highest rate is reported. One core's
+/// ring has room for many times the largest.
 const LARGE_DEPTHS: [u32; 3] = [16, 4, 1];
 const SMALL_DEPTHS: [u32; 3] = [128, 32, 8];
 
-/// What is measured.
+/// Parameters of the measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DrivePlan {
     /// Bytes of the file; rounded up to whole megabytes.
     pub size: u64,
-    /// How long each of the four kinds of transfer is measured, all depths together.
+    /// Duration of each of the four kinds of transfer, all depths together.
     pub each: Duration,
 }
 
-/// Removes the folder when it goes, also when nobody waits for the measurement any more.
+/// Removes the directory when dropped, also when the measurement is cancelled.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Here, and not by the ring: there is nobody left to wait for it.
+        // Synchronously and not by the ring: no task can wait for it any more.
         if let Err(error) = std::fs::remove_dir_all(&self.0)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -51,11 +51,11 @@ impl Drop for Folder {
     }
 }
 
-/// Measures sequential and random writes and reads in the directory of a target. The caller sees to
-/// it that there is room, and that nobody else measures there.
+/// Measures sequential and random writes and reads in the directory of a target. The caller ensures
+/// that there is space, and that no other measurement runs there.
 ///
 /// # Errors
-/// What the drive answers; `EINVAL` where its file system has no direct I/O.
+/// Errors of the drive; `EINVAL` where its file system has no direct I/O.
 pub async fn measure(directory: &Path, plan: DrivePlan) -> io::Result<Vec<Best>> {
     let folder = Folder(directory.join(FOLDER));
     rt::create_dir_all(&folder.0).await?;
@@ -66,7 +66,7 @@ pub async fn measure(directory: &Path, plan: DrivePlan) -> io::Result<Vec<Best>>
     let each_ns = plan.each.as_nanos() as u64 / 3;
     let mut best = Vec::new();
     best.push(best_of(LARGE_DEPTHS, Limit::StorageWrite, &file, Work::large(size, each_ns)).await?);
-    // What is read must have been written: a hole costs nothing.
+    // What is read must have been written: reading a hole costs nothing.
     fill(&file, size).await?;
     best.push(best_of(LARGE_DEPTHS, Limit::StorageRead, &file, Work::large(size, each_ns)).await?);
     let small = Work { record: SMALL, ..Work::large(size, each_ns) };
@@ -75,7 +75,7 @@ pub async fn measure(directory: &Path, plan: DrivePlan) -> io::Result<Vec<Best>>
     Ok(best)
 }
 
-/// Removes what a process that was killed while it measured has left.
+/// Removes the directory that a process killed during a measurement has left.
 pub fn remove_leftovers(directory: &Path) {
     drop(Folder(directory.join(FOLDER)));
 }
@@ -105,10 +105,10 @@ async fn best_of(depths: [u32; 3], limit: Limit, file: &Rc<File>, work: Work) ->
     Ok(best)
 }
 
-/// Transfers a second, or bytes a second of sequential ones; what was written is on disk at the end
-/// of the time. However short the time is, each lane makes one transfer.
+/// Returns transfers per second, or bytes per second for sequential ones; written data is on disk
+/// at the end of the time. However short the time is, each stream makes one transfer.
 async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::Result<f64> {
-    // Before the clock starts: it takes as long as some transfers.
+    // Before the clock starts: it takes as long as several transfers.
     let buffers: Vec<_> = (0..depth).map(|_| noise(work.record as usize)).collect();
     let (began_ns, next, done) = (rt::monotonic_ns(), Cell::new(0), Cell::new(0));
     let broken = Cell::new(false);
@@ -125,7 +125,7 @@ async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::
                 true => file.write_at(buffer.clone(), record * work.record).await,
                 false => file.read_at(buffer.clone(), record * work.record).await,
             };
-            // The others needn't go on.
+            // The other streams need not continue.
             let moved = moved.inspect_err(|_| broken.set(true))?;
             if moved as u64 != work.record {
                 broken.set(true);
@@ -145,7 +145,7 @@ async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::
     Ok(per_second(done.get() * unit, rt::monotonic_ns() - began_ns))
 }
 
-/// Writes all of the file.
+/// Writes the whole file.
 async fn fill(file: &Rc<File>, size: u64) -> io::Result<()> {
     let next = Cell::new(0);
     let lane = async || -> io::Result<()> {
@@ -161,7 +161,7 @@ async fn fill(file: &Rc<File>, size: u64) -> io::Result<()> {
     file.sync_data().await
 }
 
-/// Content that no drive can compress.
+/// Returns incompressible content.
 fn noise(len: usize) -> IoBuf {
     let buffer = IoBuf::alloc(len);
     for at in (0..len).step_by(8) {

@@ -1,5 +1,5 @@
-//! What the hardware gives without the file system. Who calls it says where, and what is done with
-//! the figures.
+//! Measures what the hardware delivers without the file system. The caller chooses the location and
+//! uses the results.
 
 pub mod cpu;
 pub mod drive;
@@ -7,18 +7,18 @@ pub mod network;
 
 use crate::results::Limit;
 
-/// The best that was reached of one limit.
+/// The highest rate of one limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Best {
-    /// Of what.
+    /// The limit.
     pub limit: Limit,
-    /// Bytes or operations a second.
+    /// Bytes or operations per second.
     pub rate: f64,
-    /// Streams, transfers under way or threads that gave it.
+    /// Streams, transfers in flight or threads with that rate.
     pub streams: u32,
 }
 
-/// What was done in some nanoseconds, a second.
+/// Returns a rate per second from a count and nanoseconds.
 fn per_second(done: u64, nanoseconds: u64) -> f64 {
     done as f64 * 1e9 / nanoseconds.max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! The way to another machine, whatever carries the messages.
+//! The network path to another machine, over any transport.
 
 use super::{Best, per_second};
 use crate::results::Limit;
@@ -9,33 +9,34 @@ use std::time::Duration;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Messages under way in each stream: the next one is there when the one before has been sent.
+/// Messages in flight per stream, so that the next one is ready when the previous one has been
+/// sent.
 const DEPTH: usize = 4;
 
-/// Something that takes messages: answers when the other end has one.
+/// A channel for messages: completes when the other end has received one.
 pub trait Way {
-    /// What goes wrong.
+    /// Error of a send.
     type Error;
-    /// Sends a message; `None`: one without bytes.
+    /// Sends a message; `None`: one without payload.
     fn send(&self, bytes: Option<IoBuf>) -> impl Future<Output = Result<(), Self::Error>>;
 }
 
-/// Sends over all of the ways at once for so long, and then over the first alone one small message
-/// after the other for so long: bytes and messages a second.
+/// Sends over all channels in parallel for `each`, and then small messages over the first one, one
+/// after the other, for `each`. Returns bytes and messages per second.
 ///
 /// # Errors
-/// The first that a way tells.
+/// The first error of a channel.
 pub async fn measure<W: Way>(ways: &[W], each: Duration) -> Result<Vec<Best>, W::Error> {
     let each_ns = each.as_nanos() as u64;
     let data = IoBuf::alloc(MESSAGE_BYTES);
-    // Makes the connections.
+    // Establishes the connections.
     for way in ways {
         way.send(None).await?;
     }
     let (began_ns, sent, broken) = (rt::monotonic_ns(), Cell::new(0), Cell::new(false));
     let lane = async |way: &W| -> Result<(), W::Error> {
         while rt::monotonic_ns() - began_ns < each_ns && !broken.get() {
-            // The others needn't go on.
+            // The other streams need not continue.
             way.send(Some(data.clone())).await.inspect_err(|_| broken.set(true))?;
             sent.set(sent.get() + MESSAGE_BYTES as u64);
         }
@@ -61,7 +62,7 @@ pub async fn measure<W: Way>(ways: &[W], each: Duration) -> Result<Vec<Best>, W:
 mod tests {
     use super::*;
 
-    /// Breaks at the message with this number.
+    /// Fails at the message with this number.
     struct Counting(Cell<u64>, u64);
 
     impl Way for &Counting {

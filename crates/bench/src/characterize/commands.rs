@@ -2,12 +2,12 @@
 
 use crate::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};
 
-/// Which phases `weft bench io` and `weft bench meta` are told to run.
+/// Returns the value of `--operations` for `weft bench io` and `weft bench meta`.
 fn words(operations: &[Operation]) -> String {
     operations.iter().map(crate::draw::word).collect::<Vec<_>>().join(",")
 }
 
-/// `weft bench io ...` or `weft bench meta ...` that does the same.
+/// Returns the equivalent `weft bench io ...` or `weft bench meta ...`.
 pub fn command(experiment: &Experiment, place: &str, iterations: u32) -> String {
     let (kind, mut options) = match experiment {
         Experiment::Io(io) => ("io", of_io(io)),

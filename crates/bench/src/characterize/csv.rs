@@ -1,4 +1,4 @@
-//! Results as CSV: a row for each operation and number of threads.
+//! Results as CSV: a row for each operation and thread count.
 
 use crate::draw::word;
 use crate::{Measured, Results};
@@ -7,7 +7,7 @@ const COLUMNS: &str = "experiment,operation,clients,threads,record_bytes,queue_d
                        median_bytes_per_s,least_bytes_per_s,most_bytes_per_s,median_ops_per_s,least_ops_per_s,most_ops_per_s,\
                        p50_us,p99_us,errors,wrong_bytes,generator_ns,binding,ceiling_share,cached,through";
 
-/// The file.
+/// Returns the content of the file.
 pub fn csv(results: &Results) -> String {
     let rows = results.measured.iter().map(row);
     std::iter::once(COLUMNS.to_string()).chain(rows).map(|row| row + "\n").collect()
@@ -46,14 +46,14 @@ fn row(measured: &Measured) -> String {
     cells.join(",")
 }
 
-/// The middle of what the runs tell.
+/// Returns the median of a value of the runs.
 pub fn middle(measured: &Measured, of: impl Fn(&crate::Run) -> Option<f64>) -> Option<f64> {
     let mut all: Vec<f64> = measured.runs.iter().filter_map(of).collect();
     all.sort_by(f64::total_cmp);
     crate::median(&all)
 }
 
-/// Text with separators is quoted.
+/// Quotes text that contains separators.
 fn quoted(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

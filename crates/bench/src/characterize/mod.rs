@@ -1,7 +1,7 @@
-//! Published experiments, fitted to a machine, as a report.
+//! Runs published experiments, fitted to a machine, and reports them.
 //!
-//! Whoever calls this has a [`Generator`] that puts load on a directory; [`measure`] runs all
-//! experiments through it, and [`files`] are page, results and table.
+//! The caller provides a [`Generator`] that puts load on a directory; [`measure`] runs all
+//! experiments through it, and [`files`] returns page, results and table.
 
 mod commands;
 mod csv;
@@ -14,46 +14,46 @@ use crate::{Experiment, Measured, Results, binding_of, exceeded};
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
-/// All that a page tells.
+/// Content of a page.
 pub struct Report {
-    /// What was run.
+    /// The profile.
     pub profile: Profile,
     /// 1: as published.
     pub scale: f64,
-    /// How often each experiment was run.
+    /// Repetitions of each experiment.
     pub iterations: u32,
-    /// The directory that was measured.
+    /// The measured directory.
     pub place: String,
-    /// Copies that are kept of each byte there.
+    /// Replicas of each byte there.
     pub copies: u32,
     /// In the order of the profile.
     pub parts: Vec<Part>,
-    /// What is measured is put here at the end.
+    /// Results; [`measure`] adds the measurements at its end.
     pub results: Results,
-    /// Other systems.
+    /// Results of other systems.
     pub beside: Vec<Results>,
 }
 
-/// A figure, and what was measured for it.
+/// A figure with its measurements.
 pub struct Part {
-    /// What belongs together.
+    /// The figure.
     pub figure: Figure,
-    /// What has come of it, so far.
+    /// Measurements so far.
     pub measured: Vec<Measured>,
 }
 
 /// Puts load on a directory.
 pub trait Generator {
-    /// One experiment, so often: a figure for each of its operations, with the runs that were
-    /// complete, and what a reader has to know.
+    /// Runs one experiment `iterations` times. Returns a measurement for each of its operations,
+    /// with the complete runs, and notes for the reader.
     fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<(Vec<Measured>, Vec<String>)>;
-    /// Whether it is to end.
+    /// Returns whether to stop.
     fn is_over(&self) -> bool;
 }
 
-/// The profile of a name.
+/// Returns the profile with this name.
 ///
-/// Errors: none of that name; the hint has those there are.
+/// Errors: an unknown name; the hint lists the known ones.
 pub fn find(name: &str) -> Result<Profile> {
     profile(name).ok_or_else(|| {
         let known: Vec<&str> = profiles().iter().map(|profile| profile.name).collect();
@@ -62,11 +62,11 @@ pub fn find(name: &str) -> Result<Profile> {
     })
 }
 
-/// The scale, and figures at it; without a scale the largest that fits.
+/// Returns the scale, and the figures at it; without a scale, the largest that fits.
 ///
-/// Errors: one that doesn't fit, with the largest that does.
+/// Errors: a scale that doesn't fit, with the largest that does.
 pub fn figures(profile: &Profile, scale: Option<f64>, host: &Host) -> Result<(f64, Vec<Figure>)> {
-    // Without any that fits, the published sizes tell what is missing.
+    // If none fits, the error for the published sizes shows what is missing.
     let scale = scale.or_else(|| largest_scale(profile, host)).unwrap_or(1.0);
     Ok((
         scale,
@@ -75,7 +75,8 @@ pub fn figures(profile: &Profile, scale: Option<f64>, host: &Host) -> Result<(f6
     ))
 }
 
-/// Runs everything; stops where the generator says so, and goes on after experiments that fail.
+/// Runs everything; stops when the generator requests it, and continues after experiments that
+/// fail.
 pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(String)) {
     let total: usize = report.parts.iter().map(|part| part.figure.experiments.len()).sum();
     let (mut done, began) = (0, Instant::now());
@@ -129,7 +130,7 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
     }
 }
 
-/// What a reader misses in a figure.
+/// Describes thread counts that are missing in a figure.
 fn left_out(figure: &Figure) -> Option<String> {
     let counts: Vec<String> = figure.left_out.iter().map(u32::to_string).collect();
     (!counts.is_empty()).then(|| {
@@ -141,7 +142,7 @@ fn left_out(figure: &Figure) -> Option<String> {
     })
 }
 
-/// A line for each experiment.
+/// Returns the progress line of an experiment.
 fn progress(
     quantity: Quantity,
     experiment: &Experiment,
@@ -177,7 +178,7 @@ fn progress(
     )
 }
 
-/// Names and contents of the report's files, the page last.
+/// Returns names and contents of the report's files, the page last.
 ///
 /// Errors: a figure with a number that its axis can't show.
 pub fn files(report: &Report) -> Result<[(&'static str, String); 3]> {
@@ -190,7 +191,7 @@ pub fn files(report: &Report) -> Result<[(&'static str, String); 3]> {
     ])
 }
 
-/// What would be run.
+/// Lists the commands that would be run.
 pub fn listed(profile: &Profile, scale: f64, figures: &[Figure], place: &str, iterations: u32) -> String {
     let mut text = format!("profile {}, scale {scale}\n", profile.name);
     for figure in figures {

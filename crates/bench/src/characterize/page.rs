@@ -1,4 +1,4 @@
-//! The report as a page.
+//! The report as an HTML page.
 
 use super::commands::command;
 use super::csv::middle;
@@ -10,10 +10,10 @@ use crate::{Access, Binding, Experiment, Limit, Measured, Operation, Through, bi
 use report::{Block, Page, Point, Series, Table};
 use types::Result;
 
-/// What to do about ceilings that nobody has measured.
+/// Hint for ceilings that were not measured.
 pub const NOT_MEASURED: &str = "not measured: weft bench storage, weft bench net and weft bench cpu measure what the hardware gives without the file system";
 
-/// The page.
+/// Returns the page.
 ///
 /// Errors: a figure with a number that its axis can't show.
 pub fn page(report: &Report) -> Result<String> {
@@ -60,7 +60,7 @@ fn machine(report: &Report) -> Table {
     table
 }
 
-/// A rate in the unit of its limit.
+/// Formats a rate in the unit of its limit.
 fn limit_rate(limit: Limit, rate: f64) -> String {
     match limit {
         Limit::StorageRandomRead | Limit::StorageRandomWrite | Limit::RoundTrips | Limit::FuseCalls => {
@@ -107,7 +107,7 @@ fn of_part(report: &Report, part: &Part) -> Vec<Block> {
     blocks
 }
 
-/// What the generator takes for itself, from the least to the most of a figure.
+/// Describes the generator's own overhead in a figure, from minimum to maximum.
 fn generator(measured: &[Measured]) -> Option<String> {
     let own = || measured.iter().filter_map(|of| of.generator_ns);
     let (least, most) = (own().reduce(f64::min)?, own().reduce(f64::max)?);
@@ -118,7 +118,7 @@ fn generator(measured: &[Measured]) -> Option<String> {
     ))
 }
 
-/// Each reason once, with the operations it holds for.
+/// Returns each reason once, with the operations that it applies to.
 fn caches(measured: &[Measured]) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
     for of in measured {
@@ -164,29 +164,29 @@ fn draw(report: &Report, part: &Part, unit: Unit) -> Option<report::Figure> {
     draw::figure(figure.title, caption, across, unit, lines)
 }
 
-/// What binds a measurement, and how much of it was reached.
+/// Returns what binds a measurement, and how much of it was reached.
 fn bound(report: &Report, cores: u32, figure: &Figure, measured: &Measured) -> Option<Binding> {
     let access = figure.experiments.first().map_or(Access::Random, Experiment::access);
     binding_of(&report.results.ceilings, cores, measured, access, report.copies)
 }
 
-/// A ceiling in the unit of a figure.
+/// Converts a ceiling to the unit of a figure.
 fn in_unit(unit: Unit, measured: &Measured, ceiling: f64) -> f64 {
     let is_of_bytes = matches!(measured.operation, Operation::Write | Operation::Read | Operation::Mixed);
     let of_records = if is_of_bytes && !unit.in_bytes { measured.record_bytes.max(1) as f64 } else { 1.0 };
     ceiling / of_records / unit.size
 }
 
-/// A dashed line for each operation over the whole width.
+/// Returns a dashed line for each operation over the whole width.
 fn ceiling_lines(report: &Report, part: &Part, unit: Unit) -> Vec<Series> {
     let across = |of: &Measured| place(part.figure.across, of);
     let line = |operation: Operation| {
         let ours: Vec<&Measured> = part.measured.iter().filter(|of| of.operation == operation).collect();
         let (least, most) =
             (ours.iter().map(|of| across(of)).min()?, ours.iter().map(|of| across(of)).max()?);
-        // Drives and links only: how busy processors are changes from point to point.
+        // Only drives and links: processor utilisation differs from point to point.
         let binding = bound(report, 0, &part.figure, ours[0])?;
-        // One point alone has no width.
+        // A single point has no width.
         if least == most {
             return None;
         }
@@ -246,7 +246,7 @@ fn table(report: &Report, part: &Part, unit: Unit) -> Table {
     table
 }
 
-/// The best of each operation in words, with what binds it.
+/// Describes the best result of each operation, with what binds it.
 fn binds<'a>(report: &'a Report, part: &'a Part) -> impl Iterator<Item = String> + 'a {
     let unit = Unit::of(part.figure.quantity == Quantity::Bytes, &part.measured);
     part.figure.operations().into_iter().filter_map(move |operation| {

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 const HOST: Host = Host { free_bytes: 1 << 40, memory_bytes: 64 << 30, drops_caches: true };
 
-/// Measures nothing, and tells rates that rise with the threads up to a plateau; ends after so many
-/// experiments.
+/// Measures nothing, and reports rates that rise with the threads up to a plateau; ends after
+/// `ends_after` experiments.
 struct Told {
     ends_after: usize,
     done: Cell<usize>,
@@ -167,9 +167,9 @@ fn ceilings_are_lines_and_shares() {
     ] {
         assert!(html.contains(part), "{part}");
     }
-    // 800 records of 1 MiB in 1.1 s by 1.6 GB/s.
+    // 800 records of 1 MiB in 1.1 s, relative to 1.6 GB/s.
     assert!(html.contains("48 % of the 1600 MB/s that storage-read (target 1) allows"), "{html}");
-    // Files as such have no ceiling among these.
+    // Metadata operations have no ceiling among these.
     assert!(html.contains("<td>not measured</td>"));
 }
 

@@ -1,4 +1,4 @@
-//! What `fio --output-format=json` prints.
+//! Importer for the output of `fio --output-format=json`.
 
 use super::{bytes, results};
 use crate::experiment::{Access, Caching, FileSharing, Operation};
@@ -37,7 +37,7 @@ struct Job {
 struct Direction {
     io_bytes: u64,
     total_ios: u64,
-    /// Milliseconds.
+    /// In milliseconds.
     runtime: u64,
     #[serde(default)]
     lat_ns: Times,
@@ -53,11 +53,11 @@ struct Times {
     percentile: BTreeMap<String, f64>,
 }
 
-/// Jobs of one name in one group are threads of one figure.
+/// Parses the output. Jobs with the same name in one group are threads of one result.
 ///
-/// Errors: no JSON, or jobs that can't be told in figures.
+/// Errors: no JSON, or jobs that can't be represented.
 pub fn parse(text: &str) -> Result<Results, String> {
-    // Warnings stand before the JSON where both go to the same file.
+    // Warnings precede the JSON where both are written to the same file.
     let start = text.find('{').unwrap_or(0);
     let mut documents = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Output>();
     let output =
@@ -93,12 +93,12 @@ fn measured(jobs: &[&Job], global: &Options) -> Option<Measured> {
         true => Access::Random,
         false => Access::Sequential,
     };
-    // One entry for all of a group, or one for each.
+    // One entry for a whole group, or one for each job.
     let threads = match jobs {
         [_] => number("numjobs").unwrap_or(1).max(1) as u32,
         several => several.len() as u32,
     };
-    // A file that is named is everybody's.
+    // A named file is shared by all jobs.
     let sharing = match threads > 1 && option("filename").is_some() {
         true => FileSharing::Segments,
         false => FileSharing::OwnFiles,
@@ -135,12 +135,12 @@ fn measured(jobs: &[&Job], global: &Options) -> Option<Measured> {
     })
 }
 
-/// All jobs together, from the first begin to the last end; they begin together.
+/// Merges all jobs, from the first start to the last end; they start together.
 fn run(jobs: &[&Job], operation: Operation) -> Option<Run> {
     let directions = || jobs.iter().flat_map(|job| [&job.read, &job.write]).filter(|of| of.total_ios > 0);
     let milliseconds = directions().map(|of| of.runtime).max()?;
     let mut each = directions();
-    // Shares of several can't be put together.
+    // Quantiles of several jobs can't be merged.
     let latency = match (each.next(), each.next()) {
         (Some(only), None) if operation != Operation::Mixed => latency(only),
         _ => None,

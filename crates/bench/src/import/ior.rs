@@ -1,4 +1,5 @@
-//! What IOR 3.x and 4.x print: a line for each time, and a summary with how it was called.
+//! Importer for the output of IOR 3.x and 4.x: a line for each repetition, and a summary with its
+//! parameters.
 
 use super::{field, results};
 use crate::experiment::{Access, Caching, FileSharing, Operation};
@@ -7,12 +8,12 @@ use crate::results::{Measured, Results, Run};
 
 const MIB: f64 = 1_048_576.0;
 
-/// Whether output of IOR begins here.
+/// Returns whether output of IOR begins here.
 pub fn is_start(line: &str) -> bool {
     line.strip_prefix("IOR-").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
 }
 
-/// Figures of the summary, each with a run for each line.
+/// Parses the results of the summary, each with a run for each line.
 ///
 /// Errors: no summary, or one that lacks a column; the error names it.
 pub fn parse(text: &str) -> Result<Results, String> {
@@ -36,7 +37,7 @@ pub fn parse(text: &str) -> Result<Results, String> {
     Ok(all)
 }
 
-/// Cells below a heading of single words.
+/// Cells of a table whose column names are single words.
 struct Row<'a> {
     head: &'a [&'a str],
     cells: Vec<&'a str>,
@@ -68,7 +69,7 @@ fn measured(text: &str, row: &Row, nodes: u32) -> Result<Measured, String> {
     let random = field(text, "ordering in a file").is_some_and(|order| order.contains("random"));
     let access = if random { Access::Random } else { Access::Sequential };
     let called = field(text, "Command line").unwrap_or("");
-    // Tasks that read what a task of another node has written find nothing in their own node's
+    // Tasks that read what a task of another node has written don't find it in their own node's
     // cache.
     let caching = if called.contains("odirect") || called.split_whitespace().any(|word| word == "-B") {
         Caching::Direct
@@ -95,7 +96,7 @@ fn measured(text: &str, row: &Row, nodes: u32) -> Result<Measured, String> {
     })
 }
 
-/// The lines of the results.
+/// Returns a run for each line of the results.
 fn runs(text: &str, operation: &str, record_bytes: u64) -> Result<Vec<Run>, String> {
     let mut lines = text.lines().skip_while(|line| !line.contains("bw(MiB/s)"));
     let head: Vec<&str> = lines.next().map(|line| line.split_whitespace().collect()).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What mdtest 3.x and 4.x print: a summary with extremes and the mean of all times.
+//! Importer for the output of mdtest 3.x and 4.x: a summary with extremes and mean of all
+//! repetitions.
 
 use super::{field, results};
 use crate::experiment::{Caching, Operation, TreeShape};
@@ -12,12 +13,12 @@ const ROWS: [(&str, Operation); 4] = [
     ("File removal", Operation::Remove),
 ];
 
-/// Whether output of mdtest begins here.
+/// Returns whether output of mdtest begins here.
 pub fn is_start(line: &str) -> bool {
     line.starts_with("mdtest-") && line.contains(" was launched with ")
 }
 
-/// The figures of files; those of directories and trees are left out.
+/// Parses results of files; those of directories and trees are left out.
 ///
 /// Errors: no summary, or one with other columns.
 pub fn parse(text: &str) -> Result<Results, String> {
@@ -31,7 +32,7 @@ pub fn parse(text: &str) -> Result<Results, String> {
     let summary = text.lines().skip_while(|line| !line.starts_with("SUMMARY rate"));
     let times = summary.clone().next().and_then(|line| before(line, "iterations)").ok());
     let times = times.ok_or_else(|| format!("{version}: no summary: was it ended before the end?"))?;
-    // Newer ones can tell each task's figures before those of all together.
+    // Newer versions can print each task's results before those of all together.
     let skipped = if summary.clone().any(|line| line.contains("per Iteration:")) { 3 } else { 0 };
     for line in summary {
         let Some((name, operation)) = ROWS.iter().find(|(name, _)| line.trim_start().starts_with(name))
@@ -58,7 +59,7 @@ pub fn parse(text: &str) -> Result<Results, String> {
     Ok(all)
 }
 
-/// The number before a word: 2 of `2 tasks`.
+/// Returns the number before a word: 2 in `2 tasks`.
 fn before(line: &str, word: &str) -> Result<u64, String> {
     let at = line.find(word).ok_or_else(|| format!("output of mdtest without {word:?}"))?;
     let number =
@@ -72,8 +73,8 @@ struct Rates {
     mean: f64,
 }
 
-/// Runs with the extremes and the mean that were told: exact up to three, alike in between with
-/// more.
+/// Returns runs with the printed extremes and mean: exact up to three, with equal ones in between
+/// for more.
 fn runs(times: u64, files: u64, rates: Rates) -> Vec<Run> {
     let run = |rate: f64| Run {
         seconds: files as f64 / rate,

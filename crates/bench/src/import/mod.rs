@@ -1,7 +1,7 @@
-//! Output of other programs as results.
+//! Imports output of other programs as results.
 //!
-//! Names are ours (see `names`), so that figures of different programs meet; the format is
-//! recognised by its content.
+//! Experiments get weft's names (see `names`), so that results of different programs can be
+//! compared; the format is recognised by its content.
 
 mod fio;
 mod ior;
@@ -9,8 +9,8 @@ mod mdtest;
 
 use crate::results::{FORMAT, Machine, Results};
 
-/// Results of weft, JSON of fio, or text of IOR and mdtest; several of the texts may follow each
-/// other in one file.
+/// Parses results of weft, JSON of fio, or text of IOR and mdtest; one file may contain several of
+/// the texts.
 ///
 /// Errors: what is wrong with it, without the file's name.
 pub fn any(text: &str) -> Result<Results, String> {
@@ -44,7 +44,7 @@ pub fn any(text: &str) -> Result<Results, String> {
     })
 }
 
-/// One part for each run of IOR or mdtest; what stands before the first is left out.
+/// Returns one part for each run of IOR or mdtest; text before the first is left out.
 fn split(text: &str) -> Vec<&str> {
     let mut starts = Vec::new();
     let mut at = 0;
@@ -58,7 +58,7 @@ fn split(text: &str) -> Vec<&str> {
     starts.iter().zip(ends).map(|(start, end)| &text[*start..end]).collect()
 }
 
-/// Results of another program, still without figures.
+/// Returns results of another program, still without measurements.
 fn results(system: &str, began: &str, command: &str, clients: u32) -> Results {
     Results {
         weft_bench: FORMAT,
@@ -72,19 +72,19 @@ fn results(system: &str, began: &str, command: &str, clients: u32) -> Results {
     }
 }
 
-/// What stands behind `name:` or `name   :` at the start of a line.
+/// Returns the text after `name:` or `name   :` at the start of a line.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let behind = |line: &'a str| line.trim_start().strip_prefix(name)?.trim_start().strip_prefix(':');
     text.lines().find_map(behind).map(str::trim)
 }
 
-/// The number at the start, and what follows.
+/// Returns the number at the start, and the rest.
 fn leading(text: &str) -> Option<(u64, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     Some((text[..digits].parse().ok()?, &text[digits..]))
 }
 
-/// Bytes of `4096`, `4k`, `1M`, `8MiB`: powers of 1024.
+/// Returns the bytes of `4096`, `4k`, `1M`, `8MiB`: powers of 1024.
 fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = leading(text.trim())?;
     let power = match unit.trim().chars().next().map(|letter| letter.to_ascii_lowercase()) {

@@ -55,7 +55,7 @@ fn mdtest_has_extremes_and_mean() {
     assert_eq!((create.threads, create.record_bytes, create.total_bytes), (2, 4096, 200 * 4096));
     let (middle, least, most) = create.ops_per_s().unwrap();
     assert_eq!([least, most].map(|rate| rate.round()), [10554.0, 10693.0]);
-    // Three times: the one in between follows from the mean.
+    // Three repetitions: the middle one follows from the mean.
     assert!((middle - (3.0 * 10624.307 - 10692.936 - 10554.098)).abs() < 0.01);
     let three = fixture!("mdtest-3.3.0.txt");
     assert_eq!(of(&three, Operation::Remove).ops_per_s().unwrap().2.round(), 153_639.0);
@@ -119,7 +119,7 @@ fn what_is_none_of_them_is_refused() {
     assert!(refused(&whole[..whole.find("SUMMARY").unwrap()]).contains("no summary"));
 }
 
-/// Whatever is cut off somewhere is read or refused.
+/// A file truncated anywhere is parsed or refused.
 #[test]
 fn damaged_files_end_in_words() {
     for whole in [

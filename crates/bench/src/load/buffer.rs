@@ -1,9 +1,9 @@
-//! Memory that direct transfers accept.
+//! Buffers for direct transfers.
 
-/// Devices want addresses that are multiples of their blocks; none has larger ones.
+/// Devices require addresses that are multiples of their block size; none has larger blocks.
 const ALIGNMENT: usize = 4096;
 
-/// Bytes that begin at a multiple of 4096.
+/// A buffer whose address is a multiple of 4096.
 pub(super) struct Buffer {
     memory: Vec<u8>,
     start: usize,

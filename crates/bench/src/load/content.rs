@@ -1,28 +1,28 @@
-//! What is written: bytes that follow from a seed, a file and an offset, so that each can be
-//! checked, and that no compression makes smaller.
+//! File content: bytes derived from a seed, a file and an offset. Each byte can be verified, and
+//! the content is incompressible.
 
-/// A file's content.
+/// The content of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
     base: u64,
 }
 
-/// What was found in place of what had been written.
+/// A difference between the content read and the content written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wrong {
-    /// How many bytes.
+    /// Number of wrong bytes.
     pub bytes: u64,
-    /// The first of them.
+    /// Offset of the first one.
     pub offset: u64,
     pub expected: u8,
     pub found: u8,
 }
 
-/// Blocks that are made different from each other where whole records aren't.
+/// Block size at which stamps make content unique where whole records aren't filled.
 const STAMPED: usize = 4096;
 
 impl Content {
-    /// Of the file with this number.
+    /// Returns the content of the file with this number.
     pub fn new(seed: u64, file: u64) -> Content {
         Content { base: mix(mix(seed) ^ file.wrapping_mul(0xd6e8_feb8_6659_fd93)) }
     }
@@ -31,7 +31,7 @@ impl Content {
         mix(self.base.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
     }
 
-    /// Fills a buffer with what is at an offset.
+    /// Fills a buffer with the content at an offset.
     pub fn fill(self, buffer: &mut [u8], offset: u64) {
         let skipped = (offset % 8) as usize;
         let head = if skipped == 0 { 0 } else { (8 - skipped).min(buffer.len()) };
@@ -50,7 +50,7 @@ impl Content {
         last.copy_from_slice(&self.word(index)[..length]);
     }
 
-    /// Makes the blocks of a buffer differ from those of other offsets: much cheaper than filling
+    /// Makes the blocks of a buffer differ from those at other offsets: much cheaper than filling
     /// it.
     pub fn stamp(self, buffer: &mut [u8], offset: u64) {
         for (index, block) in buffer.chunks_mut(STAMPED).enumerate() {
@@ -60,7 +60,8 @@ impl Content {
         }
     }
 
-    /// What differs from what was filled at this offset. `scratch` is as long as `found`.
+    /// Returns how `found` differs from the content at this offset. `scratch` is as long as
+    /// `found`.
     pub fn check(self, found: &[u8], offset: u64, scratch: &mut [u8]) -> Option<Wrong> {
         let expected = &mut scratch[..found.len()];
         self.fill(expected, offset);
@@ -79,17 +80,17 @@ impl Content {
     }
 }
 
-/// A step that spreads each bit over the others (the finalizer of SplitMix64, one multiplication
-/// fewer).
+/// A mixing step that spreads each bit over the others (the finalizer of SplitMix64 with one
+/// multiplication fewer).
 fn mix(mut value: u64) -> u64 {
     value ^= value >> 32;
     value = value.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value ^ (value >> 29)
 }
 
-/// The place of one record in a random order of all that visits each once: a network of four rounds
-/// on the smallest square of a power of two that holds them, walked until it ends within (Black and
-/// Rogaway, "Ciphers with Arbitrary Finite Domains").
+/// Returns the position of a record in a random permutation of `count` records. It uses a Feistel
+/// network of four rounds on the smallest square of a power of two that contains them, with cycle
+/// walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains").
 pub(super) fn shuffled(index: u64, count: u64, key: u64) -> u64 {
     let half = (64 - count.saturating_sub(1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1u64 << half) - 1;

@@ -1,4 +1,4 @@
-//! Threads of a load that are tasks: some cores, and what each of them is to start.
+//! Runs the threads of a load as tasks on several cores.
 
 use super::folder::failed;
 use rt::sync::Event;
@@ -10,13 +10,13 @@ use types::Result;
 
 type Start = Box<dyn FnOnce() + Send>;
 
-/// Cores of `rt`, one on each CPU. They end with [`Cores::end`].
+/// Cores of `rt`, one on each CPU. [`Cores::end`] ends them.
 pub struct Cores {
     threads: CoreGroup,
     queues: Vec<Arc<Queue>>,
 }
 
-/// What a core is to start.
+/// Tasks that a core is to start.
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<Vec<Start>>,
@@ -25,7 +25,7 @@ struct Queue {
 }
 
 impl Cores {
-    /// Starts them.
+    /// Starts the cores.
     ///
     /// # Errors
     /// A thread that can't be started.
@@ -45,7 +45,7 @@ impl Cores {
         Ok(cores)
     }
 
-    /// Starts a task; tasks of ascending numbers are on all cores in turn.
+    /// Starts a task; tasks with ascending numbers are distributed round-robin.
     pub fn start_task<F: Future<Output = ()> + 'static>(
         &self,
         number: u32,
@@ -57,13 +57,13 @@ impl Cores {
         queue.tell();
     }
 
-    /// Ends them, with the tasks that are still there.
+    /// Ends the cores, with the tasks that still run.
     pub fn end(&self) {
         for queue in &self.queues {
             queue.is_over.store(true, Ordering::Release);
             queue.tell();
         }
-        // A panic was told when it happened, and its load has failed.
+        // A panic was reported when it happened, and its load has failed.
         self.threads.join();
     }
 }

@@ -1,4 +1,5 @@
-//! The only place that is touched: a directory of its own, removed however the load ends.
+//! The directory of a load: the load changes nothing outside of it, and it is removed however the
+//! load ends.
 
 use super::Seat;
 use std::fs;
@@ -7,18 +8,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use types::{Errno, Error, Result};
 
-/// Several in one process don't meet.
+/// Distinguishes several directories of one process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A directory that goes with this value.
+/// A directory that is removed with this value.
 pub(super) struct Folder {
     path: PathBuf,
     is_removed: bool,
 }
 
 impl Folder {
-    /// That of a load with a leader, in which each iteration has one, is made and removed by
-    /// whoever leads them; they make what is missing.
+    /// Creates the directory. With several clients the leader creates and removes the directory of
+    /// the load; each iteration has its own one in it, which the clients create if it is missing.
     pub fn make(place: &Path, seat: Seat, iteration: u32) -> Result<Folder> {
         if seat != Seat::ALONE {
             let path = seat.folder(place).join(iteration.to_string());
@@ -40,7 +41,7 @@ impl Folder {
         &self.path
     }
 
-    /// Removes it, and says so if that fails.
+    /// Removes the directory, and returns an error if that fails.
     pub fn remove(mut self) -> Result<()> {
         if std::mem::replace(&mut self.is_removed, true) {
             return Ok(());
@@ -54,26 +55,26 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.is_removed {
-            // Another error is on its way to the user already.
+            // Another error is already being reported.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// What is wrong, in the words of the operating system.
+/// Returns an error with the text of the operating system.
 pub(super) fn cause(error: io::Error) -> Error {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text).to_lowercase();
     Error::new(error.raw_os_error().map_or(Errno::EIO, Errno), text)
 }
 
-/// An error, with what it was that failed.
+/// Adds to an error what failed.
 pub(super) fn at(what: String, error: Error) -> Error {
     let told = if error.message.is_empty() { error.errno.name().into() } else { error.message };
     Error { message: format!("{what}: {told}").into(), ..error }
 }
 
-/// A failed system call on an object.
+/// Returns the error of a failed system call on an object.
 pub(super) fn failed(what: String, error: io::Error) -> Error {
     at(what, cause(error))
 }

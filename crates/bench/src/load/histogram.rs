@@ -1,14 +1,14 @@
-//! How long operations took, in buckets whose width is a 64th of what they hold.
+//! Latency histogram, in buckets whose width is a 64th of their values.
 
 use crate::results::Latency;
 use serde::{Deserialize, Serialize};
 
-/// Buckets of each power of two.
+/// Buckets per power of two.
 const PARTS: u64 = 64;
-/// Enough for all of 64 bits.
+/// Enough for all 64-bit values.
 const BUCKETS: usize = (PARTS as usize) * 60;
 
-/// Counts of durations, nanoseconds; a quantile is at most a 64th above the exact one.
+/// Counts of latencies, in nanoseconds; a quantile is at most a 64th above the exact one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(from = "Sparse", into = "Sparse")]
 pub struct Histogram {
@@ -24,7 +24,7 @@ impl Default for Histogram {
     }
 }
 
-/// As it is sent: buckets that have something, with their numbers.
+/// Serialized form: non-empty buckets with their numbers.
 #[derive(Serialize, Deserialize)]
 struct Sparse {
     counts: Vec<(usize, u64)>,
@@ -59,7 +59,7 @@ fn bucket(ns: u64) -> usize {
     ((power - 5) * PARTS + ((ns >> (power - 6)) - PARTS)) as usize
 }
 
-/// The most that a bucket holds.
+/// Returns the largest value of a bucket.
 fn upper_ns(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < PARTS {
@@ -78,7 +78,7 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds another thread's.
+    /// Adds the histogram of another thread.
     pub fn merge(&mut self, other: &Histogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -88,7 +88,8 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What this share of the operations (0 to 1) took at most, nanoseconds; 0 of none.
+    /// Returns the latency that this share of the operations (0 to 1) didn't exceed, in
+    /// nanoseconds; 0 without operations.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let rank = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));
         let mut seen = 0;
@@ -101,7 +102,7 @@ impl Histogram {
         self.max_ns
     }
 
-    /// For results; `None` where nothing was counted.
+    /// Returns the summary for results; `None` if nothing was counted.
     pub fn latency(&self) -> Option<Latency> {
         let us = |ns: u64| ns as f64 / 1000.0;
         let mean_ns = (self.count > 0).then(|| self.sum_ns as f64 / self.count as f64)?;

@@ -1,4 +1,4 @@
-//! Reads and writes.
+//! Load of reads and writes.
 
 use super::content::{Content, shuffled};
 use super::folder::{at, cause};
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use types::{Error, Result};
 
-/// Files that a read needs are made by transfers of so many bytes.
+/// Transfer size for creating files that a read needs, in bytes.
 const FILL_BYTES: usize = 1 << 20;
 
-/// Operations by which the generator's own time is measured, and bytes of them at most: some
+/// Number of operations that measure the generator's own overhead, and most bytes of them: some
 /// milliseconds.
 pub(super) const NULL_OPERATIONS: u64 = 4_000;
 const NULL_BYTES: u64 = 1 << 29;
@@ -34,7 +34,7 @@ struct Step {
     is_write: bool,
 }
 
-/// What the threads of one phase do.
+/// Parameters of one phase's threads.
 struct Job<P> {
     place: P,
     io: IoExperiment,
@@ -44,10 +44,10 @@ struct Job<P> {
     seat: Seat,
 }
 
-/// Makes the files.
+/// Creates the files.
 struct Filling<P>(Arc<Job<P>>);
 
-/// Does what is measured.
+/// Runs the measured phase.
 struct Measuring<P>(Arc<Job<P>>);
 
 impl<P: Place> Work for Filling<P> {
@@ -84,7 +84,7 @@ impl<P: Place> Work for Measuring<P> {
     }
 }
 
-/// One iteration: each operation in turn.
+/// Runs one iteration: each operation in turn.
 pub(super) fn iterate<P: Place>(io: &IoExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
     let mut is_filled = false;
     for (index, operation) in io.operations.iter().copied().enumerate() {
@@ -114,7 +114,7 @@ pub(super) fn iterate<P: Place>(io: &IoExperiment, place: &P, stage: &mut Stage<
         );
         let outcome = phase::run(&plan, place, &Arc::new(Measuring(job.clone())))?;
         if operation == Operation::Write && io.access == Access::Sequential {
-            // Several clients have to agree on the phases that come.
+            // Several clients must agree on the following phases.
             is_filled = if job.seat.clients > 1 { io.seconds.is_none() } else { outcome.is_complete };
         }
         if !stage.keep(index, outcome) {
@@ -125,8 +125,8 @@ pub(super) fn iterate<P: Place>(io: &IoExperiment, place: &P, stage: &mut Stage<
 }
 
 impl<P> Job<P> {
-    /// The number of one of this client's threads among all of them, which is meant everywhere
-    /// below.
+    /// Returns the global number of one of this client's threads; all thread numbers below are
+    /// global.
     fn number(&self, own: u32) -> u32 {
         self.seat.thread(own, self.io.threads)
     }
@@ -135,18 +135,18 @@ impl<P> Job<P> {
         self.io.thread_bytes / self.io.record_bytes
     }
 
-    /// What a thread has in whole records.
+    /// Returns the bytes of a thread, in whole records.
     fn thread_bytes(&self) -> u64 {
         self.records() * self.io.record_bytes
     }
 
-    /// Number of the file that holds what a thread writes.
+    /// Returns the number of the file that a thread writes.
     fn own(&self, thread: u32) -> u32 {
         if self.io.sharing == FileSharing::OwnFiles { thread } else { 0 }
     }
 
-    /// Whose records a thread touches: a reader those of the next, so that it reads nothing that it
-    /// has written, where there is a next.
+    /// Returns the thread whose records a thread accesses. A reader accesses those of the next
+    /// thread, if there is one, so that it doesn't read its own data.
     fn owner(&self, thread: u32) -> u32 {
         match self.operation {
             Operation::Read => self.seat.next(thread, self.io.threads),
@@ -154,7 +154,7 @@ impl<P> Job<P> {
         }
     }
 
-    /// Number of the file that a thread touches.
+    /// Returns the number of the file that a thread accesses.
     fn touched(&self, thread: u32) -> u32 {
         self.own(self.owner(thread))
     }
@@ -163,13 +163,13 @@ impl<P> Job<P> {
         self.folder.join(format!("file.{file}"))
     }
 
-    /// Visits of a thread; without end if random ones are to go on until time is over.
+    /// Returns the accesses of a thread; unlimited if a random phase ends by time.
     fn visits(&self) -> u64 {
         let goes_on = self.io.access == Access::Random && self.io.seconds.is_some();
         if goes_on { u64::MAX } else { self.records() }
     }
 
-    /// Where the record of one visit is.
+    /// Returns the transfer of one access.
     fn step(&self, thread: u32, visit: u64) -> Step {
         let (io, records, operation) = (&self.io, self.records(), self.operation);
         let owner = u64::from(self.owner(thread));
@@ -190,7 +190,8 @@ impl<P> Job<P> {
         Step { offset: index * io.record_bytes, is_write }
     }
 
-    /// Transfers one after the other, of the visits that no other lane of the thread has taken.
+    /// Runs one of the thread's concurrent streams: transfers one after the other, each for the
+    /// next access that no other stream has taken.
     async fn lane(&self, thread: u32, file: &impl Transfers, shared: &Shared, lanes: &Lanes) {
         let content = Content::new(self.seed, u64::from(self.touched(thread)));
         let length = self.io.record_bytes as usize;
@@ -269,7 +270,7 @@ impl<P> Job<P> {
         vec![0; if self.io.verify { self.io.record_bytes as usize } else { 0 }]
     }
 
-    /// Makes a buffer what is to be written: all of it where it will be checked.
+    /// Prepares a buffer for a write: fills it completely if it will be verified.
     fn dress(&self, content: Content, bytes: &mut [u8], step: Step) {
         match (step.is_write, self.io.verify) {
             (false, _) => {}
@@ -311,7 +312,7 @@ impl<P> Job<P> {
     }
 }
 
-/// Moves what a transfer that ended early has left.
+/// Completes a short transfer.
 fn rest(file: &File, bytes: &mut [u8], step: Step, moved: usize) -> std::io::Result<()> {
     let (left, offset) = (&mut bytes[moved..], step.offset + moved as u64);
     match (left.is_empty(), step.is_write) {
@@ -321,9 +322,9 @@ fn rest(file: &File, bytes: &mut [u8], step: Step, moved: usize) -> std::io::Res
     }
 }
 
-/// What the transfers of one thread have in common that are under way side by side.
+/// State shared by the concurrent streams of one thread.
 struct Lanes {
-    /// Visits that have begun.
+    /// Accesses that have begun.
     begun: Cell<u64>,
     is_over: Cell<bool>,
     tally: RefCell<Tally>,
@@ -342,7 +343,7 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    /// From now on it counts, if this is the first; since when it does.
+    /// Starts the time measurement with the first stream; returns its start.
     fn begin(&self) -> Instant {
         let mut tally = self.tally.borrow_mut();
         if self.begun.get() == 0 {
@@ -351,7 +352,7 @@ impl Lanes {
         tally.begun
     }
 
-    /// The next visit of so many.
+    /// Returns the number of the next access, if one is left.
     fn next(&self, visits: u64) -> Option<u64> {
         let visit = self.begun.get();
         let is_there = visit < visits && !self.is_over.get();
@@ -361,7 +362,7 @@ impl Lanes {
         })
     }
 
-    /// Takes note of a failure that ends the thread.
+    /// Records a failure that ends the thread.
     fn note(&self, counted: Result<()>) {
         if let Err(error) = counted {
             self.is_over.set(true);
@@ -384,7 +385,7 @@ impl<P: Place> Job<P> {
         opened.map_err(|error| at(format!("can't open {}", path.display()), error))
     }
 
-    /// Drops what this client's cache has of the files.
+    /// Drops this client's cache of the files.
     fn forget(self: &Arc<Self>) -> Result<()> {
         if self.io.caching == Caching::Warm {
             return Ok(());
@@ -398,7 +399,7 @@ impl<P: Place> Job<P> {
         Ok(())
     }
 
-    /// Makes a thread's share of the bytes of all, in large pieces.
+    /// Writes a thread's share of the files, in large transfers.
     async fn fill(&self, thread: u32, file: &P::File, shared: &Shared) -> Result<Tally> {
         let mut tally = Tally::new();
         let content = Content::new(self.seed, u64::from(self.own(thread)));
@@ -439,7 +440,8 @@ impl<P: Place> Job<P> {
             && !shared.is_stopped()
             && let Err(error) = file.sync().await
         {
-            // One more operation that failed: the figure says so, and those before it stay.
+            // Counts as one more failed operation: the result says so, and the operations before it
+            // stay.
             tally.fail(|| format!("can't sync {}", self.path(self.touched(thread)).display()), &error)?;
         }
         tally.ended = Instant::now();
@@ -447,7 +449,7 @@ impl<P: Place> Job<P> {
         Ok(tally)
     }
 
-    /// Several transfers under way at once, each a task of this thread's core.
+    /// Runs concurrent streams, each as a task of this thread's core.
     async fn side_by_side(
         self: &Arc<Self>,
         thread: u32,
@@ -473,7 +475,7 @@ impl<P: Place> Job<P> {
     }
 }
 
-/// Takes everything, and does nothing with it.
+/// Accepts every call and does nothing.
 struct Null;
 
 impl Transfers for Null {
@@ -489,7 +491,7 @@ impl Transfers for Null {
     async fn close(&self) {}
 }
 
-/// What the generator itself spends on each transfer, nanoseconds: the same loop without a file.
+/// Returns the generator's own time per transfer, in nanoseconds: the same loop without a file.
 pub(super) fn null_overhead_ns(io: &IoExperiment, operation: Operation) -> Result<f64> {
     let count = (NULL_BYTES / io.record_bytes.max(1)).clamp(1, NULL_OPERATIONS);
     let io = IoExperiment {

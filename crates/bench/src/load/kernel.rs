@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use types::{Errno, Result};
 
-/// The kernel's way to files: each call waits until it is done.
+/// The system call backend: each call blocks until it is done.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel;
 
@@ -53,8 +53,8 @@ impl Place for Kernel {
     async fn forget(&self, path: &Path) -> Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(cause)?;
         file.sync_all().map_err(cause)?;
-        // A file system without the call has a cache that this can't empty; what is said of caches
-        // depends on drop_caches.
+        // A file system without this call has a cache that can't be dropped here; the notes on
+        // caches depend on drop_caches.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Transfers for File {
         self.sync_all().map_err(cause)
     }
 
-    /// By the end of its owner.
+    /// Dropping the file closes it.
     async fn close(&self) {}
 
     fn kernel_file(&self) -> Option<&File> {

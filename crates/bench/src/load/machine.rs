@@ -1,13 +1,13 @@
-//! What the machine is, and what it has spent.
+//! Description of the machine, and its processor time.
 
 use crate::results::Machine;
 use std::fs;
 use std::path::Path;
 
-/// Ticks of `/proc/stat`: the kernel's constant for programs.
+/// Ticks per second in `/proc/stat`: constant for user space.
 const TICKS_PER_S: f64 = 100.0;
 
-/// This machine, as one client that uses `place`.
+/// Returns a description of this machine, as one client that uses `place`.
 pub fn machine(place: &Path) -> Machine {
     let field = |file: &str, name: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
@@ -29,39 +29,39 @@ pub fn machine(place: &Path) -> Machine {
     }
 }
 
-/// All memory, bytes; 0 where it isn't told.
+/// Returns the size of the memory in bytes; 0 if it isn't known.
 pub(super) fn memory_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let number = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     number.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Processor time that everything together has spent since the machine was started, seconds.
+/// Returns the processor time of the whole machine since its start, in seconds.
 pub(super) fn busy_s() -> Option<f64> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let ticks: Vec<u64> =
         text.lines().next()?.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    // user, nice, system, idle, waiting, interrupts, soft interrupts; what follows is other
-    // machines', or counted already.
+    // user, nice, system, idle, iowait, irq, softirq; the following fields are time of other
+    // machines or counted already.
     let busy =
         ticks.iter().take(7).enumerate().filter(|(index, _)| !matches!(index, 3 | 4)).map(|(_, ticks)| ticks);
     Some(busy.sum::<u64>() as f64 / TICKS_PER_S)
 }
 
-/// Whether a place is on a file system that this machine's kernel has on a device: nobody else
-/// keeps anything of it.
+/// Returns whether a path is on a local file system of a device, so that no other machine caches
+/// any of it.
 pub(super) fn is_on_device(place: &Path) -> bool {
     mounted(place).is_some_and(|on| on.source.starts_with("/dev/") && !on.kind.starts_with("fuse"))
 }
 
-/// A file system in its place.
+/// A mounted file system.
 struct Mounted {
     kind: String,
     source: String,
     options: String,
 }
 
-/// The file system that holds a place.
+/// Returns the file system that contains a path.
 fn mounted(place: &Path) -> Option<Mounted> {
     let place = place.canonicalize().ok()?;
     let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -74,11 +74,11 @@ fn mounted(place: &Path) -> Option<Mounted> {
         let source = rest.split(' ').next()?;
         Some((depth, Mounted { kind: kind.into(), source: source.into(), options: options.into() }))
     });
-    // Of equals the one mounted last is seen.
+    // Among equal mount points, the one mounted last is visible.
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, on)| on)
 }
 
-/// Empties the caches of this machine; whether it was allowed to.
+/// Drops the caches of this machine; returns whether that was permitted.
 pub(super) fn drop_caches() -> bool {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").is_ok()

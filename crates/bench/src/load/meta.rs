@@ -1,4 +1,4 @@
-//! Creations, look-ups and removals.
+//! Metadata load: creations, stats, reads and removals.
 
 use super::content::Content;
 use super::folder::at;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use types::{Errno, Error, Result};
 
-/// One iteration: each operation in turn.
+/// Runs one iteration: each operation in turn.
 pub(super) fn iterate<P: Place>(meta: &MetaExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
     let (content, seat) = (contents(meta, stage.seed), stage.watch.seat());
     let job = Arc::new(Job { meta: meta.clone(), folder: stage.folder.to_path_buf(), content, seat });
@@ -50,14 +50,14 @@ pub(super) fn iterate<P: Place>(meta: &MetaExperiment, place: &P, stage: &mut St
     Ok(())
 }
 
-/// What each file holds.
+/// Returns the content of each file.
 fn contents(meta: &MetaExperiment, seed: u64) -> IoBuf {
     let mut bytes = vec![0; meta.file_bytes as usize];
     Content::new(seed, 0).fill(&mut bytes, 0);
     IoBuf::from_slice(&bytes)
 }
 
-/// What is done to which files.
+/// Parameters of the load.
 struct Job {
     meta: MetaExperiment,
     folder: PathBuf,
@@ -86,7 +86,7 @@ impl<P: Place> Work for Touching<P> {
 }
 
 impl<P: Place> Touching<P> {
-    /// Does it to one file; the bytes that were moved.
+    /// Runs the operation on one file; returns the bytes transferred.
     async fn touch(&self, path: &Path, buffer: &mut IoBuf) -> Result<u64> {
         let (place, content) = (&self.place, &self.job.content);
         let length = content.len() as u64;
@@ -129,7 +129,7 @@ impl Job {
         })
     }
 
-    /// Does it to the files of one of this client's threads, one after the other.
+    /// Runs the operation on the files of one of this client's threads, one after the other.
     async fn work(
         &self,
         own: u32,
@@ -137,7 +137,7 @@ impl Job {
         shared: &Shared,
         touch: impl AsyncFn(&Path, &mut IoBuf) -> Result<u64>,
     ) -> Result<Tally> {
-        // Who looks isn't who made it, where there are several.
+        // With several threads, a thread reads the files of another one.
         let thread = self.seat.thread(own, self.meta.threads);
         let is_looking = matches!(operation, Operation::Stat | Operation::ReadFile);
         let owner = if is_looking { self.seat.next(thread, self.meta.threads) } else { thread };
@@ -160,7 +160,7 @@ impl Job {
     }
 }
 
-/// What the generator itself spends on each file, nanoseconds: the same loop without files.
+/// Returns the generator's own time per file, in nanoseconds: the same loop without files.
 pub(super) fn null_overhead_ns(meta: &MetaExperiment, operation: Operation) -> Result<f64> {
     let meta = MetaExperiment { threads: 1, thread_files: NULL_OPERATIONS, ..meta.clone() };
     let content = contents(&meta, 0);

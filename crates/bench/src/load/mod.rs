@@ -1,9 +1,9 @@
-//! The load: what threads do to a directory by ordinary system calls, and how long that takes.
+//! Load generator: threads operate on a directory and measure the duration.
 //!
-//! Each operation of an experiment is a phase; its threads open what they need, meet at a barrier,
-//! and are timed from the first begin to the last end. A write's time includes its fsync.
-//! Everything is below a directory of its own, which is removed however the load ends. What was
-//! measured before a failure is told with it.
+//! Each operation of an experiment is a phase. Its threads open what they need, meet at a barrier,
+//! and are timed from the first start to the last end. A write's time includes its fsync. All files
+//! are in a separate directory, which is removed however the load ends. Results from before a
+//! failure are reported with it.
 
 mod buffer;
 mod content;
@@ -35,83 +35,83 @@ use std::path::Path;
 use std::time::Duration;
 use types::{Error, Result};
 
-/// Rounds of which the middle is what the generator takes for itself: another program may have had
-/// the processor in one of them.
+/// Rounds whose median is the generator's own overhead: another process may have used the processor
+/// in one of them.
 const NULL_ROUNDS: u32 = 5;
 
-/// Whoever looks on: a progress line, Ctrl-C, a test.
+/// Observes a load: a progress line, Ctrl-C, a test.
 pub trait Watch: Sync {
-    /// Called some times a second.
+    /// Called several times per second.
     fn progress(&self, _progress: &Progress) {}
-    /// Whether to end: asked many times a second; the phase under way isn't reported then.
+    /// Returns whether to stop: called many times per second. The current phase isn't reported
+    /// then.
     fn is_stopped(&self) -> bool {
         false
     }
-    /// Which of the clients that make the load this one is.
+    /// Returns this client's rank among those of the load.
     fn seat(&self) -> Seat {
         Seat::ALONE
     }
-    /// Waits until all clients have come this far; false when that won't be any more, and nothing
-    /// is to go on.
+    /// Waits until all clients have arrived; returns false when that can't happen any more and the
+    /// load must end.
     fn meet(&self) -> bool {
         true
     }
-    /// Before each measured phase, when the files are as it finds them, with the directory that
-    /// holds them.
+    /// Called before each measured phase, when its files are prepared, with their directory.
     fn before(&self, _operation: Operation, _folder: &Path) {}
 }
 
-/// Nobody looks on.
+/// Observes nothing.
 pub struct Unwatched;
 
 impl Watch for Unwatched {}
 
-/// How far the load is.
+/// Progress of a load.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// What is done: `write`, or `making files` where that isn't measured.
+    /// The phase: `write`, say, or `making files` for an unmeasured one.
     pub what: String,
-    /// Its number among the phases, from 1.
+    /// Its number, from 1.
     pub phase: u32,
-    /// How many there are, all iterations together.
+    /// Number of phases of all iterations.
     pub phases: u32,
-    /// Share of this phase that is done, 0 to 1.
+    /// Completed share of this phase, 0 to 1.
     pub share: f64,
-    /// What this phase will still take, if it goes on like that.
+    /// Estimated remaining time of this phase.
     pub left: Option<Duration>,
 }
 
-/// What came of a load.
+/// Result of a load.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Loaded {
     /// One for each operation, in order; those without a run weren't reached.
     pub measured: Vec<Measured>,
-    /// How long the operations of each run took, in the order of the runs.
+    /// Latencies of the operations of each run, in the order of the runs.
     pub histograms: Vec<Vec<Histogram>>,
-    /// What a reader has to know: first failures, wrong bytes, that it was stopped.
+    /// Notes for the reader: first failures, wrong bytes, an early stop.
     pub notes: Vec<String>,
-    /// Whether it was stopped before its end.
+    /// Whether it was stopped early.
     pub is_stopped: bool,
-    /// What ended it before its end: an error of preparing, of too many operations, of the
-    /// clean-up. What was measured before is there.
+    /// Error that ended it early: while preparing, after too many failed operations, or while
+    /// cleaning up. Earlier results are kept.
     pub failure: Option<Error>,
 }
 
-/// Puts the load of an experiment on a directory, so many times, by system calls. The files are
-/// removed in any case.
+/// Runs the load of an experiment on a directory, `iterations` times, by system calls. The files
+/// are always removed.
 ///
 /// # Errors
-/// What can't be done is refused before anything is written. What goes wrong later is in
+/// An impossible experiment is refused before anything is written. Later errors are in
 /// [`Loaded::failure`].
 pub fn run(experiment: &Experiment, dir: &Path, iterations: u32, watch: &dyn Watch) -> Result<Loaded> {
     run_through(&Kernel, experiment, dir, iterations, watch)
 }
 
-/// The same through another way to the same directory. Its own directory is made and removed by
-/// system calls all the same.
+/// Like [`run`], with another backend for the same directory. The load's directory is still created
+/// and removed by system calls.
 ///
 /// # Errors
-/// As of [`run`].
+/// The same as those of [`run`].
 pub fn run_through(
     place: &impl Place,
     experiment: &Experiment,
@@ -143,7 +143,7 @@ fn place_of<P: Place>(_: &P) -> Through {
     P::THROUGH
 }
 
-/// One of so many iterations, in a folder that is removed.
+/// Runs one iteration in a directory that is removed.
 fn iterate(
     place: &impl Place,
     experiment: &Experiment,
@@ -154,7 +154,7 @@ fn iterate(
 ) -> Result<()> {
     let seat = watch.seat();
     if iteration > 0 && seat == Seat::ALONE {
-        // What the last one has removed may still be coming back.
+        // The file system may still be freeing the space of the previous iteration.
         check(experiment, dir)?;
     }
     let folder = Folder::make(dir, seat, iteration)?;
@@ -176,7 +176,7 @@ fn iterate(
     }
     match (outcome, folder.remove()) {
         (Err(error), Err(left)) => {
-            // Both have to be known, and only one can end it.
+            // Both errors must be reported, and only one can be returned.
             loaded.notes.push(left.to_string());
             Err(error)
         }
@@ -184,8 +184,8 @@ fn iterate(
     }
 }
 
-/// What the generator itself spends on each operation, nanoseconds: the same loop (of one operation
-/// at a time) against a target that does nothing. To be taken from latencies where it matters.
+/// Returns the generator's own time per operation, in nanoseconds: the same loop (one operation at
+/// a time) against a target that does nothing. Subtract it from latencies where it matters.
 fn null_overhead_ns(experiment: &Experiment, operation: Operation) -> Result<f64> {
     let once = |_| match experiment {
         Experiment::Io(io) => io::null_overhead_ns(io, operation),
@@ -193,7 +193,7 @@ fn null_overhead_ns(experiment: &Experiment, operation: Operation) -> Result<f64
     };
     let mut rounds = (0..NULL_ROUNDS).map(once).collect::<Result<Vec<f64>>>()?;
     rounds.sort_by(f64::total_cmp);
-    // More digits would only look like knowledge.
+    // More digits would suggest a false precision.
     Ok(median(&rounds).unwrap_or_default().round())
 }
 
@@ -202,7 +202,7 @@ struct Stage<'a> {
     folder: &'a Path,
     watch: &'a dyn Watch,
     seed: u64,
-    /// Phases that are over.
+    /// Completed phases.
     phase: u32,
     phases: u32,
     loaded: &'a mut Loaded,
@@ -221,7 +221,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Keeps what a measured phase told; whether to go on.
+    /// Records the result of a measured phase; returns whether to continue.
     fn keep(&mut self, index: usize, outcome: phase::Outcome) -> bool {
         self.phase += 1;
         if let Some(first) = outcome.first {
@@ -249,14 +249,14 @@ impl<'a> Stage<'a> {
         false
     }
 
-    /// Empties caches before a phase that reads, and notes where they answer all the same.
+    /// Drops caches before a phase that reads, and notes where caches may answer anyway.
     fn make_cold(&mut self, index: usize, caching: Caching) {
         let measured = &self.loaded.measured[index];
         let (total, memory) =
             (measured.total_bytes / u64::from(self.watch.seat().clients), machine::memory_bytes());
         let reads = !matches!(measured.operation, Operation::Write | Operation::Create);
-        // Direct transfers of a device's file system pass all caches of this machine by; those of
-        // others may come from a server on it, which has some.
+        // Direct transfers of a local device's file system bypass all caches of this machine. Those
+        // of other file systems may come from a server on this machine, which has a cache.
         let is_past_all = || caching == Caching::Direct && machine::is_on_device(self.folder);
         let reason = match caching {
             Caching::Warm => "caches were left as they were (warm)".to_string(),
@@ -268,7 +268,7 @@ impl<'a> Stage<'a> {
         self.note_cache(index, reason);
     }
 
-    /// Notes why a figure is a cache's; the reasons of all iterations are kept.
+    /// Notes why a result is a cache's; the reasons of all iterations are kept.
     fn note_cache(&mut self, index: usize, reason: String) {
         let cached = &mut self.loaded.measured[index].cached;
         match cached {

@@ -1,4 +1,4 @@
-//! One phase: threads that begin together, and what each of them tells.
+//! One phase: threads that start together, and their results.
 
 use super::folder::at;
 use super::histogram::Histogram;
@@ -13,26 +13,25 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
-/// How often whoever watches is asked whether to stop: a person doesn't notice it, and a processor
-/// hardly.
+/// Interval at which the observer is asked whether to stop: imperceptible to a person, and cheap.
 const ASKED_EVERY: Duration = Duration::from_millis(10);
 
-/// How often whoever watches is told how far it is.
+/// Interval at which the observer receives the progress.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
-/// Failures of one thread after which it gives up: something is wrong that no waiting mends.
+/// Failures after which a thread gives up: the cause is permanent.
 const MOST_ERRORS: u64 = 100;
 
-/// What the threads of a phase have in common.
+/// State shared by the threads of a phase.
 pub(super) struct Shared {
-    /// All wait for it before they begin.
+    /// All threads wait for it before they start.
     gate: Event,
     is_over: AtomicBool,
     done: AtomicU64,
     deadline: Option<Duration>,
 }
 
-/// What a thread has done.
+/// Result of a thread.
 pub(super) struct Tally {
     pub begun: Instant,
     pub ended: Instant,
@@ -41,9 +40,9 @@ pub(super) struct Tally {
     pub errors: u64,
     pub wrong_bytes: u64,
     pub latency: Histogram,
-    /// The first failure, and the first wrong byte.
+    /// The first failure or wrong byte.
     pub first: Option<String>,
-    /// Whether all was done, rather than what time allowed.
+    /// Whether all operations were done, rather than those that the time allowed.
     pub is_complete: bool,
 }
 
@@ -63,14 +62,14 @@ impl Tally {
         }
     }
 
-    /// Counts an operation that was begun at `since`.
+    /// Counts an operation that began at `since`.
     pub fn count(&mut self, since: Instant, bytes: u64) {
         self.latency.record(since.elapsed().as_nanos() as u64);
         self.operations += 1;
         self.bytes += bytes;
     }
 
-    /// Counts a failure; an error when there were too many.
+    /// Counts a failure; returns an error when there were too many.
     pub fn fail(&mut self, what: impl FnOnce() -> String, cause: &Error) -> Result<()> {
         self.errors += 1;
         let first = self.first.get_or_insert_with(|| format!("{}: {cause}", what()));
@@ -87,7 +86,7 @@ impl Shared {
         Shared { gate: Event::new(), is_over: AtomicBool::new(false), done: AtomicU64::new(0), deadline }
     }
 
-    /// Whether a thread that began then has to end, having done one operation more.
+    /// Counts an operation; returns whether a thread that began at `begun` must end.
     pub fn is_over(&self, begun: Instant) -> bool {
         self.done.fetch_add(1, Ordering::Relaxed);
         self.is_stopped() || self.deadline.is_some_and(|most| begun.elapsed() >= most)
@@ -102,15 +101,15 @@ impl Shared {
     }
 }
 
-/// What each thread of a phase does.
+/// The work of a phase's threads.
 pub(super) trait Work: Send + Sync + 'static {
-    /// What is made ready before any thread begins.
+    /// State prepared before any thread starts.
     type Prepared;
 
-    /// Makes it ready.
+    /// Prepares a thread.
     fn prepare(&self, thread: u32) -> impl Future<Output = Result<Self::Prepared>>;
 
-    /// Does what is timed, and lets go of what was made ready.
+    /// Runs the timed part and releases what was prepared.
     fn work(
         &self,
         thread: u32,
@@ -119,7 +118,7 @@ pub(super) trait Work: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Tally>>;
 }
 
-/// What a phase is to whoever watches.
+/// Description of a phase for the observer.
 pub(super) struct Plan<'a> {
     pub watch: &'a dyn Watch,
     pub what: String,
@@ -127,11 +126,11 @@ pub(super) struct Plan<'a> {
     pub of: u32,
     pub threads: u32,
     pub deadline: Option<Duration>,
-    /// Operations of all threads, once each.
+    /// Operations of all threads, each counted once.
     pub operations: u64,
 }
 
-/// What came of it.
+/// Result of a phase.
 pub(super) struct Outcome {
     pub run: Run,
     pub latency: Histogram,
@@ -140,7 +139,7 @@ pub(super) struct Outcome {
     pub is_stopped: bool,
 }
 
-/// Runs it: each thread prepares before any begins to work. The first error ends all threads and is
+/// Runs a phase: all threads prepare before any starts. The first error ends all threads and is
 /// returned.
 pub(super) fn run<P: Place, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(plan.deadline));
@@ -157,7 +156,7 @@ pub(super) fn run<P: Place, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>) 
             break;
         }
     }
-    // A thread that panics drops what it had of these.
+    // A thread that panics drops its copies of these.
     drop((sender, ready_sender));
     while ready.recv().is_ok() {}
     let is_off = !shared.is_stopped() && !plan.watch.meet();
@@ -184,7 +183,7 @@ pub(super) fn run<P: Place, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>) 
     Ok(outcome)
 }
 
-/// One thread.
+/// Returns the body of one thread.
 fn body<W: Work>(
     number: u32,
     work: Arc<W>,
@@ -198,7 +197,7 @@ fn body<W: Work>(
             if prepared.is_err() {
                 shared.stop();
             }
-            // All threads are ready when nobody has one of these any more.
+            // All threads are ready when no copy of it is left.
             drop(ready);
             shared.gate.wait().await;
             let tally = match prepared {
@@ -208,15 +207,15 @@ fn body<W: Work>(
             if tally.is_err() {
                 shared.stop();
             }
-            // The receiver is there until all threads have ended.
+            // The receiver exists until all threads have ended.
             let _ = told.send(tally);
         })
     }
 }
 
 impl Plan<'_> {
-    /// Waits until all threads have ended; what they tell, and whether whoever watches has stopped
-    /// them.
+    /// Waits until all threads have ended. Returns their results, and whether the observer has
+    /// stopped them.
     fn attend(&self, shared: &Shared, ending: &Receiver<Result<Tally>>) -> (Vec<Result<Tally>>, bool) {
         let (mut tallies, mut is_stopped) = (Vec::with_capacity(self.threads as usize), false);
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Where load is made: what can be done to files there, and what makes the threads of a load.
+//! The backend of a load: file operations, and the start of the load's threads.
 
 use rt::IoBuf;
 use std::future::Future;
@@ -8,81 +8,82 @@ use types::{Errno, Error, Result};
 
 use crate::experiment::{Caching, Through};
 
-/// A way to the files of a directory. Its clones mean the same.
+/// A way to access the files of a directory. Clones are equivalent.
 ///
-/// Errors of its calls say what is wrong, and not with which file: whoever calls knows that.
+/// Errors of its methods don't name the file: the caller adds it.
 pub trait Place: Clone + Send + Sync + 'static {
-    /// A file that is open.
+    /// An open file.
     type File: Transfers + 'static;
 
-    /// What it is, for the figures that come of it.
+    /// Access path, recorded with the results.
     const THROUGH: Through;
 
-    /// Starts a thread of the load. If transfers are to be under way side by side there (a file
-    /// without [`Transfers::kernel_file`] and more than one at once), it is a task of a core of
-    /// `rt`.
+    /// Starts a thread of the load. For concurrent transfers (a file without
+    /// [`Transfers::kernel_file`] and a queue depth above one) it must be a task of a core of `rt`.
     fn start<F: Future<Output = ()> + 'static>(
         &self,
         number: u32,
         body: impl FnOnce() -> F + Send + 'static,
     ) -> Result<()>;
 
-    /// Opens a file for reading, and for writing if `is_write`, which makes it if it isn't there.
+    /// Opens a file for reading, and for writing if `is_write`, which creates it if it doesn't
+    /// exist.
     fn open(&self, path: &Path, is_write: bool, caching: Caching)
     -> impl Future<Output = Result<Self::File>>;
 
-    /// Drops what the client's cache has of a file that nobody writes meanwhile.
+    /// Drops the client's cache of a file that is not being written.
     fn forget(&self, path: &Path) -> impl Future<Output = Result<()>>;
 
-    /// Makes a directory.
+    /// Creates a directory.
     fn make_directory(&self, path: &Path) -> impl Future<Output = Result<()>>;
 
-    /// Makes a file with this content.
+    /// Creates a file with this content.
     fn create(&self, path: &Path, content: &IoBuf) -> impl Future<Output = Result<()>>;
 
-    /// The length of a file, bytes.
+    /// Returns the length of a file in bytes.
     fn stat(&self, path: &Path) -> impl Future<Output = Result<u64>>;
 
-    /// Opens, reads and closes a file; its length, bytes. The buffer is larger than the file.
+    /// Opens, reads and closes a file; returns its length in bytes. The buffer is larger than the
+    /// file.
     fn read_file(&self, path: &Path, buffer: &mut IoBuf) -> impl Future<Output = Result<u64>>;
 
     /// Removes a file.
     fn remove(&self, path: &Path) -> impl Future<Output = Result<()>>;
 }
 
-/// A file that is open.
+/// An open file.
 pub trait Transfers {
-    /// Writes all of a buffer to an offset, or fills it from there.
+    /// Writes all of a buffer at an offset, or fills it from there.
     fn transfer(&self, buffer: &mut IoBuf, offset: u64, is_write: bool) -> impl Future<Output = Result<()>>;
 
-    /// Has everything that was written on disk when it returns.
+    /// Syncs everything that was written to disk.
     fn sync(&self) -> impl Future<Output = Result<()>>;
 
-    /// Closes it: not being called is a mistake.
+    /// Closes the file; every file must be closed.
     fn close(&self) -> impl Future<Output = ()>;
 
-    /// The kernel's file, where it is one: transfers are under way side by side there by a ring.
+    /// Returns the kernel's file, if it is one: concurrent transfers use a ring then.
     fn kernel_file(&self) -> Option<&std::fs::File> {
         None
     }
 }
 
-/// Does something with the bytes of a buffer that no call has any more.
+/// Calls `what` with the bytes of a buffer that no call uses any more.
 pub(super) fn with_bytes<T>(buffer: &mut IoBuf, what: impl FnOnce(&mut [u8]) -> T) -> T {
     match buffer.exclusive() {
         Some(bytes) => what(bytes),
         None => {
-            // Somebody has kept a handle to it: that one may keep it.
+            // There is another handle to the buffer: leave it the old memory.
             *buffer = IoBuf::from_slice(buffer.as_slice());
             what(buffer.exclusive().expect("a fresh buffer has one handle"))
         }
     }
 }
 
-/// Does one thing at a place, and waits for it.
+/// Runs a task in a place and waits for it.
 ///
 /// # Errors
-/// If no thread can be started there; the thing's own are in what it gives.
+/// If no thread can be started there; errors of the task are in its result.
 pub(super) fn wait_for<P: Place, T: Send + 'static>(
     place: &P,
     what: impl AsyncFnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! What is refused before anything is written.
+//! Checks before anything is written.
 
 use super::folder::failed;
 use crate::experiment::{Caching, Experiment, IoExperiment, MetaExperiment, Operation};
@@ -8,46 +8,45 @@ use std::thread;
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
-/// Threads of one client: more wait for processors rather than for a file system.
+/// Most threads of one client: more would wait for processors rather than for the file system.
 const MAX_THREADS: u32 = 1024;
 
-/// Transfers of one thread: the most that a ring of the kernel's usual limit of locked memory holds
-/// many times over.
+/// Most transfers in flight of one thread: many times below the usual limit of locked memory for
+/// rings.
 const MAX_DEPTH: u32 = 1024;
 
-/// What direct transfers have to be multiples of.
+/// Granularity of direct transfers, in bytes.
 const BLOCK: u64 = 4096;
 
-/// How free space is waited for that comes back after a removal, which file systems finish by and
-/// by.
+/// How to wait for free space after a removal, which file systems complete in the background.
 const PATIENCE: Patience = Patience {
     looks_every: Duration::from_millis(200),
     standstill: Duration::from_secs(5),
     at_most: Duration::from_secs(120),
 };
 
-/// For how long something that comes by and by is waited for.
+/// Limits of a wait for free space.
 struct Patience {
     looks_every: Duration,
-    /// How long it may stay as it is before it counts as all there is.
+    /// Time without growth after which the space counts as final.
     standstill: Duration,
-    /// How long all of it may take.
+    /// Longest total wait.
     at_most: Duration,
 }
 
-/// Whether an experiment can be done in a directory.
+/// Checks whether an experiment can run in a directory.
 ///
 /// # Errors
-/// Threads, records and sizes that can't be, a place that is no directory or can't be written to,
-/// or that has too little room.
+/// Invalid threads, records or sizes; a path that isn't a writable directory, or that has too
+/// little space.
 pub fn check(experiment: &Experiment, place: &Path) -> Result<()> {
     check_for(experiment, place, 1)
 }
 
-/// The same for so many clients that all do it.
+/// Like [`check`], for `clients` clients that all run it.
 ///
 /// # Errors
-/// As of [`check`].
+/// The same as those of [`check`].
 pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<()> {
     let (threads, need_bytes, need_files) = match experiment {
         Experiment::Io(io) => (io.threads, check_io(io)?, 1 + u64::from(io.threads)),
@@ -90,8 +89,8 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
     Ok(())
 }
 
-/// Free bytes and what else the file system tells, when there are so many or there won't be more:
-/// an experiment before may have left its removal to be finished.
+/// Returns the free bytes with the rest of `statvfs`. Waits until there are `need_bytes` or the
+/// space stops growing: the removal of an earlier experiment may still be in progress.
 fn free_when_removed(place: &Path, need_bytes: u64) -> Result<(u64, rustix::fs::StatVfs)> {
     let ask = || {
         let room = rustix::fs::statvfs(place).map_err(|errno| {
@@ -100,12 +99,12 @@ fn free_when_removed(place: &Path, need_bytes: u64) -> Result<(u64, rustix::fs::
         Ok::<_, Error>((room.f_bavail.saturating_mul(room.f_frsize), room))
     };
     let first = ask()?;
-    // What the file system can't ever hold isn't waited for.
+    // If the file system can never hold it, there is no point in waiting.
     let can_fit = need_bytes <= first.1.f_blocks.saturating_mul(first.1.f_frsize);
     if can_fit { grown(need_bytes, first, ask, &PATIENCE) } else { Ok(first) }
 }
 
-/// The first answer with so much, or the last one that had more than those before.
+/// Returns the first answer with at least `need`, or the largest one.
 fn grown<T>(
     need: u64,
     first: (u64, T),
@@ -195,7 +194,7 @@ mod tests {
             let asked = Cell::new(0);
             let ask = || {
                 asked.set(asked.get() + 1);
-                // It goes back for once, and ends at 100.
+                // It drops once, and ends at 100.
                 let free = if asked.get() == 3 { 0 } else { 100.min(20 * asked.get()) };
                 Ok((free, asked.get()))
             };

@@ -1,4 +1,4 @@
-//! Several transfers under way at once, by a ring that a thread shares with the kernel.
+//! Concurrent transfers of one thread through an io_uring.
 #![allow(unsafe_code)] // The kernel reads and writes the buffers meanwhile; nothing else here needs it.
 #![warn(clippy::undocumented_unsafe_blocks)]
 
@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Records that can be under way, each with its buffer. The file outlives them: it is borrowed as
-/// long as the ring is.
+/// Slots for records in flight, each with its buffer. The file outlives them: it is borrowed as
+/// long as the ring exists.
 pub(super) struct Ring<'a> {
     ring: IoUring,
     file: &'a File,
@@ -18,20 +18,21 @@ pub(super) struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// For so many records at once of so many bytes. Fails where the kernel forbids rings.
+    /// Creates a ring for `depth` records of `record_bytes` each. Fails where the kernel forbids
+    /// rings.
     pub fn new(file: &'a File, depth: u32, record_bytes: usize) -> io::Result<Ring<'a>> {
         let buffers = (0..depth).map(|_| Buffer::new(record_bytes)).collect();
         Ok(Ring { ring: own_ring(depth)?, file, buffers, is_busy: vec![false; depth as usize] })
     }
 
-    /// The buffer of a slot that isn't under way.
+    /// Returns the buffer of an idle slot.
     pub fn buffer(&mut self, slot: usize) -> &mut [u8] {
         assert!(!self.is_busy[slot], "the kernel has this buffer");
         self.buffers[slot].bytes()
     }
 
-    /// Sends the transfer of a slot's buffer at once, as fio does: in batches a drive would rest
-    /// while the next ones are made up.
+    /// Submits the transfer of a slot's buffer at once, as fio does: with batches a drive would
+    /// idle while the next ones are prepared.
     pub fn send(&mut self, slot: usize, offset: u64, is_write: bool) -> io::Result<()> {
         let buffer = self.buffer(slot);
         let (start, length) = (buffer.as_mut_ptr(), buffer.len() as u32);
@@ -40,16 +41,16 @@ impl<'a> Ring<'a> {
             true => opcode::Write::new(fd, start, length).offset(offset).build(),
             false => opcode::Read::new(fd, start, length).offset(offset).build(),
         };
-        // SAFETY: the buffer's memory stays where it is and is lent to nobody until `is_busy` is
-        // taken back with its completion; dropping waits for all, or leaks the buffers; the
-        // descriptor stays open since the file is borrowed.
+        // SAFETY: the buffer's memory doesn't move, and nothing borrows it until its completion
+        // clears `is_busy`; dropping waits for all transfers, or leaks the buffers; the descriptor
+        // stays open since the file is borrowed.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(slot as u64)) };
         pushed.map_err(|_| io::Error::other("the ring is full"))?;
         self.is_busy[slot] = true;
         self.enter(0)
     }
 
-    /// Gives the kernel what is queued, and waits until so many have ended.
+    /// Submits queued entries, and waits until `least` transfers have ended.
     fn enter(&self, least: usize) -> io::Result<()> {
         loop {
             match self.ring.submit_and_wait(least) {
@@ -59,7 +60,8 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Waits for at least one to end if `least` is 1; tells slot and result of each that has.
+    /// Waits for at least one transfer if `least` is 1; adds slot and result of each that has
+    /// ended.
     pub fn wait(&mut self, least: usize, ended: &mut Vec<(usize, io::Result<usize>)>) -> io::Result<()> {
         self.enter(least)?;
         for entry in self.ring.completion() {
@@ -73,8 +75,8 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// A ring of the calling thread alone, whose completions don't interrupt it; older kernels (before
-/// 6.1) give a plain one.
+/// Returns a ring for the calling thread only, whose completions don't interrupt it; with older
+/// kernels (before 6.1) a plain one.
 fn own_ring(depth: u32) -> io::Result<IoUring> {
     let own = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(depth);
     own.or_else(|_| IoUring::new(depth))

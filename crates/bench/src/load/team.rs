@@ -1,9 +1,8 @@
-//! Several clients that make one load together: which of them does what, and what all of them have
-//! measured.
+//! Loads that several clients generate together: their ranks, and the merge of their results.
 //!
-//! Each client makes its share by [`super::run`], with a [`Watch`](super::Watch) that knows its
-//! [`Seat`] and waits for the others before each phase. Threads are numbered through all clients.
-//! Nobody reads what its own client has written, where there are several.
+//! Each client runs its share by [`super::run`], with a [`Watch`](super::Watch) that knows its
+//! [`Seat`] and waits for the others before each phase. Threads are numbered across all clients.
+//! With several clients, none reads the files that it has written itself.
 
 use super::{Histogram, Loaded};
 use crate::results::{Measured, Run};
@@ -11,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use types::{Errno, Error};
 
-/// The place of one client among those that make a load together.
+/// Rank of one client in a load of several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Seat {
     /// Its number, from 0.
     pub client: u32,
-    /// How many there are.
+    /// Number of clients.
     pub clients: u32,
-    /// What all of them call this load.
+    /// Id of the load, the same for all clients.
     pub load: u64,
 }
 
@@ -26,37 +25,37 @@ impl Seat {
     /// The only client.
     pub const ALONE: Seat = Seat { client: 0, clients: 1, load: 0 };
 
-    /// The directory in which all clients of a load work.
+    /// Returns the directory that all clients of a load share.
     pub fn folder(self, place: &Path) -> PathBuf {
         place.join(format!("weft-bench-{:016x}", self.load))
     }
 
-    /// The number among all threads of one of this client's, of which each client has so many.
+    /// Returns the global number of one of this client's threads; each client has `each` threads.
     pub(super) fn thread(self, own: u32, each: u32) -> u32 {
         self.client * each + own
     }
 
-    /// Threads of all clients.
+    /// Returns the threads of all clients.
     pub(super) fn threads(self, each: u32) -> u32 {
         self.clients * each
     }
 
-    /// The thread whose things another one looks at: one of the next client; the next one where
-    /// there is one client only.
+    /// Returns the thread whose files a thread reads: one of the next client, or the next thread if
+    /// there is only one client.
     pub(super) fn next(self, thread: u32, each: u32) -> u32 {
         let step = if self.clients > 1 { each } else { 1 };
         (thread + step) % self.threads(each)
     }
 }
 
-/// What one client has to tell in the end.
+/// Final report of one client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Told {
     measured: Vec<Measured>,
     histograms: Vec<Vec<Histogram>>,
     notes: Vec<String>,
     is_stopped: bool,
-    /// Number and words of an error.
+    /// Number and text of an error.
     failure: Option<(i32, String)>,
 }
 
@@ -83,15 +82,15 @@ fn words(failure: Error) -> (i32, String) {
 }
 
 impl Told {
-    /// Whether it went to its end.
+    /// Returns whether the load ran to its end.
     pub fn is_whole(&self) -> bool {
         !self.is_stopped && self.failure.is_none()
     }
 }
 
-/// What the clients of a load, by their names, have measured together. A run counts when all of
-/// them have done it: their operations and bytes are added up, and it took as long as the slowest
-/// client took. Processor time is that of all clients' machines.
+/// Merges the reports of a load's clients, given by name. A run counts when all clients have done
+/// it: operations and bytes are added, and its duration is that of the slowest client. Processor
+/// time is that of all clients' machines.
 pub fn merged(told: Vec<(String, Told)>) -> Loaded {
     let mut together = Loaded::default();
     if let Some((_, first)) = told.first() {

@@ -1,30 +1,31 @@
-//! A profile on a smaller machine: as many threads, and sizes times a scale.
+//! Fits a profile to a smaller machine: the same thread counts, and sizes multiplied by a scale.
 
 use super::{Figure, Profile};
 use crate::experiment::{Access, Caching, Experiment, IoExperiment, MetaExperiment, TreeShape};
 use crate::text::size;
 use std::fmt;
 
-/// Largest scale that is taken.
+/// Largest permitted scale.
 pub const MAX_SCALE: f64 = 16.0;
-/// Smallest scale that is tried in a search, as a power of two.
+/// Smallest scale that the search tries, as a power of two.
 const LEAST_POWER: i32 = -24;
 /// Part of the free space that an experiment may fill: a file system that is nearly full is slow
-/// for another reason.
+/// for other reasons.
 const SPACE_SHARE: f64 = 0.9;
-/// Part of the memory that buffers of transfers may take.
+/// Part of the memory that transfer buffers may use.
 const BUFFER_SHARE: f64 = 0.25;
-/// What a cold read needs, as a multiple of the memory, where caches can't be dropped.
+/// Minimum size of a cold read where caches can't be dropped, as a multiple of the memory.
 const COLD_FACTOR: u64 = 2;
-/// Shortest phase that ends by time, seconds: start and end of threads weigh more in less.
+/// Shortest phase that ends by time, in seconds: in shorter ones the start and end of threads
+/// distort the result.
 const LEAST_SECONDS: u64 = 3;
 
-/// The machine that makes the load, and the place that takes it.
+/// The machine that generates the load, and the space of the measured directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Host {
-    /// Free in the file system, bytes.
+    /// Free space of the file system, in bytes.
     pub free_bytes: u64,
-    /// Memory, bytes.
+    /// Memory, in bytes.
     pub memory_bytes: u64,
     /// Whether caches can be dropped before a phase that reads.
     pub drops_caches: bool,
@@ -33,7 +34,7 @@ pub struct Host {
 /// Why a scale doesn't fit.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Refusal {
-    /// What is needed, and what is there.
+    /// What is required, and what is available.
     pub cause: String,
     /// The largest power of two that fits; `None` if none does.
     pub largest: Option<f64>,
@@ -48,7 +49,7 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self.largest {
             Some(scale) => format!("the largest scale that fits: --scale {scale}"),
@@ -57,15 +58,15 @@ impl Refusal {
     }
 }
 
-/// The figures of a profile with sizes and times of phases multiplied by the scale, at least one
-/// experiment in each.
+/// Returns the figures of a profile with sizes and durations multiplied by the scale, with at least
+/// one experiment each.
 ///
-/// Thread counts stay as published, for the shape of a curve is in them: a smaller total is shared
-/// by as many. Those are left out of which a thread would have less than one record or file, or
-/// whose transfers take more than a quarter of the memory.
+/// Thread counts stay as published, since they determine the shape of a curve: they share a smaller
+/// total. An experiment is left out if a thread would have less than one record or file, or if its
+/// transfers need more than a quarter of the memory.
 ///
-/// Errors: more space or memory than there is; or reads that caches would answer because they are
-/// smaller than twice the memory and caches can't be dropped.
+/// Errors: too little space or memory; or reads that caches would answer because they are smaller
+/// than twice the memory and caches can't be dropped.
 pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>, Refusal> {
     let refused = |cause| Refusal { cause, largest: largest_scale(profile, host) };
     if !(scale > 0.0 && scale <= MAX_SCALE) {
@@ -80,7 +81,7 @@ pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>,
     }
 }
 
-/// The largest power of two up to 1 that fits; `None` if none does.
+/// Returns the largest power of two up to 1 that fits; `None` if none does.
 pub fn largest_scale(profile: &Profile, host: &Host) -> Option<f64> {
     let fits = |scale: &f64| lacking(profile, &scaled(profile, *scale, host), host).is_none();
     (LEAST_POWER..=0).rev().map(|power| 2f64.powi(power)).find(fits)
@@ -97,7 +98,7 @@ fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
             }
         }
         if experiments.is_empty() && !left_out.is_empty() {
-            // A figure without points says nothing: its first is as small as can be, and may be
+            // A figure needs at least one point: its first one is as small as possible, and may be
             // refused.
             let first = left_out.remove(0);
             experiments.push(times(&first, scale).unwrap_or_else(|| least(&first)));
@@ -108,8 +109,8 @@ fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
     profile.figures.iter().map(figure).collect()
 }
 
-/// The experiment with its sizes and times multiplied; nothing if a thread would have less than a
-/// record or file.
+/// Returns the experiment with sizes and durations multiplied; `None` if a thread would have less
+/// than a record or file.
 fn times(experiment: &Experiment, scale: f64) -> Option<Experiment> {
     let share = |published: u64| (published as f64 * scale) as u64;
     match experiment {
@@ -136,7 +137,7 @@ fn times(experiment: &Experiment, scale: f64) -> Option<Experiment> {
     }
 }
 
-/// The experiment with one record or file for each thread.
+/// Returns the experiment with one record or file for each thread.
 fn least(experiment: &Experiment) -> Experiment {
     match experiment {
         Experiment::Io(io) => Experiment::Io(IoExperiment { thread_bytes: io.record_bytes, ..io.clone() }),
@@ -144,12 +145,12 @@ fn least(experiment: &Experiment) -> Experiment {
     }
 }
 
-/// What buffers of transfers may take, bytes.
+/// Returns the bytes that transfer buffers may use.
 fn buffer_room(host: &Host) -> u64 {
     (host.memory_bytes as f64 * BUFFER_SHARE) as u64
 }
 
-/// The first thing that there isn't enough of.
+/// Returns the first resource that is insufficient.
 fn lacking(profile: &Profile, figures: &[Figure], host: &Host) -> Option<String> {
     let all = || {
         figures

@@ -9,56 +9,56 @@ pub use fit::{Host, MAX_SCALE, Refusal, fitted, largest_scale};
 
 use crate::experiment::{Experiment, Operation};
 
-/// A list of experiments that belong together.
+/// A list of related experiments.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Profile {
-    /// What is typed.
+    /// Name on the command line.
     pub name: &'static str,
-    /// The system that was measured, with its hardware.
+    /// The published system, with its hardware.
     pub system: &'static str,
     /// Small on purpose: caches may answer, and the page says so.
     pub is_small: bool,
-    /// In the order in which they were published, with the published sizes.
+    /// In the published order, with the published sizes.
     pub figures: Vec<Figure>,
 }
 
-/// One figure: the same load with several numbers of threads or depths.
+/// One figure: the same load with several thread counts or queue depths.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figure {
-    /// What it shows.
+    /// Its title.
     pub title: &'static str,
-    /// What changes from point to point.
+    /// Quantity of the x axis.
     pub across: Across,
-    /// What is drawn.
+    /// Quantity of the y axis.
     pub quantity: Quantity,
-    /// What the published system showed; empty where nothing was published.
+    /// Results of the published system; empty where nothing was published.
     pub published: &'static str,
-    /// A point each, for each of their operations.
+    /// One point each, for each of their operations.
     pub experiments: Vec<Experiment>,
-    /// Thread counts of the publication that don't fit the scale or the memory.
+    /// Published thread counts that don't fit the scale or the memory.
     pub left_out: Vec<u32>,
 }
 
-/// What changes from point to point.
+/// Quantity of the x axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Across {
     /// Threads of all clients.
     Threads,
-    /// Transfers under way in each thread.
+    /// Transfers in flight in each thread.
     QueueDepth,
 }
 
-/// What is drawn.
+/// Quantity of the y axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Quantity {
-    /// Bytes a second.
+    /// Bytes per second.
     Bytes,
-    /// Operations a second.
+    /// Operations per second.
     Operations,
 }
 
 impl Figure {
-    /// The operations of its experiments, in their order.
+    /// Returns the operations of its experiments, in their order.
     pub fn operations(&self) -> Vec<Operation> {
         let mut all = Vec::new();
         for operation in self.experiments.iter().flat_map(Experiment::operations) {
@@ -70,14 +70,14 @@ impl Figure {
     }
 }
 
-/// All profiles.
+/// Returns all profiles.
 pub fn profiles() -> Vec<Profile> {
     let mut all = published::profiles();
     all.push(quick::profile());
     all
 }
 
-/// The one of a name.
+/// Returns the profile with this name.
 pub fn profile(name: &str) -> Option<Profile> {
     profiles().into_iter().find(|profile| profile.name == name)
 }

@@ -1,5 +1,5 @@
-//! The experiments of four characterisations that vendors published between 2019 and 2020, with
-//! their hardware and what they showed.
+//! The experiments of four characterisations that vendors published in 2019 and 2020, with the
+//! hardware and results.
 
 use super::shapes::{Load, doubling, files};
 use super::{Across, Figure, Profile, Quantity};
@@ -10,12 +10,12 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// How long random phases last; the publications don't say.
+/// Duration of random phases, in seconds; the publications don't state it.
 const RANDOM_SECONDS: u64 = 60;
 
 const BOTH: &[Operation] = &[Operation::Write, Operation::Read];
 
-/// Large transfers, each thread its own file.
+/// Large transfers; each thread uses its own file.
 const SEQUENTIAL: Load = Load {
     operations: BOTH,
     sharing: FileSharing::OwnFiles,
@@ -26,7 +26,7 @@ const SEQUENTIAL: Load = Load {
     seconds: None,
 };
 
-/// Small transfers anywhere in the thread's own file.
+/// Small transfers at random offsets of the thread's own file.
 const RANDOM: Load = Load {
     access: Access::Random,
     record_bytes: 4 * KIB,

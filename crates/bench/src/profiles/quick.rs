@@ -1,11 +1,11 @@
-//! A look at everything within five minutes on two cores.
+//! An overview of all kinds of load within five minutes on two cores.
 
 use super::shapes::{Load, doubling, files};
 use super::{Across, Figure, Profile, Quantity};
 use crate::experiment::{Access, Caching, FileSharing, Operation};
 
 const MIB: u64 = 1 << 20;
-/// Records that fit nothing: the hard form of IO500.
+/// Unaligned records: those of IO500's hard form.
 const ODD_RECORD: u64 = 47_008;
 
 pub fn profile() -> Profile {

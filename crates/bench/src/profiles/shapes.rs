@@ -1,30 +1,30 @@
-//! Short ways to say what profiles are made of.
+//! Helpers to define profiles.
 
 use crate::experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape,
 };
 use crate::names::{io_name, meta_name};
 
-/// Powers of two from the first to the last.
+/// Returns the powers of two from the first to the last.
 pub fn doubling(first: u32, last: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(first), |count| count.checked_mul(2)).take_while(move |count| *count <= last)
 }
 
-/// What is the same at all points of a figure of reads and writes.
+/// Parameters that all points of a figure of reads and writes share.
 #[derive(Clone, Copy)]
 pub struct Load<'a> {
     pub operations: &'a [Operation],
     pub sharing: FileSharing,
     pub access: Access,
     pub record_bytes: u64,
-    /// Of all threads together.
+    /// Bytes of all threads together.
     pub total_bytes: u64,
     pub caching: Caching,
     pub seconds: Option<u64>,
 }
 
 impl Load<'_> {
-    /// A point.
+    /// Returns the experiment of one point.
     pub fn at(&self, threads: u32, queue_depth: u32) -> Experiment {
         let records = (self.total_bytes / u64::from(threads) / self.record_bytes).max(1);
         Experiment::Io(IoExperiment {
@@ -43,7 +43,8 @@ impl Load<'_> {
     }
 }
 
-/// Files created, looked at, read and removed: so many in all, in so many directories in all.
+/// Returns the experiment that creates, stats, reads and removes files, with total numbers of files
+/// and directories.
 pub fn files(threads: u32, total_files: u64, total_directories: u32, file_bytes: u64) -> Experiment {
     let shape = TreeShape::OwnDirectories { directories: (total_directories / threads).max(1) };
     Experiment::Meta(MetaExperiment {

@@ -84,7 +84,7 @@ fn smaller_totals_are_shared_by_as_many_threads() {
     let totals: Vec<u64> = figures[0].experiments.iter().map(Experiment::space_bytes).collect();
     assert!(totals.iter().all(|total| (3_000_000_000..=3_906_250_000).contains(total)), "{totals:?}");
 
-    // 4 GiB are 512 records of 8 MiB, so a thread of 1024 would have none.
+    // 4 GiB are 512 records of 8 MiB, so each of 1024 threads would have none.
     let pixstor = fitted(&profile("pixstor-nvme").unwrap(), 1.0 / 1024.0, &small).unwrap();
     assert_eq!((threads(&pixstor[0]).last(), &pixstor[0].left_out), (Some(&512), &vec![1024]));
     // A quarter of 1 GiB holds 32 records of 8 MiB.
@@ -150,7 +150,7 @@ proptest! {
                 for (figure, published) in figures.iter().zip(&profile.figures) {
                     prop_assert!(!figure.experiments.is_empty());
                     prop_assert_eq!(figure.operations(), published.operations());
-                    // Each count of the publication is there or named, once.
+                    // Each published count is measured or listed as left out, once.
                     let mut counts = [threads(figure), figure.left_out.clone()].concat();
                     let mut before = threads(published);
                     counts.sort_unstable();

@@ -1,5 +1,5 @@
-//! The page of a characterisation, opened in a browser without a screen: what people will see is
-//! there.
+//! The page of a characterisation, opened in a headless browser: everything that people should see
+//! is there.
 
 use bench::characterize::{Generator, Part, Report, figures, files, find, measure};
 use bench::profiles::Host;
@@ -7,7 +7,7 @@ use bench::{Caching, Experiment, FORMAT, Machine, Measured, Operation, Results, 
 use std::path::Path;
 use std::process::Command;
 
-/// Tells rates that rise with the threads, without any load.
+/// Reports rates that rise with the threads, without any load.
 struct Told;
 
 impl Generator for Told {
@@ -81,7 +81,7 @@ fn browser() -> Option<std::path::PathBuf> {
     names.into_iter().find(|file| file.is_file())
 }
 
-/// What the browser has made of a page.
+/// Returns a page as the browser has rendered it.
 fn opened(browser: &Path, dir: &Path, page: &Path) -> String {
     let answer = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"])

@@ -1,4 +1,4 @@
-//! Loads whose threads are tasks and whose files are in memory: what is checked is as of a real
+//! Loads whose threads are tasks and whose files are in memory, with the same checks as for a real
 //! directory.
 
 use bench::load::{Cores, Place, Transfers, Unwatched, Watch, run_through};
@@ -20,7 +20,7 @@ struct Memory {
     cores: Arc<Cores>,
     tree: Tree,
     open: Arc<AtomicU32>,
-    /// Transfers that are under way, and the most that were.
+    /// Transfers in flight, and their maximum so far.
     busy: Arc<(AtomicU32, AtomicU32)>,
 }
 
@@ -30,7 +30,7 @@ impl Memory {
         Memory { cores: Arc::new(Cores::start().unwrap()), tree: Tree::default(), open, busy }
     }
 
-    /// Nothing is open any more, and so many paths are left.
+    /// Asserts that no file is open any more, and that `paths` paths are left.
     fn end(&self, paths: usize) {
         self.cores.end();
         assert_eq!(self.open.load(Ordering::SeqCst), 0, "files that were never closed");
@@ -191,7 +191,7 @@ fn files_are_made_looked_at_and_removed() {
     }
 }
 
-/// Does something to the files before they are read.
+/// Changes the files before they are read.
 struct Spoiler(Tree, fn(&mut Vec<u8>));
 
 impl Watch for Spoiler {
@@ -227,7 +227,7 @@ fn a_planted_byte_is_found_and_too_many_errors_end_it() {
     }
 }
 
-/// Ends it at once.
+/// Stops at once.
 struct Stopper;
 
 impl Watch for Stopper {

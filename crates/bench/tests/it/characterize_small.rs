@@ -1,4 +1,4 @@
-//! The quick profile with real load, as small as it gets.
+//! The quick profile with real load, as small as possible.
 
 use bench::characterize::{Generator, Part, Report, figures, files, find, measure};
 use bench::load::{self, Watch};
@@ -7,7 +7,7 @@ use bench::{Experiment, FORMAT, Measured, Operation, Results};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Real load that is stopped when so many experiments have begun.
+/// Real load that is stopped when a number of experiments has begun.
 struct Load<'a> {
     place: &'a Path,
     begun: AtomicUsize,
@@ -38,10 +38,9 @@ impl Generator for Load<'_> {
 fn run(place: &Path, ends_with: usize) -> Report {
     let host = Host { free_bytes: 1 << 40, memory_bytes: 64 << 30, drops_caches: false };
     let profile = find("quick").unwrap();
-    // Two threads at most, a phase of a few MiB.
+    // At most two threads, and phases of a few MiB.
     let (scale, mut figures) = figures(&profile, Some(1.0 / 16.0), &host).unwrap();
-    // Random phases go on until their time is over. One point of them shows it; the others end with
-    // their bytes.
+    // Random phases end by time. One point of them shows it; the others end with their bytes.
     for experiment in figures.iter_mut().flat_map(|figure| figure.experiments.iter_mut().skip(1)) {
         if let Experiment::Io(io) = experiment {
             io.seconds = None;
@@ -70,7 +69,8 @@ fn every_figure_is_measured_and_nothing_is_left_behind() {
     let dir = tempfile::tempdir().unwrap();
     let report = run(dir.path(), usize::MAX);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files are removed");
-    // A temporary directory in memory may know no direct transfers; what is told then isn't a hole.
+    // A temporary directory in memory may not support direct transfers; a reported failure is
+    // acceptable then.
     let failed = report.results.notes.iter().filter(|note| note.starts_with("not measured:")).count();
     for part in &report.parts {
         let wanted: usize =

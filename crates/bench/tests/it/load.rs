@@ -1,4 +1,4 @@
-//! Loads on a real directory: what is checked, what is refused, and that nothing is left.
+//! Loads on a real directory: measurements, refusals, and complete removal.
 
 use bench::load::{Progress, Unwatched, Watch, run};
 use bench::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};
@@ -85,7 +85,7 @@ fn files_are_made_looked_at_and_removed() {
     }
 }
 
-/// Changes a byte of what was written before it is read.
+/// Changes a written byte before it is read.
 struct Planter;
 
 impl Watch for Planter {
@@ -116,7 +116,7 @@ fn a_planted_byte_is_found() {
     }
 }
 
-/// Ends it at once.
+/// Stops at once.
 struct Stopper;
 
 impl Watch for Stopper {
@@ -158,7 +158,7 @@ fn what_cannot_be_is_refused_with_the_remedy() {
     assert!(elsewhere(&place.path().join("file")).contains("is no directory"));
 }
 
-/// Puts files in the way, or cuts them short.
+/// Puts files in the way, or truncates them.
 struct Spoiler(fn(Operation, &Path));
 
 impl Watch for Spoiler {
@@ -170,7 +170,7 @@ impl Watch for Spoiler {
 #[test]
 fn a_failed_sync_is_an_error_of_its_figure_and_what_was_measured_stays() {
     let place = tempfile::tempdir().unwrap();
-    // Takes all writes, and can't sync.
+    // Accepts all writes, and can't sync.
     let spoiler = Spoiler(|operation, folder| {
         if operation == Operation::Write {
             let link =
@@ -184,7 +184,7 @@ fn a_failed_sync_is_an_error_of_its_figure_and_what_was_measured_stays() {
         let run = &loaded.measured[0].runs[0];
         assert_eq!((run.operations, run.errors, loaded.measured[0].runs.len()), (60, 3, 1));
         assert!(loaded.notes[0].contains("can't sync") && loaded.notes[0].contains("file."), "{loaded:?}");
-        // The files that the read needs can't be made: that ends it.
+        // The files that the read needs can't be created, which ends the load.
         let failure = loaded.failure.unwrap();
         assert!(failure.message.contains("can't sync"), "{failure}");
         assert!(loaded.measured[1].runs.is_empty() && is_empty(place.path()));

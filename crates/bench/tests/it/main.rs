@@ -1,4 +1,4 @@
-//! Measurements with real load and with load that is only reported.
+//! Measurements with real load and with simulated results.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Loads that several clients make together.
+//! Loads that several clients generate together.
 
 use bench::load::{Loaded, Seat, Told, Watch, merged, run};
 use bench::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};
@@ -9,7 +9,7 @@ use std::thread;
 
 const CLIENTS: u32 = 3;
 
-/// What was there before each phase.
+/// Number of directory entries before each phase.
 type Seen = Vec<(Operation, usize)>;
 
 /// One of the clients, each a thread of the test.
@@ -30,15 +30,15 @@ impl Watch for Client<'_> {
     }
 
     fn before(&self, operation: Operation, folder: &Path) {
-        // Nobody goes on to the next phase before all have been here.
+        // No client enters the next phase before all have been here.
         let there = fs::read_dir(folder).unwrap().count();
         self.seen.lock().unwrap().push((operation, there));
         self.all.wait();
     }
 }
 
-/// Makes a load by all clients; what each has told, as it is sent, and what was there before each
-/// phase.
+/// Runs a load with all clients; returns their reports, as they are sent, and the directory entries
+/// before each phase.
 fn together(experiment: &Experiment, place: &Path) -> (Vec<(String, Told)>, Seen) {
     let (all, seen) = (Barrier::new(CLIENTS as usize), Mutex::new(Vec::new()));
     let load = 7;
@@ -126,7 +126,7 @@ fn files_of_all_clients_are_made_once_and_looked_at_by_another_one() {
     }
 }
 
-/// The only client of a load that somebody else leads.
+/// The only client of a load with a leader.
 struct Led;
 
 impl Watch for Led {
@@ -135,7 +135,7 @@ impl Watch for Led {
     }
 
     fn before(&self, _operation: Operation, folder: &Path) {
-        // Where the leader removes it, should this client die.
+        // In the directory that the leader removes if this client dies.
         let place = folder.parent().and_then(Path::parent).unwrap();
         assert_eq!(folder.parent().unwrap(), self.seat().folder(place));
     }
@@ -158,7 +158,7 @@ fn a_single_client_works_in_the_directory_of_its_leader_too() {
     assert_eq!((loaded.failure, loaded.measured[0].runs.len()), (None, 1));
 }
 
-/// Gives up at the second meeting.
+/// Leaves at the second meeting.
 struct Leaver(Mutex<u32>);
 
 impl Watch for Leaver {
@@ -189,7 +189,7 @@ fn what_was_measured_before_the_others_were_gone_stays() {
     let loaded = run(&experiment, place.path(), 1, &Leaver(Mutex::new(0))).unwrap();
     assert!(loaded.is_stopped);
     assert_eq!(loaded.measured.iter().map(|one| one.runs.len()).collect::<Vec<_>>(), [1, 0]);
-    // The other one has told nothing.
+    // The other client has reported nothing.
     let nothing = Told::from(types::Error::new(types::Errno::ENOTCONN, "it has gone"));
     let together = merged(vec![("here".into(), sent(loaded)), ("there".into(), nothing)]);
     assert!(together.failure.unwrap().message.contains("there"));

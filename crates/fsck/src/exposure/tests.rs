@@ -1,5 +1,5 @@
-//! The exposure map against one that is made by trying: everything of a target, node or rack is
-//! taken away, and it is counted what is left of each stripe.
+//! Compares the exposure map with a brute-force one: all targets of a domain are removed, and the
+//! replicas left of each stripe are counted.
 
 use super::*;
 use proptest::prelude::*;
@@ -8,8 +8,8 @@ use types::{CapacityClass, Epoch, Group, GroupId, Node, NodeState, PoolId, Schem
 const STATES: [MemberState; 4] =
     [MemberState::Good, MemberState::Good, MemberState::NeedsResync, MemberState::Bad];
 
-/// Six targets on three nodes, of which the first keeps the metadata and the first two are in a
-/// rack; groups as they are said.
+/// Six targets on three nodes, with the given groups. The first node stores the metadata, and the
+/// first two are in a rack.
 fn map(groups: &[Vec<(u32, usize)>]) -> ClusterMap {
     let target = |id: u32| Target {
         id: TargetId(id),
@@ -57,7 +57,7 @@ fn layout(groups: &[u32]) -> Layout {
     }
 }
 
-/// Good copies of each stripe when some targets are gone, with the stripe's bytes.
+/// Returns the in-sync replicas of each stripe when some targets are gone, with the stripe's bytes.
 fn left(
     map: &ClusterMap,
     (groups, size): &(Vec<u32>, u64),
@@ -149,7 +149,7 @@ fn what_hurts_most_comes_first() {
     assert_eq!(told.exposed[5].at_risk, Amount { files: 1, bytes: 5000 });
 }
 
-/// Copies on two nodes of one rack go with it.
+/// Replicas on two nodes of one rack are lost with it.
 #[test]
 fn a_rack_takes_all_copies_in_it() {
     let mut map = map(&[vec![(1, 0), (3, 0)], vec![(1, 0), (5, 0)]]);

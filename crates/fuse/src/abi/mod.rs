@@ -1,6 +1,5 @@
-//! The kernel's FUSE protocol, version 7.45: numbers and shapes as in `include/uapi/linux/fuse.h`.
-//! Nothing here has a meaning of its own; what the fields mean to weft is said in `request` and
-//! `dispatch`.
+//! The kernel's FUSE protocol, version 7.45: numbers and layouts as in `include/uapi/linux/fuse.h`.
+//! This module only defines them; `request` and `dispatch` document what the fields mean to weft.
 
 mod opcode;
 #[allow(unsafe_code)] // Structs are copied from and to the kernel's bytes; the SAFETY comments are beside it.
@@ -13,17 +12,17 @@ pub use structs::*;
 
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;
-/// Newest minor version that these definitions know.
+/// Newest minor version that these definitions cover.
 pub const MINOR: u32 = 45;
-/// Oldest minor version that is served (Linux 5.4): below it the kernel lacks `MAX_PAGES` and
-/// cached directories.
+/// Oldest supported minor version (Linux 5.4): below it the kernel lacks `MAX_PAGES` and cached
+/// directories.
 pub const MINOR_OLDEST: u32 = 31;
 
-/// First minor version of kernels that check who sets flags of inodes, and ask for them by IOCTL
-/// (Linux 5.14).
+/// First minor version of kernels that check the permission to set inode flags, and set them by
+/// IOCTL (Linux 5.14).
 pub const MINOR_FILE_ATTRIBUTES: u32 = 34;
 
-/// First minor version with epochs of names (Linux 6.16).
+/// First minor version with epochs of dentries (Linux 6.16).
 pub const MINOR_EPOCHS: u32 = 44;
 
 /// Flags of the INIT request and reply.
@@ -84,10 +83,10 @@ pub mod fopen {
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// `release_flags`: drop the flock of `lock_owner`.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
-/// `read_flags`: there is a lock owner. The kernel says so for reads by programs, and not when it
-/// fills its page cache.
+/// `read_flags`: there is a lock owner. The kernel sets it for reads by applications, and not when
+/// it fills its page cache.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
-/// `write_flags`: the page cache writes back what was written to a mapping.
+/// `write_flags`: the page cache writes back dirty mapped pages.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `write_flags`: clear setuid and setgid.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
@@ -98,24 +97,23 @@ pub const LK_FLOCK: u32 = 1 << 0;
 /// `setxattr_flags`: setting the access ACL clears setgid.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
-/// Notification: forget attributes, and cached data where the range is not empty.
+/// Notification: invalidate attributes, and cached data where the range is not empty.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// Notification: all names that are cached now are asked for again before they are used (protocol
-/// 7.44).
+/// Notification: revalidate all dentries that are cached now before their next use (protocol 7.44).
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 
-/// `ioctl` that ties a second open of `/dev/fuse` to a connection.
+/// `ioctl` that attaches a second open of `/dev/fuse` to a connection.
 pub const DEV_IOC_CLONE: u64 = 0x8004_e500;
 
-/// io_uring command: offer an entry of a queue.
+/// io_uring command: register an entry of a queue.
 pub const URING_CMD_REGISTER: u32 = 1;
-/// io_uring command: hand in the reply of an entry and wait for its next request.
+/// io_uring command: commit the reply of an entry and fetch its next request.
 pub const URING_CMD_COMMIT_AND_FETCH: u32 = 2;
-/// Where the struct of the operation lies in an entry's header.
+/// Offset of the operation's struct in an entry's header.
 pub const URING_OP_IN_OFFSET: usize = 128;
-/// Longest struct of an operation in an entry's header.
+/// Longest struct of an operation in an entry's header, in bytes.
 pub const URING_OP_IN_LEN: usize = 128;
-/// Where [`UringEntInOut`] lies in an entry's header.
+/// Offset of [`UringEntInOut`] in an entry's header.
 pub const URING_ENT_OFFSET: usize = 256;
-/// Length of an entry's header.
+/// Length of an entry's header, in bytes.
 pub const URING_HEADER_LEN: usize = 288;

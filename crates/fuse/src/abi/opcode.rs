@@ -2,7 +2,7 @@
 
 macro_rules! opcodes {
     ($($name:ident = $value:expr),* $(,)?) => {
-        /// What the kernel asks for.
+        /// Operation of a request.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[allow(missing_docs)]
         pub enum Opcode {
@@ -10,11 +10,11 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// Every operation that is known.
+            /// All known operations.
             pub const ALL: &[Opcode] = &[$(Opcode::$name,)*];
 
-            /// The operation with this number; `None` for one that came with a later version of the
-            /// protocol.
+            /// Returns the operation with this number; `None` for a number of a later protocol
+            /// version.
             pub fn from_number(number: u32) -> Option<Opcode> {
                 match number {
                     $($value => Some(Opcode::$name),)*

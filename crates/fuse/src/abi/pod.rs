@@ -1,4 +1,4 @@
-//! Structs as bytes.
+//! Conversion between structs and bytes.
 
 /// A `repr(C)` struct of integers without padding bytes.
 ///
@@ -7,7 +7,7 @@
 /// its size).
 pub unsafe trait Pod: Copy + 'static {}
 
-/// The struct at the start of `bytes`; `None` when they are too few.
+/// Returns the struct at the start of `bytes`; `None` if there are too few.
 pub fn read<T: Pod>(bytes: &[u8]) -> Option<T> {
     if bytes.len() < size_of::<T>() {
         return None;
@@ -17,15 +17,15 @@ pub fn read<T: Pod>(bytes: &[u8]) -> Option<T> {
     Some(unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast::<T>()) })
 }
 
-/// The bytes of a struct.
+/// Returns the bytes of a struct.
 pub fn bytes_of<T: Pod>(value: &T) -> &[u8] {
     // SAFETY: a `Pod` has no padding, so all of its `size_of` bytes are initialised; they live as
     // long as `value`.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
 }
 
-/// Declares structs of the protocol and checks their sizes when they are compiled: the given size,
-/// and no padding.
+/// Declares structs of the protocol and checks at compile time that they have the given size and no
+/// padding.
 macro_rules! pods {
     ($($(#[$doc:meta])* $name:ident: $size:literal { $($field:ident: $type:ty),* $(,)? })*) => {
         $(

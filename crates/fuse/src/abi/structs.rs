@@ -1,13 +1,13 @@
-//! Shapes of requests and replies.
+//! Structs of requests and replies.
 
 use super::pod::pods;
 
 pods! {
-    /// Starts every request.
+    /// Header of every request.
     InHeader: 40 {
         len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, total_extlen: u16, padding: u16,
     }
-    /// Starts every reply and notification.
+    /// Header of every reply and notification.
     OutHeader: 16 { len: u32, error: i32, unique: u64 }
 
     /// Attributes of an inode.
@@ -16,7 +16,7 @@ pods! {
         atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32,
         blksize: u32, flags: u32,
     }
-    /// Reply of LOOKUP and of everything that makes an entry.
+    /// Reply of LOOKUP and of every operation that creates an entry.
     EntryOut: 128 {
         nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32, attr_valid_nsec: u32,
         attr: RawAttr,
@@ -86,9 +86,9 @@ pods! {
     FallocateIn: 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
     /// IOCTL.
     IoctlIn: 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
-    /// Begins the reply of IOCTL.
+    /// Header of the reply of IOCTL.
     IoctlOut: 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
-    /// What `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` are about (`struct fsxattr` of
+    /// Data of `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` (`struct fsxattr` of
     /// `include/uapi/linux/fs.h`).
     FsXattr: 28 { xflags: u32, extsize: u32, nextents: u32, projid: u32, cowextsize: u32, pad: [u8; 8] }
     /// LSEEK.
@@ -102,13 +102,13 @@ pods! {
     /// Reply of COPY_FILE_RANGE_64.
     CopyFileRangeOut: 8 { bytes_copied: u64 }
 
-    /// SETXATTR, as it is with `SETXATTR_EXT`.
+    /// SETXATTR with `SETXATTR_EXT`.
     SetxattrIn: 16 { size: u32, flags: u32, setxattr_flags: u32, padding: u32 }
     /// SETXATTR of a kernel without `SETXATTR_EXT`.
     SetxattrShortIn: 8 { size: u32, flags: u32 }
     /// GETXATTR and LISTXATTR.
     GetxattrIn: 8 { size: u32, padding: u32 }
-    /// Reply of GETXATTR and LISTXATTR to a question of size 0.
+    /// Reply of GETXATTR and LISTXATTR to a request of size 0.
     GetxattrOut: 8 { size: u32, padding: u32 }
 
     /// A lock.
@@ -141,7 +141,7 @@ pods! {
     /// Notification `INVAL_INODE`.
     NotifyInvalInode: 24 { ino: u64, off: i64, len: i64 }
 
-    /// What accompanies a request in an entry's header.
+    /// Metadata of a request in an entry's header.
     UringEntInOut: 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
     /// The command in an SQE.
     UringCmdReq: 24 { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6] }

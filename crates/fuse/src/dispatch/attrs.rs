@@ -23,8 +23,9 @@ pub(super) async fn statx(core: &Core, rq: &Request) -> Result<usize> {
     Ok(put(&rq.out, 0, &statx_out(&attr)))
 }
 
-/// Attributes to be shown. A program that has a directory open, or works in it, sees them after
-/// another mount has removed the directory as well, as on a local file system.
+/// Returns the attributes of an inode. An application that has a directory open, or as its working
+/// directory, sees them even after another client has removed the directory, as on a local file
+/// system.
 async fn attributes(core: &Core, ino: InodeId) -> Result<Known> {
     let client = &core.shared.client;
     match client.getattr(ino).await {
@@ -36,7 +37,7 @@ async fn attributes(core: &Core, ino: InodeId) -> Result<Known> {
 pub(super) async fn setattr(core: &Core, rq: &Request, args: SetattrIn) -> Result<usize> {
     let (set, size) = changes(&args)?;
     let attr = match size {
-        // ftruncate: of a file whose session has ended it fails.
+        // ftruncate: fails for a file whose session has ended.
         Some(size) if args.valid & fattr::FH != 0 => {
             let open = core.shared.handles.get(args.fh)?;
             refuse_cut_after_failure(core, &open, size).await?;
@@ -47,11 +48,13 @@ pub(super) async fn setattr(core: &Core, rq: &Request, args: SetattrIn) -> Resul
     Ok(put(&rq.out, 0, &attr_out(&attr)))
 }
 
-/// When an asynchronous direct write beyond the end that the kernel knows fails, the kernel cuts
-/// the file to that end (`fuse_direct_IO` and `fuse_do_truncate` of Linux's `fs/fuse/file.c`), by
-/// the same request as `ftruncate(2)`. What others have appended meanwhile would be lost. The
-/// kernel doesn't look at the answer. So the first cut of an open file after such a failure isn't
-/// made if there is something to be lost by it; a program that means it is told to ask again.
+/// Refuses the first truncation of an open file after a failed direct write, if it would lose data.
+///
+/// When an asynchronous direct write beyond the end that the kernel knows fails, the kernel
+/// truncates the file to that end (`fuse_direct_IO` and `fuse_do_truncate` of Linux's
+/// `fs/fuse/file.c`). It sends the same request as for `ftruncate(2)` and ignores the answer. Data
+/// that others have appended meanwhile would be lost. The error tells an application that means the
+/// truncation to repeat it.
 async fn refuse_cut_after_failure(core: &Core, open: &OpenFile, size: u64) -> Result<()> {
     if open.failed_end.load(Ordering::Relaxed) == 0 {
         return Ok(());
@@ -79,8 +82,8 @@ pub(super) async fn readlink(core: &Core, rq: &Request) -> Result<usize> {
     Ok(target.len())
 }
 
-/// What a SETATTR changes. The kernel asks by `KILL_SUIDGID` when a change of owner or size clears
-/// setuid and setgid.
+/// Returns the changes of a SETATTR. The kernel sets `KILL_SUIDGID` when a change of owner or size
+/// clears setuid and setgid.
 fn changes(args: &SetattrIn) -> Result<(SetAttr, Option<u64>), Errno> {
     let has = |bit: u32| args.valid & bit != 0;
     let set = SetAttr {
@@ -105,7 +108,7 @@ fn time(given: bool, now: bool, secs: u64, nanos: u32) -> Result<Option<SetTime>
 }
 
 fn timestamp(secs: u64, nanos: u32) -> Result<Timestamp, Errno> {
-    // Seconds are signed, though the protocol's field isn't.
+    // Seconds are signed, though the protocol's field is unsigned.
     if nanos < 1_000_000_000 { Ok(Timestamp::new(secs as i64, nanos)) } else { Err(Errno::EINVAL) }
 }
 

@@ -1,4 +1,4 @@
-//! The file system as a whole.
+//! Operations on the whole file system.
 
 use crate::abi::StatfsOut;
 use crate::reply::put;

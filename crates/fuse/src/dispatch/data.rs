@@ -1,4 +1,5 @@
-//! Contents of files. The request's payload buffer goes to the client core as it is.
+//! Reading and writing file content. The request's payload buffer is passed to the client core
+//! without a copy.
 
 use crate::abi::{
     self, CopyFileRangeIn, CopyFileRangeOut, FallocateIn, FsyncIn, LseekIn, LseekOut, ReadIn, WriteIn,
@@ -11,7 +12,7 @@ use client::{ReadHow, WriteHow};
 use std::sync::atomic::Ordering;
 use types::{ByteRange, Errno, Result};
 
-/// The most that COPY_FILE_RANGE can answer with its 32 bits, in whole pages.
+/// Largest length that COPY_FILE_RANGE can return in its 32 bits, in whole pages.
 const MAX_NARROW_COPY: u64 = (u32::MAX - 0xfff) as u64;
 
 pub(super) async fn read(core: &Core, rq: &Request, args: ReadIn) -> Result<usize> {
@@ -56,7 +57,7 @@ fn write_how(args: &WriteIn, shared: bool) -> WriteHow {
     let o_append = args.flags & libc::O_APPEND as u32 != 0;
     // O_SYNC contains O_DSYNC's bit.
     WriteHow {
-        // Where nobody else writes, the kernel knows the end.
+        // Without other writers the kernel knows the end of the file.
         append: shared && !written_back && o_append,
         o_append: o_append && !written_back,
         written_back,

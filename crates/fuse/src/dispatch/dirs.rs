@@ -7,17 +7,17 @@ use crate::transport::Core;
 use client::{Known, Listing};
 use types::{Attr, Errno, InodeId, Result, mode};
 
-/// Where to go on after `.` and after `..`; the cookies of real entries are larger.
+/// Offsets after `.` and after `..`; the cookies of real entries are larger.
 const AFTER_DOT: u64 = 1;
 const AFTER_DOT_DOT: u64 = 2;
 
-/// Directories have no state while they are open. A kernel that can do without opening them is told
-/// so, once for the mount.
+/// Answers OPENDIR. Open directories have no state. A kernel that supports skipping OPENDIR
+/// receives `ENOSYS`, once for the mount.
 ///
-/// It keeps listings only where nobody else makes names: it looks at a directory's times to find
-/// out whether one still holds, but asks for them neither when a program goes back to the beginning
-/// nor always when one opens it, and a reply that is on its way while a listing is taken back is
-/// kept all the same.
+/// The kernel caches listings only where no other client creates entries. It validates a cached
+/// listing by the directory's times. But it doesn't request them when an application rewinds the
+/// directory, nor always at an open. It also caches a reply that is in flight while the listing is
+/// invalidated.
 pub(super) fn opendir(core: &Core, rq: &Request) -> Result<usize> {
     if core.shared.agreement.without_opendir() {
         return Err(Errno::ENOSYS.into());
@@ -37,14 +37,14 @@ pub(super) async fn readdir(core: &Core, rq: &Request, args: ReadIn, plus: bool)
     let mut writer = DirWriter::new(&rq.out, size, plus);
     fill(&mut writer, rq.ino(), args.offset, &listing, |attr| client.remember(attr));
     if writer.len() == 0 && !(listing.end && listing.entries.is_empty()) {
-        // An empty reply would mean the end.
+        // An empty reply would mean the end of the directory.
         return Err(Errno::EINVAL.into());
     }
     Ok(writer.len())
 }
 
-/// Writes what fits of a listing that starts at `offset`. `remember` is told of each inode that the
-/// kernel gets to know.
+/// Writes as many entries as fit of a listing that starts at `offset`. Calls `remember` for each
+/// inode that the kernel receives.
 fn fill(
     writer: &mut DirWriter<'_>,
     dir: InodeId,
@@ -54,7 +54,7 @@ fn fill(
 ) {
     let dots: [(u64, InodeId, &[u8]); 2] = [(AFTER_DOT, dir, b"."), (AFTER_DOT_DOT, listing.parent, b"..")];
     for (next, ino, name) in dots {
-        // The kernel knows both inodes; it takes their names only.
+        // The kernel knows both inodes; it uses only the names.
         if offset < next && !writer.push(&Listed { ino, mode: mode::S_IFDIR, name, next }, None) {
             return;
         }
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Names and offsets in a reply.
+    /// Returns names and offsets in a reply.
     fn parse(out: &IoBuf, len: usize, plus: bool) -> Vec<(String, u64, u64)> {
         let (bytes, mut at, mut found) = (&out.as_slice()[..len], 0, Vec::new());
         while at < len {

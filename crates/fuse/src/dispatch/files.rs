@@ -19,26 +19,26 @@ const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
 const O_DIRECT: u32 = libc::O_DIRECT as u32;
 const O_RDONLY: u32 = libc::O_RDONLY as u32;
 
-/// A file that a process has open.
+/// An open file of a process.
 pub(crate) struct OpenFile {
-    /// What the client core knows it by, and the session that it belongs to.
+    /// The client core's open file, with the session that it belongs to.
     pub(crate) file: File,
     /// Owners of byte-range locks taken through this file.
     pub(crate) owners: Mutex<Vec<LockOwner>>,
-    /// Where the last direct writes beside other clients that failed would have ended: see
-    /// [`super::attrs`]. 0: none since it was asked for.
+    /// Largest end of the failed direct writes beside other clients: see [`super::attrs`]. 0: none
+    /// since the last check.
     pub(crate) failed_end: AtomicU64,
 }
 
 impl OpenFile {
-    /// What it is known by as long as it is there.
+    /// Returns an id that is valid as long as this value exists.
     pub(super) fn id(&self) -> OpenFileId {
         OpenFileId(std::ptr::from_ref(self).addr())
     }
 }
 
 pub(super) async fn open(core: &Core, rq: &Request, args: OpenIn) -> Result<usize> {
-    // The kernel asks for O_TRUNC by a SETATTR afterwards.
+    // The kernel requests O_TRUNC by a SETATTR afterwards.
     let file = core.shared.client.open(rq.credentials(), rq.ino(), args.flags).await?;
     let reply = enter(core, file, args.flags).await?;
     Ok(put(&rq.out, 0, &reply))
@@ -50,7 +50,7 @@ pub(super) async fn create(core: &Core, rq: &Request, args: CreateIn, name: &[u8
     let keeps = core.shared.hand_out_names(rq.ino());
     let (mut attr, file) =
         client.create(rq.credentials(), rq.ino(), name, mode, umask, flags & !O_TRUNC).await?;
-    // Another request may have made the name first.
+    // Another request may have created the entry first.
     if flags & O_TRUNC != 0 && attr.size > 0 {
         match truncate(&file, rq.credentials(), open_flags).await {
             Ok(truncated) => attr = Known { name_trusted: attr.name_trusted, ..truncated },
@@ -78,7 +78,7 @@ async fn reply_made(core: &Core, rq: &Request, attr: &Known, file: File, flags: 
             Ok(put(&rq.out, at, &opened))
         }
         Err(error) => {
-            // The kernel never hears of the entry, so the reference that it would have had goes.
+            // The kernel never sees the entry, so drop the reference that it would have had.
             core.shared.client.forget(attr.ino, 1);
             Err(error)
         }
@@ -90,9 +90,9 @@ async fn truncate(file: &File, who: Credentials, open_flags: u32) -> Result<Know
     file.setattr(who, set, Some(0)).await
 }
 
-/// Enters an open file into the table.
+/// Inserts an open file into the table.
 async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
-    // A mapping made through a file of a session that has ended must find no pages of another one.
+    // A mapping through a file of an ended session must not see pages of another session.
     let is_lost = core.shared.client.is_open_from_before(file.ino());
     let caching = || if is_lost { Caching::Direct } else { file.caching() };
     let shared_with = core.shared.is_shared.then(caching);
@@ -110,19 +110,19 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
     }
 }
 
-/// How the kernel treats an open file. One opened with O_DIRECT bypasses the page cache, and its
-/// writes run side by side. All keep what is cached, since nothing changes behind the kernel's back
-/// without its being told: without `FOPEN_KEEP_CACHE` an open that goes past the page cache would
-/// drop the pages that others read and have mapped.
+/// Returns the `fopen` flags of an open file. A file opened with O_DIRECT bypasses the page cache,
+/// and its writes run in parallel. All files keep cached pages (`FOPEN_KEEP_CACHE`), since every
+/// change is announced to the kernel. Without this flag an open that bypasses the page cache would
+/// drop pages that other processes read and have mapped.
 ///
-/// `shared_with`: where other clients are, and how the file may be cached beside them. There files
-/// opened for writing bypass the page cache, too, so that several clients can write them without
-/// handing anything to and fro.
+/// `shared_with`: `Some` where there are other clients, with the permitted caching of the file.
+/// There, files opened for writing bypass the page cache too, so that several clients can write
+/// them without passing leases back and forth.
 ///
-/// Beside other clients every close sends a FLUSH, of files that are open for reading as well (no
-/// `FOPEN_NOFLUSH`): it drops the byte-range locks of the process on the file. When a file is
-/// opened, nobody can know whether a process will take one. Without other clients the kernel keeps
-/// the locks itself.
+/// Beside other clients every close sends a FLUSH, also of files open for reading (no
+/// `FOPEN_NOFLUSH`): it drops the process's byte-range locks on the file. At the open it isn't
+/// known whether a process will take one. Without other clients the kernel manages the locks
+/// itself.
 fn reply_flags(flags: u32, shared_with: Option<Caching>) -> u32 {
     let is_direct = flags & O_DIRECT != 0 || shared_with == Some(Caching::Direct);
     let past_the_cache = if is_direct { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 };
@@ -130,9 +130,9 @@ fn reply_flags(flags: u32, shared_with: Option<Caching>) -> u32 {
     past_the_cache | fopen::KEEP_CACHE | if closes_quietly { fopen::NOFLUSH } else { 0 }
 }
 
-/// Whether the kernel may keep the pages that it has of a file when it is opened with these flags.
-/// It drops those of a session that has ended. Older kernels write back what programs have changed
-/// in mapped pages only when they drop them, which has to be done before reads go past the cache.
+/// Returns whether the kernel may keep its cached pages of a file that is opened with these flags.
+/// It must drop pages of a session that has ended. Older kernels write back dirty mapped pages only
+/// when they drop them, which must happen before reads bypass the cache.
 fn keeps_pages(open_flags: u32, is_lost: bool, agreement: &Agreement) -> bool {
     if is_lost {
         return false;
@@ -143,8 +143,8 @@ fn keeps_pages(open_flags: u32, is_lost: bool, agreement: &Agreement) -> bool {
 pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<usize> {
     let open = core.shared.handles.get(args.fh)?;
     let flushed = open.file.flush().await;
-    // A close drops all byte-range locks of the process on the file, whichever descriptor they were
-    // taken through.
+    // A close drops all byte-range locks of the process on the file, regardless of the descriptor
+    // through which it took them.
     let owner = LockOwner(args.lock_owner);
     open.owners.lock().retain(|noted| *noted != owner);
     drop_posix(core, rq.ino(), owner).await?;
@@ -163,9 +163,9 @@ pub(super) async fn release(core: &Core, args: ReleaseIn) -> Result<usize> {
     unlocked.map(|()| 0)
 }
 
-/// Drops the byte-range locks that belong to the open file itself (`F_OFD_SETLK`), of whose end the
-/// kernel tells no more than this. Processes have given theirs back by FLUSH, and may have taken
-/// some anew since, through another file.
+/// Drops the byte-range locks that belong to the open file itself (`F_OFD_SETLK`), whose end the
+/// kernel reports only by RELEASE. Processes have dropped theirs by FLUSH, and may have taken new
+/// ones since, through another file.
 async fn drop_left(core: &Core, open: &OpenFile) -> Result<()> {
     let (holders, ino) = (&core.shared.holders, open.file.ino());
     let owners = std::mem::take(&mut *open.owners.lock());

@@ -1,6 +1,6 @@
-//! Flags and projects of inodes: ioctls that the kernel's own code asks (`fuse_fileattr_get` and
-//! `fuse_fileattr_set` of Linux's `fs/fuse/ioctl.c`), after it has checked that the caller owns the
-//! inode, and has `CAP_LINUX_IMMUTABLE` for what needs it (`fileattr_set_prepare` of
+//! Flags and project ids of inodes. The kernel's own code sends these ioctls (`fuse_fileattr_get`
+//! and `fuse_fileattr_set` of Linux's `fs/fuse/ioctl.c`). It first checks that the caller owns the
+//! inode and has `CAP_LINUX_IMMUTABLE` where that is required (`fileattr_set_prepare` of
 //! `fs/file_attr.c`).
 
 use crate::abi::{self, FsXattr, IoctlIn, IoctlOut, MINOR_FILE_ATTRIBUTES, bytes_of};
@@ -9,13 +9,13 @@ use crate::request::Request;
 use crate::transport::Core;
 use types::{Errno, Error, InodeFlags, ProjectId, Result};
 
-/// Numbers of `include/uapi/linux/fs.h`, as they are on machines of 64 bits.
+/// Numbers from `include/uapi/linux/fs.h`, for 64-bit machines.
 const GETFLAGS: u32 = 0x8008_6601;
 const SETFLAGS: u32 = 0x4008_6602;
 const FSGETXATTR: u32 = 0x801c_581f;
 const FSSETXATTR: u32 = 0x401c_5820;
 
-/// Each flag, and what it is in the numbers of `FS_IOC_GETFLAGS` and `FS_IOC_FSGETXATTR`.
+/// Each flag with its bits in `FS_IOC_GETFLAGS` and `FS_IOC_FSGETXATTR`.
 const NUMBERS: [(InodeFlags, u32, u32); 4] = [
     (InodeFlags::IMMUTABLE, 0x10, 0x8),
     (InodeFlags::APPEND, 0x20, 0x10),
@@ -23,12 +23,12 @@ const NUMBERS: [(InodeFlags, u32, u32); 4] = [
     (InodeFlags::PROJECT_INHERIT, 0x2000_0000, 0x200),
 ];
 
-/// Programs probe files with other ioctls, and expect this answer.
+/// Applications probe files with other ioctls and expect this answer.
 const UNKNOWN: Errno = Errno(libc::ENOTTY);
 
 pub(super) async fn ioctl(core: &Core, rq: &Request, args: IoctlIn) -> Result<usize> {
     if core.shared.agreement.minor < MINOR_FILE_ATTRIBUTES {
-        // An older kernel passes on what programs ask, and has checked nothing.
+        // An older kernel passes on ioctls of applications without any check.
         return Err(UNKNOWN.into());
     }
     let (client, input) = (&core.shared.client, rq.data.as_slice());
@@ -76,15 +76,15 @@ fn answer(rq: &Request, args: IoctlIn, found: &[u8]) -> Result<usize> {
 
 type Numbers = (InodeFlags, u32, u32);
 
-/// The flags in the kernel's numbers.
+/// Returns the flags as the kernel's bits.
 fn shown(flags: InodeFlags, number: impl Fn(&Numbers) -> u32) -> u32 {
     NUMBERS.iter().filter(|row| flags.has(row.0)).map(number).fold(0, |all, one| all | one)
 }
 
-/// The flags that the kernel's numbers mean.
+/// Returns the flags for the kernel's bits.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for one that weft doesn't have.
+/// `EOPNOTSUPP` for a flag that weft doesn't support.
 fn meant(wanted: u32, number: impl Fn(&Numbers) -> u32) -> Result<InodeFlags> {
     let found = NUMBERS.iter().filter(|row| wanted & number(row) != 0);
     let (flags, numbers) =

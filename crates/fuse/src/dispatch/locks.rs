@@ -13,18 +13,18 @@ use std::time::Duration;
 use types::{Errno, InodeId, Result};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
 
-/// Every byte there is or will be.
+/// Every present and future byte of a file.
 pub(super) const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
-/// How often it is looked whether a signal waits for who waits for a lock.
+/// Interval between checks for pending signals of a caller that waits for a lock.
 const SIGNAL_LOOK: Duration = Duration::from_millis(250);
-/// So many waits of a core are looked at in that time; more are looked at less often.
+/// Waits of a core that are checked within that interval; with more of them, the interval grows.
 const LOOKS: u32 = 256;
-/// Rests before a `flock` is tried again that wouldn't wait. A close gives one back, but the kernel
-/// doesn't wait until we have heard of the close (RELEASE): who has waited for the process that
-/// closed would find its lock still held.
+/// Pauses before a non-blocking `flock` is tried again. A close drops the lock, but the kernel
+/// doesn't wait until this process has received the close (RELEASE). So a process that has waited
+/// for the closing process would find the lock still held.
 const UNTIL_A_CLOSE_IS_HEARD: [Duration; 3] =
     [Duration::from_micros(500), Duration::from_millis(2), Duration::from_millis(8)];
-/// The kernel's "to the end of the file".
+/// The kernel's value for "to the end of the file".
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 const F_RDLCK: u32 = libc::F_RDLCK as u32;
@@ -80,8 +80,8 @@ pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -
         }
         done => done?,
     }
-    // Again: a close of another descriptor may have removed the note, and what its owner held,
-    // before this lock was granted.
+    // Again: before this lock was granted, a close of another descriptor may have removed the
+    // record and the owner's locks.
     if space == LockSpace::Posix
         && let Err(error) = note_posix(core, &open, ino, owner)
     {
@@ -91,10 +91,10 @@ pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -
     Ok(0)
 }
 
-/// Waits for a lock, and looks now and then whether a signal waits for who waits. The kernel tells
-/// of most of them (INTERRUPT), but not of one that comes before its request has been taken from a
-/// queue of io_uring (Linux 6.18: `fuse_uring_prepare_send` doesn't look, as `fuse_dev_do_read`
-/// does): the caller would be stuck, and couldn't even be killed.
+/// Waits for a lock and checks at intervals whether a signal is pending for the caller. The kernel
+/// announces most signals by INTERRUPT. It doesn't announce one that arrives before the request is
+/// taken from a queue of io_uring (Linux 6.18: `fuse_uring_prepare_send` doesn't check, unlike
+/// `fuse_dev_do_read`). Without this check the caller would be stuck and couldn't even be killed.
 async fn until_signalled(
     core: &Core,
     caller: u32,
@@ -112,8 +112,8 @@ async fn until_signalled(
     }
 }
 
-/// Notes who may hold byte-range locks, before the first one is asked for: no close in between
-/// misses it.
+/// Records who may hold byte-range locks before the first one is requested, so that no close in
+/// between misses it.
 fn note_posix(core: &Core, open: &OpenFile, ino: InodeId, owner: LockOwner) -> Result<()> {
     core.shared.holders.add(ino, owner, open.id())?;
     let mut owners = open.owners.lock();
@@ -131,7 +131,7 @@ pub(super) async fn drop_posix(core: &Core, ino: InodeId, owner: LockOwner) -> R
     core.shared.client.drop_locks(ino, owner, WHOLE_FILE).await
 }
 
-/// The strength of a lock; `None` for an unlock.
+/// Returns the kind of a lock; `None` for an unlock.
 fn kind(number: u32) -> Result<Option<LockKind>, Errno> {
     match number {
         F_RDLCK => Ok(Some(LockKind::Shared)),

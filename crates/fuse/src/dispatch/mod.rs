@@ -1,7 +1,7 @@
-//! From request to reply: what each operation means to the client core. Shared by all transports.
+//! Dispatch of requests: calls the client core for each operation. Shared by all transports.
 //!
 //! A handler returns the length of the body that it has written to the request's `out`, or the
-//! error that the caller sees.
+//! error for the application.
 
 mod attrs;
 mod control;
@@ -21,10 +21,10 @@ use crate::transport::{Core, Outcome};
 use std::rc::Rc;
 use types::{Errno, Error, Result};
 
-/// The largest error number that the kernel takes in a reply.
+/// Largest error number that the kernel accepts in a reply.
 const MAX_ERRNO: i32 = 511;
 
-/// Handles one request to its end.
+/// Handles one request and returns its outcome.
 pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
     let operation = request.operation()?;
     match perform(core, request, operation).await {
@@ -43,15 +43,15 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
     }
 }
 
-/// Whether `ESTALE` is said of the inode that is found by a name, and not of the directory with the
-/// name, which the kernel has put into the request: of that one, when it is gone, the service says
-/// `ENOENT`.
+/// Returns whether `ESTALE` refers to the inode behind a name, and not to the directory that
+/// contains the name and that the kernel has put into the request. For a directory that is gone,
+/// the metadata service returns `ENOENT`.
 fn is_about_what_a_name_names(operation: &Operation<'_>) -> bool {
     matches!(operation, Operation::Lookup { .. } | Operation::Create { .. })
 }
 
-/// What an application sees: no numbers that the parts of weft use between themselves, and none
-/// that the kernel refuses.
+/// Returns the error number that an application sees. It hides numbers that weft's services use
+/// among themselves and numbers that the kernel rejects.
 fn for_application(errno: Errno) -> Errno {
     match errno {
         Errno::EADDRINUSE
@@ -69,15 +69,15 @@ fn for_application(errno: Errno) -> Errno {
     }
 }
 
-/// Logs why a request failed: of its error, a program sees a number at most, and one that uses a
-/// mapping not even that.
+/// Logs why a request failed: of its error, an application sees at most a number, and one that uses
+/// a mapping not even that.
 fn log_failure(core: &Core, request: &Request, error: &Error) {
     let Request { header, .. } = request;
     if error.message.is_empty() {
         return;
     }
     let is_fault = matches!(for_application(error.errno), Errno::EIO | Errno::ETIMEDOUT);
-    // A page that can't be read is a signal to a program that has it mapped, whatever the number.
+    // For a mapped page, a failed read becomes a signal, whatever the error number.
     let operation = Opcode::from_number(header.opcode);
     if (is_fault || operation == Some(Opcode::Read))
         && let Some(suppressed) = core.shared.faults.admit(rt::monotonic_ns())
@@ -92,8 +92,8 @@ async fn perform(core: &Rc<Core>, rq: &Request, operation: Operation<'_>) -> Res
     match operation {
         Operation::Read(args) => data::read(core, rq, args).await,
         Operation::Write(args) => data::write(core, rq, args).await,
-        // Apart, so that reads and writes don't carry its state along: futures are copied on their
-        // way to who polls them.
+        // In a function of its own, so that reads and writes don't carry its state: futures are
+        // copied on their way to the task that polls them.
         operation => Box::pin(perform_rest(core, rq, operation)).await,
     }
 }

@@ -1,4 +1,4 @@
-//! Names: looking up, making, moving and removing entries.
+//! Directory entries: lookup, creation, rename and removal.
 
 use crate::abi::{MkdirIn, MknodIn};
 use crate::reply::{absent_entry, entry, put};
@@ -16,8 +16,8 @@ pub(super) async fn lookup(core: &Core, rq: &Request, name: &[u8]) -> Result<usi
     let keeps = core.shared.hand_out_names(rq.ino());
     match core.shared.client.find(rq.credentials(), rq.ino(), name).await? {
         Found::Known(known) => reply(rq, keeps, &known),
-        // The kernel remembers that there is no such name, and asks no more until it makes one or
-        // is told.
+        // The kernel caches the negative dentry, until it creates the entry or receives an
+        // invalidation.
         Found::Absent { trusted } => Ok(put(&rq.out, 0, &absent_entry(trusted && keeps))),
     }
 }

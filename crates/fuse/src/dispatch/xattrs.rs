@@ -7,8 +7,8 @@ use crate::transport::Core;
 use types::{Errno, Result};
 use wire::XattrMode;
 
-/// The name of an attribute that nothing has, and for which no service is asked: see
-/// `transport/uring.rs`. Those of `system.` the kernel lets everybody ask for.
+/// Name of an attribute that no file has, and that is answered without a request to a service: see
+/// `transport/uring.rs`. The kernel lets every user read attributes of `system.`.
 pub(crate) const WAKE: &str = "system.weft_wake";
 
 pub(super) async fn get(core: &Core, rq: &Request, name: &[u8], size: u32) -> Result<usize> {
@@ -50,7 +50,7 @@ pub(super) async fn remove(core: &Core, rq: &Request, name: &[u8]) -> Result<usi
     core.shared.client.removexattr(rq.credentials(), rq.ino(), name).await.map(|()| 0)
 }
 
-/// A question of size 0 asks for the size, any other for the bytes.
+/// Answers a request of size 0 with the size of the value, any other one with its bytes.
 fn answer(rq: &Request, value: &[u8], size: u32) -> Result<usize> {
     if size == 0 {
         return Ok(put(&rq.out, 0, &GetxattrOut { size: value.len() as u32, padding: 0 }));

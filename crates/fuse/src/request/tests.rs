@@ -5,8 +5,8 @@ fn decode<'a>(op: Opcode, args: &'a [u8], data: &'a [u8]) -> Result<Operation<'a
     Operation::decode(op as u32, args, data)
 }
 
-/// A small generator of arbitrary bytes (xorshift64*), so that a failing case is found again by its
-/// seed.
+/// A small generator of arbitrary bytes (xorshift64*), so that a failing case can be reproduced by
+/// its seed.
 struct Bytes(u64);
 
 impl Bytes {
@@ -19,7 +19,7 @@ impl Bytes {
 
     fn take(&mut self, max: u64) -> Vec<u8> {
         let len = self.word() % (max + 1);
-        // Many zeros and slashes, so that strings end and separators appear.
+        // Many zeros and slashes, so that strings end and separators occur.
         (0..len).map(|_| [0, b'/', b'a', self.word() as u8][self.word() as usize % 4]).collect()
     }
 }

@@ -1,30 +1,30 @@
-//! Memory for the buffers of a core's lanes.
+//! Memory for the buffers of a core's workers.
 
 use crate::sys;
 use rt::IoBuf;
 use std::io;
 
-/// Equal pieces of one mapping. Memory is taken page by page as requests need it, so that a mount
-/// that moves no bulk data stays small. The addresses stay mapped for as long as the process lives,
-/// since the kernel may still hold them when a mount ends; the memory behind them goes back when
-/// the arena is dropped.
+/// One mapping, divided into pieces of equal size. The system allocates memory page by page as
+/// requests touch it, so a mount that moves no bulk data stays small. The addresses stay mapped for
+/// the life of the process, since the kernel may still use them when a mount ends. Dropping the
+/// arena releases the memory behind them.
 pub(crate) struct Arena {
     memory: IoBuf,
     piece: usize,
 }
 
 impl Arena {
-    /// `count` pieces of `piece` bytes.
+    /// Maps `count` pieces of `piece` bytes.
     pub(crate) fn new(piece: usize, count: usize) -> io::Result<Arena> {
         Ok(Arena { memory: sys::map_forever(piece * count)?, piece })
     }
 
-    /// How many pieces there are.
+    /// Returns the number of pieces.
     pub(crate) fn count(&self) -> usize {
         self.memory.len() / self.piece
     }
 
-    /// One piece.
+    /// Returns one piece.
     pub(crate) fn piece(&self, index: usize) -> IoBuf {
         self.memory.slice(index * self.piece..(index + 1) * self.piece)
     }

@@ -1,9 +1,9 @@
-//! Which processors there are.
+//! The processors of the machine.
 
 use crate::sys;
 use std::fs;
 
-/// More than any machine has.
+/// More processors than any machine has.
 const MAX_CPUS: usize = 8192;
 
 /// The machine's processors.
@@ -13,7 +13,7 @@ pub(crate) struct Cpus {
 }
 
 impl Cpus {
-    /// Asks the kernel.
+    /// Reads the processors from the kernel.
     pub(crate) fn of_machine() -> Cpus {
         let list = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
         let mut allowed = sys::allowed_cpus(MAX_CPUS);
@@ -24,24 +24,25 @@ impl Cpus {
         Cpus { possible: highest_in(&list).unwrap_or(0).max(highest) + 1, allowed }
     }
 
-    /// Processors that could ever run, numbered from 0: the kernel wants a queue for each, those
-    /// that are off included.
+    /// Returns the number of possible processors, numbered from 0: the kernel requires a queue for
+    /// each, including those that are offline.
     pub(crate) fn possible(&self) -> usize {
         self.possible
     }
 
-    /// Processors that this process may run on now.
+    /// Returns the processors that this process may run on now.
     pub(crate) fn allowed(&self) -> &[usize] {
         &self.allowed
     }
 
-    /// Where the thread of a processor's queue is pinned; `None` where it can't be.
+    /// Returns the processor to which the thread of a queue is pinned; `None` where that isn't
+    /// allowed.
     pub(crate) fn pin(&self, cpu: usize) -> Option<usize> {
         self.allowed.contains(&cpu).then_some(cpu)
     }
 }
 
-/// The highest number in a list such as `0-3,8`.
+/// Returns the highest number in a list such as `0-3,8`.
 fn highest_in(list: &str) -> Option<usize> {
     let numbers = list.trim().split([',', '-']).filter_map(|n| n.parse::<usize>().ok());
     numbers.filter(|&n| n < MAX_CPUS).max()

@@ -1,8 +1,8 @@
-//! Requests over `/dev/fuse`: on every core a thread with a device of its own, cloned from the
-//! mount's, that it reads without blocking and whose readiness its ring tells.
+//! Requests over `/dev/fuse`: every core has a thread with its own device, cloned from the mount's.
+//! The thread reads the device without blocking, and its ring reports when it is readable.
 //!
-//! The lanes of a core take turns in reading: the one whose turn it is reads a request, passes the
-//! turn on and handles what it got.
+//! The workers of a core read one at a time: the worker that holds the read lock reads a request,
+//! releases the lock and handles the request.
 
 use super::lanes::{Core, Lane, Outcome};
 use super::{Arena, Cpus, is_end};
@@ -25,11 +25,11 @@ use types::Error;
 
 /// Length of what precedes the data of a WRITE.
 const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<abi::WriteIn>();
-/// Where requests are read to, so that the data of a WRITE begins on a page.
+/// Offset at which requests are read, so that the data of a WRITE begins on a page.
 const INBOX: usize = PAGE - WRITE_HEAD;
-/// Where the bodies of replies begin: on that page too.
+/// Offset of reply bodies: on that page too.
 const BODY: usize = PAGE;
-/// Where replies begin, right before their bodies.
+/// Offset of replies, right before their bodies.
 const OUTBOX: usize = BODY - size_of::<OutHeader>();
 
 /// Starts a thread on every processor.
@@ -68,23 +68,23 @@ async fn run_core(shared: Arc<Shared>, index: usize, device: OwnedFd, memory: Ar
         core.run_lane(Slot::new(&core.shared, &reader, memory.piece(piece)));
     }
     core.finish().await;
-    // Only now does nobody use the buffers any more.
+    // Only now are the buffers unused.
     drop((memory, spares));
 }
 
-/// What the lanes of a core share.
+/// State that the workers of a core share.
 struct Reader {
     device: OwnedFd,
     turn: Turn,
 }
 
-/// A lane with its buffer.
+/// A worker with its buffer.
 struct Slot {
     shared: Arc<Shared>,
     reader: Rc<Reader>,
     buf: IoBuf,
     inbox: IoBuf,
-    /// The request that is being handled.
+    /// Number of the request that is being handled.
     unique: u64,
 }
 
@@ -104,13 +104,14 @@ impl Slot {
         let result = sys::write(self.reader.device.as_raw_fd(), &self.buf.as_slice()[OUTBOX..BODY + len]);
         match result {
             Ok(()) => {}
-            // The request was given up, or the connection has ended: nobody waits for the reply.
+            // The request was aborted, or the connection has ended: the reply isn't needed.
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) || is_end(errno(&e).0) => {}
             Err(error) => tracing::error!(%error, unique = self.unique, "the kernel refuses a reply"),
         }
     }
 
-    /// Reads one request when it is this lane's turn; its length.
+    /// Reads one request under the read lock and returns its length. `None` when the connection has
+    /// ended.
     async fn read(&self) -> Option<usize> {
         let device = self.reader.device.as_raw_fd();
         let _turn = self.reader.turn.take().await;
@@ -120,7 +121,7 @@ impl Slot {
                 Err(e) => e,
             };
             match cause.raw_os_error() {
-                // ENOENT: the request was given up while it was read.
+                // ENOENT: the request was aborted while it was read.
                 Some(libc::EINTR | libc::ENOENT) => {}
                 Some(libc::EAGAIN) => {
                     if let Err(e) = rt::ring::readable(device).await {
@@ -137,8 +138,8 @@ impl Slot {
         }
     }
 
-    /// The request in the first `len` bytes of the inbox. Bytes that are missing are refused when
-    /// it is decoded.
+    /// Returns the request in the first `len` bytes of the inbox. The decoder refuses a request
+    /// with missing bytes.
     fn request(&self, header: InHeader, len: usize) -> Request {
         let end = len.saturating_sub(usize::from(header.total_extlen) * 8).max(size_of::<InHeader>());
         let split = (size_of::<InHeader>() + args_len(header.opcode)).min(end);
@@ -170,11 +171,11 @@ impl Lane for Slot {
     }
 }
 
-/// Whose turn it is, on one core.
+/// The read lock of a core.
 #[derive(Default)]
 struct Turn {
     taken: Cell<bool>,
-    /// Bounded by the number of lanes.
+    /// Bounded by the number of workers.
     waiting: RefCell<Vec<Waker>>,
 }
 
@@ -192,7 +193,7 @@ impl Turn {
     }
 }
 
-/// The turn; passed on when dropped.
+/// Releases the read lock when dropped.
 struct TurnGuard<'a> {
     turn: &'a Turn,
 }
@@ -200,7 +201,7 @@ struct TurnGuard<'a> {
 impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         self.turn.taken.set(false);
-        // The lane that waited last has the warmest buffer.
+        // The worker that waited last has the warmest buffer.
         let next = self.turn.waiting.borrow_mut().pop();
         if let Some(waker) = next {
             waker.wake();

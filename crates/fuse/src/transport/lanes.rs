@@ -1,4 +1,4 @@
-//! The lanes of a core, and what they run.
+//! The workers of a core, and the requests that they run.
 
 use crate::dispatch;
 use crate::request::Request;
@@ -12,61 +12,62 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use types::{Errno, Error, Result};
 
-/// Requests of one core that may wait for a lock at a time; beyond it locking fails with `ENOLCK`,
-/// as it does at the lock table's limit of 32 Ki waits for one file. Each holds a lane, so this
-/// many spare lanes may have to be made; one takes some KiB until it carries data. Half of what a
-/// connection carries (`net`, `MAX_WAITS_IN_FLIGHT`), so that the mount's own waits find room.
+/// Requests of one core that may wait for a lock at a time. Beyond it locking fails with `ENOLCK`,
+/// as it does at the lock table's limit of 32 Ki waits for one file. Each wait occupies a worker,
+/// so up to this many spare workers may be created; one takes some KiB until it carries data. This
+/// is half of what a connection carries (`net`, `MAX_WAITS_IN_FLIGHT`), so that the mount's own
+/// waits have room.
 const MAX_LOCK_WAITS: usize = 16 << 10;
 
-/// What can be done about too many of them.
+/// Hint when too many requests wait for locks.
 const LOCK_REMEDY: &str = "let fewer processes of this machine wait for locks at a time";
-/// Lanes that may wait at a time beside those that wait for locks: more than the kernel sends
-/// requests that no program waits for (`MAX_BACKGROUND`).
+/// Workers that may wait at a time besides those that wait for locks: more than the background
+/// requests that the kernel sends (`MAX_BACKGROUND`).
 const MAX_WAITS: usize = 512;
-/// When all lanes are taken for so long and no request ends meanwhile, there are more: what waits
-/// for one server keeps nobody from the others.
+/// When all workers are busy for this long and no request ends, more are added: requests that wait
+/// for one server don't block those for other servers.
 const STUCK: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// The cores that this thread runs: one for each mount.
+    /// The cores that this thread runs, one for each mount.
     static CORES: RefCell<Vec<Weak<Core>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a request comes to: the length of the reply's body, or an error number.
+/// Outcome of a request: the length of the reply's body, or an error number.
 pub(crate) type Outcome = std::result::Result<usize, Errno>;
 
-/// One lane.
+/// A worker: carries one request at a time.
 pub(crate) trait Lane: 'static {
-    /// Hands in the reply to the last request, if there was one, and waits for the next. `None`:
-    /// the connection has ended.
+    /// Sends the reply to the last request, if there was one, and waits for the next. `None`: the
+    /// connection has ended.
     async fn exchange(&mut self, reply: Option<Outcome>) -> Option<Request>;
 }
 
-/// Makes one more lane on this core.
+/// Adds one more worker to this core.
 type AddLane = Box<dyn Fn() -> io::Result<()>>;
 
 /// A core that serves a mount.
 pub(crate) struct Core {
     /// The mount.
     pub(crate) shared: Arc<Shared>,
-    /// Number of the core among those of the mount.
+    /// Index of the core among those of the mount.
     pub(crate) index: usize,
     live: Cell<usize>,
-    /// Lanes that wait, and those of them that wait for locks.
+    /// Workers that wait, and those of them that wait for locks.
     blocked: Cell<usize>,
     lock_waits: Cell<usize>,
     spare: Cell<usize>,
-    /// Lanes that handle a request, and requests that were handled.
+    /// Workers that handle a request, and requests that were handled.
     busy: Cell<usize>,
     handled: Cell<u64>,
-    /// Somebody looks whether all lanes are stuck.
+    /// A task checks whether all workers are stuck.
     is_watched: Cell<bool>,
     add_lane: OnceCell<AddLane>,
     ended: RefCell<Option<Waker>>,
 }
 
 impl Core {
-    /// A core without lanes.
+    /// Creates a core without workers.
     pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Rc<Core> {
         let core = Rc::new(Core {
             shared,
@@ -88,18 +89,18 @@ impl Core {
         core
     }
 
-    /// The core of a mount that this thread runs.
+    /// Returns the core of a mount that this thread runs.
     fn here(shared: &Shared) -> Option<Rc<Core>> {
         let is_it = |core: &Rc<Core>| std::ptr::eq(&raw const *core.shared, shared);
         CORES.with_borrow(|cores| cores.iter().filter_map(Weak::upgrade).find(is_it))
     }
 
-    /// Says how lanes are added when requests block theirs.
+    /// Sets how workers are added when requests block the existing ones.
     pub(crate) fn set_add_lane(&self, add: impl Fn() -> io::Result<()> + 'static) {
         assert!(self.add_lane.set(Box::new(add)).is_ok(), "a core is set up once");
     }
 
-    /// Runs a lane until the connection ends.
+    /// Runs a worker until the connection ends.
     pub(crate) fn run_lane(self: &Rc<Self>, mut lane: impl Lane) {
         self.live.set(self.live.get() + 1);
         let core = self.clone();
@@ -112,13 +113,14 @@ impl Core {
                 core.busy.set(core.busy.get() - 1);
                 core.handled.set(core.handled.get() + 1);
             }
-            // Whoever waits for a lock would wait for ever, since nobody is left to interrupt it.
+            // A request that waits for a lock would wait forever, since no INTERRUPT can arrive any
+            // more.
             core.shared.interrupts.end();
             core.lane_ended();
         });
     }
 
-    /// A lane has a request.
+    /// Records that a worker has a request.
     fn begin(self: &Rc<Self>) {
         self.busy.set(self.busy.get() + 1);
         if self.busy.get() == self.live.get() && !self.is_watched.replace(true) {
@@ -126,8 +128,8 @@ impl Core {
         }
     }
 
-    /// Adds lanes as long as all are stuck: twice as many each time, since what they are given
-    /// first is mostly what the others have.
+    /// Adds workers as long as all are stuck: twice as many each time, since new workers mostly
+    /// receive the same kind of requests first.
     async fn watch(self: Rc<Self>) {
         let mut more = 1;
         while self.busy.get() == self.live.get() && self.live.get() > 0 {
@@ -163,8 +165,8 @@ impl Core {
         }
     }
 
-    /// Waits until all lanes have ended; the last core to get here releases what the kernel left
-    /// open.
+    /// Waits until all workers have ended. The last core to get here releases the files that the
+    /// kernel left open.
     pub(crate) async fn finish(self: Rc<Self>) {
         poll_fn(|context| {
             if self.live.get() == 0 {
@@ -175,32 +177,32 @@ impl Core {
         })
         .await;
         if self.shared.core_ended() {
-            // Side by side, so that servers that are gone are waited for once.
+            // In parallel, so that time-outs of unreachable servers overlap.
             let files = self.shared.handles.drain();
             let released = files.iter().map(|open| open.file.release());
             rt::join_all(released.collect()).await;
         }
     }
 
-    /// How many requests wait for locks.
+    /// Returns the number of requests that wait for locks.
     pub(crate) fn lock_waits(&self) -> u32 {
         self.lock_waits.get() as u32
     }
 
-    /// How many spare lanes there may be now.
+    /// Returns the highest number of spare workers allowed now.
     fn most_spare(&self) -> usize {
         MAX_WAITS + self.lock_waits.get()
     }
 
-    /// Announces that the running request waits for a lock, maybe for long: the core gets a spare
-    /// lane, so that other requests don't wait with it. Drop the guard when the wait ends.
+    /// Announces that the running request waits for a lock, possibly for long: the core gets a
+    /// spare worker, so that other requests don't wait too. Drop the guard when the wait ends.
     pub(crate) fn block_lane_for_lock(self: &Rc<Self>) -> Result<Blocked> {
         if self.lock_waits.get() >= MAX_LOCK_WAITS {
             let message =
                 format!("{MAX_LOCK_WAITS} requests of one processor of the mount wait for locks already");
             return Err(Error::new(Errno::ENOLCK, message).hint(LOCK_REMEDY));
         }
-        // First: it makes the room for its lane.
+        // First: it raises the limit of spare workers for its own.
         self.lock_waits.set(self.lock_waits.get() + 1);
         let ends = LockWait(self.clone());
         self.block().map(|blocked| Blocked { _lock_wait: Some(ends), ..blocked })
@@ -220,9 +222,9 @@ impl Core {
     }
 }
 
-/// Announces that something on this thread, mostly a request of the mount, waits for the kernel to
-/// let go of pages. The kernel may be waiting for a page that it wants to have read, and the
-/// request for that be behind others, for which all lanes wait in turn.
+/// Announces that a task on this thread, mostly a request of the mount, waits for the kernel to
+/// release pages. The kernel may be waiting for the read of such a page. That read may be queued
+/// behind requests that occupy all workers and wait for the release.
 pub(crate) fn wait_for_kernel(shared: &Shared) -> Option<Blocked> {
     let blocked = Core::here(shared)?.block();
     blocked
@@ -230,13 +232,13 @@ pub(crate) fn wait_for_kernel(shared: &Shared) -> Option<Blocked> {
         .ok()
 }
 
-/// A lane that waits for long.
+/// Guard of a worker that waits for long.
 pub(crate) struct Blocked {
     _wait: Wait,
     _lock_wait: Option<LockWait>,
 }
 
-/// Counts a lane that waits.
+/// Counts a worker that waits.
 struct Wait(Rc<Core>);
 
 impl Drop for Wait {
@@ -245,7 +247,7 @@ impl Drop for Wait {
     }
 }
 
-/// Counts a lane that waits for a lock.
+/// Counts a worker that waits for a lock.
 struct LockWait(Rc<Core>);
 
 impl Drop for LockWait {

@@ -1,8 +1,8 @@
-//! Ways that requests take between the kernel and this process.
+//! Transports of requests between the kernel and this process.
 //!
-//! A transport gives every core a number of lanes. A lane carries one request at a time: it takes a
-//! request, has it handled and hands in the reply, on the same core from beginning to end, with
-//! buffers of its own.
+//! A transport gives every core a number of workers (`Lane`). A worker carries one request at a
+//! time: it takes a request, has it handled and sends the reply. All of that happens on one core,
+//! with buffers of the worker's own.
 
 mod arena;
 mod cpus;
@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use types::{Errno, Error};
 
-/// How requests come from the kernel.
+/// How requests arrive from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Transport {
-    /// io_uring where the kernel has it, else the device.
+    /// io_uring where the kernel offers it, otherwise the device.
     #[default]
     Auto,
     /// io_uring queues, one for every processor (Linux 6.14 and later).
@@ -34,29 +34,29 @@ pub enum Transport {
     Dev,
 }
 
-/// Requests that a core carries at a time, unless the mount says otherwise.
+/// Default number of requests that a core carries at a time.
 pub const DEFAULT_DEPTH: usize = 32;
-/// Fewest lanes of a core: below it one slow request would hold up its processor's callers.
+/// Fewest workers of a core: with fewer, one slow request would delay the callers of its processor.
 const MIN_DEPTH: usize = 4;
-/// Payload buffers of all lanes of a mount together, in bytes.
+/// Payload buffers of all workers of a mount together, in bytes.
 const PAYLOAD_BUDGET: usize = 512 << 20;
-/// The switch that lets the kernel offer io_uring.
+/// The module parameter that makes the kernel offer io_uring.
 const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Lanes per core: what was asked for, within the budget for buffers.
+/// Returns the workers per core: the requested number, within the budget for buffers.
 pub(crate) fn lanes_per_core(asked: usize, cores: usize, max_io: usize) -> usize {
     asked.min(PAYLOAD_BUDGET / (max_io * cores.max(1))).max(MIN_DEPTH)
 }
 
-/// Switches the kernel's offer of io_uring on, where it has the switch. A mount finds out whether
-/// it worked.
+/// Enables the kernel's offer of io_uring, where it has the parameter. The handshake of a mount
+/// shows whether it worked.
 pub(crate) fn enable_uring() {
     if let Err(error) = sys::write_setting(URING_PARAMETER, "Y") {
         tracing::debug!(parameter = URING_PARAMETER, %error, "the kernel's FUSE over io_uring stays as it is");
     }
 }
 
-/// The error for a mount that insists on io_uring.
+/// Returns the error for a mount that requires io_uring.
 pub(crate) fn uring_missing() -> Error {
     Error::new(Errno::EOPNOTSUPP, "the kernel does not offer FUSE over io_uring").hint(format!(
         "it needs Linux 6.14 and `echo Y > {URING_PARAMETER}`; transport `dev` works everywhere"
@@ -73,13 +73,13 @@ pub(crate) fn start(shared: &Arc<Shared>, depth: usize) -> io::Result<Vec<JoinHa
     }
 }
 
-/// How many cores will serve, for counters made before they start.
+/// Returns how many cores will serve, for counters that are created before the cores start.
 pub(crate) fn cores(over_uring: bool) -> usize {
     let cpus = Cpus::of_machine();
     if over_uring { cpus.possible() } else { cpus.allowed().len() }
 }
 
-/// True for an error that says that the connection has ended.
+/// Returns true for an error number that means that the connection has ended.
 fn is_end(errno: i32) -> bool {
     matches!(errno, libc::ENOTCONN | libc::ECANCELED | libc::ENODEV | libc::ECONNABORTED)
 }

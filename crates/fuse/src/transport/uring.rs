@@ -1,12 +1,12 @@
-//! Requests over io_uring: a queue for every processor, and for every queue a pinned thread with
+//! Requests over io_uring: every processor has a queue, and every queue a pinned thread with
 //! entries that each carry one request.
 //!
-//! The kernel sends a request to the queue of the processor that its caller runs on, so that caller
-//! and server share a core and no other one is woken. No queue may lack entries: the kernel holds
-//! all requests back until every queue has its first, and nothing moves a request from one queue to
-//! another.
+//! The kernel sends a request to the queue of the processor on which its caller runs, so that
+//! caller and server share a core and no other core is woken. Every queue needs entries: the kernel
+//! holds all requests back until every queue has its first entry, and requests never move between
+//! queues.
 //!
-//! FORGET and INTERRUPT don't come this way; a plain thread reads them from the device.
+//! FORGET and INTERRUPT don't use the queues; a plain thread reads them from the device.
 
 use super::lanes::{Core, Lane, Outcome};
 use super::{Arena, Cpus, is_end};
@@ -27,15 +27,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use types::{Errno, Error};
 
-/// Where, in an entry's header page behind the header proper, the pair of buffers is described to
-/// the kernel.
+/// Offset in an entry's header page, behind the header proper, of the description of its two
+/// buffers for the kernel.
 const BUFFERS_OFFSET: usize = 1024;
 /// Number of those buffers: header and payload.
 const BUFFERS: u32 = 2;
-/// How long after it was added an entry is surely registered.
+/// Time after which an added entry is certainly registered.
 const REGISTER_SUBMITTED: Duration = Duration::from_millis(2);
-/// How often a registration is tried while the kernel isn't ready for it, and how long it waits in
-/// between.
+/// How often a registration is tried while the kernel isn't ready for it, and the pause in between.
 const REGISTER_TRIES: u32 = 100;
 const REGISTER_PAUSE: Duration = Duration::from_millis(10);
 
@@ -51,7 +50,7 @@ impl QueueMemory {
     }
 }
 
-/// Starts a thread for every queue and the reader of one-way requests.
+/// Starts a thread for every queue, and the reader of one-way requests.
 pub(super) fn start(shared: &Arc<Shared>, cpus: &Cpus, depth: usize) -> io::Result<Vec<JoinHandle<()>>> {
     let queues = cpus.possible();
     let depth = super::lanes_per_core(depth, queues, shared.agreement.max_io);
@@ -88,21 +87,21 @@ async fn run_queue(shared: Arc<Shared>, queue: usize, memory: QueueMemory) {
         core.run_lane(Entry::new(&core.shared, queue, &memory, index));
     }
     core.finish().await;
-    // Only now does nobody use the buffers any more.
+    // Only now are the buffers unused.
     drop((memory, spares));
 }
 
-/// Gets the kernel to hand over what waits in this thread's queue, of which an entry was added a
-/// moment ago.
+/// Makes the kernel deliver a request that waits in this thread's queue, to which an entry was just
+/// added.
 ///
-/// The kernel gives an entry that is registered the next request that is made, and none of those
-/// that wait already: these go to entries that are handed back (`fuse_uring_do_register`,
-/// `fuse_uring_commit_fetch` in `fs/fuse/dev_uring.c`). When all other lanes wait, that may be for
-/// one of these. So a request is made, on this processor, whose queue it is.
+/// The kernel gives a newly registered entry the next new request, and none of those that wait
+/// already: these go to entries that are committed (`fuse_uring_do_register`,
+/// `fuse_uring_commit_fetch` in `fs/fuse/dev_uring.c`). All other workers may be waiting for one of
+/// those requests. So a thread makes a request on this processor, which owns the queue.
 async fn wake_queue(shared: Arc<Shared>) {
-    // By then the ring has handed the registration in.
+    // By then the ring has submitted the registration.
     rt::sleep(REGISTER_SUBMITTED).await;
-    // A thread is started on the processors of the one that starts it.
+    // A new thread inherits the processors of the thread that starts it.
     let waker = std::thread::Builder::new().name("fuse-wake".into());
     let woken = waker.spawn(move || sys::ask_for_xattr(shared.mount.mountpoint(), xattrs::WAKE).err());
     if let Err(error) = woken {
@@ -115,10 +114,10 @@ struct Entry {
     shared: Arc<Shared>,
     device: RawFd,
     queue: u16,
-    /// Header page: what accompanies requests and replies.
+    /// Header page: headers of requests and replies.
     header: IoBuf,
     payload: IoBuf,
-    /// The request that is being handled.
+    /// Number of the request that is being handled.
     unique: u64,
     commit_id: u64,
 }
@@ -130,7 +129,7 @@ impl Entry {
         Entry { shared, device, queue: queue as u16, header, payload, unique: 0, commit_id: 0 }
     }
 
-    /// Offers the entry; comes back with its first request.
+    /// Registers the entry. Returns when it holds its first request.
     async fn register(&self) -> i32 {
         let buffers = [
             self.header.as_ptr() as u64,
@@ -151,7 +150,7 @@ impl Entry {
         -libc::EAGAIN
     }
 
-    /// Hands in a reply; comes back with the next request.
+    /// Commits a reply. Returns when the entry holds the next request.
     async fn commit(&self, reply: Outcome) -> i32 {
         let (len, error) = match reply {
             Ok(len) => (len, 0),
@@ -162,7 +161,7 @@ impl Entry {
         let entry = UringEntInOut { commit_id: self.commit_id, payload_sz: len as u32, ..Default::default() };
         self.header.copy_from(abi::URING_ENT_OFFSET, bytes_of(&entry));
         match self.command(abi::URING_CMD_COMMIT_AND_FETCH, self.commit_id, 0, 0).await {
-            // The end of the connection has taken the request a moment ago: nobody else takes any.
+            // The end of the connection has just taken the request: nothing else takes requests.
             result if result == -libc::ENOENT => -libc::ENOTCONN,
             result => result,
         }
@@ -178,7 +177,7 @@ impl Entry {
         unsafe { rt::ring::uring_cmd(self.device, op, cmd, address, len).await }
     }
 
-    /// The request that lies in the buffers.
+    /// Returns the request in the buffers.
     fn request(&mut self) -> Request {
         let bytes = self.header.as_slice();
         let header: InHeader = abi::read(bytes).expect("the page is longer than the header");
@@ -187,8 +186,8 @@ impl Entry {
         (self.unique, self.commit_id) = (header.unique, entry.commit_id);
         let args = abi::URING_OP_IN_OFFSET..abi::URING_OP_IN_OFFSET + abi::URING_OP_IN_LEN;
         let extensions = usize::from(header.total_extlen) * 8;
-        // A length beyond the buffer can't be; the request without its data is then refused when it
-        // is decoded.
+        // The kernel sends no length beyond the buffer; if it did, the decoder would refuse the
+        // request, which is then without data.
         let data = (entry.payload_sz as usize).checked_sub(extensions).filter(|&n| n <= self.payload.len());
         Request {
             header,
@@ -209,8 +208,8 @@ impl Lane for Entry {
             return Some(self.request());
         }
         if !is_end(-result) {
-            // Without its entries a queue would hold its processor's callers for ever: better no
-            // mount than that.
+            // Without its entries a queue would hold its processor's callers forever: ending the
+            // mount is better.
             let cause = io::Error::from_raw_os_error(-result);
             self.shared.fail(Error::new(Errno(-result), format!("FUSE queue {}: {cause}", self.queue)));
         }
@@ -218,7 +217,7 @@ impl Lane for Entry {
     }
 }
 
-/// Starts the thread that takes FORGET and INTERRUPT from the device.
+/// Starts the thread that reads FORGET and INTERRUPT from the device.
 fn start_reader(shared: &Arc<Shared>, alive: Alive) -> io::Result<JoinHandle<()>> {
     let shared = shared.clone();
     std::thread::Builder::new().name("fuse-oneway".into()).spawn(move || {
@@ -228,7 +227,7 @@ fn start_reader(shared: &Arc<Shared>, alive: Alive) -> io::Result<JoinHandle<()>
 }
 
 fn read_one_way(shared: &Shared) {
-    // The kernel refuses reads into less than a whole WRITE.
+    // The kernel refuses reads into a buffer that is shorter than a whole WRITE.
     let mut buf = vec![0; size_of::<InHeader>() + size_of::<abi::WriteIn>() + shared.agreement.max_io];
     loop {
         let len = match sys::read(shared.mount.device(), &mut buf) {
@@ -245,12 +244,12 @@ fn read_one_way(shared: &Shared) {
     }
 }
 
-/// Answers a request that should have come over a queue; it can't be served here, away from the
+/// Refuses a request that should have arrived over a queue; it can't be served here, outside the
 /// runtime.
 fn refuse(shared: &Shared, header: &InHeader) {
     tracing::error!(opcode = header.opcode, "a request came over the device though the queues are set up");
     let len = size_of::<OutHeader>() as u32;
     let reply = OutHeader { len, error: -Errno::EIO.0, unique: header.unique };
-    // If the request was given up meanwhile, nobody waits for the reply.
+    // If the request was aborted meanwhile, the reply isn't needed.
     let _ = sys::write(shared.mount.device(), bytes_of(&reply));
 }

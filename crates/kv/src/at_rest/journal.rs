@@ -1,21 +1,22 @@
-//! Journals: batches, one after the other, and then zeros that were allocated before.
+//! Journals: a sequence of batches, followed by preallocated zeros.
 //!
 //! A batch is a start (tag 1, number of items `u32`, sequence number `u64`), its items (tag 2, kind
 //! `u8`, compression `u8`, tree `u64`, lengths of key `u16` and value `u32`, stored length of the
 //! value `u32`, key, value; or tag 4, tree `u64`) and an end (tag 3, XXH3-64 of the items,
 //! `FJL\x03`), little-endian.
 //!
-//! **Torn or damaged.** The last journal may end in a batch that a death cut short. What a process
-//! writes reaches the kernel from front to back, so its death leaves a beginning of a batch, and
-//! zeros behind. A power cut can leave out any part of what was not on disk yet; but a disk writes
-//! sectors, and one that was not written is all zeros here, since the file was allocated so. So
-//! where a batch is wrong, and its end is there, and no whole sector before its end is zeros, then
-//! something that was written has changed: it is damage, and refused. Everything else is torn: none
-//! of it had been promised to be on disk, because a sync covers all that is before it, and it is
-//! cut.
+//! **Torn or damaged.** The last journal may end in a torn batch. A process's writes reach the
+//! kernel in order, so its death leaves the beginning of a batch, followed by zeros. A power
+//! failure can lose any part that was not on disk yet. But a disk writes sectors, and an unwritten
+//! sector is all zeros here, since the file was preallocated.
 //!
-//! Where this errs: a flipped byte in the very batch that content with a sector of zeros is in, at
-//! the end of the last journal, is taken for a torn end.
+//! So a batch is damaged if it is wrong, its end exists, and no whole sector before its end is
+//! zeros: then written data has changed, and the journal is refused. Everything else is torn. None
+//! of it was acknowledged as synced, because a sync covers everything before it, so it is
+//! truncated.
+//!
+//! Limit: a flipped byte in the last batch of the last journal is taken for a torn end if that
+//! batch contains a whole sector of zeros.
 
 use super::{Examined, corrupt, failed, names, open, required};
 use crate::KvError;
@@ -25,24 +26,24 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Ending of a journal's name, which is a number.
+/// Suffix of a journal's name, which is a number.
 const SUFFIX: &str = ".jnl";
 
-/// How every batch ends.
+/// Trailer of every batch.
 const TRAILER: &[u8] = b"FJL\x03";
 
-/// The smallest unit that a disk writes, bytes.
+/// The smallest unit that a disk writes, in bytes.
 const SECTOR_BYTES: usize = 512;
 
-/// The unit in which the kernel writes back, bytes.
+/// The unit in which the kernel writes back, in bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// So many zeros at the end of a page say that it was written back before its end was there;
-/// records hardly have as many in a row.
+/// This many zeros at the end of a page mean that the page was written back before its end was
+/// filled; records hardly contain as many in a row.
 const PAGE_TAIL_BYTES: usize = 16;
 
-/// How far sequence numbers of batches that follow each other may lie apart: the engine uses a few
-/// itself for every table that it writes.
+/// Largest difference between sequence numbers of successive batches: the engine uses a few itself
+/// for every table that it writes.
 const MAX_STEP: u64 = 1 << 32;
 
 const START: u8 = 1;
@@ -50,32 +51,32 @@ const ITEM: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
 
-/// The kind of compression that is none; fjall compresses large values.
+/// Kind of compression that means none; fjall compresses large values.
 const UNCOMPRESSED: u8 = 0;
 
 const START_BYTES: usize = 13;
 const END_BYTES: usize = 13;
 const CLEAR_BYTES: usize = 9;
 
-/// A journal that is there.
+/// A journal on disk.
 pub(super) struct Journal {
     pub(super) number: u64,
     path: PathBuf,
-    /// Where its batches end.
+    /// Offset of the end of its batches.
     pub(super) end: usize,
-    /// A batch follows that was cut short.
+    /// A torn batch follows.
     is_torn: bool,
-    /// The number of its last batch.
+    /// Sequence number of its last batch.
     pub(super) last: Option<u64>,
 }
 
-/// The file of a journal.
+/// Returns the path of a journal.
 pub(super) fn file(path: &Path, number: u64) -> PathBuf {
     path.join(format!("{number}{SUFFIX}"))
 }
 
-/// Checks all journals, and that those are there which have to be; the last one may be torn at its
-/// end, which is cut.
+/// Checks all journals, and that the required ones exist. The torn end of the last one is
+/// truncated.
 pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvError> {
     let journals = look(path)?;
     required::check(path, &journals)?;
@@ -95,10 +96,10 @@ pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvErro
     Ok(())
 }
 
-/// Reads all journals, and changes nothing.
+/// Reads all journals and changes nothing.
 ///
 /// # Errors
-/// One that isn't what was written, or is missing between others.
+/// A journal that isn't what was written, or that is missing between others.
 pub(super) fn look(path: &Path) -> Result<Vec<Journal>, KvError> {
     let mut journals = Vec::new();
     for name in names(path)? {
@@ -108,7 +109,7 @@ pub(super) fn look(path: &Path) -> Result<Vec<Journal>, KvError> {
         journals.push((number, path.join(&name)));
     }
     journals.sort();
-    // They are numbered without gaps, and removed from the oldest on.
+    // They are numbered without gaps and removed from the oldest on.
     if let Some(gap) = journals.windows(2).find(|pair| pair[1].0 != pair[0].0 + 1) {
         return Err(corrupt(&file(path, gap[0].0 + 1), "it is missing, between others"));
     }
@@ -130,7 +131,8 @@ pub(super) fn look(path: &Path) -> Result<Vec<Journal>, KvError> {
     Ok(found)
 }
 
-/// What is in a journal, but for the hole at its end: it was allocated before, and reads as zeros.
+/// Returns the content of a journal without the hole at its end, which was preallocated and reads
+/// as zeros.
 fn used(journal: &Path) -> Result<Vec<u8>, KvError> {
     let mut file = open(journal)?;
     let mut read = || -> std::io::Result<Vec<u8>> {
@@ -158,13 +160,13 @@ fn cut(journal: &Path, end: u64) -> Result<(), KvError> {
 /// Where the batches end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// Nothing but zeros follows.
+    /// Only zeros follow.
     Clean(usize),
-    /// A batch follows that was cut short.
+    /// A torn batch follows.
     Torn(usize),
 }
 
-/// Walks over the batches. `before`: the sequence number of the last one.
+/// Checks the batches one after another. `before`: the sequence number of the last one.
 fn walk(bytes: &[u8], before: &mut Option<u64>) -> Result<End, String> {
     let mut at = 0;
     loop {
@@ -188,7 +190,7 @@ fn walk(bytes: &[u8], before: &mut Option<u64>) -> Result<End, String> {
     }
 }
 
-/// Length and sequence number of the batch at the beginning.
+/// Returns length and sequence number of the batch at the beginning.
 fn batch(bytes: &[u8]) -> Result<(usize, u64), &'static str> {
     let Frame { seqno, items, mut rest } = frame(bytes)?;
     let sum = u64::from_le_bytes(rest.array()?);
@@ -201,11 +203,11 @@ fn batch(bytes: &[u8]) -> Result<(usize, u64), &'static str> {
     }
 }
 
-/// A batch up to the sum in its end.
+/// A batch up to the checksum in its end.
 struct Frame<'a> {
     seqno: u64,
     items: &'a [u8],
-    /// The sum is next.
+    /// The checksum is next.
     rest: Cursor<'a>,
 }
 
@@ -240,8 +242,8 @@ fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
     Ok(Frame { seqno, items, rest })
 }
 
-/// What a fuzz target gives: a journal as it is, and again with right sums, which no random change
-/// finds. What a walk leaves of it is in order.
+/// Checks a fuzz input as it is, and again with corrected checksums, which random changes don't
+/// produce. What [`walk`] accepts must be intact.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let mut right = bytes.to_vec();
     let mut at = 0;
@@ -282,11 +284,11 @@ impl Cursor<'_> {
     }
 }
 
-/// Whether the batch at `at`, which is wrong, was cut short, as far as what follows tells.
+/// Returns whether the wrong batch at `at` is torn, judged by the bytes that follow.
 fn is_torn(bytes: &[u8], at: usize) -> bool {
     let written = bytes.iter().rposition(|byte| *byte != 0).map_or(at, |last| last + 1);
     let rest = &bytes[at..written];
-    // Content may look like an end, so only one counts that a batch follows, or nothing.
+    // Content may resemble an end, so an end counts only if a batch or nothing follows it.
     let is_end = |end: &usize| *end == rest.len() || batch(&bytes[at + end..]).is_ok();
     let ends = rest.windows(END_BYTES).enumerate().filter(|(_, window)| looks_like_end(window));
     match ends.map(|(begin, _)| begin + END_BYTES).find(is_end) {
@@ -295,16 +297,15 @@ fn is_torn(bytes: &[u8], at: usize) -> bool {
     }
 }
 
-/// One wrong byte somewhere in an end is enough to hide it, so what has most of one is taken for
-/// one.
+/// One wrong byte in an end is enough to hide it, so most of an end counts as one.
 fn looks_like_end(window: &[u8]) -> bool {
     let trailer = &window[END_BYTES - TRAILER.len()..];
     let matching = trailer.iter().zip(TRAILER).filter(|(a, b)| a == b).count();
     matching == TRAILER.len() || (window[0] == END && matching + 1 >= TRAILER.len())
 }
 
-/// Whether something between two places looks as if it never reached the disk: a whole sector, or
-/// the end of a page that was written back when only its beginning was there.
+/// Returns whether something between two offsets seems to be unwritten: a whole sector, or the end
+/// of a page that was written back when only its beginning was filled.
 fn has_unwritten(bytes: &[u8], from: usize, to: usize) -> bool {
     let sectors = from.next_multiple_of(SECTOR_BYTES).min(to);
     let is_end_of_page = |page: &usize| {
@@ -319,7 +320,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Length of the batch at the beginning, if it is one.
+/// Returns the length of the batch at the beginning, if it is one.
 #[cfg(test)]
 pub(super) fn tests_batch(bytes: &[u8]) -> Option<usize> {
     batch(bytes).ok().map(|(length, _)| length)

@@ -1,15 +1,15 @@
-//! What lies on disk, looked at before the engine is opened: fjall sums most of it, and doesn't
-//! look at all sums.
+//! Checks files on disk before the engine is opened: fjall stores checksums for most of them but
+//! doesn't verify all.
 //!
-//! | what | its sum | who looks at it |
+//! | what | its checksum | who verifies it |
 //! |---|---|---|
 //! | block of a table | in its header | fjall, whenever it is read from disk |
 //! | table as a whole | in the list of tables | this module ([`Depth`]) |
 //! | list of tables (`v7`) | in `current` | this module |
-//! | batch in a journal | at its end | fjall; but a flipped byte between two sums looks to it like the torn end of a journal, and it cuts what follows |
+//! | batch in a journal | at its end | fjall; but it takes a flipped byte between two checksums for the torn end of a journal, and truncates what follows |
 //!
-//! So this module tells a torn end from a flipped byte ([`journal`]), and a torn end from a lost
-//! one ([`required`]). What is refused here is named by its file.
+//! So this module distinguishes a torn end from a flipped byte ([`journal`]), and a torn end from a
+//! lost one ([`required`]). An error names the file that is refused.
 
 pub(crate) mod journal;
 pub(crate) mod required;
@@ -20,54 +20,54 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What a directory of the engine begins with: written last when it is made.
+/// Marker of an engine's directory: written last when the engine is created.
 const VERSION_FILE: &str = "version";
 
-/// What that file says: `FJL`, and the version of the format.
+/// Content of that file: `FJL` and the version of the format.
 const VERSION: &[u8] = b"FJL\x03";
 
-/// Where the trees are; each is a directory with a number.
+/// Directory of the trees; each is a directory with a number.
 const TREES: &str = "keyspaces";
 
-/// fjall's own tree: the names and settings of the others.
+/// fjall's own tree: names and settings of the others.
 const OWN_TREE: &str = "0";
 
-/// The tree that holds everything. It has a higher number where a process died while it made the
-/// tree: fjall uses no number twice.
+/// The tree that holds all data. It has a higher number where a process died while it created the
+/// tree: fjall never reuses a number.
 const TREE: &str = "1";
 
-/// Says that damage was met while the engine was in use: the next start reads everything.
+/// Marks that damage was found while the engine was in use: the next start reads everything.
 const SUSPICION: &str = "damaged";
 
-/// How much of the tables is read.
+/// How many of the tables are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
     /// All of them.
     Everything,
-    /// Those of a tree that have no more bytes than this together; of a larger one none, and each
+    /// All tables of a tree that has at most this many bytes in total. For a larger tree none: each
     /// block is checked when it is read.
     UpTo(u64),
 }
 
-/// What an examination has found in order.
+/// What an examination has read without finding damage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Examined {
     /// Bytes of tables that were read.
     pub table_bytes: u64,
     /// Bytes of batches in journals.
     pub journal_bytes: u64,
-    /// Journals whose torn end was cut.
+    /// Journals whose torn end was truncated.
     pub cut: usize,
 }
 
-/// Whether there is an engine in a directory.
+/// Returns whether a directory contains an engine.
 pub fn is_there(path: &Path) -> bool {
     path.join(VERSION_FILE).exists()
 }
 
-/// Looks at everything in the engine's directory that fjall doesn't look at by itself. Nobody may
-/// have it open. The only change is that the torn end of a journal is cut: what a power cut left of
-/// batches that were not promised to be on disk yet.
+/// Checks everything in the engine's directory that fjall doesn't check itself. No process may have
+/// it open. The only change is that the torn end of a journal is truncated: batches that were not
+/// synced before a power failure.
 ///
 /// # Errors
 /// [`KvError::Corrupt`] with the file that isn't what was written.
@@ -95,24 +95,24 @@ pub fn examine(path: &Path, depth: Depth) -> Result<Examined, KvError> {
     }
     let holds_something = examined.journal_bytes > 0 || required::is_known_to_hold_something(path);
     match unfinished.first() {
-        // fjall would take it for one that was being made when its process died, and remove it.
+        // fjall would take it for an unfinished tree and remove it.
         Some(tree) if holds_something => Err(tables::without_list(tree)),
         _ => Ok(examined),
     }
 }
 
-/// Notes that damage was met, so that the next start looks at everything. What can't be noted is
-/// met again.
+/// Records that damage was found, so that the next start checks everything. If that fails, the
+/// damage will be found again.
 pub fn suspect(path: &Path, error: &KvError) {
     let _ = fs::write(path.join(SUSPICION), format!("{error}\n"));
 }
 
-/// Whether damage was noted.
+/// Returns whether damage is recorded.
 pub fn is_suspect(path: &Path) -> bool {
     path.join(SUSPICION).exists()
 }
 
-/// Everything was looked at, and is in order.
+/// Removes the record of damage: everything was checked and is intact.
 pub fn acquit(path: &Path) -> Result<(), KvError> {
     match fs::remove_file(path.join(SUSPICION)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path, &error)),

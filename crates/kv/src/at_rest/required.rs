@@ -1,19 +1,19 @@
-//! What has to be there when the engine is opened.
+//! Records of what must exist when the engine is opened.
 //!
-//! A journal that is cut, zeroed or missing looks like one whose end a crash has torn, and what it
-//! held would be gone without a word. So two records say what was there:
+//! A truncated, zeroed or missing journal looks like one whose end a crash has torn, and its
+//! content would be lost without an error. So two records describe what existed:
 //!
-//! - `closed` is written when everything is on disk and the engine is about to be closed: every
-//!   journal with its length and the number of its last batch, and the sum of every tree's list of
-//!   tables. It is removed by the next open.
-//! - `synced` holds for an engine that wasn't closed: a journal, and the number of a batch in it
-//!   that is on disk. It is written after syncs, and not synced itself: an older record says less,
-//!   and nothing wrong. So it costs no commit anything, and the end of a journal behind that batch
-//!   may still be torn.
+//! - `closed` is written when everything is on disk and the engine is about to be closed. It lists
+//!   every journal with its length and the sequence number of its last batch, and the checksum of
+//!   every tree's list of tables. The next open removes it.
+//! - `synced` protects an engine that wasn't closed. It names a journal and a batch in it that is
+//!   on disk. It is written after syncs and not synced itself: an older record claims less, and
+//!   nothing wrong. So it delays no commit, and the end of a journal behind that batch may still be
+//!   torn.
 //!
-//! fjall removes a journal when all that is in it is in tables, the oldest one first, and never the
-//! newest; it may do so until the process ends. So a journal that is missing was removed in good
-//! order only if there is a newer one, and if another list of tables has come since it was noted.
+//! fjall removes a journal when all its content is in tables, the oldest one first and never the
+//! newest; it may do so until the process ends. So a missing journal was removed regularly only if
+//! a newer one exists and the list of tables has changed since the record.
 
 use super::journal::{self, Journal};
 use super::{TREES, corrupt, failed, names, read, tables};
@@ -26,13 +26,13 @@ use std::path::Path;
 use types::crc32c;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What was there when an engine was closed in good order.
+/// Record of what existed when an engine was closed orderly.
 const CLOSED: &str = "closed";
 
-/// A batch that is on disk.
+/// Record of a batch that is on disk.
 const SYNCED: &str = "synced";
 
-/// What an engine consists of.
+/// Components of a closed engine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Closed {
     journals: Vec<Left>,
@@ -40,13 +40,13 @@ pub(crate) struct Closed {
     trees: Vec<(String, u128)>,
 }
 
-/// A journal as it was left.
+/// A journal at the close.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Left {
     number: u64,
     /// Bytes of its batches.
     bytes: u64,
-    /// Number of its last batch; `None` for one without batches.
+    /// Sequence number of its last batch; `None` for one without batches.
     last: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Batch {
     pub(crate) number: u64,
 }
 
-/// Checks the journals that there are against both records.
+/// Checks the existing journals against both records.
 pub(super) fn check(path: &Path, journals: &[Journal]) -> Result<(), KvError> {
     if let Some(closed) = read_closed(path)? {
         check_closed(path, &closed, journals)?;
@@ -113,12 +113,12 @@ fn check_synced(path: &Path, batch: Batch, journals: &[Journal]) -> Result<(), K
     }
 }
 
-/// Whether anything says that the engine held something.
+/// Returns whether a record shows that the engine held data.
 pub(super) fn is_known_to_hold_something(path: &Path) -> bool {
     read_synced(path).is_some()
 }
 
-/// Notes all of an engine that is on disk as it is, while nothing is committed.
+/// Records the components of an engine that is on disk completely, while nothing is committed.
 pub(crate) fn note_closed(path: &Path) -> Result<(), KvError> {
     let mut closed = Closed::default();
     for Journal { number, end, last, .. } in journal::look(path)? {
@@ -141,7 +141,7 @@ pub(crate) fn note_closed(path: &Path) -> Result<(), KvError> {
     write().map_err(|error| failed(&path.join(CLOSED), &error))
 }
 
-/// The engine is about to be opened: what was left of it may change from now on.
+/// Removes the record before the engine is opened: from now on its components may change.
 pub(crate) fn forget_closed(path: &Path) -> Result<(), KvError> {
     let removed = match fs::remove_file(path.join(CLOSED)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -161,8 +161,8 @@ fn read_closed(path: &Path) -> Result<Option<Closed>, KvError> {
     closed.map(Some).ok_or_else(|| corrupt(&file, "it is not what was written"))
 }
 
-/// A record that can't be understood says nothing: it is not synced, and a crash may have left
-/// anything of it.
+/// Returns `None` for an invalid record: it is not synced, and a crash may have left any part of
+/// it.
 fn read_synced(path: &Path) -> Option<Batch> {
     parse_synced(&fs::read_to_string(path.join(SYNCED)).ok()?)
 }
@@ -202,7 +202,7 @@ pub(crate) fn parse_closed(text: &str) -> Option<Closed> {
     Some(closed)
 }
 
-/// Always as long, so that each record covers the one before.
+/// Constant length, so that each record overwrites the previous one.
 pub(crate) fn render_synced(batch: Batch) -> String {
     let text = format!("{:020} {:020}", batch.journal, batch.number);
     let sum = crc32c(text.as_bytes());
@@ -218,7 +218,7 @@ pub(crate) fn parse_synced(text: &str) -> Option<Batch> {
     Some(Batch { journal: journal.parse().ok()?, number: number.parse().ok()? })
 }
 
-/// What is known of syncs of an open engine, and the record of it.
+/// Sync state of an open engine, with its record.
 pub(crate) struct Synced {
     state: Mutex<State>,
 }
@@ -226,27 +226,27 @@ pub(crate) struct Synced {
 struct State {
     /// `None` when the record can't be written.
     file: Option<File>,
-    /// The newest journal when the last sync began, and the number that the next batch was to get
-    /// some time after that.
+    /// The newest journal when the last sync began, and the sequence number that the next batch was
+    /// to get some time after that.
     seen: Option<Batch>,
-    /// The number in the record.
+    /// The sequence number in the record.
     noted: u64,
 }
 
 impl Synced {
-    /// That of an engine that is being opened.
+    /// Creates the state for an engine that is being opened.
     pub(crate) fn open(path: &Path) -> Synced {
         let file = File::options().create(true).truncate(false).write(true).open(path.join(SYNCED));
         let file = file.map_err(|error| warn(path, &error)).ok();
         Synced { state: Mutex::new(State { file, seen: None, noted: 0 }) }
     }
 
-    /// A sync has ended. When it began, `journal` was the newest one, and a batch with this number
-    /// or a higher one was committed; `next` is the number that the next batch is to get, looked at
-    /// after the journal was.
+    /// Notes the end of a sync. When the sync began, `journal` was the newest one, and a batch with
+    /// number `committed` or a higher one was committed. `next` is the number that the next batch
+    /// will get, read after the journal was determined.
     ///
-    /// A batch that got its number between two syncs which met the same journal is in that journal:
-    /// it is noted.
+    /// A batch that got its number between two syncs with the same newest journal is in that
+    /// journal: it is recorded.
     pub(crate) fn note(&self, path: &Path, journal: u64, committed: u64, next: u64) {
         let mut state = self.state.lock();
         let is_here = state.seen.is_some_and(|seen| seen.journal == journal && seen.number <= committed);

@@ -1,9 +1,9 @@
 //! The tables of a tree, and the list of them.
 //!
-//! `current` holds the number of the list (8 bytes), the XXH3-128 of that file (16 bytes) and the
-//! kind of the sum (1 byte, 0), all little-endian. The list is an archive of sections (`sfa`); its
-//! section `tables` holds, for levels of runs of tables, the number of each table and the XXH3-128
-//! of its file.
+//! `current` contains the number of the list (8 bytes), the XXH3-128 of that file (16 bytes) and
+//! the kind of the checksum (1 byte, 0), all little-endian. The list is an archive of sections
+//! (`sfa`). Its section `tables` contains levels of runs of tables, with the number of each table
+//! and the XXH3-128 of its file.
 
 use super::{Depth, Examined, corrupt, failed, names, open, read};
 use crate::KvError;
@@ -17,29 +17,29 @@ pub(super) const CURRENT: &str = "current";
 /// Its length.
 const CURRENT_BYTES: usize = 25;
 
-/// The kind of sum that there is.
+/// The only kind of checksum.
 const XXH3: u8 = 0;
 
-/// Where the tables are.
+/// Directory of the tables.
 const TABLES: &str = "tables";
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A table as the list has it.
+/// A table in the list.
 struct Listed {
     id: u64,
     sum: u128,
 }
 
-/// A tree that has something in it, and no list of tables.
+/// Returns the error for a tree with content but without a list of tables.
 pub(super) fn without_list(tree: &Path) -> KvError {
     corrupt(&tree.join(CURRENT), "it is missing")
 }
 
-/// Checks the list of a tree's tables, that they are there, and as many of them as `depth` says.
-/// False for a tree without a list: it was being made when its process died, and had nothing in it
-/// yet.
+/// Checks the list of a tree's tables, that the tables exist, and their content as `depth`
+/// requires. Returns false for a tree without a list: its creation was interrupted, and it has no
+/// content yet.
 pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Result<bool, KvError> {
     if !tree.join(CURRENT).exists() {
         let tables = tree.join(TABLES);
@@ -95,7 +95,7 @@ fn list(tree: &Path) -> Result<Vec<Listed>, KvError> {
     tables_of(&path).map_err(|cause| corrupt(&path, format!("the list of tables makes no sense: {cause}")))
 }
 
-/// Its sum was right, so that an error here means another format.
+/// The file's checksum was right, so an error here means another format.
 fn tables_of(path: &Path) -> Result<Vec<Listed>, String> {
     let archive = sfa::Reader::new(path).map_err(|error| format!("{error:?}"))?;
     let section = archive.toc().section(b"tables").ok_or("it has no section \"tables\"")?;
@@ -113,7 +113,7 @@ fn read_tables(reader: &mut impl Read) -> io::Result<Vec<Listed>> {
                     return Err(io::Error::other("an unknown kind of sum"));
                 }
                 let sum = u128::from_le_bytes(number(reader)?);
-                // The sequence number that counts for all of the table.
+                // The sequence number for the whole table.
                 number::<8>(reader)?;
                 found.push(Listed { id, sum });
             }
@@ -122,7 +122,7 @@ fn read_tables(reader: &mut impl Read) -> io::Result<Vec<Listed>> {
     Ok(found)
 }
 
-/// What a fuzz target gives: the section of a list that names tables.
+/// Checks a fuzz input: the section of a list that names tables.
 pub(crate) fn fuzz(bytes: &[u8]) {
     /// Bytes of the smallest entry.
     const ENTRY_BYTES: usize = 33;

@@ -3,7 +3,7 @@ use crate::{Batch, Embedded, Engine};
 use bytes::Bytes;
 use std::os::unix::fs::FileExt;
 
-/// Pairs of the sample, and bytes of a value: several tables, and something in the journals.
+/// Pairs of the sample, and bytes of a value: they fill several tables and part of the journals.
 const PAIRS: u32 = 2500;
 const VALUE_BYTES: usize = 6000;
 
@@ -11,7 +11,7 @@ pub(super) fn key(number: u32) -> Vec<u8> {
     format!("key {number:08}").into_bytes()
 }
 
-/// No zeros, and nothing twice.
+/// No zeros and no repetition.
 pub(super) fn value(number: u32, length: usize) -> Bytes {
     let mut state = number as u64 + 1;
     let mut next = || {
@@ -33,13 +33,13 @@ fn sample() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let engine = Embedded::open(dir.path()).unwrap();
     write(&engine, 0..PAIRS, VALUE_BYTES);
-    // Tables are written beside.
+    // Tables are written in the background.
     let tables = dir.path().join("keyspaces/1/tables");
     let is_large = |name: &PathBuf| tables.join(name).metadata().is_ok_and(|meta| meta.len() > 4 << 20);
     while !tables.exists() || !names(&tables).unwrap().iter().any(is_large) {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    // Until nothing is being written any more, and all that is there is in the list.
+    // Until no write is in progress, and all tables are in the list.
     drop(engine);
     drop(Embedded::open(dir.path()).unwrap());
     let examined = examine(dir.path(), Depth::Everything).unwrap();
@@ -47,7 +47,7 @@ fn sample() -> tempfile::TempDir {
     dir
 }
 
-/// Files with what is in use of them.
+/// Returns the files with their used lengths.
 fn files(dir: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_path_buf()];
@@ -82,7 +82,7 @@ fn flip(path: &Path, at: u64, bits: u8) {
     file.write_all_at(&[byte[0] ^ bits], at).unwrap();
 }
 
-/// Places all over a file: its first and last bytes, and some between.
+/// Returns positions all over a file: its first and last bytes, and some between.
 fn places(length: u64) -> Vec<u64> {
     let spread = (0..12).map(|i| length * i / 12);
     let mut places: Vec<u64> =
@@ -95,7 +95,7 @@ fn places(length: u64) -> Vec<u64> {
 #[test]
 fn a_flipped_byte_anywhere_is_found_and_its_file_named() {
     let dir = sample();
-    // What the start number of a batch is sure to say: nothing but that numbers ascend.
+    // The only constraint on the sequence number of a batch is that numbers ascend.
     let is_number_of_batch = |path: &Path, at: u64| {
         let bytes = fs::read(path).unwrap();
         path.extension().is_some_and(|ending| ending == "jnl") && {
@@ -179,7 +179,8 @@ fn damage_that_is_met_in_use_ends_the_use_and_is_found_by_the_next_start() {
         let table = tables.join(name);
         flip(&table, table.metadata().unwrap().len() / 3, 4);
     }
-    // It was the way to the disk, say; all is in order now, and nothing is suspected any more.
+    // If the damage was on the path to the disk, everything is intact now, and the marker is
+    // removed.
     assert!(Embedded::open_after_reading(dir.path(), 0).is_ok());
     assert!(!is_suspect(dir.path()));
 }
@@ -194,7 +195,7 @@ fn a_missing_file_is_named() {
     assert!(refused.contains(&format!("{} is damaged: it is missing", table.display())), "{refused}");
 }
 
-/// fjall takes a tree without its list of tables for one that was being made, and removes it.
+/// fjall takes a tree without a list of tables for an unfinished one and removes it.
 #[test]
 fn a_tree_that_has_lost_its_list_of_tables_is_not_taken_for_an_empty_one() {
     let (small, ..) = with_large_batch();
@@ -206,7 +207,7 @@ fn a_tree_that_has_lost_its_list_of_tables_is_not_taken_for_an_empty_one() {
         fs::rename(&away, &current).unwrap();
         assert!(Embedded::open(dir.path()).unwrap().get(&key(3)).unwrap().is_some());
     }
-    // One that was really being made: fjall gives the next attempt another number.
+    // A tree whose creation was really interrupted: fjall gives the next attempt another number.
     let dir = tempfile::tempdir().unwrap();
     drop(Embedded::open(dir.path()).unwrap());
     fs::remove_file(dir.path().join("keyspaces/1/current")).unwrap();
@@ -216,7 +217,7 @@ fn a_tree_that_has_lost_its_list_of_tables_is_not_taken_for_an_empty_one() {
     assert!(Embedded::open(dir.path()).unwrap().get(&key(3)).unwrap().is_some());
 }
 
-/// fjall makes a tree that is gone again, and it is empty then.
+/// fjall creates a missing tree again, and then it is empty.
 #[test]
 fn a_tree_that_is_gone_is_not_taken_for_one_that_was_never_made() {
     let (dir, ..) = with_large_batch();
@@ -229,7 +230,8 @@ fn a_tree_that_is_gone_is_not_taken_for_one_that_was_never_made() {
     assert!(Embedded::open(dir.path()).unwrap().get(&key(3)).unwrap().is_some());
 }
 
-/// An engine with one large batch after others in its journal: where it begins and ends.
+/// Creates an engine whose journal has one large batch after others; returns where the batch begins
+/// and ends.
 fn with_large_batch() -> (tempfile::TempDir, PathBuf, usize, usize) {
     let dir = tempfile::tempdir().unwrap();
     let engine = Embedded::open(dir.path()).unwrap();
@@ -237,7 +239,7 @@ fn with_large_batch() -> (tempfile::TempDir, PathBuf, usize, usize) {
     let journal = dir.path().join("0.jnl");
     let used = || fs::read(&journal).unwrap().iter().rposition(|byte| *byte != 0).unwrap() + 1;
     let begin = used();
-    // Not synced: what is lost of it had not been promised.
+    // Not synced: the batch may be lost.
     let writes = (20..30).map(|n| (key(n), Some(value(n, 5000)))).collect();
     engine.apply(&[Batch { writes, ..Batch::default() }]).unwrap();
     let end = used();

@@ -13,7 +13,7 @@ fn number(dir: &Path) -> u64 {
     Embedded::open(dir).unwrap().verifier()
 }
 
-/// As after another start of the machine, for what can be told from the disk.
+/// Changes the record as if the machine had been restarted.
 fn lose_memory(dir: &Path) {
     let text = fs::read_to_string(dir.join("verifier")).unwrap();
     let (number, _) = text.split_once(' ').unwrap();

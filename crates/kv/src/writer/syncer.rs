@@ -1,4 +1,4 @@
-//! Reaching the disk: on one thread for all callers, or in the caller where there are no threads.
+//! Syncs to disk: on one thread for all callers, or in the caller where there are no threads.
 
 use super::{Blocking, Shared};
 use crate::KvError;
@@ -18,7 +18,7 @@ pub(super) struct Syncer {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Where callers and the thread meet.
+/// State shared between callers and the thread.
 #[derive(Default)]
 struct Desk {
     orders: Mutex<Orders>,
@@ -27,7 +27,7 @@ struct Desk {
 
 #[derive(Default)]
 struct Orders {
-    /// Somebody waits for a batch that only the thread commits.
+    /// A caller waits for a batch that only the thread commits.
     commit: bool,
     /// Callers of sync by number; one for each that waits.
     syncs: BTreeMap<u64, Waker>,
@@ -44,7 +44,7 @@ impl Syncer {
         self.blocking == Blocking::Thread
     }
 
-    /// Has the thread commit what is queued.
+    /// Makes the thread commit what is queued.
     pub(super) fn request_commit(&self) {
         self.desk.orders.lock().commit = true;
         self.call_thread();
@@ -81,15 +81,15 @@ impl Drop for Syncer {
     fn drop(&mut self) {
         self.desk.orders.lock().stop = true;
         self.desk.news.notify_one();
-        // Joined, so that the engine is closed when its last owner says so. A thread that panicked
-        // has nothing to add.
+        // Joined, so that the engine is closed when its last owner drops it. A panic of the thread
+        // was reported already.
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
     }
 }
 
-/// The thread: commits and syncs until it is told to stop.
+/// The thread's main loop: commits and syncs until it is stopped.
 fn serve(shared: &Shared, desk: &Desk) {
     loop {
         let (commit, waiters) = {
@@ -113,7 +113,7 @@ fn serve(shared: &Shared, desk: &Desk) {
         if !waiters.is_empty() {
             let applied = shared.applied.load(SeqCst);
             if applied > shared.persisted.load(SeqCst) {
-                // A failure is told to whoever waits by the poison.
+                // Waiting callers learn of a failure from the poison.
                 let _ = shared.persist(applied);
             }
             waiters.into_values().for_each(Waker::wake);

@@ -1,4 +1,4 @@
-//! A batch's place in the order of commits, and waiting for it.
+//! A batch's place in the order of commits, and waiting for its commit.
 
 use super::Writer;
 use crate::{KvError, Outcome};
@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
-/// A batch on its way.
+/// A batch that was enqueued.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     slot: Arc<Slot>,
@@ -18,7 +18,7 @@ pub struct Ticket {
 struct Slot {
     number: u64,
     result: OnceLock<Result<Outcome, KvError>>,
-    /// As many as there are futures waiting, at most: one that is polled again finds its own waker.
+    /// At most one per waiting future: a future that is polled again finds its own waker.
     wakers: Mutex<Vec<Waker>>,
 }
 
@@ -27,18 +27,18 @@ impl Ticket {
         Ticket { slot: Arc::new(Slot { number, ..Slot::default() }) }
     }
 
-    /// The batch's place in the order of commits. A batch that is settled without an error tells
-    /// that all with lower numbers are settled too.
+    /// Returns the batch's place in the order of commits. If a batch is settled without an error,
+    /// all with lower numbers are settled too.
     pub fn number(&self) -> u64 {
         self.slot.number
     }
 
-    /// True once the batch is committed, refused or failed.
+    /// Returns true once the batch is committed, refused or failed.
     pub fn is_settled(&self) -> bool {
         self.slot.result.get().is_some()
     }
 
-    /// What became of the batch; `None` while it is on its way.
+    /// Returns the result of the batch; `None` until it is settled.
     pub fn result(&self) -> Option<Result<Outcome, KvError>> {
         self.slot.result.get().cloned()
     }
@@ -61,13 +61,13 @@ impl Ticket {
     }
 
     pub(crate) fn wake(&self) {
-        // Taken out first: a waker may run code that comes back here.
+        // Taken out first: a waker may run code that calls this again.
         let wakers = std::mem::take(&mut *self.slot.wakers.lock());
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Waits for a batch; made by [`Writer::wait`].
+/// Waits for a batch; returned by [`Writer::wait`].
 pub struct Commit<'a> {
     writer: &'a Writer,
     ticket: &'a Ticket,

@@ -1,5 +1,4 @@
-//! Damaged files of the embedded engine: looking at them ends, and what is cut from a journal
-//! leaves one that is in order.
+//! Damaged files of the embedded engine: examining them ends, and a truncated journal is intact.
 
 use kv::{Batch, Embedded, Engine, fuzzing};
 use std::fs;
@@ -7,7 +6,7 @@ use std::fs;
 /// Random changes of each image.
 const ROUNDS: usize = 2000;
 
-/// The journal of an engine with a few batches, without the zeros behind them.
+/// Returns the journal of an engine with a few batches, without the trailing zeros.
 fn journal() -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let engine = Embedded::open(dir.path()).unwrap();

@@ -1,4 +1,4 @@
-//! The engine on disk does what the one in memory does.
+//! The engine on disk behaves like the one in memory.
 
 use kv::{Batch, Embedded, Engine, Guard, Memory};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ enum Step {
     Scan(u8, u8, usize),
 }
 
-/// Few keys, so that writes and guards meet.
+/// Few keys, so that writes and guards collide.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     (0u8..12).prop_map(|k| vec![k, 0xff, k])
 }

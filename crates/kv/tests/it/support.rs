@@ -33,7 +33,7 @@ pub fn poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A batch that sets one key.
+/// Returns a batch that sets one key.
 pub fn put(key: &str, value: &str) -> Batch {
     Batch {
         guards: vec![],
@@ -41,12 +41,12 @@ pub fn put(key: &str, value: &str) -> Batch {
     }
 }
 
-/// A batch that deletes one key.
+/// Returns a batch that deletes one key.
 pub fn delete(key: &str) -> Batch {
     Batch { guards: vec![], writes: vec![(key.into(), None)] }
 }
 
-/// The same batch, on the condition that `key` holds `expected`.
+/// Returns the same batch, on the condition that `key` has the value `expected`.
 pub fn guarded(mut batch: Batch, key: &str, expected: Option<&str>) -> Batch {
     let expected = expected.map(|value| value.to_owned().into());
     batch.guards.push(kv::Guard { key: key.into(), expected });

@@ -93,7 +93,7 @@ fn many_threads_lose_and_reorder_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let engine = Arc::new(Embedded::open(dir.path()).unwrap());
         let writer = Arc::new(Writer::with_blocking(engine.clone(), durability, blocking));
-        // Disk commits of one thread cost a trip each.
+        // Each disk commit of a single thread costs a sync.
         let commits = if durability == Durability::Disk { COMMITS / 10 } else { COMMITS };
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -163,7 +163,7 @@ fn after_an_error_every_commit_fails_with_the_same() {
         let queued = writer.enqueue(put("a", "2"));
         assert!(matches!(block_on(writer.commit(put("a", "3"))), Err(KvError::NoSpace { .. })));
         assert!(matches!(queued.result(), Some(Err(KvError::NoSpace { .. }))));
-        // The device has room again, but nobody knows what the engine holds.
+        // The device has room again, but the content of the engine is unknown.
         memory.kill();
         assert!(matches!(block_on(writer.commit(put("a", "4"))), Err(KvError::NoSpace { .. })));
         assert!(matches!(block_on(writer.sync()), Err(KvError::NoSpace { .. })));
@@ -183,8 +183,8 @@ fn a_failed_sync_ends_all_writing() {
     }
 }
 
-/// An engine whose first way to the disk fails, after a while. The kernel tells so once: each later
-/// one seems to succeed.
+/// An engine whose first sync fails, after a while. The kernel reports that only once: later syncs
+/// seem to succeed.
 struct FailsOnce {
     memory: Memory,
     asked: AtomicUsize,

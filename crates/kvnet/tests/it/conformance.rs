@@ -1,4 +1,4 @@
-//! What every engine does, asked over a real connection.
+//! The conformance suite of engines, over a real connection.
 
 #[path = "../../../kv/tests/it/conformance/suite.rs"]
 mod suite;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::{KvReply, KvRequest};
 
-/// An engine behind a server, and the way to it.
+/// An engine behind a server, with a channel to it.
 struct Served {
     server: Arc<Server>,
     store: Arc<RemoteStore>,
@@ -48,7 +48,7 @@ impl Served {
         Served { store: rt::block_on(open).unwrap(), server, applies: AtomicU64::new(0) }
     }
 
-    /// Asks from a core of its own, and so over a connection of its own.
+    /// Makes a request from a separate core, and so over a separate connection.
     fn ask<T: 'static>(&self, ask: impl FnOnce(&RemoteStore) -> LocalFuture<'_, T> + 'static) -> T {
         let store = self.store.clone();
         rt::block_on(async move { ask(&store).await }).unwrap()
@@ -90,7 +90,7 @@ fn every_engine(test: impl Fn(&dyn Engine)) {
     test(&Served::new(Arc::new(Embedded::open(dir.path()).unwrap())));
 }
 
-/// More keys, more pairs and more bytes than one message holds.
+/// More keys, pairs and bytes than one message holds.
 #[test]
 fn long_answers_come_in_pieces() {
     let served = Served::new(Arc::new(Memory::new()));
@@ -116,7 +116,7 @@ fn long_answers_come_in_pieces() {
     assert_eq!(values.len(), 6040);
 }
 
-/// A core that ends leaves what it led to the others.
+/// When a core ends, other cores take over its leadership.
 #[test]
 fn a_commit_whose_core_has_ended_is_carried_out_by_another() {
     let served = Served::new(Arc::new(Memory::new()));
@@ -177,7 +177,7 @@ fn what_is_sent_again_is_not_applied_again() {
     assert_eq!(apply(2, guarded(put("a", "2"), "a", None)).unwrap(), [Outcome::Lost]);
     served.apply(&[]).unwrap_err();
     assert_eq!(apply(3, guarded(put("a", "3"), "a", Some("1"))).unwrap(), [Outcome::Won]);
-    // A late copy of an earlier one.
+    // A late copy of an earlier apply.
     apply(2, put("a", "4")).unwrap_err();
     assert_eq!(suite::value(&served, "a").as_deref(), Some("3"));
 }

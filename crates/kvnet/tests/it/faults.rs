@@ -1,5 +1,5 @@
-//! A client on one simulated host, the store on another: processes die, connections break, the
-//! power fails.
+//! A client on one simulated host, the store on another: processes die, connections break, power
+//! fails.
 
 use kv::{Batch, Blocking, Durability, Engine, Guard, KvError, Memory, Outcome, RemoteWriter, Store, Writer};
 use kvnet::{KvService, RemoteStore};
@@ -51,7 +51,7 @@ async fn open(address: SocketAddr) -> Arc<RemoteStore> {
     }
 }
 
-/// What a process of the simulation keeps between two runs.
+/// State of a simulated process that survives between two runs.
 type Kept<T> = Rc<RefCell<Option<T>>>;
 
 struct Site {
@@ -76,7 +76,7 @@ impl Site {
         self.world.spawn(self.store, serve(self.address, self.memory.clone()));
     }
 
-    /// The store's process dies and comes back after a while.
+    /// The store's process dies and restarts after a while.
     fn kill(&mut self, pause: Duration) {
         self.world.kill(self.store);
         self.memory.kill();
@@ -84,7 +84,7 @@ impl Site {
         self.start();
     }
 
-    /// So does its machine, which forgets what wasn't put on disk.
+    /// The same for its machine, which loses everything that wasn't on disk.
     fn crash(&mut self, pause: Duration) {
         self.world.crash(self.store);
         self.memory.crash(0);
@@ -102,7 +102,7 @@ fn number_in(memory: &Memory, key: &[u8]) -> u64 {
     value.map_or(0, |value| String::from_utf8(value.to_vec()).unwrap().parse().unwrap())
 }
 
-/// Counts a chain up in the store for ever: each step only on top of the one before it.
+/// Counts a chain up in the store forever; each step is guarded by the previous one.
 async fn count_up(store: Store, chain: u64, done: Rc<Cell<u64>>, unknown: Rc<Cell<u64>>) {
     let key = format!("chain{chain}").into_bytes();
     loop {
@@ -115,7 +115,7 @@ async fn count_up(store: Store, chain: u64, done: Rc<Cell<u64>>, unknown: Rc<Cel
         };
         match store.commit(batch).await.unwrap() {
             Outcome::Won => {}
-            // Nobody else counts: it can have been lost only to its own first copy.
+            // No other task counts: it can only have lost against its own first copy.
             Outcome::Unknown => unknown.set(unknown.get() + 1),
             Outcome::Lost => panic!("step {step} of chain {chain} was lost"),
         }
@@ -124,7 +124,7 @@ async fn count_up(store: Store, chain: u64, done: Rc<Cell<u64>>, unknown: Rc<Cel
             let read = loop {
                 match store.get(&key).await {
                     Ok(value) => break value.unwrap(),
-                    // The store was away for longer than a question is repeated.
+                    // The store was unreachable for longer than a request is repeated.
                     Err(error) => assert!(matches!(error, KvError::Unreachable { .. }), "{error}"),
                 }
             };
@@ -180,7 +180,7 @@ fn every_commit_happens_once_and_in_order_whatever_dies() {
     assert!(unknown_in_all > 0, "no commit was cut short by a death: the test tries nothing");
 }
 
-/// Runs `work` on the user's host while the world goes on.
+/// Runs `work` on the user's host while the simulation continues.
 fn run<T: 'static>(site: &mut Site, work: impl Future<Output = T> + 'static) -> T {
     site.world.run(site.user, work).unwrap()
 }
@@ -189,7 +189,7 @@ fn put(key: &str) -> Batch {
     Batch { guards: vec![], writes: vec![(key.into(), Some("value".into()))] }
 }
 
-/// Also one whose own commits are all on disk: it may have read what others had committed.
+/// Also a client whose own commits are all on disk: it may have read what others had committed.
 #[test]
 fn whoever_relies_on_what_a_power_cut_took_is_told() {
     let mut site = Site::new(1);
@@ -216,7 +216,7 @@ fn whoever_relies_on_what_a_power_cut_took_is_told() {
     let users = held.borrow_mut().take().unwrap();
     run(&mut site, async move {
         for (store, lost) in users {
-            // It was under way, or comes from memory: it may rest on what has gone.
+            // It was in flight or comes from memory: it may depend on lost data.
             drop(store.enqueue(put("late")));
             rt::sleep(Duration::from_secs(5)).await;
             let error = store.get(b"b").await.unwrap_err();
@@ -253,8 +253,8 @@ fn a_process_that_dies_takes_nothing_back() {
     assert_eq!(site.memory.unsynced(), 0);
 }
 
-/// An engine that can't write any more fails what comes, as long as its process lives; then
-/// everything goes on.
+/// An engine that can't write fails all requests as long as its process lives; then everything
+/// continues.
 #[test]
 fn a_failed_engine_is_waited_for_until_it_was_opened_again() {
     let mut site = Site::new(3);

@@ -1,5 +1,5 @@
-//! The store's process is killed (`kill -9`) again and again; its client goes on by itself, and
-//! nothing that was acknowledged is gone.
+//! The store's process is killed (`kill -9`) repeatedly; its client reconnects by itself, and no
+//! acknowledged commit is lost.
 
 use kv::{Batch, Durability, Embedded, Engine, Guard, Outcome, RemoteWriter, Store, Writer};
 use kvnet::{KvService, RemoteStore};
@@ -16,14 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use wire::{KvReply, KvRequest};
 
-/// Where the child keeps its store. Set only for the child, which is this test program started
-/// again.
+/// Directory of the child's store. Set only for the child, which is this test binary started again.
 const CHILD_DIR: &str = "WEFT_KVNET_KILL_DIR";
-/// Commits after which the child is killed, each on top of what is there.
+/// Commits after which the child is killed, each on top of the existing ones.
 const KILL_AFTER: [u64; 6] = [1, 50, 300, 2, 700, 20];
-/// Commits that are under way at a time.
+/// Concurrent sequences of commits.
 const CHAINS: u64 = 4;
-/// For a machine that has much else to do.
+/// Allows for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The process that is killed.
@@ -76,7 +75,7 @@ impl Drop for Served {
     }
 }
 
-/// What the client has done.
+/// Progress of the client.
 #[derive(Default)]
 struct Progress {
     acknowledged: [AtomicU64; CHAINS as usize],
@@ -89,7 +88,7 @@ impl Progress {
     }
 }
 
-/// Counts up in the store, each step on top of the one before.
+/// Counts up in the store; each step is guarded by the previous one.
 async fn count_up(store: Store, chain: u64, progress: Arc<Progress>) {
     let key = format!("chain{chain}").into_bytes();
     let done = &progress.acknowledged[chain as usize];
@@ -100,7 +99,7 @@ async fn count_up(store: Store, chain: u64, progress: Arc<Progress>) {
             guards: vec![Guard { key: key.clone(), expected }],
             writes: vec![(key.clone(), Some(step.to_string().into()))],
         };
-        // Lost to its own first copy is all that can have happened.
+        // It can only have lost against its own first copy.
         let outcome = store.commit(batch).await.unwrap();
         assert!(matches!(outcome, Outcome::Won | Outcome::Unknown), "{outcome:?} at step {step}");
         assert_eq!(store.get(&key).await.unwrap().unwrap(), step.to_string());

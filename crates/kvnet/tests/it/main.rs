@@ -1,4 +1,4 @@
-//! A store of another process: over real connections, on simulated hosts, and when it is killed.
+//! A store in another process: over real connections, on simulated hosts, and when it is killed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

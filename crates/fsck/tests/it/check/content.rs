@@ -162,7 +162,7 @@ fn a_chunk_file_that_was_moved_aside_is_deleted_or_stays_as_is_ordered() {
         let stray = InodeId(4242);
         put(store, stray, b"who?").await;
         fs.finds_and_repairs(Kind::StrayChunkFile).await;
-        // Another one of the same name doesn't take its place.
+        // Another orphan with the same name doesn't replace it.
         put(store, stray, b"another").await;
         let left = fs.finds_and_leaves(Kind::StrayChunkFile).await;
         assert!(left.remedy.contains("is there already"), "{left:?}");
@@ -178,7 +178,7 @@ fn a_chunk_file_that_was_moved_aside_is_deleted_or_stays_as_is_ordered() {
     });
 }
 
-/// As with a store that has lost the end of its journal, or was put back from an old copy.
+/// As with a store that has lost the end of its journal, or was restored from an old backup.
 #[test]
 fn metadata_that_is_older_than_the_chunk_files_is_not_repaired_unless_the_loss_is_accepted() {
     on_a_core(async |fs| {
@@ -235,7 +235,7 @@ fn a_chunk_file_that_is_too_long_is_cut() {
     });
 }
 
-/// The metadata was put back from a copy that is older than the end of the file.
+/// The metadata was restored from a backup that is older than the end of the file.
 #[test]
 fn what_is_cut_off_a_chunk_file_is_kept_and_can_be_put_back() {
     on_a_core(async |mut fs| {
@@ -294,7 +294,7 @@ fn a_missing_chunk_file_is_found_and_left() {
     });
 }
 
-/// Of a file with holes only what is known of the lengths of its chunk files tells.
+/// For a file with holes only the known lengths of its chunk files show it.
 #[test]
 fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
     on_a_core(async |fs| {
@@ -304,7 +304,7 @@ fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
         });
         assert_eq!(fs.check(false).await.findings, []);
         let store = fs.store_of(&fs.layout(ino), 1);
-        // Through the store, so that its checksums go, too.
+        // Through the store, so that its checksums are removed too.
         store.truncate(ino, CHUNK / 2).await.unwrap();
         assert_eq!(fs.finds_and_leaves(Kind::ShortChunkFile).await.object, "/sparse");
         let told = RefCell::new(Vec::new());
@@ -326,8 +326,8 @@ fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
     });
 }
 
-/// A process died, and the power took what it had just written: the next start of the cluster makes
-/// up for that.
+/// A process died, and a power failure lost what it had just written: the next start of the cluster
+/// reconciles that.
 #[test]
 fn what_a_crash_took_of_a_known_length_is_no_damage_until_it_is_seen_to() {
     on_a_core(async |mut fs| {
@@ -337,7 +337,7 @@ fn what_a_crash_took_of_a_known_length_is_no_damage_until_it_is_seen_to() {
         });
         let (path, store) = (fs.chunk_file(ino, 1), fs.store_of(&fs.layout(ino), 1));
         let (target, dir) = (store.target(), store.dir().to_path_buf());
-        // Without a shutdown: its checksums have not come to the disk.
+        // Without a shutdown: its checksums are not on disk.
         fs.stores.remove(&target);
         OpenOptions::new().write(true).open(&path).unwrap().set_len(CHUNK / 2).unwrap();
         let store = targets::open(&dir, target).await;
@@ -374,7 +374,7 @@ fn files_in_a_lost_group_are_named_listed_and_counted() {
     on_a_core(async |mut fs| {
         let (ino, other) =
             (fs.chunked(InodeId::ROOT, "big", 1000).await, fs.chunked(InodeId::ROOT, "small", 10).await);
-        // One of them has something on the first target alone, the other one nothing.
+        // One file has data only on the first target, the other one has none.
         fs.edit_inode(ino, |inode| inode.layout.as_mut().unwrap().groups = vec![1]);
         fs.edit_inode(other, |inode| inode.layout.as_mut().unwrap().groups = vec![2]);
         let groups = BTreeSet::from([GroupId(1), GroupId(3)]);
@@ -391,7 +391,7 @@ fn files_in_a_lost_group_are_named_listed_and_counted() {
         assert!(finding.object == "/big" && finding.lost && !finding.repaired, "{finding:?}");
         assert!(finding.remedy.contains("delete the file"), "{finding:?}");
 
-        // Deleted, and yet to be cleared away.
+        // Deleted, with its chunk files still to be removed.
         let doomed = fs.inode(ino).layout.unwrap();
         fs.delete(&keys::inode(ino));
         fs.put(&keys::doomed(ino), &doomed);

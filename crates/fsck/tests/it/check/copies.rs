@@ -12,7 +12,7 @@ use types::{ByteRange, Errno, Error, GroupId, InodeId, MemberState, Result, Targ
 
 const CHUNK: usize = 1024 * 1024;
 
-/// A file of two stripes, one in each group, which is the same on all copies.
+/// Creates a file of two stripes, one in each group, with equal replicas.
 async fn mirrored(fs: &mut Fs) -> InodeId {
     let dir = fs.mkdir(InodeId::ROOT, "d");
     let change = wire::PatternChange { scheme: Some("mirror:2".into()), ..Default::default() };
@@ -28,14 +28,14 @@ async fn put(store: &Arc<Store>, name: InodeId, at: usize, byte: u8) {
     store.write(name, at as u64, &data, IoPath::Cached, Durability::Later).await.unwrap();
 }
 
-/// The copies of a cluster that is served, but for a target that doesn't answer.
+/// The replicas of a running cluster, with a target that doesn't answer.
 struct Served<'a> {
     fs: &'a Fs,
     subject: &'a Subject<'a>,
     silent: Option<TargetId>,
-    /// Rests until the copies are seen to after a crash.
+    /// Pauses until the replicas are reconciled after a crash.
     unseen: &'a Cell<usize>,
-    /// What others do while chunk files are listed.
+    /// Changes by others while chunk files are listed.
     meanwhile: &'a dyn Fn(),
 }
 
@@ -58,13 +58,13 @@ impl Served<'_> {
         Served::check_after(fs, silent, orders, 0).await
     }
 
-    /// So many rests after a crash.
+    /// Checks after a crash, with this many pauses until the replicas are reconciled.
     async fn check_after(fs: &Fs, silent: Option<TargetId>, orders: Orders<'_>, rests: usize) -> Report {
         let (subject, unseen) = (fs.subject(), Cell::new(rests));
         Served { fs, subject: &subject, silent, unseen: &unseen, meanwhile: &|| () }.run(orders).await
     }
 
-    /// While others change it.
+    /// Checks while others change the file system.
     async fn check_while(fs: &Fs, orders: Orders<'_>, meanwhile: &dyn Fn()) -> Report {
         let (subject, unseen) = (fs.subject(), Cell::new(0));
         Served { fs, subject: &subject, silent: None, unseen: &unseen, meanwhile }.run(orders).await
@@ -133,7 +133,7 @@ fn a_cluster_that_runs_has_its_copies_compared() {
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!(kinds, [Kind::CopiesDiffer], "{:?}", report.findings);
         assert_eq!(report.findings[0].range, Some(ByteRange::new(0, CHUNK as u64)));
-        // Damage of the second copy isn't hidden by the first.
+        // Damage to the second replica isn't hidden by the first.
         let store = copy(&fs, ino, 1);
         let file = OpenOptions::new().write(true).open(Store::chunk_file_path(store.dir(), ino)).unwrap();
         file.write_all_at(b"flipped", 8192 + 10).unwrap();
@@ -152,7 +152,7 @@ fn a_copy_that_does_not_answer_is_said_and_no_damage_while_there_is_another() {
         assert_eq!(report.verdict(), Verdict::Clean, "{:?}", report.findings);
         assert_eq!(report.unjudged.len(), 1, "{:?}", report.unjudged);
         assert!(report.unjudged[0].contains("its node is down"));
-        // Its partner is behind: nothing can be said of the group.
+        // Its partner is not in sync: the group can't be checked.
         let id = fs.layout(ino).groups[0];
         let group = fs.map.groups.iter_mut().find(|group| group.id == id).unwrap();
         group.states = vec![MemberState::Good, MemberState::NeedsResync];
@@ -162,12 +162,12 @@ fn a_copy_that_does_not_answer_is_said_and_no_damage_while_there_is_another() {
     });
 }
 
-/// A copy of the first stripe.
+/// Returns a replica of the first stripe.
 fn copy(fs: &Fs, ino: InodeId, which: usize) -> &Arc<Store> {
     fs.stores_of(&fs.layout(ino), 0)[which]
 }
 
-/// Finds one fault, and mends it from the other copy.
+/// Asserts that the check finds one fault and repairs it from the other replica.
 async fn finds_and_mends(fs: &mut Fs, kind: Kind, ino: InodeId) -> fsck::Finding {
     let findings = fs.finds_and_repairs(kind).await;
     fs.settle().await;
@@ -176,7 +176,7 @@ async fn finds_and_mends(fs: &mut Fs, kind: Kind, ino: InodeId) -> fsck::Finding
     findings[0].clone()
 }
 
-/// All copies hold what was written.
+/// Asserts that all replicas hold what was written.
 async fn right(fs: &Fs, ino: InodeId) {
     for stripe in 0..2 {
         for content in fs.contents(ino, stripe, CHUNK).await {
@@ -237,7 +237,7 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
     });
 }
 
-/// It is not brought to the length of the other copy, either.
+/// It is not set to the length of the other replica, either.
 #[test]
 fn one_copy_that_is_too_long_is_cut_only_when_it_is_kept() {
     on_a_core(async |mut fs| {
@@ -290,7 +290,7 @@ fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
     });
 }
 
-/// Of a file with holes only what is known of the lengths of its chunk files tells.
+/// For a file with holes only the known lengths of its chunk files show it.
 #[test]
 fn a_chunk_file_of_known_length_is_missed_while_the_cluster_runs() {
     on_a_core(async |fs| {
@@ -312,7 +312,7 @@ fn a_chunk_file_of_known_length_is_missed_while_the_cluster_runs() {
     });
 }
 
-/// Its record is read again before anything of it is given up.
+/// Its record is read again before any of its content is given up.
 #[test]
 fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
     on_a_core(async |mut fs| {
@@ -380,7 +380,7 @@ fn while_the_metadata_is_older_than_the_chunk_files_a_running_cluster_keeps_thos
     });
 }
 
-/// Which chunk files the file has stands in what can't be read.
+/// The record that can't be read may name the file's chunk files.
 #[test]
 fn while_a_record_can_not_be_read_no_chunk_file_is_deleted_as_nobodys() {
     on_a_core(async |fs| {
@@ -402,7 +402,8 @@ fn while_a_record_can_not_be_read_no_chunk_file_is_deleted_as_nobodys() {
     });
 }
 
-/// It moves away and back while chunk files are listed; or is on its way, and may come at any time.
+/// It migrates away and back while chunk files are listed; or it is migrating, and may arrive at
+/// any time.
 #[test]
 fn a_chunk_file_of_a_file_that_is_elsewhere_is_not_deleted_while_it_may_come_there() {
     on_a_core(async |fs| {
@@ -421,7 +422,7 @@ fn a_chunk_file_of_a_file_that_is_elsewhere_is_not_deleted_while_it_may_come_the
         assert_eq!((kinds, report.verdict()), (vec![Kind::StrayChunkFile], Verdict::Damaged));
         assert!(there().await && report.findings[0].remedy.contains("on its way"), "{report:?}");
         fs.put_all(vec![(migrating, None)]);
-        // All seats have been listed once, and what is suspected is listed again.
+        // All locations have been listed once, and suspects are listed again.
         let (lists, seats) = (Cell::new(0), fs.stores.len() + fs.copies.len());
         let comes = || {
             lists.set(lists.get() + 1);
@@ -454,7 +455,7 @@ fn equal_copies_are_in_order() {
         assert_eq!((report.verdict(), report.pending), (Verdict::Clean, 0), "{:?}", report.findings);
         assert!(report.unjudged.is_empty());
         assert_eq!(report.chunk_files, 4, "two stripes, two copies of each");
-        // Nothing of it is on the targets themselves.
+        // The targets themselves have none of it.
         for store in fs.stores.values() {
             assert!(!store.list().await.unwrap().contains(&ino));
         }
@@ -526,7 +527,7 @@ fn damage_of_one_copy_is_told_of_that_copy() {
     });
 }
 
-/// Its folder is in lost+found, say. Everything else is checked, and repaired.
+/// Its directory was moved to lost+found, say. Everything else is checked and repaired.
 #[test]
 fn a_copy_that_can_not_be_opened_is_told_once_and_the_rest_is_checked() {
     on_a_core(async |mut fs| {
@@ -552,7 +553,7 @@ fn a_copy_that_can_not_be_opened_is_told_once_and_the_rest_is_checked() {
             assert!(told.cause.contains("is gone") && !told.repaired, "{told:?}");
         }
 
-        // No other copy is there, either: the files are named.
+        // There is no other replica either: the files are named.
         fs.reopen_copies(|stores| {
             std::fs::remove_dir_all(Store::group_dir(stores[&TargetId(2)].dir(), lost)).unwrap();
         })
@@ -562,7 +563,7 @@ fn a_copy_that_can_not_be_opened_is_told_once_and_the_rest_is_checked() {
         assert_eq!(objects, ["/d/f", "group 5", "group 5"], "{:?}", report.findings);
         assert!(report.findings.iter().all(|found| found.kind == Kind::UnknownTarget));
 
-        // One that is to be brought in sync anyhow is no damage.
+        // A replica that needs a resync anyway is no damage.
         let group = fs.map.groups.iter_mut().find(|group| group.id == lost).unwrap();
         group.states = vec![MemberState::NeedsResync, MemberState::NeedsResync];
         let report = fs.check(false).await;
@@ -575,9 +576,9 @@ fn a_copy_that_can_not_be_opened_is_told_once_and_the_rest_is_checked() {
 fn strays_of_groups_and_of_targets_are_told_apart() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
-        // The target has a file of its own by the name of one that is in its group.
+        // The target has its own file with the same name as one in its group.
         put(&fs.stores[&copy(&fs, ino, 0).target()], ino, 0, 1).await;
-        // The group has a file that nobody has.
+        // The group has an orphaned chunk file.
         put(copy(&fs, ino, 1), InodeId(4242), 0, 1).await;
         fs.settle().await;
         let findings = fs.finds_and_repairs(Kind::StrayChunkFile).await;

@@ -1,4 +1,4 @@
-//! Each kind of fault is found, and repaired where that takes no guess.
+//! Each kind of fault is found, and repaired where that is unambiguous.
 
 mod content;
 mod copies;

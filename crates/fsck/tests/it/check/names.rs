@@ -7,7 +7,7 @@ use namespace::record::{Entry, Inline, Next, Orphan, Xattr};
 use types::{InodeId, PartitionId, mode};
 use wire::MetaOp;
 
-/// A tree with a bit of everything: `/d`, `/d/sub`, `/d/f`, `/f`, `/link` (to `/f`).
+/// Creates a tree with every kind of entry: `/d`, `/d/sub`, `/d/f`, `/f`, `/link` (to `/f`).
 fn tree(fs: &Fs) -> (InodeId, InodeId) {
     let dir = fs.mkdir(InodeId::ROOT, "d");
     fs.mkdir(dir, "sub");
@@ -34,7 +34,7 @@ fn a_sound_file_system_is_clean() {
         assert_eq!(report.verdict(), Verdict::Clean, "{:?}", report.findings);
         assert_eq!((report.files, report.directories, report.pending), (3, 3, 0));
         assert_eq!(report.bytes, 300_000);
-        // What a restart settles is no damage.
+        // State that a restart reconciles is no damage.
         fs.run(MetaOp::Unlink { parent: InodeId::ROOT, name: "f".into() });
         fs.run(MetaOp::Unlink { parent: InodeId::ROOT, name: "link".into() });
         fs.run(MetaOp::BeginWrite { ino: file });
@@ -191,7 +191,7 @@ fn inodes_that_are_counted_wrongly_are_counted() {
     });
 }
 
-/// The count is wrong beside something that only an administrator can decide.
+/// The count is wrong, and there is another fault that only an administrator can decide.
 #[test]
 fn a_finding_that_repair_leaves_does_not_count_as_repaired_with_the_inodes() {
     on_a_core(async |fs| {

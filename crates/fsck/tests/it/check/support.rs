@@ -1,4 +1,4 @@
-//! A small file system on a real engine and real targets, made without services.
+//! A small file system on a real engine and real targets, created without services.
 
 use bytes::Bytes;
 use chunkstore::{Durability, IfAbsent, IoPath, Store};
@@ -19,16 +19,16 @@ use wire::{MetaOp, MetaReply};
 
 pub const HASH_KEY: (u64, u64) = (3, 5);
 pub const PARTITIONS: u16 = 4;
-/// Inode numbers of the first partition up to this one have been given out.
+/// Inode numbers of the first partition up to this one are allocated.
 pub const GIVEN_OUT: u64 = 10_000;
 
-/// A file system with nobody to serve it.
+/// A file system that no process serves.
 pub struct Fs {
     pub engine: Embedded,
     pub stores: BTreeMap<TargetId, Arc<Store>>,
-    /// Of the mirrored groups: 5 of targets 1 and 2, 6 of 3 and 4.
+    /// Replicas of the mirrored groups: 5 on targets 1 and 2, 6 on 3 and 4.
     pub copies: Copies,
-    /// Of these groups what can't be opened.
+    /// Replicas of these groups that can't be opened.
     pub unopened: Unopened,
     pub map: ClusterMap,
     dir: TempDir,
@@ -76,8 +76,7 @@ impl Fs {
         let (copies, unopened) = fsck::open_copies(&stores).await.unwrap();
         let fs = Fs { engine, stores, copies, unopened, map, dir };
         fs.put_all(namespace::format(&fs.env()));
-        // Files were there before, and are gone: their numbers may be those of chunk files that
-        // nobody has any more.
+        // Files existed before and were deleted: orphaned chunk files may have their numbers.
         fs.put(&keys::next(PartitionId(0)), &Next { sequence: GIVEN_OUT, inodes: Some(0) });
         fs
     }
@@ -94,7 +93,7 @@ impl Fs {
         }
     }
 
-    /// Writes to the metadata behind everybody's back.
+    /// Writes to the metadata directly.
     pub fn put_all(&self, writes: Writes) {
         let outcome = self.engine.apply(&[Batch { guards: Vec::new(), writes }]).unwrap();
         assert_eq!(outcome, [Outcome::Won]);
@@ -131,12 +130,12 @@ impl Fs {
         keys::entry(dir, keys::name_hash(HASH_KEY, name.as_bytes()), name.as_bytes())
     }
 
-    /// The metadata as it is now.
+    /// Returns a snapshot of the metadata.
     pub fn frozen(&self) -> Arc<dyn Engine> {
         self.engine.snapshot().unwrap()
     }
 
-    /// Carries out a command as the metadata service does.
+    /// Executes a command as the metadata service does.
     pub fn run(&self, op: MetaOp) -> MetaReply {
         let applied = namespace::apply(&self.env(), &EngineReader(&self.engine), &op).unwrap();
         if !applied.writes.is_empty() {
@@ -169,7 +168,7 @@ impl Fs {
         }
     }
 
-    /// Makes a file with so many bytes in chunks.
+    /// Creates a file with this many bytes in chunks.
     pub async fn chunked(&self, parent: InodeId, name: &'static str, len: usize) -> InodeId {
         let ino = self.create(parent, name);
         self.run(MetaOp::BeginWrite { ino });
@@ -200,12 +199,12 @@ impl Fs {
         Layout::try_from(self.inode(ino).layout.as_ref().unwrap()).unwrap()
     }
 
-    /// The store that holds a stripe, or the first of them.
+    /// Returns the store that holds a stripe, or the first of them.
     pub fn store_of(&self, layout: &Layout, stripe: usize) -> &Arc<Store> {
         self.stores_of(layout, stripe)[0]
     }
 
-    /// All stores that hold a stripe.
+    /// Returns all stores that hold a stripe.
     pub fn stores_of(&self, layout: &Layout, stripe: usize) -> Vec<&Arc<Store>> {
         let group = self.map.group(layout.groups[stripe]).unwrap();
         let store = |target: &TargetId| match group.scheme.is_mirrored() {
@@ -215,8 +214,7 @@ impl Fs {
         group.members.iter().map(store).collect()
     }
 
-    /// What was changed in groups is the same on all copies, as far as those know who did it: they
-    /// end in good order, and nothing stays noted.
+    /// Closes all replicas orderly, so that no notes of differences remain, and opens them again.
     pub async fn settle(&mut self) {
         self.reopen_copies(|_| ()).await;
         for store in self.copies.values() {
@@ -224,7 +222,7 @@ impl Fs {
         }
     }
 
-    /// Closes all copies, has something done to the targets, and opens what can be opened.
+    /// Closes all replicas, calls `change` with the targets, and opens what can be opened.
     pub async fn reopen_copies(&mut self, change: impl FnOnce(&BTreeMap<TargetId, Arc<Store>>)) {
         for store in self.copies.values() {
             store.close().await.unwrap();
@@ -233,7 +231,7 @@ impl Fs {
         (self.copies, self.unopened) = fsck::open_copies(&self.stores).await.unwrap();
     }
 
-    /// Where a chunk file is.
+    /// Returns the path of a chunk file.
     pub fn chunk_file(&self, ino: InodeId, stripe: usize) -> PathBuf {
         let target = self.store_of(&self.layout(ino), stripe).target();
         Store::chunk_file_path(&targets::directory(self.dir.path(), target), ino)
@@ -259,7 +257,7 @@ impl Fs {
         fsck::check(&self.subject(), orders, &|_, _, _| ()).await.unwrap()
     }
 
-    /// What a file holds on the copies of a stripe.
+    /// Returns a file's content on the replicas of a stripe.
     pub async fn contents(&self, ino: InodeId, stripe: usize, len: usize) -> Vec<Vec<u8>> {
         let mut contents = Vec::new();
         for store in self.stores_of(&self.layout(ino), stripe) {
@@ -270,8 +268,8 @@ impl Fs {
         contents
     }
 
-    /// Finds exactly this kind of fault, in a check that changes nothing, and nothing after a
-    /// repair.
+    /// Asserts that a check without repair finds only this kind of fault, and that nothing is left
+    /// after a repair.
     pub async fn finds_and_repairs(&self, kind: Kind) -> Vec<Finding> {
         let found = self.check(false).await;
         assert_eq!(found.verdict(), Verdict::Damaged);
@@ -288,7 +286,7 @@ impl Fs {
         found.findings
     }
 
-    /// Finds one fault of this kind, and repair leaves it.
+    /// Asserts that the check finds one fault of this kind, and that repair leaves it.
     pub async fn finds_and_leaves(&self, kind: Kind) -> Finding {
         let report = self.check(true).await;
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();

@@ -1,4 +1,4 @@
-//! Asynchronous writes (`io_submit(2)`) as programs make them with libaio.
+//! Asynchronous writes (`io_submit(2)`) as applications make them with libaio.
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
@@ -37,16 +37,16 @@ struct Event {
     result2: i64,
 }
 
-/// Keeps the calling thread on one processor.
+/// Pins the calling thread to one processor.
 pub fn stay_on(processor: usize) {
     let mut set = [0_u64; 16];
     set[processor / 64] |= 1 << (processor % 64);
-    // SAFETY: the kernel reads as many bytes of the set as it has.
+    // SAFETY: the kernel reads as many bytes as the set has.
     let done = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&set), set.as_ptr()) };
     assert!(done >= 0, "{}", io::Error::last_os_error());
 }
 
-/// Writes at a place by an asynchronous request, and waits for what comes of it.
+/// Writes at `offset` by an asynchronous request, and waits for its result.
 pub fn write_at(file: &File, data: &[u8], offset: u64) -> io::Result<usize> {
     let mut context = 0_usize;
     let control = Control {
@@ -59,8 +59,8 @@ pub fn write_at(file: &File, data: &[u8], offset: u64) -> io::Result<usize> {
     };
     let (controls, mut event) = ([&raw const control], Event::default());
     let checked = |done: libc::c_long| if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) };
-    // SAFETY: all that the calls point to lives until the request has ended, which `io_getevents`
-    // waits for.
+    // SAFETY: all memory that the calls point to lives until the request has ended, for which
+    // `io_getevents` waits.
     unsafe {
         checked(libc::syscall(libc::SYS_io_setup, 1, &mut context))?;
         checked(libc::syscall(libc::SYS_io_submit, context, 1, controls.as_ptr()))?;

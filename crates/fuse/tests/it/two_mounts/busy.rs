@@ -1,5 +1,5 @@
-//! A program that reads one page after another: whoever wants to write gets his turn, on its own
-//! mount and on another one.
+//! An application that reads one page after another doesn't starve writers, on its own mount or on
+//! another one.
 
 use super::Cluster;
 use std::fs::{File, OpenOptions};
@@ -10,11 +10,11 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 const PAGE: usize = 4096;
-/// More pages than are read meanwhile.
+/// More pages than the reader reads during the test.
 const BYTES: u64 = 64 << 30;
 const WRITES: u8 = 5;
-/// The writers have to wait for no more than some reads. One at a time would be let through in this
-/// time by the thousand.
+/// A writer must wait for no more than a few reads. In this time thousands of reads pass, one after
+/// another.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn who_reads_page_after_page_keeps_nobody_from_writing(cluster: &Cluster) {
@@ -24,7 +24,7 @@ pub(crate) fn who_reads_page_after_page_keeps_nobody_from_writing(cluster: &Clus
     file.set_len(BYTES).unwrap();
     drop(file);
     std::thread::sleep(super::SETTLING);
-    // Opened before anybody writes, so its kernel keeps pages.
+    // Opened before the first write, so its kernel caches pages.
     let (reader, beside) = (File::open(&path).unwrap(), File::open(&path).unwrap());
     advise_random(&reader);
     let writers = [&elsewhere, &path]
@@ -57,10 +57,10 @@ pub(crate) fn who_reads_page_after_page_keeps_nobody_from_writing(cluster: &Clus
     std::fs::remove_file(path).unwrap();
 }
 
-/// The kernel reads no page that isn't asked for.
+/// Makes the kernel read only requested pages.
 fn advise_random(file: &File) {
     #[allow(unsafe_code, reason = "a system call that the standard library doesn't have")]
-    // SAFETY: it takes numbers alone.
+    // SAFETY: the call takes only integers.
     let refused = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
     assert_eq!(refused, 0);
 }

@@ -1,4 +1,4 @@
-//! A target whose disk hangs: what waits for it keeps nobody from the rest.
+//! A target whose disk hangs: requests that wait for it don't block others.
 
 use super::{Cluster, aio};
 use std::fs::{self, File, OpenOptions};
@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// More than a processor has lanes for.
+/// More readers than a processor has workers.
 const READERS: usize = 24;
 const PIECE: usize = 4096;
 
-/// Programs of one processor wait for more reads than it has lanes; another one on it asks for
-/// something else.
+/// Applications on one processor wait for more reads than it has workers; another application on
+/// that processor makes an unrelated request.
 pub(crate) fn who_waits_for_a_disk_keeps_nobody_waiting(cluster: &Cluster) {
     let [path, _] = cluster.paths("hanging");
     fs::write(&path, vec![7; READERS * PIECE]).unwrap();
@@ -25,7 +25,7 @@ pub(crate) fn who_waits_for_a_disk_keeps_nobody_waiting(cluster: &Cluster) {
             let file: &File = &file;
             scope.spawn(move || {
                 aio::stay_on(0);
-                // Direct reads want memory at whole blocks.
+                // Direct reads need memory aligned to blocks.
                 let mut room = vec![0; 2 * PIECE];
                 let from = room.as_ptr().align_offset(PIECE);
                 let piece = &mut room[from..from + PIECE];

@@ -1,5 +1,5 @@
-//! Listings as programs read them that do without `opendir(3)`, which asks for the directory's
-//! attributes before: `getdents64(2)`.
+//! Listings by `getdents64(2)`, as applications read them that don't use `opendir(3)`, which
+//! requests the directory's attributes first.
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
@@ -9,15 +9,15 @@ use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 
-/// Where the length of a record is in a `linux_dirent64`, and where its name begins.
+/// Offsets in a `linux_dirent64` of the record length and of the name.
 const RECORD_LEN: usize = 16;
 const NAME: usize = 19;
 
-/// The names in a directory from where the descriptor is.
+/// Returns the names in a directory from the descriptor's position on.
 pub(crate) fn names(dir: &File) -> io::Result<BTreeSet<String>> {
     let (mut names, mut buffer) = (BTreeSet::new(), vec![0u8; 32 << 10]);
     loop {
-        // SAFETY: the buffer is live and as long as it is said to be.
+        // SAFETY: the buffer is live and has the given length.
         let len = unsafe {
             libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
         };
@@ -36,8 +36,8 @@ pub(crate) fn names(dir: &File) -> io::Result<BTreeSet<String>> {
     }
 }
 
-/// A directory in which both make files is leased to nobody, and one that has not been changed for
-/// a while is to whoever lists it.
+/// No client gets a lease on a directory in which both create files. After some time without
+/// changes, a client that lists it gets one.
 pub fn listings_show_what_others_have_made(cluster: &Cluster) {
     let [here, there] = cluster.paths("listed");
     fs::create_dir(&here).unwrap();

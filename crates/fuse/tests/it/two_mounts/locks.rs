@@ -1,4 +1,4 @@
-//! Byte-range locks of processes end with a close by the process, and others see it at once.
+//! A process's byte-range locks end when it closes the file, and other processes see that at once.
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than hundreds of waits need to begin.
+/// Longer than hundreds of waits take to begin.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The files are open for reading before any process of the mount takes a lock.
@@ -25,7 +25,7 @@ pub(crate) fn a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened
     drop(second);
     assert!(!is_locked(&elsewhere), "the lock outlives a close of another descriptor");
 
-    // The process that takes the lock ends, and the open file stays.
+    // The process that takes the lock ends; the open file remains.
     let ended = in_a_child(|| lock(&third, libc::F_SETLK, libc::F_RDLCK));
     assert_eq!(ended, 0);
     assert!(!is_locked(&elsewhere), "the lock outlives its process");
@@ -34,7 +34,7 @@ pub(crate) fn a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened
     drop(first);
     assert!(is_locked(&elsewhere), "the lock of an open file outlives closes of others");
     drop(third);
-    // The kernel tells of the end of an open file some time after the close.
+    // The kernel reports the end of an open file some time after the close.
     let began = Instant::now();
     while is_locked(&elsewhere) {
         assert!(began.elapsed() < PATIENCE, "the lock outlives its open file");
@@ -43,7 +43,7 @@ pub(crate) fn a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened
     fs::remove_file(&path).unwrap();
 }
 
-/// More than a core has lanes to begin with, and than a connection carries other requests.
+/// More than a core has workers at first, and more than a connection carries other requests.
 pub(crate) fn hundreds_of_programs_wait_for_one_lock(cluster: &Cluster) {
     const WAITERS: u64 = 600;
     const STACK_BYTES: usize = 256 << 10;
@@ -66,7 +66,7 @@ pub(crate) fn hundreds_of_programs_wait_for_one_lock(cluster: &Cluster) {
             thread::sleep(Duration::from_millis(5));
         }
         let (ended, waits) = (has_ended(), arrived() - before);
-        // The others go on meanwhile, on the same processor.
+        // Other requests proceed meanwhile, on the same processor.
         let written = scope.spawn(|| {
             aio::stay_on(0);
             fs::write(&beside, "content")
@@ -82,7 +82,8 @@ pub(crate) fn hundreds_of_programs_wait_for_one_lock(cluster: &Cluster) {
     [path, beside].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-/// A user who is root in a namespace of their own asks for what the kernel leaves to the service.
+/// A user who is root in a user namespace of its own makes a request whose permission the kernel
+/// leaves to the service.
 pub(crate) fn root_of_a_user_namespace_moves_no_file_of_others(cluster: &Cluster) {
     let [path, _] = cluster.paths("of root");
     fs::write(&path, "content").unwrap();
@@ -91,13 +92,13 @@ pub(crate) fn root_of_a_user_namespace_moves_no_file_of_others(cluster: &Cluster
     let wish = br#"{"scheme":"single"}"#;
     let ask = || {
         let (name, value) = (c"weft.migrate".as_ptr(), wish.as_ptr().cast());
-        // SAFETY: strings that live longer than the call, and the length of the value.
+        // SAFETY: the strings outlive the call, and the length is that of the value.
         checked(unsafe { libc::setxattr(place.as_ptr(), name, value, wish.len(), 0) })
     };
     assert_eq!(in_a_child(ask), 0, "root may");
     let refused = in_a_child(|| {
         let user = super::NOBODY;
-        // SAFETY: numbers, and no list of groups.
+        // SAFETY: the call takes integers, and no list of groups.
         unsafe {
             checked(libc::setgroups(0, std::ptr::null()))?;
             checked(libc::setgid(user))?;
@@ -115,20 +116,21 @@ pub(crate) fn root_of_a_user_namespace_moves_no_file_of_others(cluster: &Cluster
     fs::remove_file(&path).unwrap();
 }
 
-/// Runs something in a child process, which has this process' files; the number of its error, or 0.
+/// Runs `work` in a child process, which inherits this process's files; returns its error number,
+/// or 0.
 ///
-/// `work` makes system calls only: other threads may hold any lock of the program.
+/// `work` makes only system calls: other threads may hold any lock of the process.
 fn in_a_child(work: impl FnOnce() -> io::Result<()>) -> i32 {
-    // SAFETY: the child makes system calls only, and ends without running anything else.
+    // SAFETY: the child makes only system calls and ends without running anything else.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let number = work().err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
-        // SAFETY: it takes a number.
+        // SAFETY: the call takes an integer.
         unsafe { libc::_exit(number) };
     }
     checked(child).unwrap();
     let mut status = 0;
-    // SAFETY: the kernel writes one number.
+    // SAFETY: the kernel writes one integer.
     checked(unsafe { libc::waitpid(child, &mut status, 0) }).unwrap();
     assert!(libc::WIFEXITED(status), "{status:x}");
     libc::WEXITSTATUS(status)
@@ -143,11 +145,11 @@ fn lock(file: &File, command: i32, kind: i32) -> io::Result<()> {
         l_len: 0,
         l_pid: 0,
     };
-    // SAFETY: the structure lives longer than the call.
+    // SAFETY: the structure outlives the call.
     checked(unsafe { libc::fcntl(file.as_raw_fd(), command, &whole) })
 }
 
-/// Whether anybody has a lock on the file.
+/// Returns whether any process holds a lock on the file.
 fn is_locked(path: &Path) -> bool {
     let file = File::options().write(true).open(path).unwrap();
     match lock(&file, libc::F_OFD_SETLK, libc::F_WRLCK) {

@@ -1,7 +1,7 @@
-//! Two mounts of one cluster, each with its own client, on the real kernel: what is done in one is
-//! seen in the other at once.
+//! Two mounts of one cluster, each with its own client, on the real kernel: a change through one is
+//! visible in the other at once.
 //!
-//! It needs the right to mount, as the program itself does.
+//! The tests need permission to mount, as weft itself does.
 
 mod aio;
 mod busy;
@@ -36,12 +36,12 @@ use wire::{StorageOp, StorageReply, StorageRequest};
 
 const TARGETS: u32 = 2;
 const LOG_BYTES: u64 = 1 << 20;
-/// Longer than what several have changed is leased to nobody.
+/// Longer than the time for which no client gets a lease on what several clients have changed.
 const SETTLING: std::time::Duration = std::time::Duration::from_millis(1200);
-/// A user with no rights of its own.
+/// An unprivileged user.
 const NOBODY: u32 = 65534;
 
-/// A cluster whose services run on a thread of their own, mounted twice.
+/// A cluster whose services run on a separate thread, mounted twice.
 struct Cluster {
     base: PathBuf,
     clients: Vec<Arc<Client>>,
@@ -52,13 +52,13 @@ struct Cluster {
     services: Option<JoinHandle<()>>,
 }
 
-/// The storage service, whose disks take no writes, or whose reads don't end, while a test wants
-/// that.
+/// The storage service. While a test requests it, its disks accept no writes, or its reads don't
+/// end.
 struct Disks {
     service: Arc<StorageService>,
     are_broken: AtomicBool,
     hang: AtomicBool,
-    /// Reads that don't end.
+    /// Number of reads that don't end.
     hanging: AtomicUsize,
 }
 
@@ -120,7 +120,7 @@ impl Cluster {
         Session::mount(self.clients[number].clone(), options).unwrap()
     }
 
-    /// A path in each of the two mounts.
+    /// Returns a path in each of the two mounts.
     fn paths(&self, name: &str) -> [PathBuf; 2] {
         [0, 1].map(|number: usize| self.mounts[number].mountpoint().join(name))
     }
@@ -156,7 +156,7 @@ async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>, Arc<Disks>) 
 
 fn check_all(name: &str, transport: Transport) {
     let cluster = Cluster::start(name, transport);
-    // While there are no further lanes yet.
+    // While there are no additional workers yet.
     hanging::who_waits_for_a_disk_keeps_nobody_waiting(&cluster);
     names_are_the_same(&cluster);
     locks::a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened(&cluster);
@@ -179,7 +179,7 @@ fn check_all(name: &str, transport: Transport) {
     pages::what_was_just_written_in_records_is_read_ahead(&cluster);
     writes_that_wait_for_the_kernel_let_its_reads_pass(&cluster);
     busy::who_reads_page_after_page_keeps_nobody_from_writing(&cluster);
-    // There are lanes for all from then on.
+    // From here on there are enough workers.
     locks::hundreds_of_programs_wait_for_one_lock(&cluster);
 }
 
@@ -193,8 +193,8 @@ fn two_mounts_over_io_uring_agree() {
     check_all("auto", Transport::Auto);
 }
 
-/// A client may take a while to say goodbye to its servers after its mount has gone, and go when
-/// the next one is there.
+/// After its mount has ended, a client may take a while to unregister from its servers, and may do
+/// so when the next mount exists already.
 #[test]
 fn the_end_of_a_mount_leaves_alone_what_came_in_its_place() {
     let mut cluster = Cluster::start("place", Transport::Dev);
@@ -251,7 +251,7 @@ fn contents_are_the_same(cluster: &Cluster) {
     fs::remove_file(&two).unwrap();
 }
 
-/// Compares without showing everything.
+/// Compares without printing all content.
 fn assert_same(found: &[u8], expected: &[u8]) {
     let runs = |bytes: &[u8]| -> Vec<(u8, usize)> {
         bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
@@ -259,8 +259,8 @@ fn assert_same(found: &[u8], expected: &[u8]) {
     assert_eq!(runs(found), runs(expected));
 }
 
-/// More writes at once than a processor has lanes wait for the kernel to forget pages, and the
-/// kernel for one that it has still to ask for, on the same processor.
+/// More concurrent writes than a processor has workers wait for the kernel to release pages. The
+/// kernel waits for a page that it still has to read, on the same processor.
 fn writes_that_wait_for_the_kernel_let_its_reads_pass(cluster: &Cluster) {
     const PIECES: u64 = 8;
     const PIECE: usize = 4096;
@@ -269,7 +269,7 @@ fn writes_that_wait_for_the_kernel_let_its_reads_pass(cluster: &Cluster) {
     let device = fs::metadata(&path).unwrap().dev();
     let goes_on = AtomicBool::new(true);
     let goes_on = &goes_on;
-    // Opened before anybody writes, so its kernel keeps pages.
+    // Opened before the first write, so its kernel caches pages.
     let reader = File::open(&path).unwrap();
     let writer = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
     let (done, ended) = channel();
@@ -295,7 +295,7 @@ fn writes_that_wait_for_the_kernel_let_its_reads_pass(cluster: &Cluster) {
         let in_time = (0..24).all(|_| ended.recv_timeout(std::time::Duration::from_secs(60)).is_ok());
         goes_on.store(false, Ordering::SeqCst);
         if !in_time {
-            // Else nothing ends any more.
+            // Otherwise the test would never end.
             fs::write(format!("/sys/fs/fuse/connections/{}/abort", libc::minor(device)), "1").unwrap();
         }
         assert!(in_time, "writes and reads of one processor wait for each other");
@@ -320,7 +320,7 @@ fn a_reader_sees_every_round_of_a_writer(cluster: &Cluster) {
             assert!(bytes.iter().all(|&byte| byte == round), "round {round}");
         }
     }
-    // A program beside the writer sees the same.
+    // An application beside the writer sees the same.
     let beside = File::open(&one).unwrap();
     for round in 40..60u8 {
         writer.write_all_at(&[round; 8192], 4096).unwrap();
@@ -356,7 +356,7 @@ fn appends_of_both_are_whole(cluster: &Cluster) {
     }
 }
 
-/// Each kernel holds the lock of the directory while a change of it waits for the other.
+/// Each kernel holds the lock of the directory while a change of it waits for the other client.
 fn one_directory_is_filled_from_both(cluster: &Cluster) {
     let paths = cluster.paths("busy");
     fs::create_dir(&paths[0]).unwrap();
@@ -390,7 +390,7 @@ fn one_directory_is_filled_from_both(cluster: &Cluster) {
     fs::remove_dir(&paths[0]).unwrap();
 }
 
-/// Before each file that is made, the kernel asks twice for the attributes of the directory.
+/// Before each file creation the kernel requests the attributes of the directory twice.
 fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
     const FILES: u64 = 100;
     let paths = cluster.paths("filled");
@@ -405,8 +405,7 @@ fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
     };
     let asked =
         || -> u64 { cluster.mounts.iter().map(|mount| mount.stats().requests(Opcode::Getattr)).sum() };
-    // Both have just changed the directory above: its names are to be found without questions
-    // again.
+    // Both clients have just changed the parent directory: wait until its entries are cached again.
     std::thread::sleep(SETTLING);
     make("before", 2);
     let (commands, questions) = (cluster.meta.stats().commands, asked());
@@ -414,13 +413,13 @@ fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
     let (commands, questions) = (cluster.meta.stats().commands - commands, asked() - questions);
     eprintln!("{} files: {commands} commands, {questions} questions of the kernel", 2 * FILES);
     assert!(questions >= 3 * FILES, "the kernel hardly asks: {questions}");
-    // Looking for the name and making the file are two each; asking twice for permissions would
-    // make it four.
+    // The lookup and the creation take two commands each; two permission requests would double
+    // that.
     assert!(commands < 6 * FILES, "{commands} commands for {} files", 2 * FILES);
     fs::remove_dir_all(&paths[1]).unwrap();
 }
 
-/// Also while the one who looks knows by itself who may do what there.
+/// Also while the observing client evaluates permissions there by itself.
 fn what_others_do_to_a_directory_is_seen_at_once(cluster: &Cluster) {
     let paths = cluster.paths("seen");
     fs::create_dir(&paths[0]).unwrap();
@@ -440,7 +439,7 @@ fn what_others_do_to_a_directory_is_seen_at_once(cluster: &Cluster) {
     fs::remove_dir_all(&paths[1]).unwrap();
 }
 
-/// A user who is not root, at the mount that knows who may do what.
+/// An unprivileged user, at the mount that has cached the permissions.
 fn a_change_of_permissions_counts_at_once(cluster: &Cluster) {
     use std::os::unix::fs::PermissionsExt;
     let paths = cluster.paths("allowed");
@@ -479,8 +478,8 @@ fn a_deleted_file_stays_while_it_is_open(cluster: &Cluster) {
     assert_same(&bytes, &[7; 100_000]);
 }
 
-/// The kernel cuts a file to the end that it knows when an asynchronous write beyond it fails. It
-/// doesn't know what others have written meanwhile.
+/// When an asynchronous write beyond the known end fails, the kernel truncates the file to that
+/// end. It doesn't know what other clients have written meanwhile.
 fn a_failed_write_takes_nothing_away_from_others(cluster: &Cluster) {
     const MIB: usize = 1 << 20;
     let [one, two] = cluster.paths("aio");
@@ -506,7 +505,7 @@ fn a_failed_write_takes_nothing_away_from_others(cluster: &Cluster) {
     let mut bytes = vec![0; MIB];
     second.read_exact_at(&mut bytes, 4096).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 8), "what was written by others is gone");
-    // Who means it gets it: at the latest the second time.
+    // An intended truncation succeeds, at the latest the second time.
     let _ = first.set_len(100);
     first.set_len(100).unwrap();
     assert_eq!(fs::metadata(&two).unwrap().len(), 100);

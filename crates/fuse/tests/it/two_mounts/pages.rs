@@ -1,5 +1,5 @@
-//! What a kernel keeps of a file that no other mount uses: pages stay beside writes and opens, and
-//! what was just written is read ahead.
+//! Page cache of a file that no other mount uses: pages stay cached beside writes and opens, and
+//! recently written data is read ahead.
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
@@ -12,18 +12,18 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 const PAGE: usize = 4096;
-/// Bytes of the mapped file: several times what the kernel reads around a page that is missing.
+/// Bytes of the mapped file: several times what the kernel reads around a missing page.
 const BYTES: usize = 16 << 20;
 /// Writes beside a mapping. From the hundredth missing page in a row on, the kernel reads no more
 /// than that page.
 const WRITES: usize = 64;
-/// The record of IO500's hard write, and bytes of the file that consists of such.
+/// The record size of IO500's hard write, and the number of records in the file.
 const RECORD: usize = 47_008;
 const RECORDS: usize = 700;
-/// How often something is counted that memory reclaim may disturb.
+/// Attempts at a count that memory reclaim may disturb.
 const ATTEMPTS: usize = 3;
 
-/// A file as a program has mapped it, for reading.
+/// A file mapped for reading, as an application maps it.
 struct Mapping {
     begin: *const u8,
     len: usize,
@@ -31,7 +31,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(file: &File, len: usize) -> Mapping {
-        // SAFETY: the kernel chooses a free place for it.
+        // SAFETY: the kernel chooses a free address.
         let begin = unsafe {
             libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
@@ -39,11 +39,11 @@ impl Mapping {
         Mapping { begin: begin.cast(), len }
     }
 
-    /// The first byte of a page.
+    /// Returns the first byte of a page.
     fn page(&self, number: usize) -> u8 {
         assert!(number * PAGE < self.len);
-        // SAFETY: it lies in the mapping, and in the file. Others change it, so that it is read
-        // each time.
+        // SAFETY: the address is within the mapping and the file. Other processes change it, so
+        // each call reads it.
         unsafe { self.begin.add(number * PAGE).read_volatile() }
     }
 
@@ -54,7 +54,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: there are no references to it any more.
         unsafe { libc::munmap(self.begin.cast_mut().cast(), self.len) };
     }
 }
@@ -63,7 +63,7 @@ fn reads(cluster: &Cluster) -> u64 {
     cluster.mounts[0].stats().requests(Opcode::Read)
 }
 
-/// The lowest of some counts.
+/// Returns the lowest of several counts.
 fn fewest(count: impl FnMut() -> u64) -> u64 {
     std::iter::repeat_with(count).take(ATTEMPTS).min().unwrap()
 }
@@ -90,7 +90,7 @@ pub(crate) fn a_mapping_keeps_its_pages_beside_writes(cluster: &Cluster) {
     assert!(asked <= WRITES as u64 * 3 / 2, "{asked} reads: writes take other pages with them");
     assert!(places(1).all(|(page, byte)| mapping.page(page) == byte));
 
-    // And what is written elsewhere between writes here is seen.
+    // Writes through the other mount between writes here are visible.
     let other = open(&elsewhere, 0);
     for round in 2..12 {
         for ((page, byte), (beside, _)) in places(round).zip(places(round).skip(1)).take(4) {
@@ -120,7 +120,7 @@ pub(crate) fn what_was_just_written_in_records_is_read_ahead(cluster: &Cluster) 
     drop(file);
     let (just_written, file) = read_all();
     let warm = fewest(|| read_all().0);
-    // SAFETY: it takes numbers alone.
+    // SAFETY: the call takes only integers.
     let refused = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     assert_eq!(refused, 0);
     let (cold, file) = read_all();
@@ -128,9 +128,8 @@ pub(crate) fn what_was_just_written_in_records_is_read_ahead(cluster: &Cluster) 
     assert!(just_written <= 2 * cold, "{just_written} reads when just written, {cold} cold");
     assert!(cold < RECORDS as u64 / 4 && warm < cold / 4, "{warm} reads again, {cold} cold");
 
-    // Who opens it for writing, and writes nothing, takes no pages from those who read it. A kernel
-    // that reclaims pages may take some at any time, which a fault does every time: the best of
-    // some attempts counts.
+    // An open for writing without a write takes no pages from readers. The kernel may reclaim pages
+    // at any time, but a defect would take them every time: so the best of several attempts counts.
     let asked = fewest(|| {
         let before = reads(cluster);
         for flags in [0, libc::O_DIRECT] {

@@ -1,5 +1,5 @@
-//! Directories that another mount removes while they are in use here: what is looked for in them
-//! isn't there (`ENOENT`), as on a local file system.
+//! Directories that another mount removes while they are in use here: lookups in them return
+//! `ENOENT`, as on a local file system.
 
 use super::{Cluster, listing};
 use client::Client;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use types::InodeId;
 
-/// Longer than the service takes to delete what no mount refers to.
+/// Longer than the service takes to delete inodes that no mount references.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn nothing_is_found_in_a_directory_that_another_mount_has_removed(cluster: &Cluster) {
@@ -27,7 +27,7 @@ pub(crate) fn nothing_is_found_in_a_directory_that_another_mount_has_removed(clu
         assert!(open.metadata().unwrap().is_dir());
         fs::remove_dir_all(&there).unwrap();
         let inside = |name: &str| PathBuf::from(format!("/proc/self/fd/{}/{name}", open.as_raw_fd()));
-        // As long as the other mount refers to it, it is listed as empty, which programs read in
+        // As long as the other mount references it, it is listed as empty, which applications treat
         // the same way.
         match listing::names(&open) {
             Ok(names) => {
@@ -55,8 +55,8 @@ pub(crate) fn nothing_is_found_in_a_directory_that_another_mount_has_removed(clu
     }
 }
 
-/// `fstat(2)` of a directory that a program has open answers as on a local file system, before and
-/// after the service has deleted the directory.
+/// `fstat(2)` of an open directory returns the same as on a local file system, before and after the
+/// service has deleted the directory.
 pub(crate) fn an_open_directory_has_attributes_when_another_mount_has_removed_it(cluster: &Cluster) {
     let [here, there] = cluster.paths("open");
     fs::create_dir(&here).unwrap();
@@ -82,7 +82,7 @@ pub(crate) fn an_open_directory_has_attributes_when_another_mount_has_removed_it
     has_attributes("used after it was deleted");
 }
 
-/// Waits until the service doesn't have an inode any more.
+/// Waits until the service has deleted an inode.
 fn wait_until_deleted(client: &Arc<Client>, ino: InodeId) {
     let (client, began) = (client.clone(), Instant::now());
     let config = CoreConfig { name: "waiting".into(), ..CoreConfig::default() };
@@ -95,8 +95,8 @@ fn wait_until_deleted(client: &Arc<Client>, ino: InodeId) {
     waiting.unwrap().join().unwrap();
 }
 
-/// Two programs empty one tree, each through a mount of its own: neither fails for what the other
-/// was faster to remove.
+/// Two applications remove one tree, each through its own mount: neither fails when the other
+/// removes an entry first.
 pub(crate) fn two_mounts_remove_a_tree_together(cluster: &Cluster) {
     let paths = cluster.paths("tree");
     for round in 0..10 {

@@ -1,4 +1,4 @@
-//! Blocks of sparse files, by which programs decide how to copy them.
+//! Block counts of sparse files, by which applications decide how to copy them.
 
 use super::Cluster;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ pub(crate) fn a_file_with_a_hole_has_few_blocks_while_it_is_written(cluster: &Cl
     // By a name that this mount looks up only now.
     let blocks = fs::metadata(&others[0]).unwrap().blocks();
     assert!((1..4096).contains(&blocks), "{blocks} blocks after a lookup");
-    // What a lookup or a listing tells meanwhile is not kept.
+    // Block counts that a lookup or a listing returns meanwhile are not cached.
     file.write_all_at(b"x", LENGTH / 2).unwrap();
     let listed = fs::read_dir(paths[0].parent().unwrap()).unwrap();
     assert!(listed.map(|entry| entry.unwrap()).any(|entry| entry.file_name() == "sparse"));

@@ -17,7 +17,7 @@ fn has(dir: &Path, mut numbers: std::ops::Range<u32>) -> bool {
     numbers.all(|number| engine.get(&key(number)).unwrap().is_some())
 }
 
-/// An engine with 21 pairs that was closed in good order, and its journal.
+/// Creates an engine with 21 pairs that was closed orderly; returns its journal too.
 fn closed() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let engine = Embedded::open(dir.path()).unwrap();
@@ -30,7 +30,7 @@ fn closed() -> (tempfile::TempDir, PathBuf) {
     (dir, journal)
 }
 
-/// Bytes of the only journal that are in use.
+/// Returns the used bytes of the only journal.
 fn used(journal: &Path) -> u64 {
     journal::look(journal.parent().unwrap()).unwrap()[0].end as u64
 }
@@ -44,7 +44,7 @@ fn zero(file: &Path, from: u64) {
     File::options().write(true).open(file).unwrap().write_all_at(&zeros, from).unwrap();
 }
 
-/// The store is refused by the name of a file, every time.
+/// Asserts that the store is refused with the name of a file, every time.
 fn is_refused(dir: &Path, file: &Path) {
     for _ in 0..2 {
         match Embedded::open(dir).err() {
@@ -54,7 +54,7 @@ fn is_refused(dir: &Path, file: &Path) {
     }
 }
 
-/// Each does something to a journal. What is done to a store, and its name.
+/// A change to a journal: its name and the function that makes it.
 type Damage = (&'static str, fn(&Path));
 
 fn damages() -> [Damage; 6] {
@@ -92,7 +92,7 @@ fn an_engine_that_was_closed_has_its_tree_or_is_refused() {
     assert!(has(dir.path(), 0..21));
 }
 
-/// Nothing but a flush of what is in it is a reason to remove it.
+/// A journal may only be removed after its content was flushed.
 #[test]
 fn a_journal_with_a_newer_one_is_missed_unless_there_is_another_list_of_tables() {
     let (dir, journal) = closed();
@@ -124,7 +124,7 @@ fn a_journal_that_is_missing_between_others_is_missed() {
     assert!(has(dir.path(), 0..21));
 }
 
-/// A batch may be in the journal of before its sync, which is the newest one no more.
+/// A batch may be in the journal before the one that is newest at its sync.
 #[test]
 fn a_batch_is_noted_when_it_is_in_a_journal_for_sure() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,11 +189,11 @@ fn who_only_looked_and_was_killed_leaves_an_engine_that_opens() {
     engine.settle().unwrap();
     put(&engine, 21..22, 100);
     drop(engine);
-    // What was committed after that is not in the record.
+    // Later commits are not in the record.
     assert!(has(dir.path(), 0..22));
 }
 
-/// fjall begins another journal at 64 MB, and removes the old one when all of it is in tables.
+/// fjall begins another journal at 64 MB, and removes the old one when its content is in tables.
 #[test]
 fn a_journal_that_was_removed_in_good_order_is_not_missed() {
     for settles in [false, true] {

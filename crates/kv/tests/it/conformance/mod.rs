@@ -1,4 +1,4 @@
-//! What every engine does, run against each of them.
+//! Behaviour that every engine must show, tested for each of them.
 
 mod suite;
 

@@ -1,4 +1,4 @@
-//! What every engine does. The module that has this one says which engines these are:
+//! Behaviour that every engine must show. The including module defines the engines in
 //! `every_engine`.
 
 use super::every_engine;
