@@ -1,7 +1,8 @@
-//! Access times that clients tell some time after the reads.
+//! Access times that clients report some time after the reads.
 //!
-//! They are a service to programs that look for files nobody reads: no lease is in their way, who
-//! keeps attributes of such a file keeps the old time, and what can't be noted is left.
+//! They serve applications that search for unused files. So they conflict with no lease: a client
+//! that caches the attributes of such a file keeps the old time. Times that can't be recorded are
+//! dropped.
 
 use crate::executor::{Change, Stop};
 use crate::service::MetaService;
@@ -12,7 +13,7 @@ use types::{InodeId, PartitionId, Result, Timestamp};
 use wire::AccessTime;
 
 impl MetaService {
-    /// Notes when files were read, with a commit for each partition.
+    /// Records when files were read, with one commit for each partition.
     pub(crate) async fn note_accesses(&self, accesses: &[AccessTime]) -> Result<()> {
         let mut parts: BTreeMap<PartitionId, BTreeMap<InodeId, Timestamp>> = BTreeMap::new();
         for &AccessTime { ino, at } in accesses {

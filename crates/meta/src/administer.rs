@@ -1,4 +1,4 @@
-//! What management asks on behalf of an administrator.
+//! Requests of management on behalf of an administrator.
 
 use crate::drain::DrainStatus;
 use crate::limits::BACKGROUND_BATCH;
@@ -12,15 +12,15 @@ use wire::mgmt::DrainProgress;
 pub struct SessionStatus {
     /// Its id.
     pub id: SessionId,
-    /// Whether it is one of this process or of another.
+    /// Whether it belongs to this process or to another.
     pub kind: SessionKind,
-    /// Nanoseconds since it was last heard of.
+    /// Nanoseconds since its last message.
     pub silent_ns: u64,
-    /// What its client is called; empty for one that registered in this process.
+    /// Name of its client; empty for a session that registered in this process.
     pub name: String,
-    /// What its client says its machine and process are; empty likewise.
+    /// Machine and process, as its client reports them; empty likewise.
     pub host: String,
-    /// Where its client registered from; empty likewise.
+    /// Address from which its client registered; empty likewise.
     pub address: String,
     /// Leases that it holds.
     pub leases: u64,
@@ -29,8 +29,8 @@ pub struct SessionStatus {
 }
 
 impl MetaService {
-    /// A file whose layout has the target, if there is one. Reads every inode: minutes for a
-    /// hundred million of them.
+    /// Returns a file whose layout includes the target, if there is one. Reads every inode: minutes
+    /// for a hundred million of them.
     pub async fn file_on(&self, target: TargetId) -> Result<Option<InodeId>> {
         for partition in self.all_partitions() {
             if let Some(ino) = self.file_on_in(target, partition).await? {
@@ -43,7 +43,7 @@ impl MetaService {
     /// The same for one partition.
     ///
     /// # Errors
-    /// `EREMOTE` for one of another service.
+    /// `EREMOTE` if another service owns the partition.
     pub async fn file_on_in(&self, target: TargetId, partition: PartitionId) -> Result<Option<InodeId>> {
         {
             let mut after = InodeId(0);
@@ -62,7 +62,7 @@ impl MetaService {
                 }
                 rt::yield_now().await;
             }
-            // Files that are gone, but whose chunks aren't yet.
+            // Deleted files whose chunk files still exist.
             let doomed = self
                 .read(partition, |view| namespace::doomed(view, partition, InodeId(0), usize::MAX))
                 .await?;
@@ -75,8 +75,8 @@ impl MetaService {
         Ok(None)
     }
 
-    /// An inode whose new files, or that itself, are to live in the pool, if there is one. Reads
-    /// every inode, as [`MetaService::file_on`].
+    /// Returns an inode whose pattern names the pool, for itself or for its new files, if there is
+    /// one. Reads every inode, as [`MetaService::file_on`].
     pub async fn names_pool(&self, pool: PoolId) -> Result<Option<InodeId>> {
         for partition in self.all_partitions() {
             if let Some(ino) = self.names_pool_in(pool, partition).await? {
@@ -89,7 +89,7 @@ impl MetaService {
     /// The same for one partition.
     ///
     /// # Errors
-    /// `EREMOTE` for one of another service.
+    /// `EREMOTE` if another service owns the partition.
     pub async fn names_pool_in(&self, pool: PoolId, partition: PartitionId) -> Result<Option<InodeId>> {
         let mut after = InodeId(0);
         loop {
@@ -108,8 +108,8 @@ impl MetaService {
         }
     }
 
-    /// How far targets are that are drained, as management shows it: as to files of partitions that
-    /// this service executes.
+    /// Progress of draining targets, as management shows it, for files of the partitions that this
+    /// service executes.
     pub fn drain_progress(&self) -> Vec<(TargetId, DrainProgress)> {
         let progress = |drain: DrainStatus| {
             let remaining_s = match drain.rate {
@@ -174,8 +174,8 @@ impl MetaService {
         all
     }
 
-    /// Begins to end a session by force. The background work does it: who asks may be on a core
-    /// that ends with the question.
+    /// Requests the eviction of a session. A background task does it: the caller may be on a core
+    /// that ends after the request.
     pub fn evict_session(&self, id: SessionId) -> Result<()> {
         match self.sessions.find(id).map(|session| session.kind) {
             Some(SessionKind::Remote) => {

@@ -1,7 +1,7 @@
-//! A bounded cache of what the store holds, and of what it surely doesn't hold.
+//! A bounded cache of what the store holds, including absent keys.
 //!
-//! A key is read and changed only by who holds its partition, so the cache needs no coherence of
-//! its own: the locks of its shards merely keep the maps whole.
+//! A key is read and changed only while the executor of its partition is locked, so the cache needs
+//! no coherence of its own: the mutexes of its shards merely keep the maps consistent.
 
 use crate::limits::{CACHE_BYTES, CACHE_SHARDS, MAX_CACHED_VALUE};
 use bytes::Bytes;
@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use std::hash::BuildHasher;
 use types::{HashMap, PartitionId, ProcessHash};
 
-/// Bytes that an entry takes beside its key and value: its place in the map, and an allocation with
-/// a count for each.
+/// Bytes that an entry takes beside its key and value: its slot in the map, and a reference-counted
+/// allocation for each.
 const ENTRY_OVERHEAD: usize = 256;
 
-/// Two generations a shard: what is used moves to the young one, and when that is full, the old one
-/// goes.
+/// Two generations a shard: used entries move to the young one, and when that is full, the old one
+/// is dropped.
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
     hasher: ProcessHash,
@@ -23,7 +23,7 @@ pub(crate) struct Cache {
 
 #[derive(Default)]
 struct Shard {
-    /// `None`: the store has no such key. A file is looked up before it is made.
+    /// `None`: the store has no such key. Applications look a file up before they create it.
     young: HashMap<Bytes, Option<Bytes>>,
     old: HashMap<Bytes, Option<Bytes>>,
     young_bytes: usize,
@@ -42,7 +42,7 @@ impl Cache {
         }
     }
 
-    /// What the store has under a key, if that is known.
+    /// The value of a key in the store, if it is cached.
     pub fn get(&self, key: &[u8]) -> Option<Option<Bytes>> {
         let mut shard = self.shard(key).lock();
         if let Some(value) = shard.young.get(key) {
@@ -67,7 +67,7 @@ impl Cache {
         self.shard(key).lock().remove(key);
     }
 
-    /// Forgets all keys of a partition.
+    /// Drops all keys of a partition.
     pub fn forget(&self, partition: PartitionId) {
         for shard in &self.shards {
             let mut shard = shard.lock();

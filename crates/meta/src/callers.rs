@@ -1,4 +1,4 @@
-//! Who asks on the clients: what a session has said of its users beyond their ids.
+//! Users of a session: what the client has reported of them beyond their ids.
 
 use crate::limits::{CALLERS_PER_SESSION, GROUPS_PER_CALLER};
 use namespace::Caller;
@@ -12,24 +12,24 @@ use types::{Credentials, Errno, Error, HashMap, Result};
 pub(crate) struct Groups(Vec<u32>);
 
 impl Groups {
-    /// The user with these ids.
+    /// The user with these ids and groups.
     pub fn caller(&self, credentials: Credentials) -> Caller<'_> {
         Caller { groups: &self.0, ..Caller::of(credentials) }
     }
 }
 
-/// The users of a session that had to be introduced; the oldest are forgotten, and introduced
+/// The users whose groups a session's client has reported; the oldest are dropped, and reported
 /// again.
 ///
-/// A number of a process can be another process's by now. So this keeps groups alone, which count
-/// beside the check by the client's kernel. Where that checks nothing, the client introduces the
-/// user again first. Capabilities come with each request.
+/// Process ids are reused. So this stores groups only, which are checked in addition to the
+/// client's kernel. Where that checks nothing, the client first reports the user again. Linux
+/// capabilities come with each request.
 #[derive(Default)]
 pub(crate) struct Callers {
     state: Mutex<State>,
 }
 
-/// A user in a process: the same process may act for several.
+/// A user in a process: one process may act for several users.
 type User = (u32, u32, u32);
 
 fn user(credentials: Credentials) -> User {
@@ -39,17 +39,17 @@ fn user(credentials: Credentials) -> User {
 #[derive(Default)]
 struct State {
     known: HashMap<User, Arc<Groups>>,
-    /// In order of their introduction, each once.
+    /// In the order in which they were reported, each once.
     order: VecDeque<User>,
 }
 
 impl Callers {
-    /// What was said of a user.
+    /// The reported groups of a user.
     pub fn find(&self, credentials: Credentials) -> Option<Arc<Groups>> {
         self.state.lock().known.get(&user(credentials)).cloned()
     }
 
-    /// Notes what is said of a user.
+    /// Stores the groups of a user.
     ///
     /// # Errors
     /// `E2BIG` for more than [`GROUPS_PER_CALLER`] groups.

@@ -1,5 +1,5 @@
-//! Capabilities: what is handed out to sessions for storage services, and to whom a session
-//! belongs.
+//! Capabilities that sessions get for storage services, and the check of which client a session
+//! belongs to.
 
 use crate::service::MetaService;
 use crate::sessions::Session;
@@ -10,13 +10,14 @@ use types::{Errno, Error, InodeId, Result, SessionId};
 use wire::{Capability, LeaseMode, MetaOp, MetaReply};
 
 impl MetaService {
-    /// Hands capabilities out from now on, signed with these keys.
+    /// Issues capabilities from now on, signed with these keys.
     pub fn sign_with(&self, ring: Arc<CapabilityRing>) {
-        // The first keeps it.
+        // Only the first call has an effect.
         self.capabilities.get_or_init(|| ring);
     }
 
-    /// What comes with an answer that lets a session of another process at the chunks of a file.
+    /// The capability that comes with an answer and gives a session of another process access to a
+    /// file's chunk files.
     pub(crate) fn capability_for(
         &self,
         session: &Session,
@@ -26,8 +27,7 @@ impl MetaService {
     ) -> Option<Capability> {
         let ring = self.capabilities.get().filter(|_| session.is_remote())?;
         let (inode, writes) = subject(op, reply)?;
-        // Who asks again for a file that it is writing, since its capability runs out, wishes no
-        // lease: it has one.
+        // A writer that renews its capability asks for no lease: it has one.
         let writes = !reads_only && (writes || self.leases.is_written_by(session.id, inode));
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
         let holder = session.holder.load(Relaxed);
@@ -37,7 +37,7 @@ impl MetaService {
         Some(Capability(*signed.as_bytes()))
     }
 
-    /// Refuses who has proved to be somebody else than the one who registered the session.
+    /// Refuses a client that is not the one that registered the session, by its proven identity.
     /// `holder`: see [`net::Caller::holder`].
     pub(crate) fn check_holder(&self, session: &Session, holder: u64) -> Result<()> {
         if !session.is_remote() || session.holder.load(Relaxed) == holder {
@@ -47,14 +47,14 @@ impl MetaService {
         Err(error.hint("each client registers a session of its own: mount again"))
     }
 
-    /// The same before a session comes back: only one that is registered already has a holder.
+    /// The same before a session returns: only a registered session has a holder.
     pub(crate) fn check_holder_if_known(&self, id: SessionId, holder: Option<u64>) -> Result<()> {
         let known = self.sessions.find(id);
         known.iter().zip(holder).try_for_each(|(session, holder)| self.check_holder(session, holder))
     }
 }
 
-/// The file whose chunks an answer is about, and whether they may be changed.
+/// The file whose chunk files an answer is about, and whether the session may change them.
 fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
     match (op, reply) {
         (MetaOp::Open { ino, wish }, MetaReply::File(_)) => {
@@ -64,8 +64,8 @@ fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
         (MetaOp::BeginWrite { .. } | MetaOp::Truncate { .. }, MetaReply::File(info)) => {
             Some((info.attr.ino, true))
         }
-        // Not of a file that was there already: who finds one opens it as everybody does, and is
-        // looked at then.
+        // Not for a file that existed before: the client opens it, and its permissions are checked
+        // then.
         (
             MetaOp::Create { .. } | MetaOp::Deliver { .. } | MetaOp::Tmpfile { .. },
             MetaReply::Created { attr, .. },

@@ -1,4 +1,4 @@
-//! What the service does to chunks: measure, cut and delete them.
+//! Requests of the service to chunk files: measure, cut and delete them.
 
 use crate::limits::{DURABLE_TRIES, GROUP_PATIENCE};
 use net::{StorageChannels, ToGroup};
@@ -10,14 +10,14 @@ use types::{
 };
 use wire::{StorageOp, StorageReply, StorageRequest};
 
-/// The chunks of all files.
+/// The chunk files of all files.
 pub(crate) struct Chunks {
     pub map: MapHandle,
     pub channels: StorageChannels,
 }
 
-/// A file, and the lease epoch under which something is done to its chunks: targets that have seen
-/// a later one refuse it.
+/// A file, and the lease epoch of a request to its chunk files: targets that have seen a later
+/// epoch refuse it.
 #[derive(Clone, Copy)]
 pub(crate) struct Under {
     pub ino: InodeId,
@@ -25,14 +25,14 @@ pub(crate) struct Under {
 }
 
 impl Under {
-    /// Of what is no file's.
+    /// For requests that concern no file.
     pub const TARGET: Under = Under { ino: InodeId::ROOT, epoch: 0 };
 }
 
-/// Where chunk files are that have names of their own.
+/// Location of chunk files: a name space of chunk file names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Place {
-    /// On a target, which has them for itself.
+    /// On a target, outside mirrored groups.
     Target(TargetId),
     /// In a mirrored group.
     Group(GroupId),
@@ -47,31 +47,32 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// What the chunk files of one file say.
+/// Attributes of the chunk files of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Measured {
     /// Length of the chunk file of each stripe.
     pub lens: Vec<u64>,
-    /// Allocated units of 512 bytes, all together.
+    /// Allocated units of 512 bytes, in all chunk files.
     pub blocks: u64,
-    /// The last change of any.
+    /// The latest modification time.
     pub mtime: Timestamp,
-    /// One had been on disk and is gone since a crash.
+    /// A chunk file that had been on disk was lost in a crash.
     pub is_lost: bool,
 }
 
 impl Chunks {
-    /// Removes all chunk files of a file.
+    /// Deletes all chunk files of a file.
     pub async fn delete(&self, file: Under, layout: &Layout) -> Result<()> {
         self.each(file, layout, |_| StorageOp::Delete).await.map(|_| ())
     }
 
-    /// Does something to the chunk file of each stripe, and has it on disk, for the end of a
-    /// session that nobody repeats it for: of what isn't on disk yet the power may take back a
-    /// part, and the start of that target then leaves the file alone, since it isn't settled.
+    /// Applies an operation to the chunk file of each stripe, and syncs it. Size recovery at the
+    /// end of a session needs that, since no client repeats the operation. A power loss may undo a
+    /// part that isn't on disk, and the start of that target then skips the file, since its size
+    /// recovery is pending.
     ///
     /// # Errors
-    /// `EAGAIN` when targets lose it again and again.
+    /// `EAGAIN` if targets restart and lose the change each time.
     pub async fn change_durably(
         &self,
         file: Under,
@@ -81,7 +82,7 @@ impl Chunks {
         for _ in 0..DURABLE_TRIES {
             let done = self.each(file, layout, &op).await?;
             let synced = self.each(file, layout, |_| StorageOp::Sync).await?;
-            // A sync covers what was done under its verifier.
+            // A sync covers what was done under the same verifier.
             if done == synced {
                 return Ok(());
             }
@@ -92,7 +93,7 @@ impl Chunks {
             .hint("weft health tells of targets that come and go; it is tried again"))
     }
 
-    /// Asks all chunk files for their length, allocation and last change.
+    /// Asks all chunk files for their length, allocation and modification time.
     pub async fn measure(&self, file: Under, layout: &Layout) -> Result<Measured> {
         let mut measured = Measured { lens: vec![0; layout.groups.len()], ..Measured::default() };
         for (stripe, reply) in self.each(file, layout, |_| StorageOp::Stat).await? {
@@ -110,11 +111,11 @@ impl Chunks {
         Ok(measured)
     }
 
-    /// Asks every group at once, about the chunk file of each stripe; answers with the number of
-    /// the stripe. The first error is told after all have answered.
+    /// Sends a request to the chunk file of each stripe, to all groups at once; returns the answers
+    /// with their stripe numbers. Returns the first error after all have answered.
     ///
-    /// Stripes in lost groups are left out: there is nothing that could be measured, cut or
-    /// deleted, and no start brings it back.
+    /// Skips stripes in lost groups: nothing there can be measured, cut or deleted, and no restart
+    /// brings it back.
     async fn each(
         &self,
         Under { ino, epoch }: Under,
@@ -133,14 +134,14 @@ impl Chunks {
         rt::join_all(calls).await.into_iter().collect()
     }
 
-    /// One request to a group, about the chunk file of this name: to its target, or to its primary,
-    /// which sees to it that all members do it.
+    /// Sends one request to a group, about the chunk file of this name: to its target, or to its
+    /// primary, which has all members execute it.
     pub async fn in_group(&self, group: GroupId, file: Under, op: StorageOp) -> Result<StorageReply> {
         let place = self.place(group)?;
         self.at(place, file, op).await
     }
 
-    /// One request about the chunk file of this name in a place.
+    /// Sends one request about the chunk file of this name at a location.
     pub async fn at(&self, place: Place, file: Under, op: StorageOp) -> Result<StorageReply> {
         self.send(place, file, op, None).await
     }
@@ -163,10 +164,10 @@ impl Chunks {
         }
     }
 
-    /// Where a group has its chunk files.
+    /// The location of a group's chunk files.
     ///
     /// # Errors
-    /// `EIO` for a group that is lost, or that the map doesn't have.
+    /// `EIO` for a group that is lost, or that isn't in the map.
     pub fn place(&self, id: GroupId) -> Result<Place> {
         let known = self.group(id)?;
         known.ensure_not_lost()?;
@@ -176,7 +177,7 @@ impl Chunks {
         })
     }
 
-    /// Bytes that each stripe of a file takes up in each copy.
+    /// Bytes that each stripe of a file occupies in each replica.
     pub async fn allocated(&self, ino: InodeId, layout: &Layout) -> Result<Vec<u64>> {
         let mut bytes = vec![0; layout.groups.len()];
         for (stripe, reply) in self.each(Under { ino, epoch: 0 }, layout, |_| StorageOp::Stat).await? {
@@ -187,8 +188,8 @@ impl Chunks {
         Ok(bytes)
     }
 
-    /// The first stripe of a layout of which a target has the data, alone or with others; `None`
-    /// when it has none.
+    /// The first stripe of a layout that has data on a target, alone or as a replica; `None` if
+    /// there is none.
     pub fn stripe_on(&self, layout: &Layout, target: TargetId) -> Result<Option<usize>> {
         for (stripe, group) in layout.groups.iter().enumerate() {
             if self.group(*group)?.members.contains(&target) {
@@ -198,8 +199,7 @@ impl Chunks {
         Ok(None)
     }
 
-    /// The stripe whose chunk file is what a target has under the name of a slot: for itself, or
-    /// for one of its mirrored groups.
+    /// The stripe whose chunk file has this slot at a location.
     pub fn stripe_in(&self, layout: &Layout, slot: u8, place: Place) -> Result<Option<usize>> {
         for (stripe, id) in layout.groups.iter().enumerate() {
             let is_there = match place {

@@ -1,7 +1,7 @@
-//! What a command means for leases: whose are in its way, and which come with its answer.
+//! Leases of a command: which ones conflict with it, and which ones come with its answer.
 //!
-//! Runs while the partitions of all inodes that the command reads or changes are held, so that its
-//! answer and the leases that come with it say the same.
+//! This runs while the executors of all inodes that the command reads or changes are locked, so
+//! that its answer and the leases that come with it are consistent.
 
 use crate::executor::Stop;
 use crate::exports::is_plain;
@@ -23,18 +23,18 @@ use wire::{DirEntry, DirectoryState, Grant, LeaseMode, MetaOp, MetaReply, Rename
 #[derive(Default)]
 pub(crate) struct Granted {
     pub grants: Vec<Grant>,
-    /// Recalls of the session when they were granted.
+    /// Number of the session's last recall when they were granted.
     pub recalls: u64,
-    /// Changed directories under a lease of the session.
+    /// Changed directories on which the session has a lease.
     pub directories: Vec<DirectoryState>,
 }
 
-/// What other services have said of leases on inodes of theirs.
+/// Inodes of other services without conflicting leases, by the word of those services.
 #[derive(Default)]
 pub(crate) struct Cleared {
-    /// Nothing is in the way here.
+    /// No lease conflicts on these inodes.
     pub inodes: BTreeSet<InodeId>,
-    /// Nor anywhere in these partitions.
+    /// No lease conflicts in these partitions.
     pub partitions: BTreeSet<PartitionId>,
 }
 
@@ -45,12 +45,12 @@ impl Cleared {
 }
 
 impl MetaService {
-    /// Makes sure that no lease of another session is in the way of what was applied, and grants
-    /// what comes with it.
+    /// Checks that no lease of another session conflicts with what was applied, and grants the
+    /// leases that come with the answer.
     ///
     /// # Errors
-    /// [`Stop::Leases`] when recalls have to be answered first, [`Stop::Elsewhere`] when other
-    /// services have to be asked.
+    /// [`Stop::Leases`] if recalls must be acknowledged first, [`Stop::Elsewhere`] if other
+    /// services must be asked.
     pub(crate) fn reconcile(
         &self,
         op: &MetaOp,
@@ -61,13 +61,13 @@ impl MetaService {
         if let MetaOp::Reserve { dir, prefix, .. } = op {
             return self.let_alone((*dir, prefix), session, &mut applied.reply);
         }
-        // A service with nothing but local sessions stops here.
+        // Fast path of a service with local sessions only.
         if self.leases.is_empty() && !session.is_remote() && !view.held.has_guests() {
             return Ok(Granted::default());
         }
         let asker = session.asker();
         self.keep_while_used(op, session, applied);
-        // An opening that asks for a lease makes its own way.
+        // An open that asks for a lease recalls conflicting ones itself.
         if !(session.is_remote() && matches!(op, MetaOp::Open { wish: Some(_), .. })) {
             self.make_way(op, asker, (view, cleared), applied)?;
         }
@@ -83,9 +83,9 @@ impl MetaService {
         Ok(granted)
     }
 
-    /// Makes sure that nobody else knows names of the directories that a command looks into: a
-    /// session that is alone in one makes its files before it answers. To be called before the
-    /// command looks.
+    /// Recalls directory and name-prefix delegations of other sessions on the directories in which
+    /// a command looks up names. At a recall, the holder completes its asynchronous creates. Call
+    /// it before the command reads.
     ///
     /// # Errors
     /// As [`MetaService::reconcile`].
@@ -105,24 +105,24 @@ impl MetaService {
                 self.leases.make_way_on(&self.sessions, asker, (dir, Access::Look), &mut due);
                 self.leases.make_way_in_ranges(&self.sessions, asker, (dir, names), &mut due);
             } else if !cleared.has(dir) && matches!(op, MetaOp::Rename { mode: RenameMode::Exchange, .. }) {
-                // Any other rename finds out when it has changed something there. What is clear is
-                // so for the change, too.
+                // Any other rename finds out when it has changed something there. A check that
+                // passes covers the change, too.
                 return Err(Stop::Elsewhere(vec![(dir, Access::Change)]));
             }
         }
         all_answered(due)
     }
 
-    /// Lets a session be alone in a directory, or with names there that begin with a prefix. Others
-    /// give up what they keep of it, unless it has just been taken from somebody.
+    /// Grants a session a delegation on a directory, or on its names with a prefix. Recalls
+    /// conflicting leases of other sessions, unless the delegation was recalled from one just now.
     fn let_alone(
         &self,
         (dir, prefix): (InodeId, &Bytes),
         session: &Session,
         reply: &mut MetaReply,
     ) -> Result<Granted, Stop> {
-        // Who may do less than it thinks, or is somebody else here, can't say what the service will
-        // say of its files.
+        // A session with restricted access or mapped users can't predict the attributes of its
+        // files.
         let may = session.is_remote() && is_plain(&session.export());
         let asker = session.asker();
         let mut due = Vec::new();
@@ -158,7 +158,7 @@ impl MetaService {
         Ok(Granted { grants, recalls: asker.recalls, directories: Vec::new() })
     }
 
-    /// Refuses a session that has ended while a command of it ran.
+    /// Refuses a session that has ended while its command ran.
     fn check_still(&self, session: &Session) -> Result<(), Stop> {
         session.check().map_err(|ended| {
             self.take_back(session);
@@ -166,17 +166,16 @@ impl MetaService {
         })
     }
 
-    /// Takes from a session that has ended what a command of it was still granted. The end of its
-    /// leases may have passed by the inodes before. If it is still to come it isn't anticipated:
-    /// until what the session wrote is settled, its leases keep everybody from files whose size
-    /// nobody knows.
+    /// Revokes leases that a command of an ended session still got, if the end of its leases has
+    /// already passed those inodes. If it is still to come, the leases stay. They block other
+    /// sessions until size recovery, since the files' sizes are unknown.
     pub(crate) fn take_back(&self, session: &Session) {
         if session.is_wound_up() {
             self.leases.end_session(session.id);
         }
     }
 
-    /// An inode without a name stays while other sessions use it.
+    /// Keeps an inode without a name while other sessions use it.
     fn keep_while_used(&self, op: &MetaOp, session: &Session, applied: &mut Applied) {
         if let MetaOp::Reclaim { ino } = *op
             && !applied.writes.is_empty()
@@ -226,9 +225,9 @@ impl MetaService {
         Ok(())
     }
 
-    /// Of a file that others are writing only its chunk files know the size: who has found it by
-    /// its name asks for attributes, which says so. A kernel takes any size that it is told for the
-    /// right one, and cuts its pages to it.
+    /// While other sessions write a file, only its chunk files know its size. So a lookup answers
+    /// without attributes, and the client asks for them. The kernel would trust any size that it
+    /// gets, and truncate its pages to it.
     fn leave_size_to_chunks(&self, asker: Asker, reply: &mut MetaReply) {
         if let MetaReply::Entry(attr) = reply
             && self.leases.is_written_elsewhere(asker.session, attr.ino)
@@ -237,7 +236,7 @@ impl MetaService {
         }
     }
 
-    /// Attributes that only another session knows are left out of a listing.
+    /// Omits attributes from a listing that only another session knows.
     fn hide_unknown(&self, asker: Asker, entries: &mut [DirEntry]) {
         for entry in entries.iter_mut().filter(|entry| entry.attr.is_some()) {
             if self.leases.is_written_elsewhere(asker.session, entry.ino) {
@@ -246,7 +245,8 @@ impl MetaService {
         }
     }
 
-    /// Grants the lease that a command asks for, and notes the use of what is opened without one.
+    /// Grants the lease that a command asks for, and marks a file as in use that is opened without
+    /// one.
     fn grant_wish(
         &self,
         op: &MetaOp,
@@ -271,7 +271,7 @@ impl MetaService {
         Ok(())
     }
 
-    /// Tells the epoch of a file in chunks, which whoever uses them sends to their targets.
+    /// Adds the lease epoch of a file with chunks, which clients send to its targets.
     fn tell_epoch(&self, op: &MetaOp, reply: &mut MetaReply) {
         if let MetaOp::Reopen { ino, past } = *op {
             self.leases.outdate(ino, past);
@@ -283,8 +283,8 @@ impl MetaService {
         }
     }
 
-    /// Tells the session what became of the directories that it changed and goes on to cache: its
-    /// kernel asks right after.
+    /// Adds the new attributes of directories that the session changed and has a lease on: its
+    /// kernel asks for them next.
     fn tell_directories(&self, op: &MetaOp, writes: &Writes, granted: &mut Granted) -> Result<(), Stop> {
         for (key, value) in writes {
             let Some(Key::Inode(ino)) = keys::decode_key(key) else { continue };
@@ -301,8 +301,7 @@ impl MetaService {
     }
 }
 
-/// Whether a command adds or removes a name in this directory, and leaves who may do what in it as
-/// it is.
+/// Whether a command adds or removes a name in this directory, without changing permissions in it.
 fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
     match op {
         MetaOp::Create { parent, .. }
@@ -317,8 +316,8 @@ fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
     }
 }
 
-/// The directories of which a command reads or changes names, and which. Whoever asks to be alone
-/// in one makes his own way.
+/// The directories of which a command reads or changes names, and those names. A request for a
+/// delegation recalls conflicting leases itself.
 fn names_of(op: &MetaOp) -> [Option<(InodeId, Names<'_>)>; 2] {
     match op {
         MetaOp::Lookup { parent, name }
@@ -337,7 +336,7 @@ fn names_of(op: &MetaOp) -> [Option<(InodeId, Names<'_>)>; 2] {
     }
 }
 
-/// Leases that are granted unasked.
+/// Leases that are granted without a request.
 struct Offers<'a> {
     service: &'a MetaService,
     asker: Asker,
@@ -418,8 +417,8 @@ impl Offers<'_> {
         }
     }
 
-    /// The inode of which the answer tells the attributes. One without a name is nobody's to find
-    /// again.
+    /// Offers leases on the inodes whose attributes the answer contains. An inode without a name
+    /// can't be looked up again.
     fn shown(&mut self, reply: &MetaReply) {
         if let Some(attr) = shown(reply).filter(|attr| attr.nlink > 0) {
             self.known(attr);
@@ -431,18 +430,18 @@ impl Offers<'_> {
         }
     }
 
-    /// A file that the session has open from its birth.
+    /// Grants the lease on a new file that the session has open.
     fn made(&mut self, wish: Option<LeaseMode>, reply: &MetaReply) {
         let Some(attr) = shown(reply) else { return };
         let before = self.granted.grants.len();
         match wish {
-            // Nobody else knows it yet, so that nobody is in the way.
+            // No other session knows the file yet, so no lease conflicts.
             Some(mode) if matches!(reply, MetaReply::Created { .. }) => self.wished(mode, attr.ino),
             _ => self.inode(attr.ino),
         }
         if self.granted.grants.len() == before {
-            // At the limit its use goes unnoticed: then it is as safe as a file that is opened by
-            // one session and deleted by another at once.
+            // At the limit its use isn't marked. Then another session may delete the file while
+            // this one has it open.
             self.service.leases.mark_in_use(&self.service.sessions, self.asker, attr.ino);
         }
     }
@@ -459,7 +458,7 @@ fn all_answered(due: Vec<Due>) -> Result<(), Stop> {
     if due.is_empty() { Ok(()) } else { Err(Stop::Leases(due)) }
 }
 
-/// The inode whose attributes an answer tells.
+/// The attributes in an answer.
 fn shown(reply: &MetaReply) -> Option<&Attr> {
     match reply {
         MetaReply::Entry(attr) | MetaReply::Attr(attr) | MetaReply::Created { attr, .. } => Some(attr),
@@ -470,7 +469,7 @@ fn shown(reply: &MetaReply) -> Option<&Attr> {
     }
 }
 
-/// The directory that was made just now: nobody has heard of it.
+/// The directory that the command created: no session knows it yet.
 fn born(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
     match (op, reply) {
         (MetaOp::Mkdir { .. }, MetaReply::Entry(attr)) => Some(attr.ino),
@@ -482,7 +481,8 @@ fn born(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
 fn wish_of(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<Wish>)> {
     match *op {
         MetaOp::Open { ino, wish } => {
-            // Only who is alone can write inline content, or move it to chunks.
+            // Only a session with the exclusive lease may write inline content, or move it to
+            // chunks.
             let is_inline = matches!(reply, MetaReply::File(info) if info.inline.is_some());
             let wish = wish.map(|mode| match mode {
                 LeaseMode::Write | LeaseMode::Shared if is_inline => Wish::Alone,
@@ -491,14 +491,14 @@ fn wish_of(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<Wish>)> {
             Some((ino, wish))
         }
         MetaOp::Reopen { ino, .. } => Some((ino, None)),
-        // Others have just been asked to give up all that they had. While chunks are cut or filled,
-        // nobody else is to write there.
+        // Other sessions have just given up all their leases. While chunks are cut or filled, no
+        // other session may write there.
         MetaOp::Truncate { ino, .. } | MetaOp::DropInline { ino, .. } => Some((ino, Some(Wish::Alone))),
         _ => None,
     }
 }
 
-/// What a command that changes something does to the leases of others.
+/// How a changing command conflicts with leases of other sessions.
 fn access_of(op: &MetaOp) -> Access {
     match op {
         MetaOp::BeginWrite { .. } | MetaOp::EndWrite { .. } | MetaOp::TruncateDone { .. } => Access::Share,
@@ -506,7 +506,7 @@ fn access_of(op: &MetaOp) -> Access {
     }
 }
 
-/// The inodes that writes are about.
+/// The inodes that writes change.
 fn touched(writes: &Writes) -> Vec<InodeId> {
     let mut touched: Vec<InodeId> = writes.iter().filter_map(|(key, _)| keys::inode_of_key(key)).collect();
     touched.sort_unstable();
@@ -523,7 +523,7 @@ mod tests {
     use std::sync::{Arc, RwLock};
     use types::{ClusterMap, HashMap, NodeId, SessionId};
 
-    /// A command may run on one core while another one ends its session.
+    /// A command may run on one core while another core ends its session.
     #[test]
     fn a_command_of_an_ended_session_frees_nothing_before_its_files_are_settled() {
         const ENDED: SessionId = SessionId(1);
@@ -545,7 +545,7 @@ mod tests {
             assert!(holds(10), "others get at a file whose size nobody knows");
             meta.wind_up(ENDED).await.unwrap();
             assert!(!holds(10));
-            // A command that began before the end.
+            // A command that began before the end of the session.
             grant(11).unwrap();
             meta.take_back(&session);
             assert!(!holds(11), "nobody would give it up");

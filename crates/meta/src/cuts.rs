@@ -1,13 +1,14 @@
-//! Cuts that are still to be made: files that a session has shortened, and whose chunks it has yet
-//! to cut.
+//! Pending truncations: files that a session has shortened, but whose chunk files it has not cut
+//! yet.
 //!
-//! A session cuts the chunks itself, under the lease that comes with the answer. The answer may
-//! come too late for the session to rely on it, or not at all. It learns of the cut when it uses
-//! the file again ([`wire::FileInfo::uncut`]). If it gives the file up instead, the service makes
-//! the cut before anybody else is let in: who made the file longer would find in it what was there
-//! before.
+//! A session cuts the chunk files itself, under the lease that comes with the answer. The answer
+//! may come too late for the session to rely on the lease, or be lost. The session learns of the
+//! pending truncation when it uses the file again ([`wire::FileInfo::uncut`]). If it gives the file
+//! up instead, the service cuts the chunk files before another session gets access. Otherwise a
+//! client that extends the file would find the old content.
 //!
-//! What an earlier service has noted is settled when its sessions come back or follow.
+//! For truncations that an earlier service has recorded, size recovery does that when their
+//! sessions return or reclaim the partition.
 
 use crate::service::MetaService;
 use namespace::leases::Due;
@@ -19,16 +20,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, Result, SessionId};
 use wire::{MetaOp, MetaReply, MetaRequest};
 
-/// Files to be cut, and by whom. Bounded by the notes in the store.
+/// Pending truncations, with their sessions. Bounded by the records in the store.
 #[derive(Default)]
 pub(crate) struct Cuts {
     pending: Mutex<BTreeSet<(InodeId, SessionId)>>,
-    /// How many they are: mostly none.
+    /// Their number: usually 0.
     count: AtomicUsize,
 }
 
 impl Cuts {
-    /// Takes over what a command of a session notes. The partition of the file is held.
+    /// Tracks what a command of a session records. The executor of the file's partition is locked.
     pub fn note(&self, op: &MetaOp, session: SessionId, writes: &Writes) -> Result<()> {
         let (MetaOp::Truncate { ino, .. } | MetaOp::TruncateDone { ino }) = *op else { return Ok(()) };
         let own = keys::writing(ino, session);
@@ -43,17 +44,17 @@ impl Cuts {
         Ok(())
     }
 
-    /// Whether a session has still to cut a file.
+    /// Whether a session still has to cut a file.
     pub fn is_pending(&self, ino: InodeId, session: SessionId) -> bool {
         self.count.load(Relaxed) > 0 && self.pending.lock().contains(&(ino, session))
     }
 
-    /// A session has ended, and what it left is settled.
+    /// Drops the truncations of a session that has ended, after its size recovery.
     pub fn forget_session(&self, session: SessionId) {
         self.change(|pending| pending.retain(|(_, whose)| *whose != session));
     }
 
-    /// A partition is another service's.
+    /// Drops the truncations in a partition that another service owns now.
     pub fn forget_partition(&self, partition: PartitionId) {
         self.change(|pending| pending.retain(|(ino, _)| ino.partition() != partition));
     }
@@ -66,7 +67,7 @@ impl Cuts {
 }
 
 impl MetaService {
-    /// Notes what a command begins or ends, and tells the session of what it has still to cut.
+    /// Tracks truncations that a command begins or ends, and reports a pending one to the session.
     pub(crate) fn note_cut(&self, request: &MetaRequest, applied: &mut Applied) -> Result<()> {
         self.cuts.note(&request.op, request.session, &applied.writes)?;
         if let MetaReply::File(info) = &mut applied.reply {
@@ -75,15 +76,15 @@ impl MetaService {
         Ok(())
     }
 
-    /// Makes the cut that a session owes which answers a recall. One that answers an older recall
-    /// goes on using the file.
+    /// Executes the pending truncation of a session that acknowledges a recall. With the
+    /// acknowledgement of an older recall, it may go on using the file.
     pub(crate) async fn cut_before_yield(&self, due: Due) {
         if self.cuts.is_pending(due.ino, due.session) && self.leases.is_due(&due) {
             self.cut_for(due.ino, due.session).await;
         }
     }
 
-    /// Makes the cut that a session owes which doesn't use the file any more.
+    /// Executes the pending truncation of a session that doesn't use the file any more.
     pub(crate) async fn cut_before_release(&self, ino: InodeId, session: SessionId) {
         if self.cuts.is_pending(ino, session) {
             self.cut_for(ino, session).await;

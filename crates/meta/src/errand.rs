@@ -1,11 +1,11 @@
-//! Commands that need partitions of other services, too: renames, links and removals across
-//! directories, and new directories.
+//! Cross-partition transactions: commands that also need partitions of other services. These are
+//! renames, links and removals across directories, and new directories.
 //!
-//! An errand has all its partitions to itself before it runs: those of this service are parked,
-//! those of others are borrowed, in ascending order, so that no two errands wait for each other. It
-//! commits one batch, guarded by the owner records of all of them, and gives them back. Where it
-//! turns out that it needs one more, or that leases have to be recalled, it gives everything back
-//! first: what sessions have to flush goes through these very partitions.
+//! The coordinator locks all partitions before it runs the command: its own, and those of other
+//! services, in ascending order, so that no two transactions deadlock. It commits one batch,
+//! guarded by the owner records of all of them, and unlocks them. If the command turns out to need
+//! one more partition, or leases have to be recalled, it unlocks everything first: what sessions
+//! flush at a recall needs these very partitions.
 
 use crate::coherence::Cleared;
 use crate::eviction::within;
@@ -26,16 +26,16 @@ use std::sync::{Arc, PoisonError};
 use types::{Errno, Error, InodeId, PartitionId, Result};
 use wire::{MetaRequest, PartitionsReply, PartitionsRequest};
 
-/// A command with what it needs.
+/// A command with its context.
 struct Errand {
     service: Arc<MetaService>,
     request: MetaRequest,
     session: Arc<Session>,
-    /// Until when somebody waits for the answer.
+    /// When the caller stops waiting for the answer.
     deadline: Deadline,
 }
 
-/// Partitions that an errand has to itself.
+/// Partitions that a transaction has locked.
 struct Taken {
     token: u64,
     own: Vec<PartitionId>,
@@ -44,26 +44,26 @@ struct Taken {
     cleared: Cleared,
 }
 
-/// How far an errand came.
+/// Outcome of one attempt.
 enum Step {
     Answered(Box<Answered>),
     Refused(Error),
-    /// Nobody knows what came of it. What was borrowed is not given back: its owner finds out by
-    /// calling it in.
+    /// It is unknown whether the commit happened. Partitions of other services are not unlocked:
+    /// their owners find out by revoking the lock.
     Unsure(Error),
-    /// It needs this partition, too.
+    /// The command needs this partition, too.
     Need(PartitionId),
-    /// These recalls have to be answered first.
+    /// These recalls must be acknowledged first.
     Leases(Vec<Due>),
-    /// And these, at other services.
+    /// These leases of other services must be recalled first.
     MakeWay(Vec<(InodeId, Access)>),
-    /// Something has moved.
+    /// The conditions have changed: try again.
     Again,
 }
 
 impl MetaService {
-    /// Runs a command on partitions some of which are other services'. Goes on when the caller is
-    /// dropped: others wait for what it has.
+    /// Runs a command on partitions some of which other services own. Continues when the caller is
+    /// dropped: other commands wait for the partitions that it has locked.
     pub(crate) async fn run_errand(
         &self,
         request: &MetaRequest,
@@ -134,14 +134,15 @@ impl Errand {
         }
     }
 
-    /// Takes all partitions, in ascending order.
+    /// Locks all partitions, in ascending order.
     ///
     /// # Errors
-    /// `EREMOTE` when the command is another service's; `EAGAIN` when something can't be had for
-    /// now. Nothing is held then.
+    /// `EREMOTE` when another service owns the command's home partition; `EAGAIN` when a partition
+    /// can't be locked now. No partition stays locked then.
     async fn take(&self, partitions: &[PartitionId]) -> Result<Taken> {
         let mut taken = Taken {
-            // Another one every time: what is said of an earlier loan must not concern a later one.
+            // A new token for each attempt: a message about an earlier lock must not affect a later
+            // one.
             token: rt::random_u64().max(1),
             own: Vec::new(),
             guests: Vec::new(),
@@ -154,8 +155,8 @@ impl Errand {
                 let is_lost = partition == namespace::home_partition(&self.request.op);
                 return match error.errno {
                     Errno::EREMOTE if is_lost => Err(error),
-                    // Who was asked isn't its owner any more, or doesn't answer: the map will say
-                    // who is.
+                    // The service isn't the owner any more, or doesn't answer: the cluster map will
+                    // name the owner.
                     Errno::EREMOTE | Errno::ETIMEDOUT | Errno::EHOSTDOWN | Errno::EAGAIN => {
                         Err(Error::new(Errno::EAGAIN, error.message))
                     }
@@ -181,7 +182,7 @@ impl Errand {
             Ok(_) => return Err(out_of_turn()),
             Err(refused) if matches!(refused.errno, Errno::EREMOTE | Errno::EAGAIN) => return Err(refused),
             Err(error) => {
-                // It may be lent, and the answer lost.
+                // The owner may have locked it, and the answer was lost.
                 rt::spawn(bring_back(way, partition, taken.token, Vec::new()));
                 return Err(error);
             }
@@ -195,18 +196,19 @@ impl Errand {
         Ok(())
     }
 
-    /// Runs the command, with all partitions held.
+    /// Runs the command, with all partitions locked.
     async fn run_on(&self, taken: &Taken) -> Step {
         let service = &self.service;
         let map = service.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut inodes = taken.cleared.inodes.clone();
-        // What is fetched of borrowed partitions stays right as long as they are borrowed.
+        // Data fetched from partitions of other services stays valid as long as they are locked.
         let mut reading = Reading::new(&service.executors);
         loop {
             service.executors.store.admit().await;
             let cleared = Cleared { inodes: inodes.clone(), partitions: taken.cleared.partitions.clone() };
             let mut command = |view: &View<'_>| {
-                // As in `execute`: it may have waited for long since its partitions were taken.
+                // As in `execute`: the command may have waited for long since its partitions were
+                // locked.
                 if self.deadline.is_over() {
                     return Err(Stop::Refused(self.deadline.error()));
                 }
@@ -223,7 +225,7 @@ impl Errand {
                     match service.executors.store.wait(&ticket).await {
                         Ok(Outcome::Won) => {}
                         Ok(Outcome::Lost) => {
-                            // Finds out whether it was a partition of this service that was lost.
+                            // Finds out whether this service lost one of its own partitions.
                             _ = service.executors.committed(&taken.own, &ticket).await;
                             return Step::Again;
                         }
@@ -252,7 +254,7 @@ impl Errand {
                 Attempt::Leases(due) => return Step::Leases(due),
                 Attempt::Need(partition) => return Step::Need(partition),
                 Attempt::After(ticket) => {
-                    // Its outcome is the business of who asked for it.
+                    // The command that enqueued the commit handles its outcome.
                     if service.executors.store.wait(&ticket).await.is_err() {
                         return Step::Refused(Errno::EIO.into());
                     }
@@ -262,7 +264,7 @@ impl Errand {
         }
     }
 
-    /// Gives everything back. `written`: what was written is in.
+    /// Unlocks all partitions. `written`: the writes are committed.
     fn give_back(&self, taken: Taken, written: bool) {
         for &partition in &taken.own {
             self.service.give_back(partition, taken.token, None);
@@ -274,7 +276,7 @@ impl Errand {
         }
     }
 
-    /// Asks the owners of borrowed partitions whether leases are in the way, and has them recalled.
+    /// Asks the owners of locked partitions whether leases conflict, and makes them recall those.
     async fn ask_whether_clear(&self, taken: &Taken, accesses: &[(InodeId, Access)]) -> Result<bool> {
         let mut all = true;
         for (partition, accesses) in by_partition(accesses) {
@@ -287,7 +289,7 @@ impl Errand {
     async fn wait_until_clear(&self, accesses: Vec<(InodeId, Access)>) {
         for (partition, accesses) in by_partition(&accesses) {
             let Ok(neighbours) = self.neighbours() else { return };
-            // Where nobody is to be asked now, the next attempt finds out why.
+            // If no owner is reachable now, the next attempt reports the reason.
             let Ok(way) = neighbours.owner_of(partition) else { continue };
             if let Err(error) = self.make_way_at(&way, accesses, true).await {
                 tracing::debug!(partition = partition.0, %error, "leases at another service are not recalled yet");

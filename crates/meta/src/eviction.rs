@@ -1,4 +1,4 @@
-//! Recalls and their answers, and the end of sessions that don't answer.
+//! Recalls and their acknowledgements, and the eviction of sessions that don't acknowledge.
 
 use crate::chunks::{Place, Under};
 use crate::grace::stored_sessions;
@@ -34,7 +34,7 @@ pub(crate) enum Asks {
 }
 
 impl MetaService {
-    /// Makes a session known. One of another process is known durably when this returns.
+    /// Registers a session. A session of another process is durable when this returns.
     pub async fn register_session(&self, id: SessionId, kind: SessionKind) -> Result<()> {
         self.make_known(id, kind).await?;
         self.session_returned(id);
@@ -55,8 +55,8 @@ impl MetaService {
         self.sessions.register_remote(id, answers).map(|_| ())
     }
 
-    /// Stores the record of a session of another process, or removes it. One that was ended against
-    /// its will stays so, whichever service has ended it.
+    /// Stores or removes the record of a session of another process. The record of an evicted
+    /// session stays, whichever service has evicted it.
     pub(crate) async fn keep_session(&self, id: SessionId, record: Option<StoredSession>) -> Result<()> {
         let key = keys::session(id).to_vec();
         loop {
@@ -83,8 +83,8 @@ impl MetaService {
         }
     }
 
-    /// Commits what belongs to no partition. In the name of one that is owned, if there is any, so
-    /// that a service that was replaced changes nothing.
+    /// Commits writes that belong to no partition. The commit is guarded by a partition that this
+    /// service owns, if there is one, so that a service that was replaced changes nothing.
     pub(crate) async fn commit_as_member(&self, guards: Vec<Guard>, writes: Writes) -> Result<Outcome> {
         let badge = self.all_partitions().find_map(|partition| {
             let executor = self.executors.lock(partition).ok()?;
@@ -107,13 +107,13 @@ impl MetaService {
         Ok(outcome)
     }
 
-    /// The session of a request. One of this process is made known by it if nobody registered it.
+    /// The session of a request. Creates a session of this process that isn't registered.
     ///
     /// # Errors
-    /// `ESTALE` for one that was evicted, `ENOTCONN` for one that another process has to register.
+    /// `ESTALE` for an evicted session, `ENOTCONN` for one that its client has to register.
     pub(crate) fn session_of(&self, id: SessionId, asker: Asks) -> Result<Arc<Session>> {
         self.sessions.check_id(id)?;
-        // One that shares its sessions with other services makes none known by itself.
+        // A service that shares sessions with others creates none by itself.
         let registers = (self.neighbours.is_some() || asker == Asks::FromElsewhere) && id != SessionId(0);
         if self.grace.awaits_registration(id) || (registers && self.sessions.is_unknown(id)) {
             self.grace.told(id);
@@ -122,9 +122,8 @@ impl MetaService {
         self.sessions.get(id)
     }
 
-    /// As a session asks for it itself. What it had before is gone, but for what it has open. A
-    /// copy of the request that comes later takes nothing away: the session may have been granted
-    /// leases since.
+    /// Handles a registration by a client. The session's earlier state is discarded, except for its
+    /// open files. A retransmission discards nothing: the session may have got leases since.
     pub(crate) async fn register(
         &self,
         id: SessionId,
@@ -134,16 +133,16 @@ impl MetaService {
         let began = self.sessions.next_moment();
         let _arriving = self.grace.arrives(id);
         let _turn = match self.grace.awaits_registration(id) {
-            // Of two copies one waits: what it settles could be what the session has begun after
-            // the other.
+            // A retransmission waits for the original: its size recovery could hit files that the
+            // session began to write after the original.
             true => Some(self.sessions.turn_to_register(id).write().await),
             false => None,
         };
         let is_back = self.grace.awaits_registration(id);
         let is_copy = !is_back && self.sessions.is_remote(id);
         if is_back {
-            // What it wrote and hadn't reported is settled before others may ask for it, who are
-            // not stopped by a lease any more.
+            // Sizes of files that it wrote and didn't report are recovered before other sessions
+            // may read them, since no lease stops those any more.
             self.settle_session(id).await?;
         }
         if !is_copy {
@@ -159,47 +158,47 @@ impl MetaService {
         let asker = session.asker();
         self.mark_opens(asker, self.grace.opens_to_register(id).iter().chain(in_use));
         if is_back {
-            // Who is new has promised nothing, and after a copy of the request the others have been
-            // let in.
+            // A new session has no asynchronous creates. After a retransmission, others already
+            // have access.
             self.keep_promises(&session, promised.iter()).await;
         }
         self.session_returned(id);
         Ok(())
     }
 
-    /// A session says a part of what it has open, before it registers or follows partitions. One
-    /// that isn't expected to do so, since it has done it already and repeats itself, has it noted
-    /// at once.
+    /// Handles a part of a session's list of open files, before the session registers or reclaims
+    /// partitions. If no reclaim is expected, since it was done and this is a retransmission, the
+    /// files are marked at once.
     ///
     /// # Errors
-    /// `ESTALE` for a session that was ended.
+    /// `ESTALE` for a session that has ended.
     pub(crate) fn reclaim_opens(&self, id: SessionId, inodes: &[InodeId]) -> Result<()> {
         self.sessions.check_id(id)?;
         let known = self.sessions.find(id).filter(|session| session.is_remote());
         match (self.grace.note_opens(id, inodes), known) {
             (Some(left_out), _) => warn_of_opens(id, left_out),
             (None, Some(session)) => self.mark_opens(session.asker(), inodes.iter()),
-            // One that is new here has opened nothing here.
+            // A new session has nothing open here.
             (None, None) => {}
         }
         Ok(())
     }
 
-    /// Notes what a session has open, as it says when it comes back.
+    /// Marks the files that a returning session has open.
     pub(crate) fn mark_opens<'a>(&self, asker: Asker, inodes: impl Iterator<Item = &'a InodeId>) {
         let is_left_out = |ino: &&InodeId| !self.leases.mark_in_use(&self.sessions, asker, **ino);
         warn_of_opens(asker.session, inodes.filter(is_left_out).count());
     }
 
-    /// Waits until there are recalls with numbers above `after`, or partitions to follow, or for
-    /// [`RECALL_POLL`].
+    /// Waits until there are recalls with numbers above `after`, or partitions to reclaim, at most
+    /// for [`RECALL_POLL`].
     pub(crate) async fn next_recalls(&self, session: &Session, after: u64) -> Result<MetaReply> {
         if !session.is_remote() {
             return Err(is_not_registered(session.id));
         }
         let news = || {
             let mut partitions = self.grace.awaits_following(session.id);
-            // One that was taken from this service is to be followed elsewhere.
+            // The session reclaims a partition that was taken from this service at its new owner.
             partitions.retain(|partition| self.is_owned(*partition));
             match partitions.is_empty() {
                 true => MetaReply::Recalls(session.recalls_after(after)),
@@ -218,7 +217,7 @@ impl MetaService {
         Ok(news())
     }
 
-    /// Takes the answers to recalls.
+    /// Handles recall acknowledgements.
     pub(crate) async fn take_yields(&self, session: &Session, yields: &[Yield]) -> MetaReply {
         for answer in yields {
             let Yield { ino, number, .. } = *answer;
@@ -228,7 +227,7 @@ impl MetaService {
         MetaReply::Unit
     }
 
-    /// Takes leases and uses back that a session has given up by itself.
+    /// Handles leases and uses that a session has given up without a recall.
     pub(crate) async fn take_releases(&self, session: &Session, inodes: &[InodeId], seen: u64) -> MetaReply {
         for &ino in inodes {
             self.cut_before_release(ino, session.id).await;
@@ -237,7 +236,7 @@ impl MetaService {
         MetaReply::Unit
     }
 
-    /// Waits until recalls are answered. Sessions that don't answer in time are evicted.
+    /// Waits until recalls are acknowledged. Evicts sessions that don't acknowledge in time.
     pub(crate) async fn wait_for_answers(&self, due: Vec<Due>) {
         let mut since_ns = rt::monotonic_ns();
         for due in due {
@@ -247,8 +246,9 @@ impl MetaService {
                     break;
                 }
                 if !self.may_end_sessions() {
-                    // The sessions answer to another service already, or to nobody: they aren't
-                    // ended for this one. Others run meanwhile, whatever the caller makes of that.
+                    // The sessions acknowledge to another service already, or to none: this service
+                    // must not evict them. The pause lets other tasks run, whatever the caller does
+                    // next.
                     rt::sleep(STOPPING_REST).await;
                     return;
                 }
@@ -265,8 +265,8 @@ impl MetaService {
                     within(patience, answered.wait()).await;
                     let now_ns = rt::monotonic_ns();
                     if now_ns - looked_ns > (patience + STANDSTILL).as_nanos() as u64 {
-                        // It is this service that stood still, and what was said to it meanwhile is
-                        // still to be heard.
+                        // This service itself was paused, and messages that arrived meanwhile are
+                        // still to be read.
                         self.sessions.hear_all();
                         since_ns = now_ns;
                     }
@@ -275,14 +275,14 @@ impl MetaService {
         }
     }
 
-    /// How long a session may still take to answer a recall that has been waited for since a time.
-    /// One that has seen it and goes on talking could have answered. Another may be cut off for a
-    /// while, both ways or in one: what it says may arrive here, and nothing there. Such a one
-    /// relies on its leases for as long as one that is silent, too.
+    /// How long a session may still take to acknowledge a recall that has been waited for since a
+    /// time. A session that has seen the recall and keeps sending could have acknowledged. Another
+    /// may be cut off for a while, in both directions or in one: its messages may arrive here, but
+    /// none there. Such a session relies on its leases as long as a silent one.
     fn patience(&self, due: &Due, since_ns: u64) -> Duration {
         let Some(session) = self.sessions.find(due.session) else { return YIELD_TIME };
         if self.grace.is_arriving(due.session) {
-            // It is this service that it waits for.
+            // The session is waiting for this service.
             session.hear();
         }
         let (heard_ns, now_ns) = (session.heard_ns(), rt::monotonic_ns());
@@ -293,17 +293,17 @@ impl MetaService {
             answer_ns
         } else {
             let silent_ns = if has_seen { heard_ns } else { heard_ns.min(since_ns) };
-            // Not at once, however long ago it was heard of: it may be this service that stood
-            // still.
+            // Not at once, however old its last message is: this service itself may have been
+            // paused.
             (silent_ns + SILENCE_TIME.as_nanos() as u64).max(answer_ns)
         };
         let deadline = deadline.max(self.yielding_until_ns(&session, due, since_ns));
-        // A session that is heard of for the first time meanwhile gets a shorter deadline.
+        // A session whose first message arrives meanwhile gets a shorter deadline.
         let next_look = YIELD_TIME.as_nanos() as u64 / 5;
         Duration::from_nanos(deadline.saturating_sub(now_ns).min(next_look))
     }
 
-    /// What a session is reproached with that is ended for a recall.
+    /// Eviction reason of a session that didn't acknowledge a recall.
     fn fault(&self, due: &Due, since_ns: u64) -> String {
         let now_ns = rt::monotonic_ns();
         let ms_since = |ns: u64| now_ns.saturating_sub(ns) / 1_000_000;
@@ -321,8 +321,8 @@ impl MetaService {
         )
     }
 
-    /// Until when a session may work on a recall that it says it works on; 0 when it doesn't say
-    /// so.
+    /// Until when a session may work on a recall that it reports to work on; 0 if it doesn't report
+    /// that.
     fn yielding_until_ns(&self, session: &Session, due: &Due, since_ns: u64) -> u64 {
         let Some(word_ns) = session.yielding_since_ns(due.number) else { return 0 };
         let word_holds_ns = word_ns + YIELDING_WORD.as_nanos() as u64;
@@ -333,11 +333,11 @@ impl MetaService {
         }
     }
 
-    /// Whether a session ends itself that this service doesn't know: since it did so before and the
-    /// answer was lost, or since the service was started anew. It needn't register for that.
+    /// Whether a session that this service doesn't know ends itself. Either it did so before and
+    /// the answer was lost, or the service restarted. It needn't register for that.
     ///
     /// # Errors
-    /// `ESTALE` for one that was evicted: what it wrote last may not be what it thinks.
+    /// `ESTALE` for an evicted session: its last writes may not have been accepted.
     pub(crate) fn is_farewell_of_unknown(&self, request: &MetaRequest) -> Result<bool> {
         let id = request.session;
         if !matches!(request.op, MetaOp::EndSession) || id == SessionId(0) {
@@ -347,8 +347,8 @@ impl MetaService {
         Ok(self.sessions.find(id).is_none())
     }
 
-    /// Ends a session as it asks for it. Goes on when the caller is dropped: a session that is half
-    /// ended would be in the way for ever.
+    /// Ends a session at its own request. Continues when the caller is dropped: a session that has
+    /// half ended would block others for ever.
     pub(crate) async fn end_in_good_order(&self, id: SessionId) -> Result<()> {
         let Some(myself) = self.myself.upgrade() else { return Ok(()) };
         let outcome = Arc::new((Mutex::new(None), Event::new()));
@@ -363,13 +363,13 @@ impl MetaService {
         ended.unwrap_or(Ok(()))
     }
 
-    /// Whether silence means anything: not to a service that stops, nor to one on which management
-    /// doesn't count. It may be cut off itself.
+    /// Whether this service may evict for silence: not while it stops, nor while management
+    /// considers its node dead. It may be cut off itself.
     pub(crate) fn may_end_sessions(&self) -> bool {
         !self.stopping.is_set() && self.require_service().is_ok()
     }
 
-    /// Begins to end a session against its will. Goes on when the caller is dropped.
+    /// Starts the eviction of a session. Continues when the caller is dropped.
     pub(crate) fn evict(&self, id: SessionId, cause: String) {
         let Some(myself) = self.myself.upgrade() else { return };
         let is_first = self.sessions.find(id).is_some_and(|session| session.end());
@@ -383,7 +383,8 @@ impl MetaService {
         self.fence(id).await;
         let noted = loop {
             match self.keep_session(id, Some(StoredSession::ended_at(rt::now().secs))).await {
-                // Else it lived on at other services, and the targets refuse it.
+                // Otherwise the session would stay alive at other services, while the targets
+                // refuse it.
                 Err(error) if self.executors.store.engine().is_none() && !self.stopping.is_set() => {
                     tracing::warn!(session = id.0, %error, "the end of a session is not on record yet");
                     rt::sleep(RETRY_TIME).await;
@@ -398,17 +399,17 @@ impl MetaService {
         self.sessions.bury(id);
     }
 
-    /// Tells the other services that a session has been ended.
+    /// Notifies the other services that a session has been evicted.
     fn tell_of_end(&self, session: SessionId) {
         for other in self.neighbours.iter().flat_map(|neighbours| neighbours.others()) {
             rt::spawn(async move {
-                // One that doesn't answer finds it in the store.
+                // A service that doesn't answer finds it in the store.
                 _ = within(TELL_TIME, other.call(PartitionsRequest::Ended { session }, None)).await;
             });
         }
     }
 
-    /// Another service has ended a session, and the targets know.
+    /// Handles the eviction of a session by another service. The targets have fenced it.
     pub(crate) fn has_ended(&self, id: SessionId) {
         let known = self.sessions.find(id).filter(|session| session.is_remote());
         if known.is_none() && !self.grace.is_expected(id) {
@@ -427,7 +428,7 @@ impl MetaService {
         });
     }
 
-    /// Looks whether other services have ended sessions.
+    /// Checks whether other services have evicted sessions.
     async fn note_ended_elsewhere(&self) -> Result<()> {
         if self.neighbours.is_some() {
             let (_, ended) = stored_sessions(&self.executors.store).await?;
@@ -439,8 +440,8 @@ impl MetaService {
         Ok(())
     }
 
-    /// Makes every target refuse a session. One that doesn't answer for [`FENCE_TIME`] is taken for
-    /// dead, and told when it is back.
+    /// Makes every target refuse a session. A target that doesn't answer for [`FENCE_TIME`] is
+    /// considered down, and fenced when it is back.
     async fn fence(&self, id: SessionId) {
         let since_ns = rt::monotonic_ns();
         let mut targets: Vec<TargetId> = self.chunks.channels.targets();
@@ -463,7 +464,7 @@ impl MetaService {
         }
     }
 
-    /// Returns the targets that didn't answer.
+    /// Fences a session at targets. Returns those that didn't answer.
     async fn fence_at(&self, session: SessionId, targets: Vec<TargetId>) -> Vec<TargetId> {
         let fence = |target| async move {
             let fenced =
@@ -473,7 +474,7 @@ impl MetaService {
         rt::join_all(targets.into_iter().map(fence).collect()).await.into_iter().flatten().collect()
     }
 
-    /// Tells targets that are back of sessions that ended meanwhile.
+    /// Fences sessions at targets that were down when the sessions ended.
     async fn pay_fences(&self) {
         let owed = std::mem::take(&mut *self.owed_fences.lock());
         for (id, target) in owed {
@@ -482,7 +483,7 @@ impl MetaService {
         }
     }
 
-    /// Ends sessions that are not heard of any more, as long as the service runs.
+    /// Evicts unreachable sessions, until the service stops.
     pub(crate) async fn end_silent_sessions(self: Arc<Self>) {
         let mut next_sweep_ns = rt::monotonic_ns() + SWEEP_INTERVAL.as_nanos() as u64;
         while !self.stopping.is_set() {
@@ -490,12 +491,12 @@ impl MetaService {
             rt::sleep(IDLE_CHECK).await;
             let now_ns = rt::monotonic_ns();
             if now_ns - before_ns > 2 * IDLE_CHECK.as_nanos() as u64 {
-                // It is this service that stood still.
+                // This service itself was paused.
                 self.sessions.hear_all();
             }
             if !self.may_end_sessions() {
-                // Whoever is silent here may be well with the others. All have their time from when
-                // this service counts again.
+                // A session that is silent here may be in contact with other services. All get the
+                // full time from when management trusts this service again.
                 self.sessions.hear_all();
                 continue;
             }
@@ -515,7 +516,7 @@ impl MetaService {
         }
     }
 
-    /// Ends sessions as administrators ask for it, as long as the service runs.
+    /// Evicts sessions at the request of administrators, until the service stops.
     pub(crate) async fn evict_as_asked(self: Arc<Self>) {
         let (asked, some) = &self.evictions;
         while !self.stopping.is_set() {
@@ -526,7 +527,7 @@ impl MetaService {
         }
     }
 
-    /// Deletes what had to wait until nobody uses it any more, as long as the service runs.
+    /// Deletes files whose last user has closed them, until the service stops.
     pub(crate) async fn reclaim_abandoned(self: Arc<Self>) {
         while !self.stopping.is_set() {
             for ino in self.leases.abandoned().await {
@@ -543,7 +544,7 @@ fn is_not_registered(id: SessionId) -> Error {
         .hint("the client has to register it")
 }
 
-/// What a future gives within a time.
+/// The result of a future, or `None` if it takes longer than `time`.
 pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut sleep = pin!(rt::sleep(time));
@@ -554,7 +555,7 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
     .await
 }
 
-/// Warns of inodes that a session has open and that could not be noted.
+/// Warns of open inodes of a session that could not be marked.
 fn warn_of_opens(session: SessionId, left_out: usize) {
     if left_out > 0 {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! Executors: who runs commands on a partition, and what they have under way.
+//! Executors: they run the commands of a partition, and keep its uncommitted writes.
 
 use crate::cache::Cache;
 use crate::fetch::{Fetched, Readings, Want, partitions_of};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use types::{Errno, Error, InodeId, PartitionId, Result};
 
-/// Writes of a partition that are on their way to the store.
+/// Uncommitted writes of a partition.
 pub(crate) type Overlay = BTreeMap<Bytes, PendingWrite>;
 
 pub(crate) struct PendingWrite {
@@ -35,65 +35,64 @@ pub(crate) struct Executors {
 
 pub(crate) struct Executor {
     pub partition: PartitionId,
-    /// What this service may do on it.
+    /// What this service may do on the partition.
     pub standing: Standing,
-    /// That this service owns the partition, as every commit checks. Of no meaning where it
-    /// doesn't.
+    /// Guard of every commit: this service owns the partition. Meaningless if it doesn't.
     pub owner: Guard,
-    /// How often this service has adopted it.
+    /// How often this service has adopted the partition.
     pub adoption: u64,
-    /// The errand that has it to itself.
+    /// Token of the transaction that holds the partition lock.
     pub loan: Option<u64>,
-    /// Set, and replaced by another one, when standing or loan change.
+    /// Set, and replaced by a new event, when `standing` or `loan` change.
     pub changed: Arc<Event>,
     overlay: Overlay,
-    /// Commits under way, in order, with the keys that they write here.
+    /// Commits under way, in order, with the keys that they write in this partition.
     pub pending: VecDeque<(Ticket, Vec<Bytes>)>,
-    /// A commit that concerns other partitions too: nothing is run on top of it.
+    /// A commit that spans other partitions, too: no command runs on top of it.
     barrier: Option<Ticket>,
-    /// Whether another service owns it has to be asked of the store.
+    /// The store must be asked whether another service owns the partition.
     pub in_doubt: bool,
-    /// Commands that fetch something of the partition.
+    /// Fetches that commands have under way in the partition.
     readings: Readings,
 }
 
-/// What a service may do on a partition.
+/// State of a partition at this service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// Nothing: another service executes it, or nobody.
+    /// Not owned: another service executes it, or none.
     Elsewhere,
-    /// Settle what was left there.
+    /// Owned; size recovery runs there.
     Settling,
-    /// What needs no commands: sessions of before may still come back.
+    /// Owned; commands wait, since sessions of the previous owner may still reclaim their state.
     Closed,
-    /// Everything.
+    /// Owned; everything is allowed.
     Open,
-    /// Nothing new: it is about to go to another service.
+    /// Owned, but about to be released to another service: nothing new starts.
     Leaving,
 }
 
-/// Who wants to run something.
+/// Origin of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pass {
     /// A client's command.
     Command,
-    /// The service itself.
+    /// Background work of the service.
     Background,
-    /// A command that has the partitions on loan.
+    /// A cross-partition transaction, by the token of its partition locks.
     Errand(u64),
 }
 
-/// A partition of another service, on loan.
+/// A partition of another service that this one has locked for a transaction.
 pub(crate) struct Guest {
     pub owner: Guard,
     pub partition: PartitionId,
-    /// The keys that were written.
+    /// Keys that the transaction wrote.
     pub written: Mutex<Vec<Bytes>>,
 }
 
-/// What a command is to be run on.
+/// The partitions that a command runs on.
 pub(crate) struct Place<'a> {
-    /// Without it, the command is another service's.
+    /// Partition whose owner executes the command.
     pub home: PartitionId,
     /// Partitions of this service, in ascending order.
     pub own: &'a [PartitionId],
@@ -102,30 +101,30 @@ pub(crate) struct Place<'a> {
     pub pass: Pass,
 }
 
-/// The partitions that a command holds, in ascending order.
+/// The executors that a command has locked, in ascending order.
 pub(crate) struct Held<'a> {
     executors: Vec<MutexGuard<'a, Executor>>,
     guests: &'a [Guest],
 }
 
-/// What a command did.
+/// Result of a command.
 pub(crate) struct Change<T> {
     pub answer: T,
     pub writes: Writes,
 }
 
-/// Why a command was not carried out.
+/// Why a command was not executed. Nothing changes in any of these cases.
 pub(crate) enum Stop {
-    /// Refused; nothing changes.
+    /// Refused with an error.
     Refused(Error),
-    /// Needs this partition too; nothing changes.
+    /// The command needs this partition, too.
     NeedPartition(PartitionId),
-    /// Leases are in the way; nothing changes until these recalls are answered.
+    /// Leases conflict: the command waits for the acknowledgements of these recalls.
     Leases(Vec<Due>),
-    /// Leases of other services may be in the way; nothing changes until they say that there are
-    /// none.
+    /// Leases that other services granted may conflict: the command waits until they report that
+    /// there are none.
     Elsewhere(Vec<(InodeId, Access)>),
-    /// Something has to be fetched, of which the view knows; nothing changes.
+    /// Keys or ranges have to be fetched from the store first; the view lists them.
     NotHere,
 }
 
@@ -145,39 +144,40 @@ impl From<Error> for Stop {
     }
 }
 
-/// What came of a command.
+/// Outcome of [`Executors::transact`].
 pub(crate) enum Ran<T> {
     Answered(T),
-    /// To be run again when these recalls are answered.
+    /// Run the command again when these recalls are acknowledged.
     Leases(Vec<Due>),
-    /// To be run as an errand: it needs these partitions, not all of which are this service's.
+    /// Run the command as a cross-partition transaction: it needs these partitions, and other
+    /// services own some of them.
     Across(Vec<PartitionId>),
 }
 
-/// How far an attempt came.
+/// Outcome of one attempt to run a command.
 pub(crate) enum Attempt<T> {
-    /// Leases of other services may be in the way.
+    /// Leases that other services granted may conflict.
     Elsewhere(Vec<(InodeId, Access)>),
-    /// Some of the partitions are other services'.
+    /// Other services own some of the partitions.
     Across,
-    /// To be run again when this is set.
+    /// Run the command again when this event is set.
     Changed(Arc<Event>),
-    /// These recalls have to be answered first.
+    /// These recalls must be acknowledged first.
     Leases(Vec<Due>),
-    /// This one is needed as well.
+    /// The command needs this partition, too.
     Need(PartitionId),
-    /// This commit has to be in first.
+    /// This commit must complete first.
     After(Ticket),
-    /// This has to be fetched first.
+    /// These keys and ranges must be fetched first.
     Fetch(Vec<Want>),
-    /// The store has to be asked first who owns this partition.
+    /// The store must be asked first which service owns this partition.
     Doubt(PartitionId),
-    /// Carried out; to be answered when the commit is in.
+    /// Executed; the answer may be sent when the commit completes.
     Done { answer: Result<T>, after: Option<Ticket> },
 }
 
 impl Executors {
-    /// Executors of so many partitions, none of which is this service's.
+    /// Creates executors of `partitions` partitions, none of which this service owns yet.
     pub fn new(store: Store, partitions: u16) -> Executors {
         let executor = |partition| {
             Mutex::new(Executor {
@@ -202,10 +202,10 @@ impl Executors {
         }
     }
 
-    /// Runs `command` on the partitions, and on all that it turns out to need, and returns its
-    /// answer once everything that the answer tells of is committed. The first of them is its home:
-    /// where that is another service's, the command is, too. `enqueued` is called while the
-    /// partitions are held, when the command's writes have got their place.
+    /// Runs `command` on the partitions and on those that it turns out to need. Returns its answer
+    /// once everything that the answer depends on is committed. The first partition is the
+    /// command's home: the owner of that executes the command. `enqueued` is called while the
+    /// executors are locked, when the command's writes have their place in the commit order.
     pub async fn transact<T>(
         &self,
         pass: Pass,
@@ -240,8 +240,8 @@ impl Executors {
                 Attempt::Elsewhere(_) => return Err(bad_partition(home)),
                 Attempt::After(ticket) => {
                     self.counters.reruns.add(1);
-                    // Its outcome is the business of who asked for it; a failure of the store is
-                    // met again right below.
+                    // The command that enqueued the commit handles its outcome; a failure of the
+                    // store shows right below.
                     let _ = self.store.wait(&ticket).await;
                     if matches!(ticket.result(), Some(Err(_))) {
                         return self.committed(&partitions, &ticket).await.and(Err(Errno::EIO.into()));
@@ -258,7 +258,7 @@ impl Executors {
                 Attempt::Doubt(partition) => self.settle_doubt(partition).await?,
                 Attempt::Need(partition) => {
                     self.counters.reruns.add(1);
-                    // The set grows with every round, so that there are at most as many as
+                    // The set grows with every round, so that there are at most as many rounds as
                     // partitions.
                     match partitions.binary_search(&partition) {
                         Err(at) => partitions.insert(at, partition),
@@ -270,7 +270,7 @@ impl Executors {
         }
     }
 
-    /// Runs a command that no lease can be in the way of.
+    /// Runs a command that can't conflict with leases.
     pub async fn transact_freely<T>(
         &self,
         partition: PartitionId,
@@ -291,7 +291,7 @@ impl Executors {
         }
     }
 
-    /// The state of a partition.
+    /// Locks the executor of a partition.
     pub fn lock(&self, partition: PartitionId) -> Result<MutexGuard<'_, Executor>> {
         match self.partitions.get(partition.0 as usize) {
             Some(executor) => Ok(executor.lock()),
@@ -299,17 +299,17 @@ impl Executors {
         }
     }
 
-    /// Forgets what the cache has of keys that another service has written.
+    /// Invalidates cache entries of keys that another service has written.
     pub fn forget_cached(&self, keys: &[Bytes]) {
         keys.iter().for_each(|key| self.cache.remove(key));
     }
 
-    /// Forgets what the cache has of a partition: another service may have changed it.
+    /// Invalidates all cache entries of a partition: another service may have changed it.
     pub fn forget_cached_partition(&self, partition: PartitionId) {
         self.cache.forget(partition);
     }
 
-    /// One attempt to run a command.
+    /// Attempts once to run a command.
     pub fn attempt<T>(
         &self,
         place: &Place<'_>,
@@ -373,7 +373,7 @@ impl Executors {
         }
     }
 
-    /// Gives the writes their place in the order of commits, and shows them to later commands.
+    /// Gives the writes their place in the commit order, and adds them to the overlay.
     fn enqueue(&self, held: &mut Held<'_>, writes: Writes) -> Ticket {
         let mut shown: Vec<(Bytes, Option<Bytes>)> = Vec::with_capacity(writes.len());
         for (key, value) in &writes {
@@ -383,9 +383,9 @@ impl Executors {
         guards.extend(held.guests.iter().map(|guest| guest.owner.clone()));
         let ticket = self.store.enqueue(Batch { guards, writes });
         if matches!(ticket.result(), Some(Err(_))) {
-            // The writer takes no writes any more. What was not enqueued must not pile up here. A
-            // ticket that is settled well already (another core led the commit meanwhile) goes on
-            // like any other: the cache has to learn of its writes.
+            // The writer accepts no more writes, so they must not pile up in the overlay. A ticket
+            // that is already committed (another core led the commit meanwhile) takes the usual
+            // path: the cache has to learn of its writes.
             return ticket;
         }
         let spans = held.executors.len() + held.guests.len() > 1;
@@ -411,7 +411,7 @@ impl Executors {
         ticket
     }
 
-    /// Waits for a commit that an answer tells of.
+    /// Waits for a commit that an answer depends on.
     pub async fn committed(&self, partitions: &[PartitionId], ticket: &Ticket) -> Result<()> {
         match self.store.wait(ticket).await {
             Ok(Outcome::Won) => Ok(()),
@@ -433,8 +433,8 @@ impl Executors {
         }
     }
 
-    /// Forgets what is settled. After a failure of the store everything stays: nobody knows what it
-    /// holds.
+    /// Removes completed commits from the overlay. After a failure of the store they all stay: it
+    /// is unknown what the store holds.
     pub fn retire(&self, executor: &mut Executor) {
         while let Some((ticket, _)) = executor.pending.front() {
             let outcome = match ticket.result() {
@@ -465,7 +465,7 @@ impl Executors {
         }
     }
 
-    /// As in [`Executors::retire`], but leaves the writes where they are, for commands that fetch.
+    /// As [`Executors::retire`], but leaves the writes in the overlay, for commands that fetch.
     fn keep(&self, executor: &mut Executor, ticket: &Ticket, keys: Vec<Bytes>) {
         for key in &keys {
             let write = executor.overlay.get(key).filter(|write| write.ticket.number() == ticket.number());
@@ -483,8 +483,8 @@ impl Executors {
         }
     }
 
-    /// A commit was lost: asks the store who owns the partition. If the service still does, another
-    /// partition of that commit was the cause, and nothing was run on top of it.
+    /// Handles a lost commit: asks the store which service owns the partition. If this service
+    /// still does, another partition of that commit was the cause, and no command ran on top of it.
     fn doubt(&self, executor: &mut Executor) {
         match self.store.engine() {
             Some(engine) => {
@@ -497,7 +497,7 @@ impl Executors {
         }
     }
 
-    /// Asks a store that is elsewhere who owns a partition. Nothing is run there meanwhile.
+    /// Asks a remote store which service owns a partition. No command runs there meanwhile.
     pub async fn settle_doubt(&self, partition: PartitionId) -> Result<()> {
         let expected = {
             let executor = self.lock(partition)?;
@@ -523,7 +523,7 @@ impl Executor {
         fetched.check(self.partition, &mut self.readings, &mut self.overlay);
     }
 
-    /// Another service has taken the partition over.
+    /// Records that another service has taken over the partition.
     fn replace(&mut self) {
         tracing::error!(
             partition = self.partition.0,
@@ -536,9 +536,9 @@ impl Executor {
 /// Whether a command may run on a partition.
 enum Admission {
     Now,
-    /// When it changes.
+    /// Once the partition's state changes.
     Later,
-    /// It is another service's.
+    /// Another service owns it.
     Never,
 }
 
@@ -555,19 +555,19 @@ impl Executor {
         }
     }
 
-    /// Whether this service executes the partition, for itself at least.
+    /// Whether this service owns the partition and isn't releasing it.
     pub fn is_owned(&self) -> bool {
         !matches!(self.standing, Standing::Elsewhere | Standing::Leaving)
     }
 
-    /// Changes what may be done.
+    /// Sets the partition's state and wakes those that wait for a change.
     pub fn stand(&mut self, standing: Standing) {
         self.standing = standing;
         self.tell();
     }
 
-    /// Lets an errand have the partition, or nobody. What was read before may not be so any more
-    /// after it.
+    /// Locks the partition for a transaction, or unlocks it with `None`. Invalidates what commands
+    /// have fetched before.
     pub fn lend(&mut self, loan: Option<u64>) {
         self.loan = loan;
         self.readings.make_void();
@@ -575,7 +575,7 @@ impl Executor {
         self.tell();
     }
 
-    /// It is another service's now, which may have changed everything.
+    /// Marks the partition as owned by another service, which may have changed everything.
     pub fn leave(&mut self) {
         self.overlay.clear();
         self.pending.clear();
@@ -592,7 +592,7 @@ impl Executor {
     }
 }
 
-/// What a command has fetched; ends its readings when it is dropped.
+/// Data that a command has fetched; ends its readings when it is dropped.
 pub(crate) struct Reading<'a> {
     executors: &'a Executors,
     pub fetched: Fetched,
@@ -614,21 +614,21 @@ impl Drop for Reading<'_> {
 }
 
 impl Held<'_> {
-    /// What is on its way in a partition; `None` when it is not held.
+    /// Overlay of a partition; `None` if its executor isn't locked.
     pub fn overlay(&self, partition: PartitionId) -> Option<&Overlay> {
-        // One or two as a rule.
+        // Usually one or two.
         self.executors
             .iter()
             .find(|executor| executor.partition == partition)
             .map(|executor| &executor.overlay)
     }
 
-    /// Whether any partition of another service is held.
+    /// Whether the command holds partitions of other services.
     pub fn has_guests(&self) -> bool {
         !self.guests.is_empty()
     }
 
-    /// Whether a partition of another service is held.
+    /// Whether the command holds this partition of another service.
     pub fn is_guest(&self, partition: PartitionId) -> bool {
         self.guests.iter().any(|guest| guest.partition == partition)
     }

@@ -1,8 +1,8 @@
-//! What clients of certain networks may do, by the rules of the cluster map: refused networks,
-//! read-only ones, squashed users.
+//! Access rules for clients of certain networks, from the cluster map: refused networks, read-only
+//! ones, squashed users.
 //!
-//! Rules are applied to each request, by the address of the connection that brings it. The session
-//! keeps what held for the last one, for what is looked at deeper inside.
+//! Rules apply to each request, by the address of its connection. The session stores the rule of
+//! its last request for checks at deeper levels.
 
 use crate::executor::Stop;
 use crate::service::MetaService;
@@ -13,18 +13,18 @@ use std::sync::PoisonError;
 use types::{Credentials, Errno, Error, Export, ExportAccess, Result, SessionId, Squash};
 use wire::{LeaseMode, MetaOp, MetaRequest};
 
-/// How a client asks on its own account and not for one of its users: what it reports, and what it
-/// needs to go on with what is open.
+/// Credentials of a client that acts for itself and not for one of its users: reports, and requests
+/// that open files need.
 const CLIENT_ITSELF: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
 
 impl MetaService {
-    /// Makes of a request what the rules for its caller leave of it.
+    /// Applies the rules of its caller to a request.
     ///
     /// # Errors
-    /// `EACCES` from a network that may not mount, and its session is ended; `EROFS` for a change
-    /// from one that may only read.
+    /// `EACCES` from a network that may not mount, whose session is evicted; `EROFS` for a change
+    /// from a read-only network.
     pub(crate) fn under_rules(&self, caller: &net::Caller, request: MetaRequest) -> Result<MetaRequest> {
-        // Who asks without a session acts for the cluster; who may is looked at before.
+        // A caller without a session acts for the cluster; its rights were checked before.
         if request.session == SessionId(0) {
             return Ok(request);
         }
@@ -46,24 +46,24 @@ impl MetaService {
         Ok(squashed(&export, request))
     }
 
-    /// What holds for a caller now.
+    /// The rule that applies to a caller now.
     pub(crate) fn export_of(&self, caller: &net::Caller) -> Export {
         self.exports.follow(&self.chunks.map.read().unwrap_or_else(PoisonError::into_inner));
         self.exports.of(caller)
     }
 }
 
-/// Whether clients may do everything there, and their users are who they are.
+/// Whether the rule restricts nothing and maps no users.
 pub(crate) fn is_plain(export: &Export) -> bool {
     export.access == ExportAccess::Rw && export.squash == Squash::None
 }
 
-/// Puts those whom squashed users become in their place.
+/// Replaces squashed users by the anonymous one.
 fn squashed(export: &Export, mut request: MetaRequest) -> MetaRequest {
     let keeps = match export.squash {
         Squash::None => true,
-        // It is trusted for its users but for root; it could say what it wants as one of the
-        // others.
+        // The client is trusted for all users except root; it could send any request as another
+        // user.
         Squash::Root => request.credentials == CLIENT_ITSELF,
         Squash::All => false,
     };
@@ -78,9 +78,10 @@ fn squashed(export: &Export, mut request: MetaRequest) -> MetaRequest {
     request
 }
 
-/// Looks whether a session's user may do what it asks. Of this process' own session the kernel has
-/// seen to that, except for what it leaves to the service, and of root its own kernel, where it
-/// stays root. True if it may use the file for reading only.
+/// Checks whether a session's user may execute the request. For the session of this process the
+/// kernel has checked that, except for the operations that it leaves to the service. For root the
+/// client's kernel has checked it, unless root is squashed. Returns true if the client may only
+/// read the file.
 pub(crate) fn permit(
     request: &MetaRequest,
     session: &Session,
@@ -119,7 +120,7 @@ pub(crate) fn permit(
     }
 }
 
-/// Whether a request begins to change something. What was begun before may be reported to its end.
+/// Whether a request begins a change. Reports of changes that have begun before are still allowed.
 fn changes(op: &MetaOp) -> bool {
     match op {
         MetaOp::Setattr { .. }
@@ -142,14 +143,14 @@ fn changes(op: &MetaOp) -> bool {
         | MetaOp::SetPattern { .. }
         | MetaOp::NoteAccess { .. }
         | MetaOp::Migrate { .. } => true,
-        // Readers that share a file with its writers wish for the shared lease, too.
+        // Readers that share a file with writers ask for the shared lease, too.
         MetaOp::Open { wish, .. } => *wish == Some(LeaseMode::Write),
         MetaOp::MayOpen { wanted, .. } => wanted & 2 != 0,
         _ => false,
     }
 }
 
-/// Whether it tells what was done to a file since its session said that it would.
+/// Whether a request reports the end of a change that its session has announced.
 fn reports(op: &MetaOp) -> bool {
     matches!(op, MetaOp::EndWrite { .. } | MetaOp::TruncateDone { .. })
 }

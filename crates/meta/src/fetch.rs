@@ -1,19 +1,18 @@
-//! What a command fetches from a store that is elsewhere.
+//! Data that a command fetches from a remote store.
 //!
-//! A command runs with its partitions locked, and nobody waits for anything while holding a lock.
-//! So a command that misses something stops, the locks are given back, what it misses is fetched,
-//! and it runs again with what was fetched.
+//! A command runs with its executors locked, and no task waits while it holds a mutex. So a command
+//! that misses data stops, unlocks, fetches the data, and runs again on it.
 //!
-//! Meanwhile the partition changes. Why what was fetched is still right when the command runs
-//! again: a *reading* is noted in the partition while it is locked, before anything is fetched.
-//! Whatever was committed before that moment is in what the store answers. Whatever is committed
-//! later stays in the partition's overlay for as long as the reading is noted, settled or not, and
-//! the overlay goes before what was fetched. When that can't be had (a commit was lost, or its
-//! outcome isn't known; somebody else wrote to the partition; too much would have to be kept), the
-//! reading is made void, and what was fetched for it is thrown away.
+//! Meanwhile the partition changes. Fetched data is still valid when the command runs again,
+//! because a *reading* is registered in the executor, under its mutex, before anything is fetched.
+//! What was committed before that moment is in the store's answer. What is committed later stays in
+//! the overlay as long as the reading is registered, and the overlay takes precedence over fetched
+//! data. If that can't be guaranteed, the reading is invalidated and the data fetched for it is
+//! discarded. This happens when a commit was lost, its outcome is unknown, another service wrote to
+//! the partition, or too many writes would have to be retained.
 //!
-//! Invariant: a value or range that was fetched under a reading that isn't void, with the overlay
-//! laid over it, is what the partition holds.
+//! Invariant: a value or range that was fetched under a valid reading, with the overlay on top, is
+//! what the partition holds.
 
 use crate::executor::Overlay;
 use crate::limits::{KEPT_FOR_READINGS, SPARE_PAIRS};
@@ -23,14 +22,14 @@ use namespace::keys;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::{HashMap, PartitionId};
 
-/// The readings of a partition, and what is kept for them.
+/// The readings of a partition, and the writes retained for them.
 #[derive(Default)]
 pub(crate) struct Readings {
     begun: u64,
     active: BTreeSet<u64>,
-    /// Readings up to this number are void.
+    /// Readings up to this number are invalid.
     void: u64,
-    /// Commits that are in and whose writes stay in the overlay, in order.
+    /// Completed commits whose writes stay in the overlay, in order.
     kept: VecDeque<Kept>,
     kept_keys: usize,
 }
@@ -38,7 +37,7 @@ pub(crate) struct Readings {
 struct Kept {
     /// The last reading that may have missed the commit.
     reading: u64,
-    /// The commit.
+    /// Number of the commit.
     number: u64,
     keys: Vec<Bytes>,
 }
@@ -54,17 +53,17 @@ impl Readings {
         reading > self.void
     }
 
-    /// Whether anybody reads.
+    /// Whether any reading is active.
     pub fn are_active(&self) -> bool {
         !self.active.is_empty()
     }
 
-    /// What was fetched until now may be wrong.
+    /// Invalidates everything that was fetched until now.
     pub fn make_void(&mut self) {
         self.void = self.begun;
     }
 
-    /// Keeps the writes of a commit that is in for those who read at this moment.
+    /// Retains the writes of a completed commit for the readings that are active.
     pub fn keep(&mut self, ticket: &Ticket, keys: Vec<Bytes>) {
         self.kept_keys += keys.len();
         self.kept.push_back(Kept { reading: self.begun, number: ticket.number(), keys });
@@ -73,7 +72,7 @@ impl Readings {
         }
     }
 
-    /// Takes out of the overlay what nobody needs there any more.
+    /// Removes writes from the overlay that no reading needs any more.
     pub fn release(&mut self, overlay: &mut Overlay) {
         let oldest = self.active.range(self.void + 1..).next().copied().unwrap_or(u64::MAX);
         while self.kept.front().is_some_and(|kept| kept.reading < oldest)
@@ -81,7 +80,7 @@ impl Readings {
         {
             self.kept_keys -= kept.keys.len();
             for key in kept.keys {
-                // A later write to the key is on its way, or kept itself.
+                // A later write to the key is under way, or is retained itself.
                 if overlay.get(&key).is_some_and(|write| write.ticket.number() == kept.number) {
                     overlay.remove(&key);
                 }
@@ -95,7 +94,7 @@ impl Readings {
     }
 }
 
-/// Something that a command misses.
+/// Data that a command misses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Want {
     Key(Vec<u8>),
@@ -109,14 +108,14 @@ impl Want {
     }
 }
 
-/// Pairs of a range.
+/// Key-value pairs of a range.
 struct FetchedRange {
     pairs: Vec<Pair>,
-    /// There are no more.
+    /// The range has no more pairs.
     is_whole: bool,
 }
 
-/// What was fetched for one command.
+/// Data fetched for one command.
 #[derive(Default)]
 pub(crate) struct Fetched {
     values: HashMap<Vec<u8>, Option<Bytes>>,
@@ -130,25 +129,25 @@ impl Fetched {
         self.values.get(key).cloned()
     }
 
-    /// The first pairs of a range, at least `limit` of them or all that there are, if they were
-    /// fetched.
+    /// The first pairs of a range, if they were fetched: at least `limit` of them, or all that
+    /// there are.
     pub fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Option<Vec<Pair>> {
         let range = self.ranges.get(&(from.to_vec(), to.to_vec()))?;
         (range.is_whole || range.pairs.len() >= limit).then(|| range.pairs.clone())
     }
 
-    /// What to ask for so that `limit` pairs are left even if more of them are hidden by then.
+    /// How many pairs to fetch so that `limit` of them are left even if the overlay hides more by
+    /// then.
     pub fn with_spare(limit: usize) -> usize {
         limit.saturating_add(SPARE_PAIRS)
     }
 
-    /// The partitions in which something was noted for this command.
+    /// The partitions in which this command has a reading.
     pub fn partitions(&self) -> Vec<PartitionId> {
         self.readings.keys().copied().collect()
     }
 
-    /// Throws away what is not known to be right any more. To be called while the partition is
-    /// held, before anything is read.
+    /// Discards data that may be invalid. Call it while the executor is locked, before reading.
     pub fn check(&mut self, partition: PartitionId, readings: &mut Readings, overlay: &mut Overlay) {
         let Some(&reading) = self.readings.get(&partition) else { return };
         if !readings.is_valid(reading) {
@@ -158,19 +157,20 @@ impl Fetched {
         }
     }
 
-    /// Notes that something of a partition is about to be fetched. To be called while it is held.
+    /// Registers a reading for data that is about to be fetched. Call it while the executor is
+    /// locked.
     pub fn begin(&mut self, partition: PartitionId, readings: &mut Readings) {
         self.readings.entry(partition).or_insert_with(|| readings.begin());
     }
 
-    /// Takes the note back.
+    /// Ends the reading.
     pub fn end(&mut self, partition: PartitionId, readings: &mut Readings, overlay: &mut Overlay) {
         if let Some(reading) = self.readings.remove(&partition) {
             readings.end(reading, overlay);
         }
     }
 
-    /// Fetches. Nothing is held meanwhile.
+    /// Fetches the data. No mutex is held meanwhile.
     pub async fn fetch(&mut self, store: &Store, wants: Vec<Want>) -> Result<(), KvError> {
         let mut asked = Vec::new();
         for want in wants {
@@ -191,7 +191,7 @@ impl Fetched {
     }
 }
 
-/// The partitions of what is missed.
+/// The partitions of missing data.
 pub(crate) fn partitions_of(wants: &[Want]) -> BTreeSet<PartitionId> {
     wants.iter().map(Want::partition).collect()
 }

@@ -1,4 +1,4 @@
-//! Sessions that follow partitions from one service to another.
+//! Sessions that move with partitions from one metadata service to another.
 
 use crate::service::MetaService;
 use crate::sessions::{Session, stored_answers};
@@ -8,9 +8,10 @@ use types::{InodeId, PartitionId, Result};
 use wire::Promise;
 
 impl MetaService {
-    /// A session relies on nothing any more that another service told it of these partitions, and
-    /// has these inodes open. As with a registration, what it wrote and hadn't reported is settled,
-    /// and what it has promised is made, before others may ask for it.
+    /// Handles a session that has discarded what the previous owner of these partitions granted,
+    /// and reports the inodes that it has open there. As at a registration, this recovers the sizes
+    /// of files that the session was writing, and executes its asynchronous creates, before other
+    /// sessions may access them.
     pub(crate) async fn follow(
         &self,
         session: &Session,
@@ -20,15 +21,15 @@ impl MetaService {
         let _arriving = self.grace.arrives(session.id);
         let _turn = match self.grace.awaits_following(session.id).is_empty() {
             true => None,
-            // Of two copies one waits: what it settles and gives up could be what the session has
-            // been granted after the other.
+            // A retransmission waits for the original: its size recovery and releases could hit
+            // leases that the session got after the original.
             false => Some(self.sessions.turn_to_register(session.id).write().await),
         };
         if let Some(foreign) = partitions.iter().find(|partition| !self.is_owned(**partition)) {
             return Err(not_owner(*foreign));
         }
-        // Where it has followed already it may have been granted leases since: then this is an old
-        // request that comes again.
+        // In a partition to which the session has moved already, it may have got leases since: then
+        // this is an old, repeated request.
         let awaited = self.grace.awaits_following(session.id);
         let partitions: Vec<PartitionId> =
             partitions.iter().copied().filter(|partition| awaited.contains(partition)).collect();
@@ -37,7 +38,8 @@ impl MetaService {
             self.settle_files(partition, &|other| other == session.id, &mut recovery).await?;
         }
         session.hear();
-        // The other service may have carried out what is going to be sent here again.
+        // The previous owner may have executed requests that the session will retransmit to this
+        // service.
         session.take_answers(stored_answers(&self.executors.store, session.id).await?);
         self.leases.leave_partitions(session.id, &partitions);
         let asker = session.asker();

@@ -1,10 +1,9 @@
-//! The time in which sessions of before may come back, after a start and after partitions were
-//! adopted.
+//! The grace period after a start, and after partitions were adopted: sessions reclaim their state.
 //!
-//! A service that adopts a partition knows nothing of the leases that were granted there, and of
-//! what is open. Until each session that may have something there has dropped what it cached and
-//! said so, or is ended for good, nothing is read or changed in what was adopted. After a start it
-//! says so by registering, of partitions that were another service's by following them.
+//! A service that adopts a partition doesn't know which leases were granted and which files are
+//! open there. So nothing in the adopted partition is read or changed until each session has
+//! dropped its cache and reported its open files, or has been evicted. After a start, sessions
+//! report by registering; for partitions of another service, by a `Follow` request.
 
 use crate::eviction::within;
 use crate::limits::{GRACE_LOOK, GRACE_TIME, OPENS_PER_SESSION, STANDSTILL};
@@ -22,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
 
-/// What is known of sessions from before.
+/// State of the grace period.
 #[derive(Default)]
 pub(crate) struct Grace {
     state: Mutex<State>,
@@ -32,33 +31,33 @@ pub(crate) struct Grace {
 
 #[derive(Default)]
 struct State {
-    /// Sessions that may come back.
+    /// Sessions that may return.
     expected: BTreeMap<SessionId, Expected>,
     until_ns: u64,
-    /// When it was last looked how much time there is left.
+    /// When the remaining time was last checked.
     looked_ns: u64,
-    /// Somebody sees to its end.
+    /// A task is ending the grace period.
     is_ending: bool,
     was_needed: bool,
 }
 
-/// What a session has to do before it counts as back.
+/// What a session has to do before it counts as returned.
 #[derive(Default)]
 struct Expected {
     registers: bool,
-    /// Partitions that it has to follow.
+    /// Partitions whose state it has to reclaim.
     follows: BTreeSet<PartitionId>,
-    /// Inodes that it has said it has open, until it registers or follows: [`OPENS_PER_SESSION`] at
-    /// most.
+    /// Inodes that it has reported as open, until it registers or reclaims: at most
+    /// [`OPENS_PER_SESSION`].
     opens: BTreeSet<InodeId>,
-    /// It has been told what it has to do.
+    /// The session has been asked to register or reclaim.
     is_told: bool,
-    /// Requests of it under way by which it comes back. What it left is settled meanwhile, which
-    /// takes as long as storage services need.
+    /// Its registrations and reclaims under way. Size recovery runs meanwhile, and takes as long as
+    /// the storage services need.
     arriving: usize,
 }
 
-/// A session is coming back, until this is dropped.
+/// A registration or reclaim is under way, until this is dropped.
 pub(crate) struct Arriving<'a> {
     grace: &'a Grace,
     session: SessionId,
@@ -73,7 +72,7 @@ impl Drop for Arriving<'_> {
 }
 
 impl Grace {
-    /// These sessions may come back, from now on for [`GRACE_TIME`].
+    /// Begins the grace period for these sessions: [`GRACE_TIME`] from now on.
     fn begin(
         &self,
         sessions: BTreeSet<SessionId>,
@@ -87,7 +86,7 @@ impl Grace {
                 let expected = state.expected.entry(session).or_default();
                 expected.registers |= registers;
                 expected.follows.extend(follow);
-                // Of something new it has yet to hear.
+                // It has to be asked again for the new partitions.
                 expected.is_told = false;
             }
         }
@@ -101,7 +100,7 @@ impl Grace {
         self.is_on.store(true, Ordering::Release);
     }
 
-    /// Whether there were sessions that might come back.
+    /// Whether there were sessions that might return.
     fn was_needed(&self) -> bool {
         self.state.lock().was_needed
     }
@@ -119,7 +118,7 @@ impl Grace {
         self.is_on() && self.state.lock().expected.get(&session).is_some_and(|expected| expected.registers)
     }
 
-    /// The partitions that a session has yet to follow.
+    /// The partitions that a session still has to reclaim.
     pub fn awaits_following(&self, session: SessionId) -> Vec<PartitionId> {
         if !self.is_on() {
             return Vec::new();
@@ -129,8 +128,9 @@ impl Grace {
         follows.into_iter().flatten().collect()
     }
 
-    /// A session is about to be told what it has to do. One that lives has its time from then on,
-    /// however long it took until the two heard of each other; it is given once.
+    /// Notes that a session is about to be asked to register or reclaim. The first time, the grace
+    /// period starts again, however long it took until the session and the service could
+    /// communicate.
     pub fn told(&self, session: SessionId) {
         if !self.is_on() {
             return;
@@ -142,7 +142,7 @@ impl Grace {
         }
     }
 
-    /// A session does what is expected of it. It isn't late before that has ended.
+    /// Notes that a registration or reclaim has begun. The session isn't late before that ends.
     pub fn arrives(&self, session: SessionId) -> Option<Arriving<'_>> {
         if !self.is_on() {
             return None;
@@ -152,8 +152,8 @@ impl Grace {
         Some(Arriving { grace: self, session })
     }
 
-    /// Notes a part of what a session that is expected has open, and tells how many inodes are left
-    /// out since the session has too many; `None` when it isn't expected.
+    /// Records a part of an expected session's open files. Returns how many inodes were left out
+    /// because the session has too many; `None` if the session isn't expected.
     pub fn note_opens(&self, session: SessionId, inodes: &[InodeId]) -> Option<usize> {
         if !self.is_on() {
             return None;
@@ -165,8 +165,8 @@ impl Grace {
         Some(inodes.len().saturating_sub(room))
     }
 
-    /// What a session that registers now has said before that it has open. Of partitions that it
-    /// has yet to follow it is kept for that.
+    /// Returns the open files that a session reported before its registration. Those in partitions
+    /// that it still has to reclaim are kept for that, too.
     pub fn opens_to_register(&self, session: SessionId) -> BTreeSet<InodeId> {
         let mut state = self.state.lock();
         let Some(expected) = state.expected.get_mut(&session) else { return BTreeSet::new() };
@@ -178,7 +178,7 @@ impl Grace {
         all
     }
 
-    /// The same of partitions that a session follows now.
+    /// Returns the reported open files in partitions that a session reclaims now.
     pub fn opens_to_follow(&self, session: SessionId, partitions: &[PartitionId]) -> BTreeSet<InodeId> {
         let mut state = self.state.lock();
         let Some(expected) = state.expected.get_mut(&session) else { return BTreeSet::new() };
@@ -188,13 +188,13 @@ impl Grace {
         taken
     }
 
-    /// Whether a session is coming back at this moment.
+    /// Whether a session's registration or reclaim is under way.
     pub fn is_arriving(&self, session: SessionId) -> bool {
         self.is_on() && self.state.lock().expected.get(&session).is_some_and(|one| one.arriving > 0)
     }
 
-    /// A session has done something of what is expected of it; true if it was the last one, and the
-    /// grace is over.
+    /// Records a step of a session's return. Returns true if it was the last one that was expected,
+    /// and the grace period is over.
     fn note(&self, session: SessionId, done: impl FnOnce(&mut Expected)) -> bool {
         if !self.is_on() {
             return false;
@@ -213,14 +213,14 @@ impl Grace {
         is_over
     }
 
-    /// To be called with the state held, so that a grace that begins meanwhile isn't ended.
+    /// Call it with the state locked, so that it doesn't end a grace period that begins meanwhile.
     fn end(&self) {
         self.is_on.store(false, Ordering::Release);
         self.over.set();
     }
 
-    /// Nobody has to follow a partition any more that has gone on to another service; true if the
-    /// grace is over by that.
+    /// Drops pending reclaims of a partition that another service owns now. Returns true if the
+    /// grace period is over by that.
     fn forget_partition(&self, partition: PartitionId) -> bool {
         if !self.is_on() {
             return false;
@@ -237,8 +237,8 @@ impl Grace {
         is_over
     }
 
-    /// The time that sessions still have. To be asked every [`GRACE_LOOK`]: when it wasn't, this
-    /// service stood still, and what was said to it meanwhile is still to be heard.
+    /// The remaining time. Call it every [`GRACE_LOOK`]: a longer gap means that this service was
+    /// paused, and messages that arrived meanwhile are still to be read.
     fn remaining(&self) -> Duration {
         let mut state = self.state.lock();
         let now_ns = rt::monotonic_ns();
@@ -250,13 +250,13 @@ impl Grace {
         Duration::from_nanos(state.until_ns.saturating_sub(now_ns))
     }
 
-    /// Nobody could come back: the time begins anew.
+    /// Restarts the grace period: no session could reach this service.
     fn begin_anew(&self) {
         self.state.lock().until_ns = rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64;
     }
 
-    /// The sessions that have not come back in time, for who ends them. `None` when somebody does
-    /// already, there is time left, or all are coming.
+    /// The sessions that have not returned in time, for the caller to evict. `None` if another task
+    /// does so already, time is left, or all are returning.
     fn late(&self) -> Option<BTreeSet<SessionId>> {
         let mut state = self.state.lock();
         if state.is_ending || rt::monotonic_ns() < state.until_ns {
@@ -268,7 +268,8 @@ impl Grace {
         state.is_ending.then_some(late)
     }
 
-    /// They are ended; true if nobody else is expected, and the grace is over.
+    /// Notes that the late sessions are evicted. Returns true if no other session is expected, and
+    /// the grace period is over.
     fn ended(&self, late: &BTreeSet<SessionId>) -> bool {
         let mut state = self.state.lock();
         state.is_ending = false;
@@ -282,8 +283,8 @@ impl Grace {
 }
 
 impl MetaService {
-    /// Expects all sessions of which the store knows to say what they have open: those that are not
-    /// known here by registering, all of them by following these partitions.
+    /// Expects all sessions in the store to reclaim their state: those that are unknown here by
+    /// registering, all of them by reclaiming these partitions.
     pub(crate) async fn expect_sessions(&self, follow: &[PartitionId]) -> Result<BTreeSet<SessionId>> {
         let (living, ended) = stored_sessions(&self.executors.store).await?;
         ended.into_iter().for_each(|id| self.has_ended(id));
@@ -291,7 +292,7 @@ impl MetaService {
         Ok(living)
     }
 
-    /// A session has registered.
+    /// Handles the end of a registration.
     pub(crate) fn session_returned(&self, id: SessionId) {
         if self.grace.note(id, |expected| expected.registers = false) {
             self.open_closed();
@@ -299,7 +300,7 @@ impl MetaService {
         self.drop_sizes(id);
     }
 
-    /// A session has followed partitions.
+    /// Handles the end of a session's reclaim of partitions.
     pub(crate) fn session_followed(&self, id: SessionId, partitions: &[PartitionId]) {
         if self.grace.note(id, |expected| expected.follows.retain(|followed| !partitions.contains(followed)))
         {
@@ -308,14 +309,15 @@ impl MetaService {
         self.drop_sizes(id);
     }
 
-    /// A partition has gone on to another service, before all sessions had followed to this one.
+    /// Drops pending reclaims of a partition that has moved to another service before all sessions
+    /// had reclaimed their state here.
     pub(crate) fn forget_follows(&self, partition: PartitionId) {
         if self.grace.forget_partition(partition) {
             self.open_closed();
         }
     }
 
-    /// A session is gone for good.
+    /// Handles the final end of a session.
     pub(crate) fn session_gone(&self, id: SessionId) {
         if self.grace.note(id, |expected| *expected = Expected::default()) {
             self.open_closed();
@@ -323,7 +325,7 @@ impl MetaService {
         self.drop_sizes(id);
     }
 
-    /// Waits until all sessions of before are back or ended.
+    /// Waits until all expected sessions have returned or are evicted.
     pub(crate) async fn wait_for_grace(&self) {
         while self.grace.is_on() {
             if !self.may_end_sessions() {
@@ -338,10 +340,10 @@ impl MetaService {
         }
     }
 
-    /// Begins to end the sessions that didn't come back.
+    /// Starts the eviction of the sessions that didn't return.
     fn end_grace(&self) {
         let Some(myself) = self.myself.upgrade() else { return };
-        // Of partitions that were taken from this service meanwhile nobody is late.
+        // No session is late for partitions that were taken from this service meanwhile.
         self.all_partitions().filter(|p| !self.is_owned(*p)).for_each(|p| self.forget_follows(p));
         if let Some(late) = self.grace.late() {
             rt::spawn(async move { myself.carry_out_end_of_grace(late).await });
@@ -349,7 +351,7 @@ impl MetaService {
     }
 
     async fn carry_out_end_of_grace(self: Arc<Self>, late: BTreeSet<SessionId>) {
-        // Still expected until they are ended: none comes back in between.
+        // They stay expected until they are evicted: none may return in between.
         late.iter().for_each(|id| self.sessions.refuse(*id));
         for &id in &late {
             self.clone()
@@ -361,7 +363,7 @@ impl MetaService {
         }
     }
 
-    /// Sees to what had to wait for the end of the grace of a start.
+    /// Does what has to wait for the end of the grace period after a start.
     pub(crate) async fn tidy_after_grace(self: Arc<Self>) {
         if self.neighbours.is_some() || !self.grace.was_needed() {
             return;
@@ -370,7 +372,7 @@ impl MetaService {
         self.reclaim_unknown(&self.owned()).await;
     }
 
-    /// Deletes what sessions had open without a name that didn't come back.
+    /// Deletes files without a name that sessions had open which didn't return.
     pub(crate) async fn reclaim_unknown(&self, partitions: &[PartitionId]) {
         let is_unknown = |session| self.sessions.find(session).is_none();
         if let Err(error) = self.reclaim_all_orphans(partitions, is_unknown).await {
@@ -379,8 +381,7 @@ impl MetaService {
     }
 }
 
-/// Sessions of other processes of which the store knows: those that may come back, and those that
-/// were ended for good.
+/// Sessions of other processes in the store: those that may return, and those that were evicted.
 pub(crate) async fn stored_sessions(store: &Store) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
     let range = keys::all_sessions();
     let (mut living, mut ended) = (BTreeSet::new(), BTreeSet::new());

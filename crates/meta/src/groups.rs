@@ -1,5 +1,5 @@
-//! Groups of a scheme that a pool hasn't any of yet are made when a directory is to hand it to new
-//! files, or a file is to move there.
+//! On-demand creation of groups: when a directory's pattern or a migration needs groups of a scheme
+//! that a pool doesn't have yet.
 
 use crate::executor::Pass;
 use crate::limits::{GROUPS_PATIENCE, GROUPS_POLL};
@@ -10,19 +10,19 @@ use std::sync::{Arc, PoisonError};
 use types::{ClusterMap, Errno, Error, Group, Result, Scheme};
 use wire::{MetaOp, MetaRequest, PatternChange};
 
-/// Who makes redundancy groups: management.
+/// Creates groups: management.
 pub trait GroupMaker: Send + Sync {
-    /// Makes those that a pool should have of a scheme.
+    /// Creates the groups that a pool should have of a scheme.
     fn make<'a>(&'a self, pool: &'a str, scheme: Scheme) -> LocalFuture<'a, Result<()>>;
 }
 
 impl MetaService {
-    /// Lets the service have groups made. Only the first call counts.
+    /// Sets the group maker. Only the first call has an effect.
     pub fn set_group_maker(&self, maker: Arc<dyn GroupMaker>) {
         let _ = self.group_maker.set(maker);
     }
 
-    /// Carries out a command; one that needs groups which aren't there once more, when they are.
+    /// Executes a command. If it needs groups that don't exist, creates them and executes it again.
     pub(crate) async fn execute_with_groups(
         &self,
         request: &MetaRequest,
@@ -56,7 +56,7 @@ impl MetaService {
         self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until the map that this process goes by has them.
+    /// Waits until this process's map has the groups.
     async fn await_groups(&self, pool: &str, scheme: Scheme) -> Result<()> {
         let began_ns = rt::monotonic_ns();
         loop {

@@ -1,12 +1,11 @@
-//! Files of which a crash has taken content that nobody had synced.
+//! Lost unsynced data: files that lost content in a crash that was not synced.
 //!
-//! What is on record of such a file is what its writer said when it was done, and chunk files that
-//! never came to disk are gone. Then its size stays, since that may have been promised, and what is
-//! missing reads as zeros, as after the crash of a local file system. But it mustn't be said to
-//! have space there: the file check takes a file that has as much space as bytes for whole, so that
-//! a missing chunk file of it is damage. And a chunk file that is known to have been longer is made
-//! as long again, by a hole at its end, before clients reach it: what is missing of a known length
-//! is damage, too.
+//! The inode of such a file has what its writer reported at the end, and chunk files that were
+//! never synced are gone. The size stays, since it may have been acknowledged, and missing content
+//! reads as zeros, as after the crash of a local file system. But the block count must shrink: the
+//! file check takes a file with as many blocks as bytes for complete, and a missing chunk file for
+//! damage. A chunk file that is known to have been longer is extended again, by a hole at its end,
+//! before clients access it: a chunk file shorter than its known length is damage, too.
 
 use crate::chunks::{Place, Under};
 use crate::limits::BACKGROUND_BATCH;
@@ -18,23 +17,23 @@ use std::time::Duration;
 use types::{ByteRange, Errno, InodeId, Layout, Result, SessionId};
 use wire::{Allocate, MetaOp, StorageOp, StorageReply};
 
-/// Unit of the space that a file occupies, bytes.
+/// Unit of the block count of a file, in bytes.
 const SPACE_UNIT: u64 = 512;
 
-/// What is on record of a file of which a chunk file may be shorter than that says.
+/// Recorded attributes of a file of which a chunk file may be shorter than recorded.
 #[derive(Clone, Copy)]
 pub(crate) struct Claimed {
     pub(crate) size: u64,
     pub(crate) blocks: u64,
-    /// Bytes of the chunk file in question.
+    /// Recorded length of the chunk file, in bytes.
     pub(crate) local_len: u64,
-    /// Bytes that it is known to have at least.
+    /// Bytes that the chunk file is known to have at least.
     pub(crate) known: u64,
 }
 
 impl Claimed {
-    /// What is missing of the chunk file if it is `len` bytes long, and the space that the file has
-    /// at most then; `None` if that isn't less than it is said to have.
+    /// The missing bytes of the chunk file if it has `len` bytes, and the most blocks that the file
+    /// has then; `None` if the recorded count isn't larger.
     fn without(self, len: u64) -> Option<(u64, u64)> {
         let missing = self.local_len.saturating_sub(len);
         let blocks = self.size.saturating_sub(missing) / SPACE_UNIT;
@@ -42,22 +41,22 @@ impl Claimed {
     }
 }
 
-/// The first rest before it is looked whether a file isn't being written any more, and the longest:
-/// some stay open for days.
+/// The first pause between checks whether a file is still being written, and the longest: some
+/// files stay open for days.
 const FIRST_REST: Duration = Duration::from_millis(250);
 const LONGEST_REST: Duration = Duration::from_secs(64);
 
-/// Whether clients reach a place whose chunk files are looked at.
+/// Whether clients can access the location during a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// Not before this is over.
+    /// Not before the check is over.
     Closed,
-    /// They do.
+    /// They can.
     Open,
 }
 
 impl MetaService {
-    /// What is on record of the chunk file of this name; `None` if the file has none there.
+    /// The recorded attributes for the chunk file of this name; `None` if the file has none there.
     pub(crate) fn claimed(
         &self,
         place: Place,
@@ -74,8 +73,8 @@ impl MetaService {
         }))
     }
 
-    /// Looks which files have lost a chunk file that was being made there and never came to disk:
-    /// after a crash nobody but the metadata knows that there had been one.
+    /// Finds files that lost a new chunk file which was never synced: after a crash only the
+    /// metadata knows that it existed.
     pub(crate) async fn look_for_new(
         &self,
         place: Place,
@@ -110,9 +109,9 @@ impl MetaService {
         }
     }
 
-    /// The same for a file that is being written, when it isn't any more. Its writer, which may
-    /// have lived on, asks all chunk files for their space when it is done: some of them may have
-    /// answered before the crash.
+    /// The same for a file that is being written, once that has ended. Its writer, which may have
+    /// survived, asks all chunk files for their blocks at the end: some of them may have answered
+    /// before the crash.
     pub(crate) fn look_when_settled(&self, place: Place, name: InodeId) {
         let Some(service) = self.myself.upgrade() else { return };
         rt::spawn(async move {
@@ -132,7 +131,7 @@ impl MetaService {
         });
     }
 
-    /// Whether that has been done, or isn't necessary.
+    /// Checks a chunk file. Returns false if the file is still being written.
     async fn look_if_settled(&self, place: Place, name: InodeId, reach: Reach) -> Result<bool> {
         let ino = name.of_chunk_file();
         let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
@@ -152,10 +151,10 @@ impl MetaService {
         self.fit_to_record(place, name).await
     }
 
-    /// Cuts a chunk file that the power has made longer again than its file is: who had cut it
-    /// lives on and doesn't know of that, and whoever makes the file longer one day would read what
-    /// had been cut off. Makes one longer that the power has made shorter than is known. False:
-    /// somebody changes the file again.
+    /// Cuts a chunk file whose truncation was undone by a power loss: the client that truncated it
+    /// doesn't know of that, and a client that extends the file would read the old content. Extends
+    /// one that is shorter than known after a power loss. Returns false if a session changes the
+    /// file again.
     async fn fit_to_record(&self, place: Place, name: InodeId) -> Result<bool> {
         if self.misfit(place, name).await?.is_none() {
             return Ok(true);
@@ -163,7 +162,7 @@ impl MetaService {
         let ino = name.of_chunk_file();
         let mover = self.sessions.register_local(SessionId::drawn(rt::secret_u64()))?;
         let fit = async {
-            // Nobody else knows of an end beyond the one on record then.
+            // Under this lease no other session knows of an end beyond the recorded one.
             let _alone = self.hold_alone(&mover, ino).await?;
             let Some(fit) = self.misfit(place, name).await? else { return Ok(()) };
             let file = Under { ino: name, epoch: self.leases.epoch(ino) };
@@ -178,12 +177,12 @@ impl MetaService {
         }
     }
 
-    /// What gives a chunk file its right length if nobody is changing its file.
+    /// The operation that corrects a chunk file's length, if no session is changing its file.
     async fn misfit(&self, place: Place, name: InodeId) -> Result<Option<StorageOp>> {
         let ino = name.of_chunk_file();
         let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
         let Chunks::Settled { layout, size, blocks, known, changed } = known else { return Ok(None) };
-        // What a store that went back in time doesn't know of may be needed yet.
+        // Content that a restored store doesn't know may still be needed.
         if self.rewound().await?.is_of_before(ino, changed) {
             return Ok(None);
         }
@@ -201,9 +200,9 @@ impl MetaService {
         }
     }
 
-    /// Looks how much of a chunk file that was changing has outlived a crash, and corrects what is
-    /// on record where it is less. Not where the chunk file had been on disk and is gone all the
-    /// same: that is damage, and has to look like it.
+    /// Checks how much of a chunk file that was changing has survived a crash, and reduces the
+    /// recorded block count if it is less. Not if the chunk file had been on disk and is gone all
+    /// the same: that is damage, and has to stay visible.
     pub(crate) async fn account_for_loss(
         &self,
         place: Place,
@@ -230,12 +229,12 @@ impl MetaService {
         Ok(())
     }
 
-    /// In the background: a lease may be in the way, whose holder waits for what is being put right
-    /// here.
+    /// Runs in the background: it may conflict with a lease whose holder waits for this
+    /// reconciliation.
     fn correct_space(&self, ino: InodeId, blocks: u64) {
         let Some(service) = self.myself.upgrade() else { return };
         rt::spawn(async move {
-            // Nothing but the space changes by the word of a session that isn't changing the file.
+            // From a session that isn't changing the file, this changes the block count only.
             let op = MetaOp::EndWrite {
                 ino,
                 size: 0,
@@ -252,7 +251,7 @@ impl MetaService {
     }
 }
 
-/// Makes a chunk file so long, by a hole: only its last byte is written, with 0.
+/// Extends a chunk file by a hole: it writes only the last byte, as 0.
 fn lengthened(len: u64) -> StorageOp {
     StorageOp::Allocate { range: ByteRange::new(len.saturating_sub(1), len), how: Allocate::Zero }
 }
@@ -266,7 +265,7 @@ mod tests {
         let claimed = |blocks| Claimed { size: 3000, blocks, local_len: 1000, known: 0 };
         assert_eq!(claimed(6).without(0), Some((1000, 3)));
         assert_eq!(claimed(1).without(0), None, "a file with holes");
-        // Never as much as the file has bytes.
+        // Always fewer than the file has bytes.
         assert!(claimed(6).without(999).is_some_and(|(_, blocks)| blocks * SPACE_UNIT < 3000));
     }
 

@@ -1,8 +1,8 @@
-//! Leases: the tables of `namespace`, sharded by inode, and the futures that wait for yields.
+//! Leases: the tables of `namespace`, sharded by inode, and the waits for recall acknowledgements.
 //!
-//! A lease is granted while the partition of its inode is held, so that nothing changes between
-//! what an answer says and the lease on it. It is given up at any time: that only makes way. Locks
-//! are taken in the order partition, shard, session.
+//! A lease is granted while the executor of its inode is locked, so that nothing changes between
+//! the content of an answer and the lease on it. It can be given up at any time, since that only
+//! removes conflicts. Mutexes are taken in the order executor, shard, session.
 
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
 use crate::ranges::{Names, Ranges};
@@ -16,21 +16,21 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
 use wire::{LeaseMode, Yield};
 
-/// Bits of a lease epoch that count up within one ownership of a partition; those above are of the
-/// owner's epoch. A hundred thousand files opened a second use them up in five years, and so many
-/// owners, a new one every minute, the others in two.
+/// Bits of a lease epoch that count within one ownership of a partition; the bits above hold the
+/// ownership epoch. At a hundred thousand opens a second, the lower bits last five years; at one
+/// new owner a minute, the upper ones last two.
 const EPOCH_BITS: u32 = 44;
 
-/// All leases of the service. A restart forgets them.
+/// All leases of the service. A restart discards them.
 pub(crate) struct Leases {
     shards: Vec<Mutex<Shard>>,
-    /// Inodes in all tables. While it is 0, nothing can be in anybody's way.
+    /// Inodes in all tables. While it is 0, no lease can conflict.
     inodes: AtomicUsize,
     abandoned: Mutex<Vec<InodeId>>,
     some_abandoned: Event,
     /// The last number of [`Leases::next_order`].
     order: AtomicU64,
-    /// The lower part of the last epoch, and the upper parts of those of each partition.
+    /// The lower part of the last epoch, and the upper part of each partition's epochs.
     epochs: AtomicU64,
     ownerships: RwLock<Vec<u64>>,
     pub(crate) ranges: Ranges,
@@ -38,7 +38,7 @@ pub(crate) struct Leases {
 
 struct Shard {
     table: LeaseTable,
-    /// Set when something of the inode was given up; whoever waits for that bounds it.
+    /// Set when a lease or use of the inode ends. Bounded by the tasks that wait for that.
     waits: BTreeMap<InodeId, Arc<Event>>,
 }
 
@@ -60,20 +60,20 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// True when nobody holds or uses anything. Whoever holds a partition sees what was granted
-    /// under it.
+    /// True if no session holds a lease or uses an inode. A caller that holds an executor's mutex
+    /// sees what was granted under it.
     pub fn is_empty(&self) -> bool {
         self.inodes.load(Relaxed) == 0
     }
 
-    /// A number that is larger than all before. Of two states of an inode, told while its partition
-    /// was held, the later one has the larger one.
+    /// Returns a number that is larger than all before. If two states of an inode are reported
+    /// while its executor is locked, the later one has the larger number.
     pub fn next_order(&self) -> u64 {
         self.order.fetch_add(1, Relaxed) + 1
     }
 
-    /// The service has become the owner of a partition: epochs of its inodes are larger from now on
-    /// than under any owner before.
+    /// Notes that the service has become the owner of a partition: epochs of its inodes are larger
+    /// from now on than under any earlier owner.
     pub fn adopted(&self, partition: PartitionId, owner_epoch: u64) {
         let mut ownerships = self.ownerships.write();
         if ownerships.len() <= usize::from(partition.0) {
@@ -82,8 +82,8 @@ impl Leases {
         ownerships[usize::from(partition.0)] = owner_epoch << EPOCH_BITS;
     }
 
-    /// An epoch that is larger than all before of this inode's partition, for requests of the
-    /// service itself to chunk files that nobody else uses. What sessions have stays.
+    /// Returns an epoch larger than all before of this inode's partition, for requests of the
+    /// service itself to chunk files that no client uses. The sessions' epoch stays.
     pub fn next_epoch(&self, ino: InodeId) -> u64 {
         let ownership = self.ownerships.read().get(usize::from(ino.partition().0)).copied().unwrap_or(0);
         ownership + self.epochs.fetch_add(1, Relaxed) + 1
@@ -99,7 +99,7 @@ impl Leases {
         self.on(ino, |table| table.outdate(ino, past));
     }
 
-    /// A new epoch of an inode: targets that have seen it refuse what was sent before.
+    /// Starts a new epoch of an inode: targets that have seen it refuse requests of earlier ones.
     pub fn new_epoch(&self, ino: InodeId) -> u64 {
         self.outdate(ino, u64::MAX);
         self.epoch(ino)
@@ -123,12 +123,12 @@ impl Leases {
         result
     }
 
-    /// Other limits than those of this program, for each of the tables.
+    /// Sets other limits than the defaults, for each of the tables.
     pub fn limit(&self, limits: Limits) {
         self.shards.iter().for_each(|shard| shard.lock().table.set_limits(limits));
     }
 
-    /// Runs what may grant something, and has old leases make way for it when there are many.
+    /// Runs an `f` that may grant a lease, and recalls old leases if there are many.
     fn grant<R>(
         &self,
         sessions: &Sessions,
@@ -153,8 +153,8 @@ impl Leases {
         self.offer_as(sessions, asker, ino, LeaseTable::offer_directory)
     }
 
-    /// Where others know names of the directory that nobody else does it is
-    /// [`LeaseTable::offer_permissions`].
+    /// If other sessions have name-prefix delegations in the directory, offers only permissions
+    /// ([`LeaseTable::offer_permissions`]).
     fn offer_as(
         &self,
         sessions: &Sessions,
@@ -193,7 +193,7 @@ impl Leases {
         self.grant(sessions, (asker.session, ino), |table| table.acquire(asker, ino, wish, &mut send, due))
     }
 
-    /// As [`LeaseTable::make_way`]. Of a directory it is for all of its names.
+    /// As [`LeaseTable::make_way`]. For a directory it covers all of its names.
     pub fn make_way(
         &self,
         sessions: &Sessions,
@@ -205,7 +205,7 @@ impl Leases {
         self.make_way_in_ranges(sessions, asker, (ino, Names::ALL), due);
     }
 
-    /// The same of the inode's own lease alone.
+    /// The same for the inode's own lease only.
     pub fn make_way_on(
         &self,
         sessions: &Sessions,
@@ -269,7 +269,8 @@ impl Leases {
         self.give_up(ino, |table| table.pass_on(from, to, ino))
     }
 
-    /// Forgets a partition that is another service's now. Who waits for answers finds that out.
+    /// Discards the leases of a partition that another service owns now. Tasks that wait for
+    /// acknowledgements notice that.
     pub fn forget_partition(&self, partition: PartitionId) {
         self.ranges.forget_partition(partition);
         for shard in &self.shards {
@@ -290,14 +291,14 @@ impl Leases {
         }
     }
 
-    /// What each session has. Looks at every lease, a part of the table at a time.
+    /// Counts the leases of each session. Scans every lease, one shard at a time.
     pub fn tally(&self) -> BTreeMap<SessionId, Tally> {
         let mut all = BTreeMap::new();
         self.shards.iter().for_each(|shard| shard.lock().table.tally(&mut all));
         all
     }
 
-    /// Changes a table in a way that others may wait for.
+    /// Runs an `f` that ends a lease or use, and wakes the tasks that wait for that.
     fn give_up<R>(&self, ino: InodeId, f: impl FnOnce(&mut LeaseTable) -> R) -> R {
         let mut shard = self.shards[shard_of(ino)].lock();
         let result = self.counted(&mut shard, f);
@@ -314,14 +315,14 @@ impl Leases {
         }
     }
 
-    /// Waits for inodes that were to be reclaimed and are free for it now.
+    /// Waits for inodes whose reclaim was deferred and is possible now.
     pub async fn abandoned(&self) -> Vec<InodeId> {
         self.some_abandoned.wait().await;
         self.some_abandoned.clear();
         std::mem::take(&mut *self.abandoned.lock())
     }
 
-    /// Lets [`Leases::abandoned`] return.
+    /// Makes [`Leases::abandoned`] return.
     pub fn stop(&self) {
         self.some_abandoned.set();
     }
@@ -331,7 +332,7 @@ impl Leases {
         self.on(due.ino, |table| table.is_due(due))
     }
 
-    /// What to wait for until a recall may have been answered; `None` when it is.
+    /// The event to wait for until a recall may be acknowledged; `None` if it is.
     pub fn answer_of(&self, due: &Due) -> Option<Arc<Event>> {
         let mut shard = self.shards[shard_of(due.ino)].lock();
         if !shard.table.is_due(due) {

@@ -1,10 +1,11 @@
-//! Partitions that other services, or errands of this one, have to themselves for a moment.
+//! Partition locks: partitions that cross-partition transactions, of other services or of this one,
+//! hold exclusively for a short time.
 //!
-//! A service that needs a partition of another one for a command borrows it. Its owner lets
-//! everything that is under way there come to its end, runs nothing more, and tells its record in
-//! the store: the borrower's batch is guarded by that, as the owner's own batches are. A loan that
-//! isn't returned in time is called in by a new record, which the borrower's batch doesn't know, so
-//! that it is lost.
+//! A coordinator that needs a partition of another service asks its owner to lock it. The owner
+//! lets everything that is under way there complete, runs nothing more, and returns its owner
+//! record: that guards the coordinator's batch, as it guards the owner's own batches. If a lock
+//! isn't returned in time, the owner revokes it by writing a new owner record. The coordinator's
+//! batch doesn't match that record, so it is lost.
 
 use crate::eviction::within;
 use crate::executor::Standing;
@@ -23,17 +24,17 @@ use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
 use wire::mgmt::Touched;
 use wire::{PartitionsReply, PartitionsRequest};
 
-/// The token of a loan that is being called in. Tokens of errands are random; this one is never
-/// among them.
+/// Token of a lock that is being revoked. Tokens of transactions are random and never have this
+/// value.
 const CALLED_IN: u64 = 0;
 
 impl MetaService {
-    /// Lets an errand have a partition to itself, once nothing is under way there. Returns what the
-    /// errand's batch has to find in the store.
+    /// Locks a partition for a transaction, once nothing is under way there. Returns the guard of
+    /// the transaction's batch.
     ///
     /// # Errors
-    /// `EREMOTE` when the partition is another service's, `EAGAIN` when it can't be had for now:
-    /// nothing is lent then.
+    /// `EREMOTE` when another service owns the partition; `EAGAIN` when it can't be locked now: it
+    /// isn't locked then.
     pub(crate) async fn park(&self, partition: PartitionId, token: u64) -> Result<Guard> {
         match within(PARK_TIME, self.park_patiently(partition, token)).await {
             Some(outcome) => outcome,
@@ -68,8 +69,8 @@ impl MetaService {
                 }
             };
             match ticket {
-                // A failure of the store is its asker's business; whoever has the partition meets
-                // it, too.
+                // The command that enqueued the commit handles a failure of the store; the
+                // transaction meets it, too.
                 Some(ticket) => match self.executors.store.wait(&ticket).await {
                     Ok(_) => {}
                     Err(error) => {
@@ -82,7 +83,8 @@ impl MetaService {
         }
     }
 
-    /// Ends a loan, if it is still this one. `written`: the keys that another service wrote.
+    /// Unlocks a partition if `token` still holds the lock. `written`: keys that another service
+    /// wrote.
     pub(crate) fn give_back(&self, partition: PartitionId, token: u64, written: Option<&[Bytes]>) {
         let Ok(mut executor) = self.executors.lock(partition) else { return };
         if executor.loan == Some(token) {
@@ -98,7 +100,7 @@ impl MetaService {
         Ok(PartitionsReply::Lent { owner, quiet: self.leases.is_empty() })
     }
 
-    /// Calls a loan in that isn't returned in time.
+    /// Revokes a lock that isn't returned in time.
     async fn expect_back(self: Arc<Self>, partition: PartitionId, token: u64) {
         rt::sleep(LOAN_TIME).await;
         match self.executors.lock(partition) {
@@ -138,14 +140,14 @@ impl MetaService {
         Ok(())
     }
 
-    /// The record by which this service owns a partition after another record.
+    /// The next owner record by which this service owns a partition.
     pub(crate) fn next_owner(&self, partition: PartitionId, before: Option<&[u8]>) -> Result<Owner> {
         Owner::after(before, self.options.node).map_err(|cause| {
             Error::new(Errno::EIO, format!("the owner record of partition {partition} is damaged: {cause}"))
         })
     }
 
-    /// Recalls what is in the way of another service's command; tells whether nothing is any more.
+    /// Recalls leases that conflict with another service's command; reports whether none is left.
     async fn make_way_for(
         &self,
         session: SessionId,
@@ -207,7 +209,8 @@ impl MetaService {
         }
     }
 
-    /// Chunk files are cut to sizes only once sizes have been settled from chunk files.
+    /// Refuses crash reconciliation during size recovery: chunk files are cut to sizes only once
+    /// the sizes have been recovered from chunk files.
     fn require_settled(&self, touched: &Touched) -> Result<()> {
         let new = touched.new.iter().map(|(first, _)| first);
         for ino in touched.files.iter().chain(new).filter(|ino| self.has_partition(ino.partition())) {

@@ -1,36 +1,38 @@
 //! The metadata service: a shell around the state machine in `namespace` that gives it a store,
 //! locks and a clock.
 //!
-//! Each partition of the inode space has an executor: a lock, and the writes that are on their way
-//! to the store. The core that takes a request runs it itself. It locks the partitions that the
-//! request needs, runs it on what the store holds with the writes on their way laid over it, puts
-//! its writes into the queue of the [`kv::Writer`], unlocks, and answers when they are committed.
-//! So a lone request costs no hand-over, and a storm of them fills each other's commits.
+//! Each partition of the inode space has an executor: a mutex, and an overlay of writes that are
+//! not committed yet. The core that receives a request executes it. It locks the executors that the
+//! request needs, and runs the command on the stored state with the overlay on top. It enqueues the
+//! writes at the [`kv::Writer`], unlocks, and answers when they are committed. So a lone request
+//! needs no hand-over between threads, and concurrent requests share group commits.
 //!
-//! Sessions of other processes get leases on what they are told, and rely on it until the service
-//! recalls it. A command that turns out to be in the way of another session's lease is given up,
-//! waits for the answer to the recall, and is run again; a session that doesn't answer is ended,
-//! and fenced at the storage targets before anybody goes on.
+//! Sessions of other processes get leases on the metadata that they read, and rely on them until
+//! the service recalls them. A command that conflicts with another session's lease is abandoned,
+//! waits for the recall acknowledgement, and runs again. The service evicts a session that doesn't
+//! acknowledge, and fences it at the storage targets before any conflicting command proceeds.
 //!
-//! It isn't on the way of data, and sees chunks only to settle what a dead client left and to
-//! delete what was unlinked.
+//! The service is not on the data path. It accesses chunk files only to recover sizes after a
+//! client died, and to delete those of unlinked files.
 //!
-//! Services of a cluster share the partitions: each executes those that the map gives it
-//! (`ownership`), and borrows those of others for a command that needs them (`errand`, `lending`).
+//! The metadata services of a cluster share the partitions: each executes those that the cluster
+//! map assigns to it (`ownership`), and locks those of other services for a cross-partition
+//! transaction (`errand`, `lending`).
 //!
 //! Invariants:
-//! - An answer tells only what is committed: not what its own writes do, and not what it has seen
-//!   of others', before a crash of the process can't take it back any more.
-//! - Every commit carries the owner of all partitions that it read from or writes to. A service
-//!   that was replaced changes nothing.
-//! - Locks of partitions are taken in ascending order, and nobody waits for anything while holding
-//!   one.
-//! - A lease is granted while the partition of its inode is held, and what changes an inode holds
-//!   that partition, too: nothing slips in between an answer and the lease that comes with it.
-//! - Whoever has partitions to itself while it waits has taken them in ascending order, over all
-//!   services, and waits for no session.
-//! - Nothing is run on top of a commit across partitions before it is in: losing one of them must
-//!   not leave its writes under later ones of the other.
+//! - An answer reports committed state only: the service sends it once the command's own writes,
+//!   and uncommitted writes that the command read, survive a crash of the process.
+//! - Every commit is guarded by the owner record of all partitions that it read from or writes to.
+//!   A service that was replaced changes nothing.
+//! - Executors are locked in ascending order, and no task waits for anything while it holds one of
+//!   their mutexes.
+//! - A lease is granted while the executor of its inode is locked, and a command that changes an
+//!   inode locks that executor, too. So no change falls between an answer and the lease that comes
+//!   with it.
+//! - A transaction that waits while it holds partition locks has taken them in ascending order,
+//!   across all services, and waits for no session.
+//! - No command runs on top of a cross-partition commit before that is durable: if one of its
+//!   partitions is lost, its writes must not lie under later ones of the other partition.
 
 mod accessed;
 mod administer;

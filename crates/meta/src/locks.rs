@@ -1,4 +1,4 @@
-//! Advisory locks: the table of `namespace`, and the futures that wait for it.
+//! Advisory locks: the table of `namespace`, and the futures that wait for them.
 
 use crate::record::StoredSession;
 use crate::service::MetaService;
@@ -14,8 +14,7 @@ use std::task::{Context, Poll, Waker};
 use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
 use wire::{HeldLock, LockKind, LockRange};
 
-/// All advisory locks of the service. A restart forgets them; sessions that come back say which
-/// they hold.
+/// All advisory locks of the service. A restart discards them; sessions that return reclaim them.
 #[derive(Default)]
 pub(crate) struct Locks {
     state: Mutex<State>,
@@ -24,7 +23,7 @@ pub(crate) struct Locks {
 #[derive(Default)]
 struct State {
     table: LockTable,
-    /// Waits whose futures have not noticed their end; the table bounds them.
+    /// Waits whose futures have not noticed their end; bounded by the table.
     waits: BTreeMap<WaitId, Wait>,
 }
 
@@ -35,7 +34,7 @@ enum Wait {
 }
 
 impl Locks {
-    /// Asks for a lock, and waits for it if told so. Dropping the future ends the wait.
+    /// Acquires a lock, and waits for it if requested. Dropping the future ends the wait.
     ///
     /// Errors: `EAGAIN`, `EDEADLK`, `ENOLCK`, `EINVAL`; `ECANCELED` when the session ends.
     pub async fn lock(&self, request: LockRequest, on_conflict: OnConflict) -> Result<()> {
@@ -57,7 +56,7 @@ impl Locks {
         LockWait { locks: self, wait, request }.await
     }
 
-    /// Gives a session locks again that it had; how many of them it didn't get.
+    /// Reclaims locks of a session; returns how many of them failed.
     fn take_again(&self, session: SessionId, locks: &[HeldLock]) -> usize {
         let mut state = self.state.lock();
         let mut lost = 0;
@@ -70,7 +69,7 @@ impl Locks {
         lost
     }
 
-    /// Gives up what the holder has of a range.
+    /// Releases the holder's locks on a range.
     pub fn unlock(&self, ino: InodeId, holder: Holder, range: LockRange) -> Result<()> {
         let mut state = self.state.lock();
         let granted = state.table.unlock(ino, holder, range)?;
@@ -78,12 +77,12 @@ impl Locks {
         Ok(())
     }
 
-    /// The first lock that is in the way.
+    /// The first conflicting lock.
     pub fn test(&self, request: &LockRequest) -> Option<(LockKind, LockRange, u32)> {
         self.state.lock().table.test(request)
     }
 
-    /// Gives up all that a session holds or waits for.
+    /// Releases all locks of a session, and ends its waits.
     pub fn release_session(&self, session: SessionId) {
         let mut state = self.state.lock();
         let released = state.table.release_session(session);
@@ -93,7 +92,7 @@ impl Locks {
 }
 
 impl Locks {
-    /// Forgets a partition that is another service's now. Who waits is told that its wait is over.
+    /// Discards the locks of a partition that another service owns now, and cancels their waits.
     pub fn forget_partition(&self, partition: PartitionId) {
         let mut state = self.state.lock();
         let cancelled = state.table.forget_partition(partition);
@@ -102,19 +101,19 @@ impl Locks {
 }
 
 impl MetaService {
-    /// Takes the locks that a session of before a start says it holds.
+    /// Reclaims the locks that a session held before a start.
     ///
     /// # Errors
-    /// `ENOLCK` for a session that isn't on record, `ESTALE` for one that was ended; `EAGAIN` when
-    /// others hold what is in the way of some.
+    /// `ENOLCK` for a session without a record, `ESTALE` for an evicted one; `EAGAIN` if other
+    /// sessions hold conflicting locks.
     pub(crate) async fn reclaim_locks(&self, id: SessionId, locks: &[HeldLock]) -> Result<()> {
         self.sessions.check_id(id)?;
         if !self.grace.is_expected(id) {
             if !self.sessions.is_remote(id) {
                 return self.check_record(id).await;
             }
-            // It is registered already and says it again, since it didn't get the answer. Others
-            // who come back go first.
+            // The session has registered already and retransmits the request, since the answer was
+            // lost. Other returning sessions take precedence.
             self.wait_for_grace().await;
         }
         match self.locks.take_again(id, locks) {
@@ -128,9 +127,9 @@ impl MetaService {
 }
 
 impl MetaService {
-    /// Looks what becomes of the locks of a session that this service doesn't know. One on record
-    /// hears of partitions when they are adopted, as after the death of all services, and says then
-    /// what it holds there: nobody is let in before.
+    /// Handles lock reclaim of a session that this service doesn't know. A session with a record is
+    /// notified when partitions are adopted, as after the death of all services, and reclaims its
+    /// locks there then: no other session gets access before.
     async fn check_record(&self, id: SessionId) -> Result<()> {
         let stored = self.executors.store.get(&keys::session(id)).await;
         let stored = stored.map_err(|error| store_error(&error))?;
@@ -146,7 +145,7 @@ impl MetaService {
 }
 
 impl State {
-    /// Ends waits. Wakers only queue their task, so they may be called under the lock.
+    /// Ends waits. Wakers only queue their task, so they may be called under the mutex.
     fn end(&mut self, waits: Vec<WaitId>, how: impl Fn() -> Wait) {
         for wait in waits {
             if let Some(Wait::Waiting(Some(waker))) = self.waits.insert(wait, how()) {
@@ -191,8 +190,8 @@ impl Drop for LockWait<'_> {
             Some(Wait::Waiting(_)) => {
                 state.table.cancel(self.wait);
             }
-            // Granted, but nobody is left to be told. At the limit of locks the range can't be
-            // given up, and goes with its session.
+            // Granted, but the future was dropped. At the limit of locks the range can't be
+            // released, and ends with its session.
             Some(Wait::Granted) => {
                 let LockRequest { ino, holder, range, .. } = self.request;
                 let granted = state.table.unlock(ino, holder, range).unwrap_or_default();

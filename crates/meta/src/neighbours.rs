@@ -1,4 +1,4 @@
-//! The other metadata services of the cluster, and how they are reached.
+//! The other metadata services of the cluster, and the channels to them.
 
 use net::Channel;
 use parking_lot::Mutex;
@@ -8,16 +8,17 @@ use types::{
 };
 use wire::{PartitionsReply, PartitionsRequest};
 
-/// A way to the metadata service of one node, for other services.
+/// A channel to the metadata service of one node, for other services.
 pub type PartitionsChannel = Channel<PartitionsRequest, PartitionsReply>;
 
-/// What a service has to know of its cluster to share partitions with others.
+/// What a service needs to know of its cluster to share partitions with others.
 pub struct Company {
-    /// Makes the way to the metadata service of another node.
+    /// Creates the channel to the metadata service of another node.
     pub connect: Box<dyn Fn(&Node) -> PartitionsChannel + Send + Sync>,
-    /// Whether management counts on this node, and since which time without a break: the times are
-    /// told apart by numbers, of any order. Once it doesn't, it may give the node's partitions to
-    /// others, and may have given them back when it does again.
+    /// The term of management's trust in this node: `Some` with a number while management considers
+    /// the node alive without a break. Numbers only distinguish terms and have no order. Outside a
+    /// term, management may assign the node's partitions to others, and may have assigned them back
+    /// when the next term begins.
     pub term: Box<dyn Fn() -> Option<u64> + Send + Sync>,
 }
 
@@ -26,19 +27,19 @@ pub(crate) struct Neighbours {
     own: NodeId,
     map: MapHandle,
     company: Company,
-    /// Made when they are first needed; as many as the map has nodes.
+    /// Created when first needed; at most one for each node of the map.
     ways: RwLock<HashMap<NodeId, Way>>,
-    /// The term in which it was last looked who owns the partitions.
+    /// The term in which the service last read the owner records.
     looked: Mutex<Looked>,
 }
 
-/// When it was looked in the store who owns the partitions that this service has.
+/// When this service read from the store which partitions it owns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Looked {
-    /// Not yet, and it has none.
+    /// Never, and it owns none.
     NotYet,
     In(u64),
-    /// When management didn't count on the node.
+    /// While management didn't consider the node alive.
     Between,
 }
 
@@ -52,14 +53,14 @@ impl Neighbours {
         Neighbours { own, map, company, ways: RwLock::default(), looked: Mutex::new(Looked::NotYet) }
     }
 
-    /// The term of management's counting on this node.
+    /// The current term of management's trust in this node.
     pub fn term(&self) -> Option<u64> {
         (self.company.term)()
     }
 
-    /// The term, if it is known by now who owns the partitions. A node that was cut off, or stood
-    /// still, may have lost them, and be given them anew: what it remembers of them is of no use
-    /// then, but its map may look as before.
+    /// Returns the term, if the service has read the owner records in it. A node that was cut off,
+    /// or paused, may have lost its partitions and got them back. Its cached state is invalid then,
+    /// though its map may look unchanged.
     pub fn serves(&self) -> Option<u64> {
         let term = self.term()?;
         let is_known = match *self.looked.lock() {
@@ -70,8 +71,8 @@ impl Neighbours {
         is_known.then_some(term)
     }
 
-    /// It was looked who owns the partitions, and nothing is answered of others any more. `term`:
-    /// of before the look.
+    /// Records that the service has read the owner records, and answers no more requests of
+    /// partitions that others own. `term`: the one before the read.
     pub fn has_looked(&self, term: Option<u64>) {
         *self.looked.lock() = term.map_or(Looked::Between, Looked::In);
     }
@@ -80,15 +81,15 @@ impl Neighbours {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the map gives a partition to this node.
+    /// Whether the map assigns a partition to this node.
     pub fn is_own(&self, partition: PartitionId) -> bool {
         self.map().owner(partition).is_some_and(|node| node.id == self.own)
     }
 
-    /// The way to the service that is to execute a partition.
+    /// The channel to the service that should execute a partition.
     ///
     /// # Errors
-    /// `EAGAIN` when it is this one, or nobody, or a node that is down.
+    /// `EAGAIN` when it is this service, none, or one on a node that is down.
     pub fn owner_of(&self, partition: PartitionId) -> Result<PartitionsChannel> {
         let map = self.map();
         match map.owner(partition) {
@@ -97,7 +98,7 @@ impl Neighbours {
         }
     }
 
-    /// The ways to all others that aren't known to be down.
+    /// The channels to all other services that aren't known to be down.
     pub fn others(&self) -> Vec<PartitionsChannel> {
         let map = self.map();
         let is_other = |node: &&Node| {

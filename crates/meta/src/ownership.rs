@@ -1,10 +1,10 @@
-//! Which partitions this service executes: it adopts those that the map gives it, and gives up
-//! those that the map gives to others.
+//! Ownership of partitions: the service adopts those that the cluster map assigns to it, and
+//! releases those that the map assigns to others.
 //!
-//! The truth is the record of the owner in the store. A service adopts a partition whose record
-//! says that its owner has released it, or whose owner is down; it writes its own name there, and
-//! from then on nothing of the one before can be committed any more. What sessions have open there,
-//! they say again; until all have done so, the partition stays closed, as after a restart.
+//! The owner record in the store decides. A service adopts a partition whose record says that its
+//! owner has released it, or whose owner is down. It writes its own record, and from then on the
+//! previous owner can't commit anything. Sessions reclaim what they have open there. Until all have
+//! done so, the partition stays closed, as after a restart.
 
 use crate::executor::Standing;
 use crate::limits::{ASSIGNMENT_POLL, RETRY_TIME};
@@ -20,7 +20,7 @@ use types::{
     ClusterMap, Credentials, Epoch, Errno, Error, InodeId, NodeId, NodeState, PartitionId, Result, SessionId,
 };
 
-/// A partition, with which of its adoptions by this service is meant.
+/// A partition, and which of its adoptions by this service is meant.
 #[derive(Clone, Copy)]
 struct Adopted {
     partition: PartitionId,
@@ -28,12 +28,12 @@ struct Adopted {
 }
 
 impl MetaService {
-    /// Adopts and gives up what the map says, as long as the service runs. Needs a runtime; one
-    /// call for each service that shares partitions.
+    /// Adopts and releases partitions as the cluster map says, until the service stops. Needs a
+    /// runtime; call it once for each service that shares partitions.
     pub async fn follow_assignment(self: Arc<Self>) {
         let mut settled = None;
         while !self.stopping.is_set() {
-            // First: a map from before the term could be of no use.
+            // Read before the map: a map from before the term may be outdated.
             let term = self.neighbours.as_ref().and_then(|neighbours| neighbours.term());
             let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
             if settled != Some((map.epoch, term)) || self.lacks_some(&map) {
@@ -50,8 +50,7 @@ impl MetaService {
         }
     }
 
-    /// Whether a partition that the map gives to this service was taken from it, or is still to
-    /// come.
+    /// Whether this service does not own yet, or has lost, a partition that the map assigns to it.
     pub(crate) fn lacks_some(&self, map: &ClusterMap) -> bool {
         self.all_partitions().any(|p| self.is_given(map, p) && !self.is_owned(p))
     }
@@ -60,28 +59,28 @@ impl MetaService {
         map.owner(partition).is_some_and(|node| node.id == self.options.node)
     }
 
-    /// Whether this service executes a partition.
+    /// Whether this service owns a partition.
     pub(crate) fn is_owned(&self, partition: PartitionId) -> bool {
         self.executors.lock(partition).is_ok_and(|executor| executor.is_owned())
     }
 
-    /// Partitions that this service executes, settles or keeps closed for now.
+    /// Partitions that this service owns, including those that it recovers or keeps closed.
     pub(crate) fn owned(&self) -> Vec<PartitionId> {
         self.all_partitions().filter(|p| self.is_owned(*p)).collect()
     }
 
-    /// Partitions whose requests are answered now.
+    /// Partitions whose requests this service answers now.
     pub fn executed(&self) -> Vec<PartitionId> {
         self.all_partitions().filter(|p| self.executes(*p)).collect()
     }
 
-    /// Whether requests of a partition are answered now.
+    /// Whether this service answers requests of a partition now.
     pub(crate) fn executes(&self, partition: PartitionId) -> bool {
         self.executors.lock(partition).is_ok_and(|executor| executor.standing == Standing::Open)
     }
 
-    /// Does what a map says, of a term of management's counting on the node; true when nothing is
-    /// left to be done.
+    /// Adopts and releases partitions as a map says. `term`: the current period of management's
+    /// trust in the node. Returns true when nothing is left to do.
     async fn settle_in(self: &Arc<Self>, map: &ClusterMap, term: Option<u64>) -> Result<bool> {
         let records = self.owner_records().await?;
         let mut adoptable = Vec::new();
@@ -91,8 +90,9 @@ impl MetaService {
             let record = records.get(&partition);
             let is_mine = record.is_some_and(|owner| owner.node == self.options.node.0 && !owner.released);
             if self.is_owned(partition) && !is_mine {
-                // Taken by another service, which took this one for dead: what is remembered of it
-                // here may be old, and nothing can be committed.
+                // Another service has taken over the partition, because management considered this
+                // one dead. Cached state may be outdated, and this service can't commit anything
+                // there.
                 self.executors.lock(partition)?.leave();
                 self.forget_partition(partition);
                 self.forget_follows(partition);
@@ -106,7 +106,7 @@ impl MetaService {
                 (true, false) if may_adopt(record, self.options.node, map) => adoptable.push(partition),
                 (true, false) => is_done = false,
                 (false, true) => leaving.push(partition),
-                // An earlier process of this node had it.
+                // An earlier process of this node owned it.
                 (false, false) if is_mine => leaving.push(partition),
                 (false, false) => {}
             }
@@ -149,14 +149,14 @@ impl MetaService {
         Ok(records)
     }
 
-    /// Writes the service's name on partitions, and the root directory of a new file system. From
-    /// then on no other service changes them. Sessions that may have something open there have to
-    /// say so before the partitions are open: these are returned. They have to follow even if this
-    /// node had the partition before: it may have died before all of them had followed from the
-    /// service before that.
+    /// Writes this service's owner record for the partitions, and the root directory of a new file
+    /// system. From then on no other service changes them. Returns the sessions that may have files
+    /// open there: they must reclaim their state before the partitions open. This holds even if
+    /// this node owned the partition before: it may have died before all sessions had moved to it
+    /// from the owner before that.
     ///
     /// # Errors
-    /// The store's; `EBUSY` when another service does the same at this moment.
+    /// Those of the store; `EBUSY` when another service takes over partitions at the same time.
     pub(crate) async fn adopt(
         &self,
         partitions: &[PartitionId],
@@ -201,7 +201,7 @@ impl MetaService {
             executor.adoption += 1;
             executor.stand(standing);
         }
-        // Sessions that register after this have nothing there yet.
+        // Sessions that register after this have no state there yet.
         let living = match self.expect_sessions(&followed).await {
             Ok(living) => living,
             Err(error) => {
@@ -211,12 +211,12 @@ impl MetaService {
                 return Err(error);
             }
         };
-        // Who waits for recalls learns of it now.
+        // Sessions that wait for recalls learn of it now.
         living.iter().filter_map(|id| self.sessions.find(*id)).for_each(|session| session.wake());
         Ok(living)
     }
 
-    /// What was granted and read here when the partition was this service's before.
+    /// Discards leases and cached state from an earlier ownership of the partition.
     fn forget_partition(&self, partition: PartitionId) {
         self.executors.forget_cached_partition(partition);
         self.leases.forget_partition(partition);
@@ -225,7 +225,7 @@ impl MetaService {
         self.locks.forget_partition(partition);
     }
 
-    /// What was just adopted, with the adoption that each of it belongs to from now on.
+    /// The partitions that were just adopted, each with its adoption number.
     fn adoptions(&self, partitions: &[PartitionId]) -> Result<Vec<Adopted>> {
         let adopted = |&partition: &PartitionId| {
             Ok(Adopted { partition, adoption: self.executors.lock(partition)?.adoption })
@@ -233,24 +233,24 @@ impl MetaService {
         partitions.iter().map(adopted).collect()
     }
 
-    /// Whether a partition is this service's by the same adoption still: it may have been given up
-    /// meanwhile, and adopted anew.
+    /// Whether the service still owns a partition by the same adoption: it may have released and
+    /// adopted it again meanwhile.
     fn is_still(&self, adopted: Adopted) -> bool {
         let executor = self.executors.lock(adopted.partition);
         executor.is_ok_and(|executor| executor.is_owned() && executor.adoption == adopted.adoption)
     }
 
-    /// Settles what was left in partitions, and opens them when the sessions that may have
-    /// something open there are back. What those have left is settled when they follow, or are
-    /// ended.
+    /// Recovers the sizes of files that were being written in the partitions. Opens the partitions
+    /// when the sessions that may have files open there have reclaimed their state. Files that
+    /// those sessions were writing are recovered when they reclaim, or are evicted.
     async fn bring_up(self: Arc<Self>, mut adopted: Vec<Adopted>, living: BTreeSet<SessionId>) {
         while let Err(error) = self.settle_adopted(&adopted, &living).await {
             tracing::warn!(%error, "partitions that were adopted are not settled yet");
             if self.stopping.is_set() {
                 return;
             }
-            // What has gone on to another service is settled there, and what was adopted anew by
-            // who brings that up.
+            // The next owner recovers a partition that was released meanwhile; the task of the
+            // later adoption recovers one that was adopted again.
             adopted.retain(|adopted| self.is_still(*adopted));
             rt::sleep(RETRY_TIME).await;
         }
@@ -264,7 +264,7 @@ impl MetaService {
 
     async fn settle_adopted(&self, adopted: &[Adopted], living: &BTreeSet<SessionId>) -> Result<()> {
         for adopted in adopted {
-            // Who was living is known for this adoption only.
+            // The set of live sessions is known for this adoption only.
             let is_over = |session| !living.contains(&session) && self.is_still(*adopted);
             self.settle_left(&[adopted.partition], is_over).await?;
         }
@@ -275,17 +275,17 @@ impl MetaService {
         for &Adopted { partition, adoption } in adopted {
             let Ok(mut executor) = self.executors.lock(partition) else { continue };
             if executor.standing == Standing::Settling && executor.adoption == adoption {
-                // The end of the grace opens what is closed after it has ended.
+                // If the grace period is still on, its end opens the partition.
                 let standing = if self.grace.is_on() { Standing::Closed } else { Standing::Open };
                 executor.stand(standing);
             }
         }
     }
 
-    /// Opens what waited for the end of the grace.
+    /// Opens the partitions that waited for the end of the grace period.
     pub(crate) fn open_closed(&self) {
         if self.grace.is_on() {
-            // Another one has begun.
+            // Another grace period has begun.
             return;
         }
         for partition in self.all_partitions() {
@@ -296,7 +296,7 @@ impl MetaService {
         }
     }
 
-    /// Lets everything that is under way in a partition come to its end, and releases it.
+    /// Lets everything that is under way in a partition complete, and releases it.
     async fn give_up(&self, partition: PartitionId) -> Result<()> {
         loop {
             let (changed, ticket) = {
@@ -326,7 +326,7 @@ impl MetaService {
             let guards = vec![Guard { key: key.clone(), expected: before }];
             let batch = Batch { guards, writes: vec![(key, Some(value.into()))] };
             match self.executors.store.commit(batch).await.map_err(|error| store_error(&error))? {
-                // Who has won over this has taken it over already.
+                // A service that won over this commit has already taken over the partition.
                 Outcome::Won | Outcome::Lost => {}
                 Outcome::Unknown => return Err(Errno::EAGAIN.into()),
             }
@@ -338,10 +338,10 @@ impl MetaService {
         Ok(())
     }
 
-    /// Waits until this service executes a partition, if the map says that it is to.
+    /// Waits until this service owns a partition, if the map assigns it to this service.
     ///
     /// # Errors
-    /// `EREMOTE` when it is another service's, or nobody's for too long.
+    /// `EREMOTE` when another service owns it, or no service does for too long.
     pub(crate) async fn await_assignment(&self, partition: PartitionId, refusal: Error) -> Result<()> {
         let Some(neighbours) = self.neighbours.as_ref() else { return Err(refusal) };
         let began_ns = rt::monotonic_ns();
@@ -362,12 +362,12 @@ impl MetaService {
     }
 }
 
-/// Whether a partition may be taken over from who has it: it was given up, or its owner is this
-/// very node, or down.
+/// Whether this service may take over a partition: its owner has released it, is this node, or is
+/// down.
 fn may_adopt(record: Option<&Owner>, own: NodeId, map: &ClusterMap) -> bool {
     let Some(record) = record else { return true };
     let owner = NodeId(record.node);
     let is_down = || map.node(owner).is_none_or(|node| node.state == NodeState::Offline);
-    // A map without nodes is that of one process.
+    // A map without nodes is that of a single process.
     record.released || owner == own || (map.epoch > Epoch(0) && is_down())
 }

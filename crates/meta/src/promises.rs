@@ -1,9 +1,10 @@
-//! Files that programs of a session have already when it comes back, and the service may not.
+//! Asynchronous creates of a session that returns: files that applications have already, and the
+//! service may not.
 //!
-//! A session that is alone in a directory lets its programs go on before it has the service make
-//! their files. When its leases end without a recall, since the service was started anew or the
-//! partition has moved, the session says which these are, and they are made before anybody else is
-//! let in: to the others they have been there all the time.
+//! A session with a directory delegation lets applications continue before the service has created
+//! their files. If its leases end without a recall, since the service restarted or the partition
+//! moved, the session reports these files. The service creates them before other sessions get
+//! access: for those, the files have existed all the time.
 
 use crate::coherence::Cleared;
 use crate::executor::{Change, Pass, Ran};
@@ -18,8 +19,8 @@ use std::sync::PoisonError;
 use types::{Attr, Errno, Error, InodeId, Result};
 use wire::{MetaOp, MetaReply, MetaRequest, Promise};
 
-/// The files that were made so for a session. It has each of them delivered once more, to hear what
-/// became of it; by then somebody may have removed it, and it must not be made again.
+/// The files that were created so for a session. The session sends each of them again to learn the
+/// outcome. Another session may have removed the file by then, and it must not be created again.
 #[derive(Default)]
 pub(crate) struct Kept {
     files: Mutex<BTreeMap<InodeId, Attr>>,
@@ -34,7 +35,7 @@ impl Kept {
         }
     }
 
-    /// What a command is answered that was carried out when the session came back.
+    /// The answer to a command that was executed when the session returned.
     pub fn answer_to(&self, op: &MetaOp) -> Option<MetaReply> {
         let MetaOp::Deliver { file } = op else { return None };
         self.files.lock().get(&file.ino).copied().map(MetaReply::Entry)
@@ -46,9 +47,9 @@ impl Kept {
 }
 
 impl MetaService {
-    /// Makes the files that a session has promised its programs, as far as their directories are
-    /// this service's. To be called before anybody else is let in. One that can't be made is left
-    /// to the session, which will be told why.
+    /// Executes a session's asynchronous creates in directories of partitions that this service
+    /// owns. Call it before other sessions get access. If one fails, the session gets the error
+    /// when it sends that again.
     pub(crate) async fn keep_promises<'a>(
         &self,
         session: &Session,
@@ -76,8 +77,9 @@ impl MetaService {
         }
     }
 
-    /// As the service itself does it: no lease comes with it, and the client has looked whether the
-    /// user may. Of groups that it had introduced this service may not know.
+    /// Runs as a command of the service: it grants no lease, and the client has checked the
+    /// permissions. This service may not know the user's groups that the client has reported
+    /// before.
     async fn keep_promise(&self, session: &Session, promise: &Promise) -> Result<MetaReply> {
         let op = MetaOp::Deliver { file: Box::new(promise.file.clone()) };
         let request = MetaRequest {

@@ -1,17 +1,19 @@
-//! Names in a directory that one session has to itself, while others use the directory, too: those
-//! that begin alike.
+//! Name-prefix delegations: a session holds the names of a directory that begin with a prefix,
+//! while other sessions use the directory, too.
 //!
-//! Clients that fill one directory together mostly make names of their own there (`rank3.00017`).
-//! Who has all of those that begin with `rank3.` knows which of them there are, and needn't ask.
+//! Clients that fill one directory together mostly create names with prefixes of their own
+//! (`rank3.00017`). The holder of the prefix `rank3.` knows which of these names exist, and needn't
+//! ask.
 //!
-//! The lease on such a range is `Write` on an inode number that no file has, of the directory's
-//! partition: recalls, yields, limits and ends of sessions are those of all leases. What belongs to
-//! a directory is noted here, and forgotten when the lease is found gone.
+//! The lease on such a range is a `Write` lease on an inode number that no file has, in the
+//! directory's partition: recalls, acknowledgements, limits and the ends of sessions work as for
+//! all leases. This module maps directories to these numbers, and drops an entry when its lease is
+//! gone.
 //!
-//! Invariants; what grants is done while the directory's partition is held:
+//! Invariants; leases are granted while the executor of the directory's partition is locked:
 //! - Ranges of two sessions in one directory have no name in common.
-//! - While a session has a range, no other one holds more than `Permissions` on the directory: else
-//!   it would go on to know names that aren't any more.
+//! - While a session has a range, no other one holds more than `Permissions` on the directory:
+//!   otherwise it would cache names that don't exist any more.
 
 use crate::leases::Leases;
 use crate::limits::{RANGES, RANGES_PER_DIRECTORY, RANGES_PER_SESSION};
@@ -24,11 +26,11 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
 
-/// Names that a command is about.
+/// Names that a command concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Names<'a> {
     One(&'a [u8]),
-    /// All that begin so.
+    /// All names with this prefix.
     With(&'a [u8]),
 }
 
@@ -37,18 +39,18 @@ impl Names<'_> {
     pub const ALL: Names<'static> = Names::With(b"");
 }
 
-/// Who has names of a directory.
+/// The holder of a range of names in a directory.
 struct Range {
     session: SessionId,
-    /// The number on which the lease is.
+    /// Inode number that carries the lease.
     lease: InodeId,
 }
 
-/// The ranges of a directory by their prefixes. None begins with another one: so of those that a
-/// name may begin with there is one at most, the last one that isn't after it.
+/// The ranges of a directory by their prefixes. None is a prefix of another one. So at most one is
+/// a prefix of a given name: the last one that isn't greater than the name.
 type OfDirectory = BTreeMap<Bytes, Range>;
 
-/// Those that have some of these names.
+/// The ranges that include some of these names.
 fn meeting<'a>(ranges: &'a OfDirectory, names: Names<'a>) -> impl Iterator<Item = &'a Range> {
     let (Names::One(beginning) | Names::With(beginning)) = names;
     let before = (Bound::Unbounded, Bound::Included(beginning));
@@ -64,7 +66,7 @@ fn meeting<'a>(ranges: &'a OfDirectory, names: Names<'a>) -> impl Iterator<Item 
 #[derive(Default)]
 pub(crate) struct Ranges {
     directories: Mutex<BTreeMap<InodeId, OfDirectory>>,
-    /// Ranges in all of them. While it is 0, nobody has names in any.
+    /// Ranges in all directories. While it is 0, no session has a delegation.
     count: AtomicUsize,
 }
 
@@ -73,7 +75,7 @@ impl Ranges {
         self.count.load(Relaxed) == 0
     }
 
-    /// Those of other sessions in a directory that have some of these names.
+    /// Ranges of other sessions in a directory that include some of these names.
     fn of_others(&self, session: SessionId, dir: InodeId, names: Names<'_>) -> Vec<InodeId> {
         if self.is_empty() {
             return Vec::new();
@@ -84,7 +86,7 @@ impl Ranges {
         those.map(|range| range.lease).collect()
     }
 
-    /// Whether this is so of one of another session in a directory.
+    /// Whether `is_so` holds for a range of another session in a directory.
     fn any_of_others(
         &self,
         session: SessionId,
@@ -111,13 +113,14 @@ impl Ranges {
         self.count.store(directories.values().map(BTreeMap::len).sum(), Relaxed);
     }
 
-    /// Forgets those of a partition that is another service's now.
+    /// Drops the ranges of a partition that another service owns now.
     pub fn forget_partition(&self, partition: PartitionId) {
         self.retain(|dir, _| dir.partition() != partition);
     }
 
-    /// What stands for these names of a session, if they are noted already, else `fresh`, which
-    /// then is noted. `None` where somebody has some of them, or there are too many.
+    /// Returns the inode number for a session's range, if it has one already, else `fresh`, which
+    /// is registered for it. `None` if a session has some of these names, or there are too many
+    /// ranges.
     fn find_or_note(
         &self,
         session: SessionId,
@@ -151,12 +154,12 @@ impl Leases {
         self.is_written_by(session, range)
     }
 
-    /// Whether other sessions have names of a directory to themselves.
+    /// Whether other sessions have name-prefix delegations in a directory.
     pub fn has_ranges_of_others(&self, session: SessionId, dir: InodeId) -> bool {
         self.ranges.any_of_others(session, dir, |other, range| self.holds(other, range))
     }
 
-    /// Recalls the ranges of others in which some of these names are.
+    /// Recalls the ranges of other sessions that include some of these names.
     pub fn make_way_in_ranges(
         &self,
         sessions: &Sessions,
@@ -169,10 +172,10 @@ impl Leases {
         }
     }
 
-    /// Gives a session the names of a directory that begin with a prefix; returns the number on
-    /// which it has a lease then, `fresh` or the one of before. What others know of all names of
-    /// the directory is recalled, and what has to be waited for is added to `due`: then nothing is
-    /// granted, and the wish is to be repeated.
+    /// Grants a session the names of a directory with a prefix. Returns the inode number of its
+    /// lease: `fresh`, or the earlier one. Recalls what other sessions cache of all names of the
+    /// directory, and adds pending recalls to `due`: then nothing is granted, and the caller has to
+    /// repeat the request.
     pub fn take_range(
         &self,
         sessions: &Sessions,
@@ -236,7 +239,7 @@ mod tests {
     }
 
     proptest! {
-        /// Which ranges a command is about, beside a comparison with each of them.
+        /// Compares the ranges that a command concerns with a check of each range.
         #[test]
         fn names_meet_ranges_as_a_look_at_all_of_them_says(prefixes in vec(text(), 0..12), names in vec(text(), 1..12)) {
             let ranges = Ranges::default();

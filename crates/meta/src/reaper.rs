@@ -1,4 +1,4 @@
-//! Background work: keeping the store on disk, and deleting the chunks of files that are gone.
+//! Background work: syncing the store, and deleting the chunk files of deleted files.
 
 use crate::chunks::Under;
 use crate::drain::Claim;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use types::{InodeId, Layout, PartitionId, Result};
 
 impl MetaService {
-    /// Works until [`MetaService::stop`]: puts the store on disk every [`SYNC_INTERVAL`] if there
-    /// is something new, deletes the chunks of files that are gone, and ends sessions that are not
-    /// heard of any more. Needs a runtime; one call per service.
+    /// Runs until [`MetaService::stop`]: syncs the store every [`SYNC_INTERVAL`] if there are
+    /// changes, deletes the chunk files of deleted files, and evicts unreachable sessions. Needs a
+    /// runtime; one call per service.
     pub async fn background(self: Arc<Self>) {
         rt::spawn(self.clone().keep_on_disk());
         rt::spawn(self.clone().retry_reaping());
@@ -26,8 +26,7 @@ impl MetaService {
         rt::spawn(self.clone().settle_shut());
         while !self.stopping.is_set() {
             self.doomed.wait().await;
-            // Taken back first: what is doomed from here on is seen by the next round, if not by
-            // this one.
+            // Cleared first: the next round sees what is doomed from here on, if this one doesn't.
             self.doomed.clear();
             if let Err(error) = self.reap().await {
                 tracing::warn!(%error, "chunks of deleted files stay for now");
@@ -51,11 +50,11 @@ impl MetaService {
                 && let Err(error) = self.executors.store.sync().await
             {
                 if self.executors.store.engine().is_none() {
-                    // A store elsewhere may come back.
+                    // A remote store may come back.
                     tracing::warn!(%error, "the last changes are not on disk yet");
                     continue;
                 }
-                // The writer has said so by an error of its own, and takes no writes any more.
+                // The writer has logged an error of its own, and accepts no writes any more.
                 tracing::debug!(%error, "the periodic sync has ended");
                 return;
             }
@@ -69,8 +68,8 @@ impl MetaService {
         }
     }
 
-    /// Deletes the chunks of all files that are gone. Those whose targets don't answer are left for
-    /// the next time.
+    /// Deletes the chunk files of all deleted files. Those on targets that don't answer are left
+    /// for the next time.
     pub async fn reap(&self) -> Result<()> {
         let mut first_error = Ok(());
         for partition in self.owned() {
@@ -93,25 +92,26 @@ impl MetaService {
         self.read(partition, |view| namespace::doomed(view, partition, after, BACKGROUND_BATCH)).await
     }
 
-    /// The end of the file is on disk before its chunks go: a power cut must not bring back a file
-    /// without its content. Then the chunks, then the note of them: a crash in between deletes them
-    /// once more. The power may bring back what a target had deleted just before: its start asks
-    /// for that ([`MetaService::tidy`]), and as long as the note is there it is told that somebody
-    /// sees to it; then the note stays, for another time.
+    /// The deletion of the file is on disk before its chunk files are deleted: a power loss must
+    /// not bring back a file without its content. Then the chunk files are deleted, then the doomed
+    /// record. A crash in between repeats the deletion. A power loss may bring back what a target
+    /// had just deleted: its start asks for crash reconciliation ([`MetaService::tidy`]). As long
+    /// as the record exists, the answer is that another task handles the chunk file; the record
+    /// then stays, and the deletion is repeated.
     async fn reap_page(&self, partition: PartitionId, page: Vec<(InodeId, Layout)>) -> Result<()> {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let mut failed = Ok(());
-        // With the place of its claims.
+        // With the index of its claims.
         let mut deleted = Vec::new();
-        // Kept until it is forgotten that they are doomed: nobody begins to fill what is just being
-        // deleted.
+        // Held until the doomed records are deleted: no migration may begin to fill a chunk file
+        // that is just being deleted.
         let mut claims = Vec::new();
         for (ino, layout) in page {
-            // What a move fills is deleted when the move is given up. One that has just succeeded
-            // has changed the note before it let go.
+            // A chunk file that a migration fills is deleted when the migration is given up. A
+            // migration that has just succeeded changed the record before it released its claim.
             let Some(claimed) = self.claim_to_delete(ino, &layout) else { continue };
-            // The note is looked at under the claims. What has come to it since the page was read
-            // isn't claimed, and may be filled by now.
+            // The record is read again under the claims. Chunk files that were added since the page
+            // was read aren't claimed, and a migration may be filling them.
             if self.read(partition, |view| namespace::doomed_layout(view, ino)).await?.as_ref()
                 != Some(&layout)
             {
@@ -124,7 +124,7 @@ impl MetaService {
             }
             claims.push(claimed);
         }
-        // Only now, when no deletion is waited for any more: a start that asks from here on waits
+        // Only now, when all deletions have ended: reconciliation that starts from here on waits
         // for the end of this.
         let all = deleted.len();
         deleted.retain(|(.., at)| claims[*at].iter().all(Claim::is_deleted));
@@ -136,11 +136,11 @@ impl MetaService {
         failed
     }
 
-    /// Claims all chunk files of a layout; `None` when one of them is somebody's.
+    /// Claims all chunk files of a layout; `None` if one of them is claimed already.
     fn claim_to_delete(&self, ino: InodeId, layout: &Layout) -> Option<Vec<Claim<'_>>> {
         let mut claims = Vec::new();
         for (stripe, &group) in layout.groups.iter().enumerate() {
-            // Of a group that isn't known nobody fills anything, and nothing is deleted either.
+            // In a group that isn't in the map, nothing is filled, and nothing is deleted either.
             if let Ok(place) = self.chunks.place(group) {
                 claims.push(self.claims.claim_to_delete(place, layout.chunk_file(ino, stripe))?);
             }

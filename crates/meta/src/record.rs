@@ -1,25 +1,25 @@
-//! What the service itself keeps in the store: owners of partitions, sessions, and answers to
-//! changing requests. Protobuf, so that fields can be added.
+//! Records of the service itself in the store: owners of partitions, sessions, and answers to
+//! requests that changed something. Protobuf, so that fields can be added.
 
 use prost::Message;
 use types::{Attr, InodeFlags, InodeId, NodeId, ProjectId, Timestamp};
 use wire::MetaReply;
 
-/// Who executes a partition.
+/// Owner of a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Owner {
     #[prost(uint32, tag = "1")]
     pub node: u32,
-    /// Counts the times that the partition was taken over; the first owner has 1.
+    /// Ownership epoch: how often the partition was taken over. The first owner has 1.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// The owner has given it up: anybody to whom the map gives it may take it.
+    /// The owner has released the partition: any service to which the map assigns it may adopt it.
     #[prost(bool, tag = "3")]
     pub released: bool,
 }
 
 impl Owner {
-    /// The next owner of a partition that has (or had) `before`.
+    /// The next owner record of a partition that has (or had) the record `before`.
     pub fn after(before: Option<&[u8]>, node: NodeId) -> Result<Owner, prost::DecodeError> {
         let epoch = before.map(Owner::decode).transpose()?.map_or(0, |owner| owner.epoch);
         Ok(Owner { node: node.0, epoch: epoch + 1, released: false })
@@ -29,11 +29,11 @@ impl Owner {
 /// A session of another process.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct StoredSession {
-    /// It was ended against its will: its id is never used again. `optional`, since no record may
-    /// be empty.
+    /// The session was evicted: its id is never used again. `optional`, since no record may be
+    /// empty.
     #[prost(bool, optional, tag = "1")]
     pub ended: Option<bool>,
-    /// When, seconds of the time of day. Records of earlier versions don't tell.
+    /// When it was evicted, in seconds since 1970. Absent in records of earlier versions.
     #[prost(int64, optional, tag = "2")]
     pub ended_s: Option<i64>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct StoredSession {
 impl StoredSession {
     pub const LIVING: StoredSession = StoredSession { ended: Some(false), ended_s: None };
 
-    /// One that was ended at this time.
+    /// A session that was evicted at this time.
     pub fn ended_at(now_s: i64) -> StoredSession {
         StoredSession { ended: Some(true), ended_s: Some(now_s) }
     }
@@ -54,7 +54,7 @@ impl StoredSession {
 /// The answer to a request that changed something.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(crate) struct StoredReply {
-    /// Of the change within its lane.
+    /// Sequence id of the change within its session slot.
     #[prost(uint32, tag = "5")]
     pub sequence: u32,
     #[prost(oneof = "Answer", tags = "1, 2, 3, 4")]
@@ -157,20 +157,20 @@ impl From<&StoredAttr> for Attr {
 }
 
 impl StoredReply {
-    /// What is stored of an answer; `None` for one whose request may as well be carried out twice.
+    /// The stored form of an answer; `None` if the request may as well be executed twice.
     pub fn of(reply: &MetaReply, sequence: u32) -> Option<StoredReply> {
         let answer = match reply {
             MetaReply::Unit => Answer::Unit(true),
-            // What else is said of a new file can be asked for again.
+            // The client can ask for the other details of a new file again.
             MetaReply::Entry(attr) | MetaReply::Created { attr, .. } => Answer::Entry(attr.into()),
             MetaReply::Attr(attr) => Answer::Attr(attr.into()),
             MetaReply::Renamed { moved, other } => Answer::Renamed(StoredRename {
                 moved: moved.into(),
                 other: other.as_ref().map(StoredAttr::from),
             }),
-            // Openings and changes of a pattern say the same when they are repeated, of numbers
-            // there are enough, and the others change nothing. Of a truncation it is kept that it
-            // was made (`Session::record_durably`).
+            // Opens and changes of a pattern return the same when they are repeated. Unused
+            // reserved inode numbers are harmless, and the other requests change nothing. For a
+            // truncation, only the fact that it was executed is stored (`Session::record_durably`).
             MetaReply::File(_)
             | MetaReply::Reserved { .. }
             | MetaReply::Description(_)
@@ -188,7 +188,7 @@ impl StoredReply {
         Some(StoredReply { sequence, answer: Some(answer) })
     }
 
-    /// The answer again; `None` for a kind that this version doesn't know.
+    /// The answer; `None` for a kind that this version doesn't know.
     pub fn reply(&self) -> Option<MetaReply> {
         Some(match self.answer.as_ref()? {
             Answer::Unit(_) => MetaReply::Unit,

@@ -1,35 +1,35 @@
-//! Answers kept for requests that are sent again.
+//! The duplicate request cache: answers kept for retransmitted requests.
 
 use crate::limits::MAX_LANES;
 use kv::{Outcome, Ticket};
 use types::{Errno, Error, HashMap, Result};
 use wire::{MetaReply, Number};
 
-/// An answer that was given, or will be when its commit is in.
+/// An answer that was sent, or will be when its commit completes.
 #[derive(Clone)]
 pub(crate) struct Recorded {
     pub reply: MetaReply,
-    /// `None` when it was committed by an earlier run of the service, or by another one.
+    /// `None` if an earlier run of the service, or another service, committed it.
     pub ticket: Option<Ticket>,
 }
 
-/// The last answer of each lane of one session ([`Number`]).
+/// The last answer of each slot of one session ([`Number`]).
 #[derive(Default)]
 pub(crate) struct Replies {
     lanes: HashMap<u32, Last>,
 }
 
-/// The last change of a lane that was carried out.
+/// The last executed change of a slot.
 struct Last {
     sequence: u32,
     recorded: Recorded,
 }
 
 impl Replies {
-    /// The answer, unless its commit turned out to be lost: then the request is to be carried out.
+    /// Returns the cached answer, unless its commit was lost: then the request has to be executed.
     ///
-    /// Errors: `EPROTO` when the session has gone on to a later change of the lane, so that nobody
-    /// waits for this one, and for a lane beyond all that a client needs.
+    /// Errors: `EPROTO` if the session has sent a later change in the slot, so that it doesn't wait
+    /// for this one, and for a slot beyond all that a client needs.
     pub fn get(&self, number: Number) -> Result<Option<Recorded>> {
         if number.lane >= MAX_LANES {
             let message = format!("a change in lane {}; a session has {MAX_LANES}", number.lane);
@@ -44,7 +44,7 @@ impl Replies {
         Ok(is_it.then(|| last.recorded.clone()))
     }
 
-    /// Keeps the answer to a change, unless that of the same or a later one of its lane is known.
+    /// Caches the answer to a change, unless that of the same or a later one of its slot is cached.
     pub fn keep(&mut self, number: Number, recorded: Recorded) {
         let is_known = |last: &Last| {
             last.sequence > number.sequence || last.sequence == number.sequence && !last.recorded.is_lost()

@@ -1,26 +1,23 @@
-//! A store that goes back in time: what has to be said in its records that a copy of it doesn't
-//! say.
+//! Restoring the store from a backup: which records of the backup have to change.
 //!
-//! Between the moment of the copy and the restore the file system went on, and not all of that is
-//! gone: there are chunk files, clients that remember, targets that have seen epochs, and processes
-//! that still believe to own partitions. So that none of it meets the restored store under an old
-//! number:
+//! Between the backup and the restore the file system went on, and traces of that remain: chunk
+//! files, clients with caches, targets that have seen epochs, and processes that still believe to
+//! own partitions. So that none of it meets the restored store under an old number:
 //!
-//! - Numbers of inodes go on far above all that can have been given away since
-//!   ([`SEQUENCES_PER_S`], [`SPARE_SEQUENCES`]). The numbers that are left out are on record
-//!   ([`Rewound`]): a chunk file with one of them belongs to a file that the copy doesn't know, and
-//!   is left to the file check, and so is what targets hold beyond the end of a file that wasn't
-//!   changed since.
-//! - Every partition has an owner record with a higher epoch ([`SPARE_EPOCHS`]), which is released:
-//!   who owned it can't commit any more, and epochs of leases, which are made of it, are above all
+//! - Inode numbers continue far above all that can have been used since ([`SEQUENCES_PER_S`],
+//!   [`SPARE_SEQUENCES`]). The skipped numbers are recorded ([`Rewound`]): a chunk file with one of
+//!   them belongs to a file that the backup doesn't have, and is left to the file check. The same
+//!   holds for chunk file content beyond the end of a file that wasn't changed since.
+//! - Every partition has an owner record with a higher epoch ([`SPARE_EPOCHS`]), which is released.
+//!   So the previous owner can't commit any more, and lease epochs, which contain it, are above all
 //!   that targets have seen.
-//! - Sessions are ended: what their clients have cached and open is of another time. They begin
-//!   others. Answers to requests of before are forgotten.
-//! - What was still to be deleted, or on its way to other groups, is forgotten: a move may have
-//!   ended since, so that what was noted as doomed is all there is of a file. Chunk files of nobody
-//!   are left to the file check.
-//! - A cut of a file that was under way is forgotten: the file may have been written anew since.
-//!   Its size is settled from its chunks.
+//! - Sessions are ended: their clients' caches and open files belong to another time. The clients
+//!   register new sessions. Cached answers to earlier requests are dropped.
+//! - Pending deletions and migrations are dropped: a migration may have ended since, so that a
+//!   doomed chunk file is now the only one of its file. Orphaned chunk files are left to the file
+//!   check.
+//! - A pending truncation of a file is dropped: the file may have been rewritten since. Size
+//!   recovery takes its size from the chunk files.
 
 use crate::record::{Owner, StoredSession};
 use crate::view::store_error;
@@ -32,38 +29,38 @@ use prost::Message;
 use std::collections::BTreeSet;
 use types::{Errno, Error, InodeId, PartitionId, Result, Timestamp};
 
-/// Inode numbers that a partition gives away in a second at most: several times what one executor
-/// makes.
+/// Inode numbers that a partition uses in a second, at most: several times what one executor
+/// creates.
 const SEQUENCES_PER_S: u64 = 200_000;
 
-/// Inode numbers that are left out whatever the clocks say: as many as an hour and a half can give
-/// away.
+/// Inode numbers that are skipped whatever the clocks say: as many as can be used in an hour and a
+/// half.
 const SPARE_SEQUENCES: u64 = 1 << 30;
 
-/// Times that a partition was taken over since the copy at most, whatever the clocks say. 2^20 are
-/// all that there can be.
+/// Takeovers of a partition since the backup, at most, whatever the clocks say. An epoch has 20
+/// bits.
 const SPARE_EPOCHS: u64 = 4096;
 
-/// As many more for each second since the copy: whoever restores the same copy twice gets above
-/// what came after the first time, as a rule.
+/// Seconds since the backup for each additional epoch: so a second restore of the same backup
+/// usually gets above what came after the first one.
 const SECONDS_PER_EPOCH: u64 = 4;
 
-/// As many more at most, so that there is room for some restores of old copies.
+/// The most that this adds, so that several restores of old backups are possible.
 const MOST_EPOCHS: u64 = 1 << 16;
 
-/// The largest epoch of an owner.
+/// The largest ownership epoch.
 const LAST_EPOCH: u64 = (1 << 20) - 1;
 
-/// Where it is said that the store was restored: above all partitions, among the global keys.
+/// Key of the record of restores: above all partitions, among the global keys.
 const KEY: &[u8] = b"\xff\xffrestored";
 
-/// What a store that was restored says of it.
+/// The record of a restored store.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(crate) struct Rewound {
-    /// Inode numbers that were left out, of this and of earlier restores.
+    /// Skipped inode numbers, of this and of earlier restores.
     #[prost(message, repeated, tag = "1")]
     pub gaps: Vec<Gap>,
-    /// When the last restore was, seconds since 1970.
+    /// When the last restore was, in seconds since 1970.
     #[prost(int64, tag = "2")]
     pub restored_s: i64,
 }
@@ -80,41 +77,42 @@ pub(crate) struct Gap {
 }
 
 impl Rewound {
-    /// Where the record is.
+    /// Key of the record.
     pub const KEY: &'static [u8] = KEY;
 
-    /// Whether a file was there at the moment that the store has gone back to, and wasn't changed
-    /// since it did: targets may hold more of it.
+    /// Whether a file existed in the backup and wasn't changed since the restore: targets may hold
+    /// more of it.
     pub fn is_of_before(&self, ino: InodeId, changed: Timestamp) -> bool {
         let (partition, sequence) = (u32::from(ino.partition().0), ino.sequence());
         changed.secs < self.restored_s
             && self.gaps.iter().any(|gap| gap.partition == partition && sequence < gap.from)
     }
 
-    /// Whether an inode's number was left out: if it exists, it was made after the moment that the
-    /// store has gone back to, and before it did.
+    /// Whether an inode's number was skipped: if it exists, it was created between the backup and
+    /// the restore.
     pub fn leaves_out(&self, ino: InodeId) -> bool {
         let (partition, sequence) = (u32::from(ino.partition().0), ino.sequence());
         self.gaps.iter().any(|gap| gap.partition == partition && (gap.from..gap.to).contains(&sequence))
     }
 }
 
-/// Rewrites the records of a copy, one after the other.
+/// Rewrites the records of a backup, one after the other.
 pub struct Rewind {
     partitions: u16,
     now_s: i64,
-    /// How far the epochs of owners go up.
+    /// By how much ownership epochs increase.
     spare_epochs: u64,
-    /// Inode numbers that each partition leaves out.
+    /// Inode numbers that each partition skips.
     skipped: u64,
     rewound: Rewound,
-    /// Partitions that the copy names no next number of, and no owner.
+    /// Partitions without a next inode number, and without an owner, in the backup.
     without_next: BTreeSet<PartitionId>,
     without_owner: BTreeSet<PartitionId>,
 }
 
 impl Rewind {
-    /// Of a copy made at `created_s` to a store of `partitions` at `now_s`, seconds since 1970.
+    /// For a backup made at `created_s` of a store with `partitions`, restored at `now_s`, in
+    /// seconds since 1970.
     pub fn new(partitions: u16, created_s: i64, now_s: i64) -> Rewind {
         let elapsed_s = now_s.saturating_sub(created_s).max(0) as u64;
         let all = || (0..partitions).map(PartitionId).collect();
@@ -129,10 +127,10 @@ impl Rewind {
         }
     }
 
-    /// What becomes of a record; `None`: it is left out.
+    /// The rewritten record; `None` if it is dropped.
     ///
     /// # Errors
-    /// A record that can't be read, and numbers that have come to their end.
+    /// A record that can't be decoded, and numbers that are exhausted.
     pub fn record(&mut self, key: &[u8], value: Bytes) -> Result<Option<Bytes>> {
         if key == KEY {
             self.rewound.gaps.extend(decoded::<Rewound>(key, value)?.gaps);
@@ -163,7 +161,7 @@ impl Rewind {
         })
     }
 
-    /// What comes in addition, when all records were seen.
+    /// Additional records, once all records were rewritten.
     ///
     /// # Errors
     /// As [`Rewind::record`].
@@ -198,17 +196,18 @@ impl Rewind {
     }
 }
 
-/// Takes all partitions from whoever executed them, in a store that nobody serves and that was
-/// changed by hand: a service that goes on running elsewhere can't commit anything by what it
-/// remembers, and takes them over anew.
+/// Releases all partitions in a store that no service uses and that was changed by hand: a service
+/// that still runs elsewhere can't commit anything based on its cached state, and has to adopt them
+/// again.
 ///
 /// # Errors
-/// The store's, and numbers that have come to their end.
+/// Those of the store, and numbers that are exhausted.
 pub fn release_partitions(engine: &dyn Engine) -> Result<()> {
     let range = keys::all_owners();
     let mut writes = Vec::new();
     for (key, value) in engine.scan(&range.from, &range.to, usize::MAX).map_err(|e| store_error(&e))? {
-        // One that can't be read keeps its owner from committing, too, and is the check's to drop.
+        // A record that can't be decoded keeps its owner from committing, too; the file check drops
+        // it.
         if let Some(Key::Owner(partition)) = decode_key(&key)
             && let Ok(owner) = decoded(&key, value)
         {
@@ -258,7 +257,7 @@ mod tests {
         assert_eq!(inodes, Some(7), "the copy has all of them");
         assert_eq!(next, 50 + (1 << 30) + 2_000_000);
         let rest: BTreeMap<_, _> = rewind.rest().unwrap().into_iter().collect();
-        // The other partition had given none away by then.
+        // The other partition had used none by then.
         let other = Next::decode(rest[&keys::next(PartitionId(0)).to_vec()].clone()).unwrap().sequence;
         assert!(other > 1 << 30 && !rest.contains_key(keys::next(P).as_slice()));
         let rewound = Rewound::decode(rest[KEY].clone()).unwrap();
@@ -271,7 +270,7 @@ mod tests {
         {
             assert_eq!(rewound.is_of_before(InodeId::new(P, sequence), changed), expected, "{sequence}");
         }
-        // A second time, with the clock set back.
+        // A second restore, with the clock set back.
         let mut again = Rewind::new(2, 1010, 0);
         assert_eq!(again.record(KEY, rest[KEY].clone()).unwrap(), None);
         let later = after(&mut again, &keys::next(P), Next { sequence: next, inodes: Some(7) }).unwrap();
@@ -320,7 +319,7 @@ mod tests {
         }
     }
 
-    /// The move that had noted them may have ended since.
+    /// The migration that recorded them may have ended since.
     #[test]
     fn nothing_is_deleted_or_moved_by_a_note_of_then() {
         let mut rewind = Rewind::new(2, 0, 0);

@@ -1,4 +1,4 @@
-//! The service: what it is made of, and the way of a request through it.
+//! The service: its parts, and the path of a request through it.
 
 use crate::chunks::Chunks;
 use crate::coherence::{Cleared, Granted};
@@ -31,10 +31,10 @@ use types::{
 };
 use wire::{LockSpace, MetaOp, MetaReply, MetaRequest, MetaResponse};
 
-/// What a service is told when it is opened.
+/// Configuration of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct MetaOptions {
-    /// The node that it runs on.
+    /// The node that the service runs on.
     pub node: NodeId,
     /// Key of the name hash, fixed when the file system is made.
     pub hash_key: (u64, u64),
@@ -42,12 +42,12 @@ pub struct MetaOptions {
     pub partitions: u16,
 }
 
-/// A metadata service. Every core may use it; nothing in it belongs to one.
+/// A metadata service. All cores share it; it has no state of a single core.
 pub struct MetaService {
     pub(crate) options: MetaOptions,
-    /// Its number, by which sessions tell it from the ones before and after it.
+    /// Number of this service process: sessions tell it by that from earlier and later processes.
     process: u64,
-    /// The services that it shares the partitions with; `None` where it has them all.
+    /// The other services that share the partitions; `None` if this service owns all of them.
     pub(crate) neighbours: Option<Neighbours>,
     pub(crate) executors: Executors,
     pub(crate) sessions: Sessions,
@@ -55,51 +55,53 @@ pub struct MetaService {
     pub(crate) locks: Locks,
     pub(crate) leases: Leases,
     pub(crate) cuts: Cuts,
-    /// Sessions that ended without a target's knowledge. Evictions while it is down bound them.
+    /// Sessions that were evicted while a target was down, which still has to be fenced. Bounded by
+    /// the evictions during that time.
     pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
-    /// Sessions that an administrator wants ended. One for each command.
+    /// Sessions that an administrator evicts. One entry for each command.
     pub(crate) evictions: (Mutex<Vec<SessionId>>, rt::sync::Event),
-    /// What capabilities are signed with; nothing if none are handed out.
+    /// The keys that sign capabilities; empty if the service issues none.
     pub(crate) capabilities: OnceLock<Arc<CapabilityRing>>,
-    /// What clients of certain networks may do.
+    /// Access rules for clients of certain networks.
     pub(crate) exports: net::Exports,
     pub(crate) chunks: Chunks,
     pub(crate) claims: Claims,
-    /// Files that nobody gets at for now.
+    /// Files in quarantine.
     pub(crate) shut: Shut,
     pub(crate) sizes: Sizes,
     pub(crate) drains: Drains,
     pub(crate) migrations: Migrations,
-    /// Makes groups that somebody wants to use.
+    /// Creates groups for pools and schemes that a file asks for.
     pub(crate) group_maker: OnceLock<Arc<dyn GroupMaker>>,
-    /// There may be chunks to delete.
+    /// Set when there may be chunk files to delete.
     pub(crate) doomed: rt::sync::Event,
     pub(crate) stopping: rt::sync::Event,
-    /// Itself, for work that goes on when the request that began it is dropped.
+    /// A reference to the service itself, for tasks that outlive the request that started them.
     pub(crate) myself: Weak<MetaService>,
 }
 
-/// What a command is answered.
+/// The answer to a command.
 pub(crate) struct Answered {
     pub reply: MetaReply,
     granted: Granted,
-    /// Whoever got it may use the file for reading only.
+    /// The client may only read the file.
     reads_only: bool,
 }
 
-/// How much a lookup tells.
+/// What a lookup returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     WithInode,
-    /// The inode is another service's.
+    /// Another service owns the inode.
     EntryOnly,
 }
 
 impl MetaService {
-    /// Takes all partitions over from whoever had them, and makes an empty file system when there
-    /// is none.
+    /// Takes over all partitions from their previous owner, and creates an empty file system if
+    /// there is none.
     ///
-    /// Errors: the store's; `EBUSY` when another service does the same at this moment.
+    /// Errors: those of the store; `EBUSY` when another service takes over partitions at the same
+    /// time.
     pub async fn open(
         store: impl Into<Store>,
         options: MetaOptions,
@@ -113,8 +115,8 @@ impl MetaService {
         Ok(service)
     }
 
-    /// A service that shares the partitions with others of its cluster: it executes those that the
-    /// map gives it, from when [`MetaService::follow_assignment`] runs.
+    /// Creates a service that shares the partitions with others of its cluster. It executes those
+    /// that the cluster map assigns to it once [`MetaService::follow_assignment`] runs.
     pub fn in_company(
         store: impl Into<Store>,
         options: MetaOptions,
@@ -160,7 +162,7 @@ impl MetaService {
         })
     }
 
-    /// Counts since the service was opened.
+    /// Counters since the service was opened.
     pub fn stats(&self) -> MetaStats {
         let counters = &self.executors.counters;
         let writer = self.executors.store.stats();
@@ -183,12 +185,12 @@ impl MetaService {
         (0..self.options.partitions).map(PartitionId)
     }
 
-    /// Whether inodes can have this partition.
+    /// Whether the file system has this partition.
     pub(crate) fn has_partition(&self, partition: PartitionId) -> bool {
         partition.0 < self.options.partitions
     }
 
-    /// `holder`: who asks, if that is another process.
+    /// `holder`: the client's process, if it is another process.
     async fn answer(
         &self,
         request: MetaRequest,
@@ -203,8 +205,8 @@ impl MetaService {
         answer
     }
 
-    /// A session that comes back to this service, or comes to it for the first time, says what it
-    /// has.
+    /// Handles a session that registers or reclaims its state: opens, locks, sizes and asynchronous
+    /// creates.
     async fn reclaim_state(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
         let id = request.session;
         self.check_holder_if_known(id, holder)?;
@@ -232,7 +234,7 @@ impl MetaService {
         deadline: Deadline,
     ) -> Result<MetaResponse> {
         self.require_service()?;
-        // What is rare, or takes long, is kept out of the future of every request.
+        // Rare and slow requests are boxed, so that they don't enlarge the future of every request.
         if comes_back(&request.op) {
             return Box::pin(self.reclaim_state(request, holder)).await;
         }
@@ -252,7 +254,7 @@ impl MetaService {
                     Box::pin(self.wait_until_open(ino)).await?;
                 }
                 let answer = Box::pin(self.answer_lock(request)).await;
-                // It may have been given up meanwhile, with all its locks.
+                // The service may have released the partition meanwhile, with all its locks.
                 self.require_owned(ino).await?;
                 self.require_term(term)?;
                 answer?
@@ -264,8 +266,8 @@ impl MetaService {
             }
             MetaOp::NextRecalls { after } => {
                 let news = self.next_recalls(&session, after).await?;
-                // A client relies on what it was granted for some time after an answer, even if it
-                // hears of nothing else.
+                // A client relies on its leases for some time after an answer, even if it receives
+                // nothing else.
                 self.require_service()?;
                 news
             }
@@ -302,8 +304,8 @@ impl MetaService {
         Ok(reply.into())
     }
 
-    /// Refuses a session that has told another process what it has: the request was sent again when
-    /// that had died.
+    /// Refuses a session that has reported its state to an earlier process: the client
+    /// retransmitted the request when that process had died.
     fn require_told(&self, told: u64) -> Result<()> {
         match told == 0 || told == self.process {
             true => Ok(()),
@@ -312,13 +314,13 @@ impl MetaService {
         }
     }
 
-    /// Done, and which unsynced content of the store is there: looked at after what was done, so
-    /// that all that was acknowledged under another number before counts as lost.
+    /// An answer with the store's verifier. It is read after the operation, so that everything that
+    /// was acknowledged under another verifier counts as lost.
     fn vouched(&self) -> MetaResponse {
         MetaResponse { verifier: self.executors.store.verifier(), ..MetaReply::Unit.into() }
     }
 
-    /// Carries out a command if its home partition is this service's.
+    /// Executes a command if this service owns its home partition.
     async fn execute_at_home(
         &self,
         request: &MetaRequest,
@@ -332,20 +334,20 @@ impl MetaService {
                 Err(error) if error.errno == Errno::EREMOTE && !self.is_owned(home) => {
                     Box::pin(self.await_assignment(home, error)).await?;
                 }
-                // What it was told is worth nothing once others may have taken its partitions.
+                // The result is invalid once another service may have taken over the partitions.
                 answer => return self.require_term(term).and(answer),
             }
         }
     }
 
-    /// Refuses to answer for partitions that management may have given to others. Gives the term in
-    /// which they are this service's.
+    /// Refuses requests while management may have assigned the partitions to other services.
+    /// Returns the term in which this service owns them.
     pub(crate) fn require_service(&self) -> Result<u64> {
         let Some(neighbours) = &self.neighbours else { return Ok(0) };
         neighbours.serves().ok_or_else(is_cut_off)
     }
 
-    /// The same for what was found out in a term.
+    /// Refuses a result that was obtained in another term.
     fn require_term(&self, term: u64) -> Result<()> {
         if self.require_service()? == term { Ok(()) } else { Err(is_cut_off()) }
     }
@@ -359,7 +361,8 @@ impl MetaService {
         Ok(term)
     }
 
-    /// Waits for sessions that have not followed a partition yet: they may hold what is asked for.
+    /// Waits for sessions that have not reclaimed their state of a partition yet: they may hold
+    /// what the client requests.
     async fn wait_until_open(&self, ino: InodeId) -> Result<()> {
         let partition = ino.partition();
         if self.neighbours.is_none() || !self.has_partition(partition) {
@@ -372,7 +375,8 @@ impl MetaService {
     async fn answer_lock(&self, request: MetaRequest) -> Result<MetaReply> {
         let session = request.session;
         if self.grace.is_on() && !matches!(request.op, MetaOp::Unlock { .. }) {
-            // A session of before that isn't back may hold it.
+            // A session of the previous owner that has not reclaimed its locks yet may hold this
+            // one.
             self.wait_for_grace().await;
         }
         match request.op {
@@ -395,14 +399,14 @@ impl MetaService {
         }
     }
 
-    /// Sets how many leases are granted, in each of the tables that inodes are spread over. The
-    /// default is for some 450 MiB.
+    /// Sets how many leases the service grants, in each of the tables that inodes are spread over.
+    /// The default uses about 450 MiB.
     pub fn limit_leases(&self, limits: namespace::leases::Limits) {
         self.leases.limit(limits);
     }
 
-    /// Carries out a command of the namespace and returns its answer once that is committed. Waits
-    /// for leases in its way.
+    /// Executes a name space command and returns its answer once it is committed. Waits for recalls
+    /// of conflicting leases.
     pub(crate) async fn execute(
         &self,
         pass: Pass,
@@ -418,8 +422,9 @@ impl MetaService {
         let mut found = Found::WithInode;
         let answer = loop {
             let command = |view: &View<'_>| {
-                // It may have waited for long. A change that is made after its program was told
-                // that it failed could undo what the program has done since.
+                // The command may have waited for long. After the time-out the application was told
+                // that it failed, so that executing it now could undo what the application did
+                // since.
                 if deadline.is_over() {
                     return Err(Stop::Refused(deadline.error()));
                 }
@@ -432,12 +437,12 @@ impl MetaService {
                 Ran::Answered(answered) => break answered,
                 Ran::Leases(due) => {
                     self.wait_for_answers(due).await;
-                    // Nobody answers any more; the client asks whoever comes next.
+                    // The service answers no more requests; the client asks the next owner.
                     if self.stopping.is_set() {
                         return Err(not_owner(first));
                     }
                 }
-                // Its inode is for the other service to tell, which grants the lease on it.
+                // The inode's own service returns its attributes and grants the lease on it.
                 Ran::Across(_) if matches!(request.op, MetaOp::Lookup { .. }) => found = Found::EntryOnly,
                 Ran::Across(partitions) => {
                     break Box::pin(self.run_errand(request, session, partitions, deadline)).await?;
@@ -457,8 +462,8 @@ impl MetaService {
         map: &ClusterMap,
         (view, cleared): (&View<'_>, &Cleared),
     ) -> Result<Change<Answered>, Stop> {
-        // Looked up while the partition is held: the first copy of the request may be in another
-        // core's hands.
+        // Checked while the executors are locked: another core may be executing the original of
+        // this retransmission.
         if let Some(recorded) = session.recorded(request.number)? {
             self.executors.counters.repeated.add(1);
             recorded.ticket.iter().for_each(|ticket| view.see(ticket));
@@ -466,7 +471,7 @@ impl MetaService {
             let answer = Answered { reply: recorded.reply, granted: Granted::default(), reads_only };
             return Ok(Change { answer, writes: Vec::new() });
         }
-        // It may have been evicted while it waited.
+        // The session may have been evicted while the command waited.
         session.check()?;
         if let Some(reply) = session.kept.answer_to(&request.op) {
             let answer = Answered { reply, granted: Granted::default(), reads_only: false };
@@ -498,7 +503,7 @@ impl MetaService {
     }
 
     /// Refuses to let the store grow while its disk is nearly full. A failed write would end all
-    /// writing, of removals, too.
+    /// writing, also that of deletions.
     fn check_room(&self) -> Result<(), Stop> {
         let store = &self.executors.store;
         if store.has_room() {
@@ -510,7 +515,7 @@ impl MetaService {
         ))
     }
 
-    /// Reads a partition as background work does.
+    /// Reads from a partition in background work.
     pub(crate) async fn read<T>(
         &self,
         partition: PartitionId,
@@ -554,7 +559,7 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
         if let MetaOp::Register { promised, .. } = &mut request.op
             && !is_plain(&self.export_of(caller))
         {
-            // Its session will be told what holds for it only when it is registered.
+            // The session learns its access rules only when it is registered.
             promised.clear();
         }
         if !matches!(request.op, MetaOp::Register { .. }) {
@@ -589,7 +594,7 @@ pub(crate) fn env<'a>(
     }
 }
 
-/// Whether a session says with this what it has, before it may ask for anything.
+/// Whether a session reports its state with this operation, before it may send others.
 fn comes_back(op: &MetaOp) -> bool {
     use MetaOp::{ReclaimLocks, ReclaimOpens, ReclaimSizes, Register};
     matches!(op, Register { .. } | ReclaimLocks { .. } | ReclaimOpens { .. } | ReclaimSizes { .. })
@@ -600,9 +605,9 @@ fn is_cut_off() -> Error {
     Error::new(Errno::EREMOTE, message).hint("check the network of its node")
 }
 
-/// Whether a command makes the store grow. The others free space, or need so little that they may
-/// use what is kept for them: a file that was begun has to be ended, and a full file system has to
-/// be tidied.
+/// Whether a command makes the store grow. The other commands free space, or need so little that
+/// they may use the reserve: a client must be able to finish a file that it began, and a full file
+/// system must be cleaned up.
 fn needs_room(op: &MetaOp) -> bool {
     matches!(
         op,
@@ -618,7 +623,7 @@ fn needs_room(op: &MetaOp) -> bool {
     )
 }
 
-/// The partitions that a command surely needs.
+/// The partitions that a command certainly needs.
 fn partitions_of(op: &MetaOp) -> (PartitionId, Option<PartitionId>) {
     let first = namespace::home_partition(op);
     let second = match op {
@@ -640,7 +645,7 @@ mod tests {
     #[test]
     fn futures_of_requests_are_small() {
         type Parts = (&'static MetaService, MetaRequest);
-        // Each is copied into its box, and the larger ones around it before that.
+        // Each future is copied into its box, and the larger ones around it before that.
         let answer = future_bytes(|(service, request): Parts| service.answer(request, None, Deadline::NEVER));
         assert!(answer <= 4096, "{answer} bytes");
     }

@@ -1,4 +1,4 @@
-//! The clients that the service knows.
+//! The sessions that the service knows.
 
 use crate::callers::Callers;
 use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REGISTRATIONS_AT_ONCE};
@@ -21,65 +21,66 @@ use std::sync::atomic::{
 use types::{Errno, Error, Export, HashMap, InodeId, Result, SessionId};
 use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, Number, Recall};
 
-/// How a session lives.
+/// Lifetime of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SessionKind {
-    /// Of this very process, and ends with it. It gets no leases, and is never evicted.
+    /// A session of this process, which ends with it. It gets no leases and is never evicted.
     Local,
-    /// Of another process. It gets leases, and has to be heard of. The answers to its changes are
-    /// kept in the store, so that a request that is sent again after a restart of the service is
-    /// not carried out twice.
+    /// A session of another process. It gets leases, and has to stay reachable. The store keeps the
+    /// answers to its changes, so that a request that is retransmitted after a restart of the
+    /// service is not executed twice.
     Remote,
 }
 
 pub(crate) struct Session {
     pub id: SessionId,
     pub kind: SessionKind,
-    /// What its client has proved to be when it registered: [`net::Caller::holder`].
+    /// Identity that the client proved when it registered: [`net::Caller::holder`].
     pub holder: AtomicU64,
-    /// When it registered last ([`Sessions::next_moment`]).
+    /// When the session registered last ([`Sessions::next_moment`]).
     pub registered: AtomicU64,
     replies: Mutex<Replies>,
-    /// No request of it is carried out any more.
+    /// The service executes no more requests of the session.
     ended: AtomicBool,
-    /// Its files are settled, and its leases end or have ended.
+    /// Size recovery of its files is complete or they are in quarantine; its leases end or have
+    /// ended.
     wound_up: AtomicBool,
-    /// When it was last heard of, nanoseconds of the monotonic clock.
+    /// When the last message of the session arrived, in nanoseconds of the monotonic clock.
     heard_ns: AtomicU64,
-    /// Number of its last recall.
+    /// Number of the last recall sent to the session.
     recalled: AtomicU64,
-    /// Recalls that it has not told to have seen, in order. Leases bound them: each is recalled
-    /// twice at most.
+    /// Recalls that the session has not confirmed yet, in order. Bounded by its leases: each is
+    /// recalled at most twice.
     recalls: Mutex<VecDeque<Recall>>,
     some_recalls: Event,
-    /// Recalls up to this number are being worked on, as the session said last, and when that was.
+    /// The session works on recalls up to this number, by its last message; and when that arrived.
     yielding: AtomicU64,
     yielding_ns: AtomicU64,
-    /// Who its client is, as of its last registration over a connection.
+    /// The session's client, as of its last registration over a connection.
     origin: Mutex<Origin>,
-    /// What held for its last request by the rules for networks.
+    /// Access rules that applied to its last request.
     export: RwLock<Export>,
-    /// Users who had to be introduced.
+    /// Users whose groups the client has reported.
     pub callers: Callers,
-    /// Files that were made for it when it came back.
+    /// Files that were created for the session when it registered again.
     pub kept: Kept,
 }
 
 /// The client of a session.
 #[derive(Clone, Default)]
 pub(crate) struct Origin {
-    /// What it has proved to be, or calls itself where nothing is proved.
+    /// Identity that the client has proved, or its own name where none is proved.
     pub client: String,
-    /// What it says its machine and process are.
+    /// Machine and process, as the client reports them.
     pub host: String,
-    /// Where it connects from.
+    /// Address that the client connects from.
     pub address: String,
 }
 
 pub(crate) struct Sessions {
     by_id: RwLock<HashMap<SessionId, Arc<Session>>>,
-    /// Sessions that were evicted, and when, seconds of the time of day: their ids are refused
-    /// until nobody can come back under them.
+    /// Evicted sessions, and when, in seconds since 1970. Their ids are refused until no client can
+    /// return with them.
     evicted: RwLock<BTreeMap<SessionId, i64>>,
     registrations: Vec<rt::sync::RwLock>,
     /// The last number of [`Sessions::next_moment`].
@@ -99,14 +100,14 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// Whether a request of this session would make it known.
+    /// Whether a request of this session would create it.
     pub fn is_unknown(&self, id: SessionId) -> bool {
         !self.by_id.read().contains_key(&id) && !self.evicted.read().contains_key(&id)
     }
 
-    /// The session, made known by its first request if it was not registered.
+    /// Returns the session, and creates it if it was not registered.
     ///
-    /// Errors: `ESTALE` for one that was evicted.
+    /// Errors: `ESTALE` for an evicted session.
     pub fn get(&self, id: SessionId) -> Result<Arc<Session>> {
         let known = self.by_id.read().get(&id).cloned();
         match known {
@@ -116,18 +117,18 @@ impl Sessions {
         }
     }
 
-    /// `ESTALE` for the id of a session that was evicted.
+    /// `ESTALE` for the id of an evicted session.
     pub fn check_id(&self, id: SessionId) -> Result<()> {
         if self.evicted.read().contains_key(&id) { Err(has_been_ended(id)) } else { Ok(()) }
     }
 
-    /// A number that is larger than all before.
+    /// Returns a number that is larger than all before.
     pub fn next_moment(&self) -> u64 {
         self.moment.fetch_add(1, Relaxed) + 1
     }
 
-    /// To be taken by who registers a session, or has it follow partitions, so that two copies of
-    /// the request come one after the other.
+    /// Lock for the registration of a session, and for its reclaim of partitions, so that a
+    /// retransmission runs after the original.
     pub fn turn_to_register(&self, id: SessionId) -> &rt::sync::RwLock {
         &self.registrations[id.0 as usize % REGISTRATIONS_AT_ONCE]
     }
@@ -137,20 +138,20 @@ impl Sessions {
         self.find(id).is_some_and(|session| session.is_remote())
     }
 
-    /// The session if it is known, whatever its state.
+    /// Returns the session if it is known, whatever its state.
     pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
         self.by_id.read().get(&id).cloned()
     }
 
-    /// Makes a session known whose life ends with this process.
+    /// Registers a session that ends with this process.
     pub fn register_local(&self, id: SessionId) -> Result<Arc<Session>> {
         self.by_id.write().remove(&id);
         self.insert(Arc::new(Session::new(id, SessionKind::Local)))
     }
 
-    /// Makes a session of another process known, with the answers that are in the store
-    /// ([`stored_answers`]). Those of one that is known, too: they may have been given by another
-    /// service, whose partitions this one has adopted.
+    /// Registers a session of another process, with its answers from the store
+    /// ([`stored_answers`]). Also adds those to a known session: another service, whose partitions
+    /// this one has adopted, may have given them.
     pub fn register_remote(&self, id: SessionId, answers: Vec<Pair>) -> Result<Arc<Session>> {
         self.check_id(id)?;
         let known = self.find(id).filter(|session| session.kind == SessionKind::Remote);
@@ -171,12 +172,12 @@ impl Sessions {
         self.insert(session)
     }
 
-    /// Forgets a session that has ended in good order.
+    /// Removes a session that has ended cleanly.
     pub fn remove(&self, id: SessionId) {
         self.by_id.write().remove(&id);
     }
 
-    /// Refuses a session from now on. What it has stays until it is wound up.
+    /// Refuses requests of a session from now on. Its state stays until its end is complete.
     pub fn refuse(&self, id: SessionId) {
         self.evicted.write().entry(id).or_insert(rt::now().secs);
         if let Some(session) = self.find(id) {
@@ -184,13 +185,13 @@ impl Sessions {
         }
     }
 
-    /// Forgets a session but for its id.
+    /// Removes a session; only its id is retained.
     pub fn bury(&self, id: SessionId) {
         self.evicted.write().entry(id).or_insert(rt::now().secs);
         self.by_id.write().remove(&id);
     }
 
-    /// Forgets ids of sessions that were ended: those that are old.
+    /// Removes ids of evicted sessions for which `is_old` is true.
     pub fn exhume(&self, is_old: impl Fn(SessionId, i64) -> bool) {
         self.evicted.write().retain(|id, ended_s| !is_old(*id, *ended_s));
     }
@@ -199,12 +200,12 @@ impl Sessions {
         self.by_id.read().len()
     }
 
-    /// Takes all sessions for alive.
+    /// Marks all sessions as alive.
     pub fn hear_all(&self) {
         self.by_id.read().values().for_each(|session| session.hear());
     }
 
-    /// Sessions of other processes that were last heard of before a time.
+    /// Sessions of other processes whose last message arrived before a time.
     pub fn silent_since(&self, time_ns: u64) -> Vec<SessionId> {
         let by_id = self.by_id.read();
         let silent = by_id.values().filter(|session| {
@@ -215,13 +216,13 @@ impl Sessions {
         silent
     }
 
-    /// Something of every session.
+    /// Applies `of` to every session.
     pub fn map_all<T>(&self, of: impl Fn(&Session) -> T) -> Vec<T> {
         self.by_id.read().values().map(|session| of(session)).collect()
     }
 
-    /// Sends a session a recall and returns its number; 0 for one that is gone, whose leases are
-    /// about to go, too.
+    /// Sends a session a recall and returns its number; 0 for a session that has ended, whose
+    /// leases are about to end, too.
     pub fn recall(&self, id: SessionId, ino: InodeId, keep: Option<LeaseMode>) -> u64 {
         let Some(session) = self.find(id) else { return 0 };
         let number = {
@@ -244,7 +245,7 @@ impl Sessions {
     }
 }
 
-/// The records of the last answers that a session got, one a lane.
+/// The stored records of the last answers to a session, one for each session slot.
 pub(crate) async fn stored_answers(store: &Store, id: SessionId) -> Result<Vec<Pair>> {
     let range = keys::operations_of(id);
     let stored = store.scan(&range.from, &range.to, usize::MAX).await;
@@ -274,7 +275,7 @@ impl Session {
         }
     }
 
-    /// `ESTALE` when it was ended.
+    /// `ESTALE` if the session has ended.
     pub fn check(&self) -> Result<()> {
         if self.is_ended() { Err(has_been_ended(self.id)) } else { Ok(()) }
     }
@@ -283,20 +284,21 @@ impl Session {
         self.ended.load(Relaxed)
     }
 
-    /// Ends it for new requests; false if somebody else has done so.
+    /// Ends the session for new requests; returns false if that has happened before.
     pub fn end(&self) -> bool {
         let is_first = !self.ended.swap(true, Relaxed);
         self.some_recalls.set();
         is_first
     }
 
-    /// All that it wrote is settled, or kept shut: its leases go now. To be called before they do.
+    /// Notes that size recovery of its files is complete, or they are in quarantine: its leases end
+    /// now. Call it before they do.
     pub fn wind_up(&self) {
         self.wound_up.store(true, Release);
     }
 
-    /// Whether its leases keep nobody from anything any more. While this is false the end of its
-    /// leases is still to come.
+    /// Whether the session's leases block no other session any more. While this is false, the end
+    /// of its leases is still to come.
     pub fn is_wound_up(&self) -> bool {
         self.wound_up.load(Acquire)
     }
@@ -305,12 +307,12 @@ impl Session {
         self.kind == SessionKind::Remote
     }
 
-    /// Lets a wait for recalls return.
+    /// Makes a wait for recalls return.
     pub fn wake(&self) {
         self.some_recalls.set();
     }
 
-    /// Notes who has registered it, and from where.
+    /// Records the client that registered the session, and its address.
     pub fn comes_from(&self, caller: &net::Caller) {
         *self.origin.lock() = Origin {
             client: caller.name.clone(),
@@ -319,24 +321,24 @@ impl Session {
         };
     }
 
-    /// Who its client is; empty where that isn't known.
+    /// The session's client; empty if unknown.
     pub fn origin(&self) -> Origin {
         self.origin.lock().clone()
     }
 
-    /// Notes what holds for it by the rules for networks.
+    /// Sets the access rules of the session's network.
     pub fn set_export(&self, export: Export) {
         if self.export() != export {
             *self.export.write() = export;
         }
     }
 
-    /// What holds for it.
+    /// The access rules that apply to the session.
     pub fn export(&self) -> Export {
         *self.export.read()
     }
 
-    /// Notes that the session lives.
+    /// Notes that the session is alive.
     pub fn hear(&self) {
         let now_ns = rt::monotonic_ns();
         if now_ns.saturating_sub(self.heard_ns()) >= HEARD_GRAIN.as_nanos() as u64 {
@@ -344,38 +346,38 @@ impl Session {
         }
     }
 
-    /// When it was last heard of.
+    /// When the last message of the session arrived.
     pub fn heard_ns(&self) -> u64 {
         self.heard_ns.load(Relaxed)
     }
 
-    /// The session says that it works on its recalls up to a number.
+    /// Notes that the session works on its recalls up to a number.
     pub fn is_yielding(&self, seen: u64) -> MetaReply {
         self.yielding.store(seen, Relaxed);
         self.yielding_ns.store(rt::monotonic_ns(), Relaxed);
         MetaReply::Unit
     }
 
-    /// When it said last that it works on a recall; `None` when it didn't.
+    /// When the session last reported that it works on a recall; `None` if it didn't.
     pub fn yielding_since_ns(&self, recall: u64) -> Option<u64> {
         (recall <= self.yielding.load(Relaxed)).then(|| self.yielding_ns.load(Relaxed))
     }
 
-    /// Whether it has told to have seen a recall.
+    /// Whether the session has confirmed a recall.
     pub fn has_seen(&self, recall: u64) -> bool {
         let unseen = self.recalls.lock().front().is_some_and(|first| first.number <= recall);
         !unseen || recall <= self.yielding.load(Relaxed)
     }
 
-    /// The session as one that asks for leases. Recalls made from now on have larger numbers than
-    /// this tells.
+    /// The session as a requester of leases. Recalls sent from now on have larger numbers than its
+    /// `recalls`.
     pub fn asker(&self) -> Asker {
         let recalls = self.recalled.load(Relaxed);
         Asker { session: self.id, recalls, now_ns: rt::monotonic_ns(), answers: self.is_remote() }
     }
 
-    /// Recalls with numbers above `after`, in order, at most [`RECALLS_PER_ANSWER`]. Those up to
-    /// `after` have been seen and are forgotten.
+    /// Recalls with numbers above `after`, in order, at most [`RECALLS_PER_ANSWER`]. Recalls up to
+    /// `after` are confirmed and removed.
     pub fn recalls_after(&self, after: u64) -> Vec<Recall> {
         let mut recalls = self.recalls.lock();
         while recalls.front().is_some_and(|recall| recall.number <= after) {
@@ -392,8 +394,8 @@ impl Session {
         self.some_recalls.wait().await;
     }
 
-    /// Takes over the answers that are in the store ([`stored_answers`]) and not known here: of an
-    /// earlier run, or of another service.
+    /// Adds answers from the store ([`stored_answers`]) that are unknown here: those of an earlier
+    /// run, or of another service.
     pub fn take_answers(&self, answers: Vec<Pair>) {
         let mut replies = self.replies.lock();
         for (key, value) in answers {
@@ -406,7 +408,7 @@ impl Session {
         }
     }
 
-    /// The answer that this request got when it came before.
+    /// The answer that this request got before.
     ///
     /// Errors: those of [`Replies::get`].
     pub fn recorded(&self, number: Option<Number>) -> Result<Option<Recorded>> {
@@ -421,14 +423,14 @@ impl Session {
         }
     }
 
-    /// Adds the record of an answer to the writes of its request. It takes the place of the one
-    /// before in its lane.
+    /// Adds the record of an answer to the writes of its request. It replaces the previous record
+    /// of the session slot.
     pub fn record_durably(&self, request: &MetaRequest, reply: &MetaReply, writes: &mut Writes) {
         let is_kept = self.is_remote() && !writes.is_empty();
         let Some(Number { lane, sequence }) = request.number.filter(|_| is_kept) else { return };
         let reply = match request.op {
-            // Another service must not do it again: others may have made the file longer meanwhile.
-            // What else it said was true under a lease of this service.
+            // Another service must not execute it again: other clients may have extended the file
+            // meanwhile. The rest of the answer was valid under a lease of this service only.
             MetaOp::Truncate { .. } => &MetaReply::Unit,
             _ => reply,
         };

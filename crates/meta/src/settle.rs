@@ -1,5 +1,5 @@
-//! What dead clients left: files without a name that nobody uses any more, and files whose chunks
-//! may differ from what their inodes say.
+//! Recovery after clients that died: deletion of orphans that no session uses any more, and size
+//! recovery of files whose chunk files may differ from their inodes.
 
 use crate::chunks::{Place, Under};
 use crate::drain::{Claim, Tidying};
@@ -17,34 +17,33 @@ use types::{Credentials, GroupId, InodeId, Layout, PartitionId, Result, SessionI
 use wire::mgmt::Touched;
 use wire::{MetaOp, MetaRequest, StorageOp, WriteRecord};
 
-/// What the end of sessions made necessary.
+/// What the recovery of ended sessions did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Files without a name that were deleted.
     pub reclaimed: usize,
-    /// Files whose size and times were read from their chunks.
+    /// Files whose size and times were read from their chunk files.
     pub settled: usize,
-    /// Files that could not be settled because a target did not answer. They keep their note, and
-    /// the size on record.
+    /// Files whose size could not be recovered because a target did not answer. They keep their
+    /// write record, and the recorded size.
     pub unsettled: usize,
 }
 
 impl MetaService {
-    /// Ends all sessions of an earlier run but those of other processes, which may come back. To be
-    /// called before the first request, when the storage services answer.
+    /// Ends all sessions of an earlier run, except those of other processes that may return. Call
+    /// it before the first request, when the storage services answer.
     pub async fn recover(&self) -> Result<Recovery> {
         let recovery = match self.grace.is_on() {
-            // Those that may come back go on where they were, and files without a name may be open
-            // there.
+            // Sessions that may return continue, and may have files without a name open.
             true => self.settle_left(&self.owned(), |session| !self.grace.is_expected(session)).await?,
             false => self.end_sessions(&self.owned(), |_| true).await?,
         };
-        // Chunks that the earlier run was still deleting.
+        // Chunk files whose deletion the earlier run had begun.
         self.doomed.set();
         Ok(recovery)
     }
 
-    /// Settles the files that sessions were writing which are over.
+    /// Recovers the sizes of files that ended sessions were writing.
     pub(crate) async fn settle_left(
         &self,
         partitions: &[PartitionId],
@@ -57,24 +56,23 @@ impl MetaService {
         Ok(recovery)
     }
 
-    /// Makes a target agree with the metadata. A crash of the machine may have kept chunks while
-    /// the metadata that explains them was lost, or have lost a cut: so of the files that the
-    /// target says were changing then, the chunk files that belong to no file are deleted, and
-    /// those that reach beyond the end of theirs are cut, all of it on disk when this returns. Else
-    /// a file that is made or grows later would show old bytes.
+    /// Runs crash reconciliation of a target. A crash of the machine may have preserved chunk files
+    /// whose metadata was lost, or may have undone a truncation. So this checks the files that were
+    /// changing then, as the target reports. It deletes chunk files without a file, and cuts those
+    /// that are longer than their file says. All that is on disk when it returns. Otherwise a file
+    /// that is created or grows later would show old bytes.
     ///
-    /// To be called after [`MetaService::recover`] and before the first request. Asked again while
-    /// it still runs, it begins anew when that has ended: whoever is answered lets clients in, and
-    /// what an older copy of the question still cuts then would be theirs.
+    /// Call it after [`MetaService::recover`] and before the first request. If it is called while
+    /// it still runs, it starts again after that: the caller lets clients in after the answer, so
+    /// an older run must not cut their data.
     ///
-    /// What the target has of mirrored groups is brought in step by their primaries instead, and
-    /// isn't looked at.
+    /// It skips chunk files of mirrored groups: their primaries resync them.
     pub async fn tidy(&self, target: TargetId, touched: &Touched) -> Result<()> {
         self.tidy_place(Place::Target(target), touched).await
     }
 
-    /// The same for a mirrored group that has been through the crash with all that its good members
-    /// had: what they say was changing then is put right on all of them.
+    /// The same for a mirrored group whose in-sync members have all crashed: reconciles the files
+    /// that they report on all of them.
     pub async fn tidy_group(&self, group: GroupId, touched: &Touched) -> Result<()> {
         self.tidy_place(Place::Group(group), touched).await
     }
@@ -85,7 +83,7 @@ impl MetaService {
         if touched.is_empty() {
             return Ok(());
         }
-        // A power cut now must not bring back a file whose chunks are deleted here.
+        // A power loss now must not bring back a file whose chunk files are deleted here.
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let rewound = self.rewound().await?;
         for &name in touched.files.iter().filter(|ino| self.has_partition(ino.partition())) {
@@ -93,8 +91,8 @@ impl MetaService {
             let ino = name.of_chunk_file();
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {
-                // What a move has left, and had been deleted: whoever changes the file doesn't use
-                // it.
+                // A chunk file that a migration left behind after its deletion: no writer of the
+                // file uses it.
                 Chunks::Unsettled { layout: Some(layout) }
                     if rewound == Rewound::default()
                         && self.chunks.stripe_in(&layout, name.slot(), place)?.is_none() =>
@@ -105,25 +103,25 @@ impl MetaService {
                     self.look_when_settled(place, name);
                     continue;
                 }
-                // Of a file that was made after the moment that the store was taken back to:
-                // whoever goes forward again may still need it.
+                // The file was created after the backup that the store was restored from: a restore
+                // of a later backup may still need it.
                 Chunks::None if rewound.leaves_out(ino) => continue,
                 Chunks::None => None,
-                // The same holds for what it had more of then.
+                // The same holds for content that it had beyond its size in the backup.
                 Chunks::Settled { changed, .. } if rewound.is_of_before(ino, changed) => continue,
                 Chunks::Settled { layout, size, blocks, known, .. } => {
                     self.claimed(place, name, &layout, (size, blocks, &known))?
                 }
             };
             if owned.is_none() {
-                // What has been deleted or moved since the beginning, as well.
+                // Deletions and migrations since the start must be on disk, too.
                 self.executors.store.sync().await.map_err(|error| store_error(&error))?;
             }
-            // An absent chunk file is left alone by both.
+            // Both operations ignore an absent chunk file.
             let change =
                 owned.map_or(StorageOp::Delete, |claimed| StorageOp::Truncate { len: claimed.local_len });
-            // Should this service be replaced meanwhile, it is not done any more when others use
-            // the file.
+            // If this service is replaced meanwhile, the target refuses this operation once other
+            // services use the file.
             let epoch = if owned.is_some() { self.leases.epoch(ino) } else { self.leases.next_epoch(ino) };
             let file = Under { ino: name, epoch };
             self.chunks.at(place, file, change).await?;
@@ -137,9 +135,9 @@ impl MetaService {
         self.chunks.at(place, Under::TARGET, StorageOp::SyncTarget).await.map(drop)
     }
 
-    /// `None` where somebody else sees to it. What a move fills is no file's yet, and the move
-    /// notices that the target was started anew, or the primary of the group; what is being deleted
-    /// is deleted once more.
+    /// `None` if another task handles the chunk file. A migration fills a chunk file that belongs
+    /// to no file yet, and notices that the target, or the group's primary, restarted. A deletion
+    /// under way is repeated.
     async fn claim_to_tidy(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
         loop {
             match self.claims.claim_to_tidy(place, name) {
@@ -155,13 +153,13 @@ impl MetaService {
         stored.map_or(Ok(Rewound::default()), |value| namespace::record::decode(Rewound::KEY, value))
     }
 
-    /// Ends a session: gives up its locks, reclaims the files without a name that it held, and
-    /// settles those that it wrote to.
+    /// Ends a session: releases its locks, deletes its files without a name, and recovers the sizes
+    /// of those that it was writing.
     pub async fn end_session(&self, session: SessionId) -> Result<Recovery> {
         let known = self.sessions.find(session);
         known.iter().for_each(|session| _ = session.end());
         let recovery = self.wind_up(session).await?;
-        // One of before the start of this service may be on record, too.
+        // A session from before this service started may be in the store, too.
         if known.is_none_or(|session| session.is_remote()) {
             self.keep_session(session, None).await?;
         }
@@ -170,15 +168,15 @@ impl MetaService {
         Ok(recovery)
     }
 
-    /// Gives up and settles what a session has. Its leases go last: until its files are settled, or
-    /// kept shut, nobody else may know their size.
+    /// Releases the session's state and recovers its files. Its leases end last: until the sizes
+    /// are recovered, or the files are in quarantine, no other session may read their size.
     pub(crate) async fn wind_up(&self, session: SessionId) -> Result<Recovery> {
         self.locks.release_session(session);
         let mut recovery = Recovery::default();
         for partition in self.owned() {
             while let Err(error) = self.end_in(partition, &|other| other == session, &mut recovery).await {
-                // What has gone on to another service is settled there. A store elsewhere may come
-                // back, but not one that failed here.
+                // The new owner of a partition recovers its files. A remote store may come back,
+                // but not a local one that failed.
                 if self.stopping.is_set() || !self.is_owned(partition) {
                     break;
                 }
@@ -225,9 +223,9 @@ impl MetaService {
         self.settle_files(partition, ends, recovery).await
     }
 
-    /// Settles the files that a session was writing which has registered again. In partitions that
-    /// it has yet to follow it still relies on what another service granted, and tells how long its
-    /// files are when it follows.
+    /// Recovers the sizes of files that a session was writing which has registered again. In
+    /// partitions that it has yet to reclaim, it still relies on leases of another service, and
+    /// reports sizes with the reclaim.
     pub(crate) async fn settle_session(&self, session: SessionId) -> Result<()> {
         let mut recovery = Recovery::default();
         let follows = self.grace.awaits_following(session);
@@ -295,12 +293,13 @@ impl MetaService {
         }
     }
 
-    /// Settles what a session has left of a file. What can't be settled for now is kept shut.
+    /// Recovers a file that a session was writing. If that isn't possible now, puts the file into
+    /// quarantine.
     pub(crate) async fn settle_note(&self, ino: InodeId, session: SessionId) -> Result<()> {
         let _turn = self.shut.turn(ino).write().await;
         let settled = match self.note_on(ino, session).await {
             Ok(Some((file, known_size))) => self.settle(&file, known_size).await,
-            // Somebody else was first.
+            // Another task was first.
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
@@ -311,8 +310,8 @@ impl MetaService {
         settled
     }
 
-    /// A session's note on a file, and the size that the session has told. If others have notes as
-    /// well, it did not know the size.
+    /// A session's write record of a file, and the size that the session reported. If other
+    /// sessions have records as well, it did not know the size.
     async fn note_on(&self, ino: InodeId, session: SessionId) -> Result<Option<(Unsettled, Option<u64>)>> {
         let before = InodeId(ino.0.wrapping_sub(1));
         let mut notes =
@@ -322,15 +321,15 @@ impl MetaService {
         Ok(notes.into_iter().find(|file| file.record.session == session).map(|file| (file, known_size)))
     }
 
-    /// Makes inode and chunks of a file agree, and takes the note away that they may not.
+    /// Makes the inode and chunk files of a file agree, and removes the write record.
     async fn settle(&self, file: &Unsettled, known_size: Option<u64>) -> Result<()> {
         let ino = file.record.ino;
-        // What the session has sent and nobody answered is not done any more when this has been.
+        // The new epoch makes targets refuse requests of the session that are still unanswered.
         let under = Under { ino, epoch: self.leases.new_epoch(ino) };
         let (size, blocks) = (file.attr.size, file.attr.blocks);
         let mut report = EndOfWrite { size, blocks, lens: Vec::new(), mtime: None };
         match &file.layout {
-            // An unfinished move to chunks: the inline content is still the file.
+            // An unfinished move to chunks: the inline content is still valid.
             Some(layout) if file.inline => {
                 self.chunks.change_durably(under, layout, |_| StorageOp::Delete).await?;
             }
@@ -339,16 +338,16 @@ impl MetaService {
                     self.cut_chunks(under, layout, size).await?;
                 }
                 let mut chunks = self.chunks.measure(under, layout).await?;
-                // What lies beyond is of writes in flight, which the session repeats (`sizes`).
+                // Content beyond it is from in-flight writes, which the session repeats (`sizes`).
                 let known_size = known_size.map(|size| size.max(file.attr.size));
                 if let Some(size) = known_size.filter(|size| layout::file_end(layout, &chunks.lens) > *size) {
                     self.cut_chunks(under, layout, size).await?;
                     chunks = self.chunks.measure(under, layout).await?;
                 }
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
-                // After a restore all of it may be gone, and what had been on disk before a crash
-                // is damaged. The file must not look as if it had a hole there: the file check
-                // tells by this.
+                // After a restore all chunk files may be gone, and the loss of content that was on
+                // disk before a crash is damage. Such a file must not look as if it had a hole
+                // there: the file check relies on the block count.
                 let is_gone = chunks.is_lost || (chunks.blocks == 0 && self.rewound().await?.restored_s > 0);
                 report.blocks = if is_gone { file.attr.blocks } else { chunks.blocks };
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));
@@ -357,7 +356,7 @@ impl MetaService {
             None => {}
         }
         let session = file.record.session;
-        // A lease that keeps the file shut is not in the way.
+        // The lease of the quarantine must not conflict.
         let holder = self.shut.keeper_of(ino);
         let holder = holder.unwrap_or_else(|| Arc::new(Session::new(session, SessionKind::Local)));
         self.run_by(&holder, session, report.into_op(ino)).await?;
@@ -369,13 +368,13 @@ impl MetaService {
         self.chunks.change_durably(under, layout, cut).await
     }
 
-    /// Carries out a command in the name of a session that is not there any more.
+    /// Executes a command in the name of a session that doesn't exist any more.
     pub(crate) async fn run_as(&self, session: SessionId, op: MetaOp) -> Result<()> {
         let nobody = Arc::new(Session::new(session, SessionKind::Local));
         self.run_by(&nobody, session, op).await
     }
 
-    /// The same, under the leases of another one.
+    /// The same, with the leases of another session.
     async fn run_by(&self, holder: &Arc<Session>, session: SessionId, op: MetaOp) -> Result<()> {
         let request =
             MetaRequest { session, number: None, credentials: Credentials::default(), privileged: false, op };

@@ -1,10 +1,11 @@
-//! Files whose size nobody knows for now: whoever wrote them is gone or has lost its lease, and a
-//! target could not be asked for its chunks.
+//! Quarantine: files whose size is unknown now, because their writer is gone or has lost its lease,
+//! and a target could not be asked for its chunk files.
 //!
-//! The size on record may be less than what was acknowledged: an append by it would go over what is
-//! there. So nobody gets at such a file until it is settled: the service itself takes the lease
-//! over, as a session of its own, and tries again until the target answers. A service that starts,
-//! or adopts the partition, finds the note on the file in the store, and does the same.
+//! The recorded size may be less than what was acknowledged: an append at that offset would
+//! overwrite content. So no client may access such a file until size recovery. The service itself
+//! takes the lease, with a session of its own, and tries again until the target answers. A service
+//! that starts, or adopts the partition, finds the file's write record in the store, and does the
+//! same.
 
 use crate::limits::{RETRY_TIME, SETTLE_TURNS};
 use crate::service::MetaService;
@@ -15,13 +16,13 @@ use std::sync::Arc;
 use types::{InodeId, Result, SessionId};
 
 pub(crate) struct Shut {
-    /// In whose name the leases are held, from the first file on.
+    /// The session that holds the leases, from the first file on.
     keeper: Mutex<Option<Arc<Session>>>,
-    /// Files with the sessions whose notes are still to be settled.
+    /// Quarantined files, with the sessions whose write records are pending.
     notes: Mutex<BTreeSet<(InodeId, SessionId)>>,
     some: rt::sync::Event,
-    /// Of two who settle the same file one waits: what the second has measured may be older than
-    /// what others did after the first.
+    /// Two tasks that recover the same file run one after the other: the second one's measurements
+    /// must not be older than changes after the first one.
     turns: Vec<rt::sync::RwLock>,
 }
 
@@ -37,23 +38,23 @@ impl Default for Shut {
 }
 
 impl Shut {
-    /// To be taken by who settles a file.
+    /// Lock for the size recovery of a file.
     pub fn turn(&self, ino: InodeId) -> &rt::sync::RwLock {
         &self.turns[ino.0 as usize % SETTLE_TURNS]
     }
 
-    /// In whose name a file is kept shut; `None` when it isn't.
+    /// The session that keeps a file in quarantine; `None` if it isn't.
     pub fn keeper_of(&self, ino: InodeId) -> Option<Arc<Session>> {
         let is_shut = notes_on(&self.notes.lock(), ino).next().is_some();
         if is_shut { self.keeper.lock().clone() } else { None }
     }
 
-    /// Whether what a session has left of a file is still to be settled.
+    /// Whether size recovery of a file is pending for a session.
     pub fn waits_for(&self, ino: InodeId, session: SessionId) -> bool {
         self.notes.lock().contains(&(ino, session))
     }
 
-    /// Lets the work on them end.
+    /// Lets the background task end.
     pub fn stop(&self) {
         self.some.set();
     }
@@ -67,8 +68,8 @@ fn notes_on(
 }
 
 impl MetaService {
-    /// Keeps everybody from a file until what a session has left of it is settled. To be called by
-    /// who has its turn.
+    /// Puts a file into quarantine until a session's write record is resolved. The caller holds the
+    /// file's lock.
     pub(crate) fn keep_shut(&self, ino: InodeId, session: SessionId) -> Result<()> {
         let keeper = {
             let mut keeper = self.shut.keeper.lock();
@@ -87,7 +88,8 @@ impl MetaService {
         Ok(())
     }
 
-    /// What a session has left of a file is settled, or another service's to settle.
+    /// Ends the quarantine for a session's write record: it is resolved, or another service owns
+    /// the partition.
     pub(crate) fn is_settled(&self, ino: InodeId, session: SessionId) {
         self.sizes.forget(ino, session);
         let mut notes = self.shut.notes.lock();
@@ -96,12 +98,12 @@ impl MetaService {
         }
         drop(notes);
         let Some(keeper) = self.shut.keeper.lock().clone() else { return };
-        // Recalls of those who wait: the release answers them.
+        // Recalls from waiting sessions: the release acknowledges them.
         keeper.recalls_after(u64::MAX);
         self.leases.release(keeper.id, ino, u64::MAX);
     }
 
-    /// Settles what could not be settled at once, as long as the service runs.
+    /// Retries size recovery of quarantined files, until the service stops.
     pub(crate) async fn settle_shut(self: Arc<Self>) {
         while !self.stopping.is_set() {
             self.shut.some.wait().await;

@@ -1,14 +1,15 @@
-//! Sizes that sessions tell when they come back, of files that they were changing alone.
+//! Sizes that returning sessions report, of files on which they had the exclusive lease.
 //!
-//! A service that was started again, or has adopted a partition, settles what sessions were
-//! writing. By itself it takes the size of a file from the chunk files. These may reach beyond the
-//! end of the file: a write past the end that was in flight has reached some targets, or all of
-//! them. Its client has no answer and repeats it, and an append would begin behind the torn first
-//! copy. Where the file ended for applications only the holder of the `Write` lease knows. So the
-//! client tells the size first, and the service cuts the chunks to it before it lets anybody in.
+//! A service that restarted, or has adopted a partition, runs size recovery for files that sessions
+//! were writing. By itself it takes the size from the chunk files. These may reach beyond the end
+//! of the file: an in-flight write past the end has reached some targets, or all of them. Its
+//! client got no answer and repeats it, and an append would begin behind the torn first write. Only
+//! the holder of the `Write` lease knows the end of the file that applications have seen. So the
+//! client reports the size first, and the service cuts the chunk files to it before other sessions
+//! get access.
 //!
-//! A size is used once: others may have made the file longer afterwards. It is forgotten when the
-//! file is settled, and one that comes later (a request that was sent twice) is ignored.
+//! A size is used once: other sessions may extend the file afterwards. It is dropped after the
+//! file's size recovery, and a later one (from a retransmission) is ignored.
 
 use crate::limits::KNOWN_SIZES;
 use crate::service::MetaService;
@@ -17,38 +18,38 @@ use std::collections::BTreeMap;
 use types::{InodeId, PartitionId, Result, SessionId};
 use wire::KnownSize;
 
-/// Sizes that were told of files that are not settled yet.
+/// Reported sizes of files whose size recovery is pending.
 #[derive(Default)]
 pub(crate) struct Sizes {
     told: Mutex<BTreeMap<(SessionId, InodeId), u64>>,
 }
 
 impl Sizes {
-    /// What a session has told of a file.
+    /// The size that a session has reported of a file.
     pub fn of(&self, ino: InodeId, session: SessionId) -> Option<u64> {
         self.told.lock().get(&(session, ino)).copied()
     }
 
-    /// The file is settled.
+    /// Drops the size after the file's size recovery.
     pub fn forget(&self, ino: InodeId, session: SessionId) {
         self.told.lock().remove(&(session, ino));
     }
 
-    /// A partition is another service's.
+    /// Drops the sizes of a partition that another service owns now.
     pub fn forget_partition(&self, partition: PartitionId) {
         self.told.lock().retain(|(_, ino), _| ino.partition() != partition);
     }
 }
 
 impl MetaService {
-    /// Takes sizes from a session that is about to come back: of files in partitions that wait for
-    /// it.
+    /// Takes the sizes that a session reports before it returns, for files in partitions that wait
+    /// for it.
     ///
     /// # Errors
-    /// `ESTALE` for a session that was evicted.
+    /// `ESTALE` for an evicted session.
     pub(crate) fn reclaim_sizes(&self, id: SessionId, sizes: &[KnownSize]) -> Result<()> {
         self.sessions.check_id(id)?;
-        // Looked at under this lock, under which sizes of a session that has come back are dropped.
+        // Checked under this mutex: the sizes of a session that has returned are dropped under it.
         let mut told = self.sizes.told.lock();
         let (registers, follows) = (self.grace.awaits_registration(id), self.grace.awaits_following(id));
         let is_awaited = |ino: InodeId| match self.neighbours.is_some() {
@@ -70,8 +71,8 @@ impl MetaService {
         Ok(())
     }
 
-    /// A session has come back, or has ended: what it has told is used, but for partitions that it
-    /// has yet to follow and files that are kept shut.
+    /// Drops the sizes of a session that has returned or ended, except those for partitions that it
+    /// has yet to reclaim, and for quarantined files.
     pub(crate) fn drop_sizes(&self, session: SessionId) {
         let mut told = self.sizes.told.lock();
         let follows = self.grace.awaits_following(session);

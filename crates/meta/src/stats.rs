@@ -1,32 +1,31 @@
-//! Counts for status and metrics.
+//! Counters for status and metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts since the service was opened.
+/// Counters since the service was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetaStats {
-    /// Requests that were answered.
+    /// Answered requests.
     pub commands: u64,
     /// Of these, those that were refused.
     pub refused: u64,
-    /// Of these, those that were answered from the record of an earlier copy.
+    /// Of these, those that were answered from the duplicate request cache.
     pub repeated: u64,
-    /// Times that a request had to be run again because it needed one more partition or had to wait
-    /// for another.
+    /// How often a request had to run again because it needed another partition or had to wait.
     pub reruns: u64,
-    /// Batches of writes that were committed.
+    /// Committed batches of writes.
     pub batches: u64,
     /// Commits of the store that carried them.
     pub commits: u64,
-    /// Times that the store was put on disk.
+    /// Syncs of the store.
     pub persists: u64,
-    /// Reads that the cache answered, and those that went to the store.
+    /// Reads that the cache answered, and those that needed the store.
     pub cache_hits: u64,
     #[allow(missing_docs)]
     pub cache_misses: u64,
-    /// Deleted files whose chunks were removed.
+    /// Deleted files whose chunk files were removed.
     pub reaped: u64,
-    /// Sessions that are known.
+    /// Known sessions.
     pub sessions: u64,
 }
 
@@ -42,7 +41,7 @@ pub(crate) struct Counters {
     pub reaped: Counter,
 }
 
-/// A number that any core may raise.
+/// A number that any core may increase.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -1,5 +1,4 @@
-//! Records of sessions that were ended against their will: kept until nobody can come back under
-//! their ids.
+//! Tombstones: records of evicted sessions, kept until no client can return with their ids.
 
 use crate::limits::KEEP_ENDED;
 use crate::record::StoredSession;
@@ -12,7 +11,7 @@ use std::collections::BTreeSet;
 use types::{Result, SessionId};
 
 impl MetaService {
-    /// Forgets sessions that were ended long ago. `now_s`: the time of day, seconds.
+    /// Deletes the records of sessions that were evicted long ago. `now_s`: seconds since 1970.
     pub async fn forget_old_sessions(&self, now_s: i64) -> Result<()> {
         let range = keys::all_sessions();
         let stored = self.executors.store.scan(&range.from, &range.to, usize::MAX).await;

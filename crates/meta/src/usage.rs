@@ -1,4 +1,4 @@
-//! How many inodes there are.
+//! The number of inodes.
 
 use crate::executor::Change;
 use crate::limits::BACKGROUND_BATCH;
@@ -11,8 +11,8 @@ use types::{InodeId, PartitionId, Result};
 use wire::{StoreSpace, Usage};
 
 impl MetaService {
-    /// Inodes of the partitions that are this service's, as they are counted with every commit, and
-    /// the room of the store if it is here.
+    /// The inodes of the partitions that this service owns, as every commit counts them, and the
+    /// space of the store if it is local.
     pub(crate) async fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
         for partition in self.owned() {
@@ -27,13 +27,13 @@ impl MetaService {
     async fn inodes_of(&self, partition: PartitionId) -> Result<u64> {
         let command = |view: &View<'_>| counted(view, partition).map_err(|error| Failure::from(error).into());
         let inodes = self.executors.transact_freely(partition, command).await?;
-        // The root is there without having been made.
+        // The root directory isn't counted: no command created it.
         Ok(inodes + u64::from(partition == InodeId::ROOT.partition()))
     }
 }
 
-/// The inodes of a partition. Where an earlier version has not counted them it is done now, once
-/// and for all.
+/// The inodes of a partition. If an earlier version has not counted them, they are counted now,
+/// once.
 fn counted(view: &View<'_>, partition: PartitionId) -> std::result::Result<Change<u64>, ReadError> {
     let key = keys::next(partition);
     let unchanged = |answer| Change { answer, writes: Vec::new() };

@@ -1,4 +1,4 @@
-//! What a command sees: the store, with the writes that are on their way laid over it.
+//! What a command reads: the store, with the overlay of uncommitted writes on top.
 
 use crate::cache::Cache;
 use crate::executor::{Held, Overlay, PendingWrite};
@@ -12,26 +12,26 @@ use std::collections::btree_map::Range;
 use std::iter::Peekable;
 use types::{Errno, Error, InodeId, PartitionId};
 
-/// The state of the partitions that are held, for one command.
+/// The state of the locked partitions, for one command.
 pub(crate) struct View<'a> {
-    /// The store's engine, where it is in this process.
+    /// The store's engine, if it is in this process.
     pub engine: Option<&'a dyn Engine>,
-    /// Where it isn't: what was fetched of it,
+    /// For a remote store: data fetched from it.
     pub fetched: &'a Fetched,
-    /// and what is still to be fetched.
+    /// For a remote store: data that has to be fetched.
     pub wants: RefCell<Vec<Want>>,
     pub cache: &'a Cache,
     pub counters: &'a Counters,
     pub held: &'a Held<'a>,
-    /// The last commit on its way of which something was seen.
+    /// The last uncommitted commit from which the command read.
     pub seen: RefCell<Option<Ticket>>,
-    /// The directory in which the command only looks for a name: its times are nothing that the
-    /// answer tells.
+    /// The directory in which the command only looks up a name: its times don't appear in the
+    /// answer.
     pub searched: Cell<Option<InodeId>>,
 }
 
 impl View<'_> {
-    /// Notes that the answer tells of this commit, and so has to wait for it.
+    /// Notes that the answer depends on this commit, and has to wait for it.
     pub fn see(&self, ticket: &Ticket) {
         let mut seen = self.seen.borrow_mut();
         if seen.as_ref().is_none_or(|seen| seen.number() < ticket.number()) {
@@ -39,9 +39,9 @@ impl View<'_> {
         }
     }
 
-    /// True for a directory that is only searched, if who may search it is the same with a write
-    /// that is under way and without it: then the answer is, too, and needn't wait for those who
-    /// add other names there.
+    /// For a directory that is only searched: whether the same users may search it with and without
+    /// an uncommitted write. Then the answer doesn't depend on the write, and needn't wait for
+    /// commands that add other names there.
     fn is_the_same_without(&self, key: &[u8], write: &PendingWrite) -> bool {
         if self.searched.get().is_none_or(|dir| keys::inode(dir)[..] != *key) {
             return false;
@@ -119,7 +119,7 @@ impl Reader for View<'_> {
         let pending = overlay.range::<[u8], _>(bounds);
         let hidden = pending.clone().count();
         pending.clone().for_each(|(_, write)| self.see(&write.ticket));
-        // As many more as the overlay may hide, so that what is left is complete up to the limit.
+        // Reads as many more as the overlay may hide, so that the rest is complete up to the limit.
         let mut stored = self.stored_range(from, to, limit.saturating_add(hidden))?;
         if hidden == 0 {
             stored.truncate(limit);
@@ -164,7 +164,7 @@ fn merge(
     merged
 }
 
-/// A failure of the store, as a client is told.
+/// Converts a failure of the store to an error for a client.
 pub(crate) fn store_error(error: &KvError) -> Error {
     match error {
         KvError::NoSpace { .. } => Error::new(Errno::ENOSPC, error.to_string())
@@ -179,7 +179,7 @@ pub(crate) fn store_error(error: &KvError) -> Error {
     }
 }
 
-/// The answer of a service that does not own a partition.
+/// The answer of a service that doesn't own a partition.
 pub(crate) fn not_owner(partition: PartitionId) -> Error {
     Error::new(Errno::EREMOTE, format!("partition {partition} is executed by another metadata service"))
 }

@@ -1,15 +1,15 @@
-//! Who may do what.
+//! Permission checks.
 //!
-//! [`permit`] looks at what a command itself needs of its caller: to change the names of a
-//! directory, to change attributes. It follows Linux (`fs/namei.c`, `fs/attr.c`, `fs/xattr.c`,
-//! `fs/posix_acl.c`). What it leaves to the client's kernel, which asks the service only once for
-//! what it may keep under a lease: the search of a path, reading names and attributes, and opening
-//! a file that it knows; a file that is open may be read, written and cut whatever its mode says by
-//! then. A file that it has opened in order to make it, and that was there, it takes for made: of
-//! that one the client asks.
+//! [`permit`] checks what a command itself needs of its caller: to change the names of a directory,
+//! or to change attributes. It follows Linux (`fs/namei.c`, `fs/attr.c`, `fs/xattr.c`,
+//! `fs/posix_acl.c`). It leaves other checks to the client's kernel, which asks the service only
+//! once for what it may cache under a lease. These are path lookup, reading names and attributes,
+//! and opening a file that the kernel knows. An open file may be read, written and truncated
+//! whatever its mode says by then. If an application opens a file to create it and the file
+//! existed, the kernel takes it for new: for such a file the client asks.
 //!
-//! A client's kernel doesn't know whom the service takes its users for where they are squashed. Of
-//! those, [`permit_anonymous`] looks at everything.
+//! A client's kernel doesn't know the ids to which the service squashes its users. For such users,
+//! [`permit_anonymous`] checks everything.
 
 use crate::attributes::{self, CAPABILITY};
 use crate::keys;
@@ -24,25 +24,24 @@ use wire::{LeaseMode, MetaOp, RenameMode};
 const READ: u16 = 4;
 const WRITE: u16 = 2;
 const SEARCH: u16 = 1;
-/// In [`MetaOp::MayOpen`]: the owner may in any case.
+/// In [`MetaOp::MayOpen`]: the owner always may.
 const OWNER_IN_ANY_CASE: u32 = 8;
 
-/// Who asks.
+/// The user on whose behalf a command runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller<'a> {
-    /// The user.
+    /// User id.
     pub uid: u32,
-    /// Its group.
+    /// Group id.
     pub gid: u32,
-    /// Its other groups, as far as they are known.
+    /// Supplementary groups, as far as they are known.
     pub groups: &'a [u32],
-    /// The client's kernel vouches for rights that have nothing to do with ids (capabilities of a
-    /// process).
+    /// The client's kernel vouches for rights that don't depend on ids (capabilities of a process).
     pub privileged: bool,
 }
 
 impl<'a> Caller<'a> {
-    /// One of whom nothing more is known.
+    /// A caller with these ids and no known groups or privileges.
     pub fn of(credentials: Credentials) -> Caller<'a> {
         Caller { uid: credentials.uid, gid: credentials.gid, groups: &[], privileged: false }
     }
@@ -56,10 +55,10 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Whether the caller may do what it asks.
+/// Checks whether the caller may execute the command.
 ///
 /// # Errors
-/// `EACCES` and `EPERM`, as Linux has them. What [`crate::apply`] would refuse anyway may pass.
+/// `EACCES` and `EPERM`, as in Linux. Commands that [`crate::apply`] refuses anyway may pass.
 pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &MetaOp) -> Result<(), Failure> {
     if caller.overrides() {
         return Ok(());
@@ -84,7 +83,7 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
             check.rename((*parent, name), (*new_parent, new_name), *mode)
         }
         MetaOp::Setattr { ino, set } => check.setattr(*ino, set),
-        // The kernel does it in the name of whoever writes, cuts or reserves.
+        // The kernel does that on behalf of a process that writes, truncates or reserves space.
         MetaOp::RemoveXattr { ino, name } if name == CAPABILITY => check.use_open(*ino, WRITE),
         MetaOp::SetXattr { ino, name, .. } | MetaOp::RemoveXattr { ino, name } => check.set_xattr(*ino, name),
         MetaOp::SetPattern { dir: ino, .. } | MetaOp::Migrate { ino, .. } => {
@@ -95,8 +94,8 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
     }
 }
 
-/// The same of a user whom the client's kernel takes for somebody else: searching, reading and
-/// opening are looked at, too.
+/// The same for a user whom the client's kernel knows by other ids: also checks lookups, reads and
+/// opens.
 ///
 /// # Errors
 /// As [`permit`]; `ENODATA` for attributes that only root sees.
@@ -127,25 +126,25 @@ pub fn permit_anonymous(
         MetaOp::Reopen { ino, .. } => check.use_open(*ino, READ).or_else(|_| check.use_open(*ino, WRITE)),
         MetaOp::Open { ino, wish } => match wish {
             Some(LeaseMode::Write) => check.use_open(*ino, WRITE),
-            // To run it is to read it.
+            // Executing it includes reading it.
             _ => check.use_open(*ino, READ).or_else(|_| check.use_open(*ino, SEARCH)),
         },
         MetaOp::BeginWrite { ino }
         | MetaOp::WriteInline { ino, .. }
         | MetaOp::DropInline { ino, .. }
         | MetaOp::Truncate { ino, .. } => check.use_open(*ino, WRITE),
-        // What was begun may be told to its end.
+        // A session may report a change that it has begun.
         MetaOp::EndWrite { ino, .. } if is_being_changed(env, reader, *ino)? => Ok(()),
         MetaOp::EndWrite { ino, .. } => check.use_open(*ino, WRITE),
         op => permit(env, reader, caller, op),
     }
 }
 
-/// Whether the caller may write to a file that it has open; its owner may whatever the mode says by
-/// now.
+/// Whether the caller may write to a file that it has open; its owner always may, whatever the mode
+/// says by now.
 ///
 /// # Errors
-/// What reading the inode comes to.
+/// Those of reading the inode.
 pub fn may_write(
     env: &Env<'_>,
     reader: &dyn Reader,
@@ -161,11 +160,11 @@ pub fn may_write(
     }
 }
 
-/// Whether the session has noted that it changes the file ([`MetaOp::BeginWrite`],
+/// Whether the session has recorded that it changes the file ([`MetaOp::BeginWrite`],
 /// [`MetaOp::Truncate`]).
 ///
 /// # Errors
-/// What reading the note comes to.
+/// Those of reading the record.
 pub fn is_being_changed(env: &Env<'_>, reader: &dyn Reader, ino: InodeId) -> Result<bool, Failure> {
     let tx = Tx::new(env, reader);
     Ok(tx.get::<Writing>(&keys::writing(ino, env.session))?.is_some())
@@ -177,15 +176,15 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// The directory, if the caller may change its names.
+    /// Returns the directory, if the caller may change its names.
     fn change_names(&self, dir: InodeId) -> Outcome<Inode> {
         let directory = self.tx.directory(dir)?;
         self.may(dir, &directory, WRITE | SEARCH)?;
         Ok(directory)
     }
 
-    /// Something comes to be in a directory. A name that is there already is the command's to
-    /// refuse, or to answer with.
+    /// Checks the creation of an entry. If the name exists, the command itself refuses it, or
+    /// answers with it.
     fn make(&self, dir: InodeId, name: &[u8]) -> Outcome<()> {
         let directory = self.tx.directory(dir)?;
         self.may(dir, &directory, SEARCH)?;
@@ -195,7 +194,7 @@ impl Check<'_> {
         }
     }
 
-    /// Device nodes are root's to make; the one of 0:0 is no device (overlay file systems mark
+    /// Only root may create device nodes; the one of 0:0 is no device (overlay file systems mark
     /// removed names by it).
     fn device(&self, bits: u32, rdev: u32) -> Outcome<()> {
         match bits & mode::S_IFMT {
@@ -205,7 +204,7 @@ impl Check<'_> {
         }
     }
 
-    /// A name goes; returns what it names.
+    /// Checks the removal of a name; returns the inode that it names.
     fn take_away(&self, dir: InodeId, name: &[u8]) -> Outcome<Option<(InodeId, Inode)>> {
         let directory = self.tx.directory(dir)?;
         self.may(dir, &directory, SEARCH)?;
@@ -228,7 +227,7 @@ impl Check<'_> {
         if from.0 == to.0 {
             return Ok(());
         }
-        // What `..` of a directory names is written in the directory.
+        // A directory stores its `..`, so moving it changes it.
         let goes_elsewhere = [moved, other.filter(|_| how == RenameMode::Exchange)];
         for (ino, inode) in goes_elsewhere.into_iter().flatten().filter(|(_, inode)| inode.is_directory()) {
             self.may(ino, &inode, WRITE)?;
@@ -272,14 +271,14 @@ impl Check<'_> {
         if !name.starts_with(b"user.") {
             return Err(Errno::EPERM.into());
         }
-        // Everybody may write to a directory with the sticky bit as a rule.
+        // Usually every user may write to a directory with the sticky bit.
         if inode.is_directory() && inode.mode & mode::S_ISVTX != 0 {
             self.own(&inode)?;
         }
         self.may(ino, &inode, WRITE)
     }
 
-    /// What is done with an open file. Its owner may, as with file servers of old: it may have been
+    /// Checks the use of an open file. Its owner always may, as with NFS servers: it may have been
     /// opened before the mode was changed.
     fn use_open(&self, ino: InodeId, wanted: u16) -> Outcome<()> {
         let inode = self.tx.inode(ino)?;
@@ -298,7 +297,7 @@ impl Check<'_> {
         if inode.uid == self.caller.uid { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
-    /// `EACCES` unless the inode's mode, or its access control list, gives the caller all of
+    /// `EACCES` unless the inode's mode, or its access control list, grants the caller all of
     /// `wanted`.
     fn may(&self, ino: InodeId, inode: &Inode, wanted: u16) -> Outcome<()> {
         debug_assert_eq!(wanted & !(READ | WRITE | SEARCH), 0);

@@ -1,18 +1,18 @@
-//! Access times, which follow reads some time later.
+//! Access times, which clients report some time after the reads.
 
 use crate::record::{self, Inode};
 use crate::{ReadError, Reader, Writes, keys};
 use prost::Message;
 use types::{InodeId, Timestamp};
 
-/// The writes that note that a file was read at a time, on a clock that says `now`; none where that
-/// isn't worth it.
+/// The writes that record an access time, at the current time `now`; none if the update isn't
+/// worthwhile.
 ///
-/// Nothing but the access time changes. What was done to the inode after the read stands, above all
-/// an access time that was set since.
+/// Nothing but the access time changes. Later changes of the inode take precedence, above all an
+/// access time that was set since.
 ///
 /// # Errors
-/// What reading the inode comes to.
+/// Those of reading the inode.
 pub fn accessed(
     reader: &dyn Reader,
     now: Timestamp,

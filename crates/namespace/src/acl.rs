@@ -1,9 +1,10 @@
-//! POSIX access control lists as Linux keeps them in `system.posix_acl_access` and
+//! POSIX access control lists in the format of Linux's `system.posix_acl_access` and
 //! `system.posix_acl_default`.
 //!
 //! The attribute's value is a version (2) and entries of tag, permissions and id, little-endian
-//! (Linux `include/uapi/linux/posix_acl_xattr.h`). Rules follow Linux `fs/posix_acl.c`, which names
-//! each of them. An [`Acl`] is valid by construction: what the rules forbid can't be expressed.
+//! (Linux `include/uapi/linux/posix_acl_xattr.h`). Rules follow Linux `fs/posix_acl.c`; each
+//! function names its counterpart there. An [`Acl`] is valid by construction: what the rules forbid
+//! can't be expressed.
 
 use std::collections::BTreeSet;
 use types::Errno;
@@ -12,11 +13,11 @@ use types::Errno;
 const VERSION: u32 = 2;
 const HEADER_LEN: usize = 4;
 const ENTRY_LEN: usize = 8;
-/// The id of an entry that has none.
+/// The id of an entry without one.
 const NO_ID: u32 = u32::MAX;
 /// Read, write and execute.
 const RWX: u16 = 0o7;
-/// Permission bits of a mode that an ACL speaks of.
+/// Permission bits of a mode that an ACL covers.
 const MODE_RWX: u32 = 0o777;
 
 const USER_OBJ: u16 = 0x01;
@@ -26,7 +27,7 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// What a named user or group may do.
+/// Permissions of a named user or group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Named {
     /// User or group id.
@@ -45,14 +46,14 @@ pub struct Acl {
     group: u16,
     /// Of named groups.
     groups: Vec<Named>,
-    /// The most that named users, the file's group and named groups get; always there when somebody
-    /// is named.
+    /// Upper bound for named users, the file's group and named groups; always present if there are
+    /// named entries.
     mask: Option<u16>,
-    /// Of everybody else.
+    /// Of all other users.
     other: u16,
 }
 
-/// One entry as it is stored.
+/// One entry in its stored form.
 #[derive(Clone, Copy)]
 struct Entry {
     tag: u16,
@@ -80,13 +81,13 @@ impl Entry {
     }
 }
 
-/// The entries of a value, taken in the one order that is valid.
+/// Reads the entries of a value, in the only valid order.
 struct Cursor<'a> {
     rest: &'a [u8],
 }
 
 impl Cursor<'_> {
-    /// The next entry if it has this tag.
+    /// Returns the next entry if it has this tag.
     fn next_if(&mut self, tag: u16) -> Result<Option<Entry>, Errno> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -100,12 +101,12 @@ impl Cursor<'_> {
         Ok(Some(entry))
     }
 
-    /// The permissions of the next entry, which must have this tag.
+    /// Returns the permissions of the next entry, which must have this tag.
     fn required(&mut self, tag: u16) -> Result<u16, Errno> {
         self.next_if(tag)?.map(|entry| entry.permissions).ok_or(Errno::EINVAL)
     }
 
-    /// All entries with this tag that come next; ids must be real and distinct.
+    /// Returns all following entries with this tag; ids must be valid and distinct.
     fn named(&mut self, tag: u16) -> Result<Vec<Named>, Errno> {
         let mut named = Vec::new();
         let mut ids = BTreeSet::new();
@@ -119,12 +120,12 @@ impl Cursor<'_> {
     }
 }
 
-/// Reads the value of an ACL attribute.
+/// Parses the value of an ACL attribute.
 ///
 /// Errors: `EOPNOTSUPP` for another version; `EINVAL` for a value that is not a valid ACL (Linux
 /// `posix_acl_valid`, and the ids of named users and of named groups must be distinct, as POSIX.1e
-/// asks). A value without entries, by which a caller of `setxattr` may mean "none", is `EINVAL`
-/// too: the kernel turns it into a removal before it asks a file system.
+/// requires). A value without entries, by which a caller of `setxattr` may mean "none", is `EINVAL`
+/// too: the kernel turns it into a removal before it calls a file system.
 pub fn parse(value: &[u8]) -> Result<Acl, Errno> {
     let (version, rest) = value.split_first_chunk::<HEADER_LEN>().ok_or(Errno::EINVAL)?;
     if u32::from_le_bytes(*version) != VERSION {
@@ -146,24 +147,24 @@ pub fn parse(value: &[u8]) -> Result<Acl, Errno> {
     Ok(acl)
 }
 
-/// The mode that says the same as `acl` (low nine bits), when there is one: an ACL that names
-/// nobody and has no mask need not be stored (Linux `posix_acl_equiv_mode`).
+/// The mode equivalent to `acl` (low nine bits), if there is one: an ACL without named entries and
+/// mask need not be stored (Linux `posix_acl_equiv_mode`).
 pub fn equivalent_mode(acl: &Acl) -> Option<u32> {
     let plain = acl.users.is_empty() && acl.groups.is_empty() && acl.mask.is_none();
     plain.then(|| acl.mode_bits())
 }
 
-/// Makes an access ACL agree with a mode that is being set (Linux `__posix_acl_chmod_masq`): the
-/// mode's group bits go to the mask, or without one to the file's group.
+/// Updates an access ACL for a mode that is being set (Linux `__posix_acl_chmod_masq`): the mode's
+/// group bits go to the mask, or without a mask to the file's group.
 pub fn chmod(acl: &mut Acl, mode: u32) {
     acl.owner = class(mode, 6);
     *acl.group_class() = class(mode, 3);
     acl.other = class(mode, 0);
 }
 
-/// What an inode made with `mode` gets in a directory with the default ACL `default` (Linux
-/// `posix_acl_create_masq`): its mode, and its access ACL unless the mode says it all. The umask
-/// has no say here. A new directory also takes `default` itself as its default ACL.
+/// Mode and access ACL of an inode created with `mode` in a directory with the default ACL
+/// `default` (Linux `posix_acl_create_masq`); no ACL if the mode is equivalent. The umask doesn't
+/// apply. A new directory also gets `default` itself as its default ACL.
 pub fn inherit(default: &Acl, mode: u32) -> (u32, Option<Acl>) {
     let mut acl = default.clone();
     acl.owner &= class(mode, 6);
@@ -200,15 +201,15 @@ impl Acl {
     }
 
     /// The low nine bits of the mode of a file with this access ACL: its group bits show the mask,
-    /// when there is one.
+    /// if there is one.
     pub fn mode_bits(&self) -> u32 {
         let group = self.mask.unwrap_or(self.group);
         (self.owner as u32) << 6 | (group as u32) << 3 | self.other as u32
     }
 
-    /// Whether somebody who is not the file's owner gets all of `wanted` (Linux
-    /// `posix_acl_permission`): by an entry of its own, else by any one of its groups' entries,
-    /// else as everybody.
+    /// Whether a user other than the file's owner gets all of `wanted` (Linux
+    /// `posix_acl_permission`): by the user's own entry, else by any one of its groups' entries,
+    /// else by the entry for others.
     pub fn grants(&self, uid: u32, file_group: u32, is_in: impl Fn(u32) -> bool, wanted: u16) -> bool {
         let has = |permissions: u16| permissions & wanted == wanted;
         let masked = |permissions: u16| has(permissions & self.mask.unwrap_or(RWX));
@@ -224,7 +225,7 @@ impl Acl {
         }
     }
 
-    /// What a mode's group bits stand for.
+    /// The permissions that a mode's group bits represent.
     fn group_class(&mut self) -> &mut u16 {
         self.mask.as_mut().unwrap_or(&mut self.group)
     }
@@ -234,7 +235,7 @@ impl Acl {
 mod tests {
     use super::*;
 
-    /// The bytes of an attribute with these entries of tag, permissions and id.
+    /// Encodes an attribute with these entries of tag, permissions and id.
     fn value(entries: &[(u16, u16, u32)]) -> Vec<u8> {
         let mut bytes = vec![2, 0, 0, 0];
         for &(tag, permissions, id) in entries {
@@ -248,7 +249,7 @@ mod tests {
         parse(&value(entries)).unwrap_err()
     }
 
-    /// What `setfacl -m u:1000:rwx,g:100:r-x` makes of mode 0640.
+    /// The result of `setfacl -m u:1000:rwx,g:100:r-x` on mode 0640.
     fn named() -> Vec<u8> {
         value(&[(1, 6, NO_ID), (2, 7, 1000), (4, 4, NO_ID), (8, 5, 100), (16, 7, NO_ID), (32, 0, NO_ID)])
     }

@@ -1,7 +1,7 @@
-//! Extended attributes as they are stored, with the account that an inode keeps of them.
+//! Stored extended attributes, with the totals that an inode keeps of them.
 //!
-//! The account (bytes of names, bytes of values) lets the limits be checked without reading the
-//! other attributes, and a read of an attribute of an inode that has none ends at the inode.
+//! With the totals (bytes of names, bytes of values), limits are checked without reading the other
+//! attributes. Reading an attribute of an inode without any needs only the inode.
 
 use crate::keys;
 use crate::record::{Inode, Xattr};
@@ -13,17 +13,17 @@ use types::{Errno, InodeId};
 pub const MAX_XATTR_NAME: usize = 255;
 /// The longest value of an attribute, in bytes (Linux `XATTR_SIZE_MAX`).
 pub const MAX_XATTR_VALUE: usize = 64 * 1024;
-/// All names of an inode's attributes with their terminating zeros, in bytes: what `listxattr` can
-/// return (Linux `XATTR_LIST_MAX`).
+/// All names of an inode's attributes with their terminating zeros, in bytes: the most that
+/// `listxattr` can return (Linux `XATTR_LIST_MAX`).
 pub const MAX_XATTR_NAMES: u32 = 64 * 1024;
-/// All values of an inode's attributes, in bytes. Bounds what the removal of an inode takes.
+/// All values of an inode's attributes, in bytes. Bounds the work of removing an inode.
 pub const MAX_XATTR_VALUES: u32 = 256 * 1024;
 
-/// What a program may do that is run from the file (capabilities(7)). Whoever changes the file's
-/// content takes it away.
+/// File capabilities: rights of a process that executes the file (capabilities(7)). Changing the
+/// file's content removes them.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// What a name costs in a list of names.
+/// Length of a name in a list of names.
 fn listed_len(name: &[u8]) -> u32 {
     name.len() as u32 + 1
 }
@@ -37,8 +37,8 @@ pub(crate) fn load(tx: &Tx<'_>, ino: InodeId, inode: &Inode, name: &[u8]) -> Out
     Ok(stored.map(|xattr| xattr.value.unwrap_or_default()))
 }
 
-/// Sets an attribute. The caller stores the inode, whose account changes. `ENOSPC` when the inode
-/// would have more than [`MAX_XATTR_NAMES`] bytes of names or [`MAX_XATTR_VALUES`] bytes of values.
+/// Sets an attribute. The caller stores the inode, whose totals change. `ENOSPC` if the inode would
+/// have more than [`MAX_XATTR_NAMES`] bytes of names or [`MAX_XATTR_VALUES`] bytes of values.
 pub(crate) fn store(
     tx: &mut Tx<'_>,
     ino: InodeId,
@@ -56,7 +56,7 @@ pub(crate) fn store(
     Ok(())
 }
 
-/// Removes an attribute if it is there. The caller stores the inode, whose account changes.
+/// Removes an attribute if it exists. The caller stores the inode, whose totals change.
 pub(crate) fn discard(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, name: &[u8]) -> Outcome<()> {
     if discount(tx, ino, inode, name)? {
         tx.delete(keys::xattr(ino, name));
@@ -64,7 +64,7 @@ pub(crate) fn discard(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, name: &[
     Ok(())
 }
 
-/// Takes an attribute off the account; false when it isn't there.
+/// Subtracts an attribute from the totals; returns false if it doesn't exist.
 fn discount(tx: &Tx<'_>, ino: InodeId, inode: &mut Inode, name: &[u8]) -> Outcome<bool> {
     let Some(old) = load(tx, ino, inode, name)? else {
         return Ok(false);

@@ -1,6 +1,6 @@
-//! What the metadata service's background work and file system checks read, page by page.
+//! Reads of background work and file system checks, page by page.
 //!
-//! Every page holds what comes after the inode (or cookie) given; an empty page is the end.
+//! Every page holds what follows the given inode (or cookie); an empty page is the end.
 
 use crate::keys::{self, Key, KeyRange};
 use crate::ops::readdir;
@@ -10,30 +10,31 @@ use bytes::Bytes;
 use types::{Attr, Error, InodeId, Layout, PartitionId, SessionId, Timestamp};
 use wire::{DirEntry, WriteRecord};
 
-/// An inode without a name, waiting for its reclaim.
+/// An inode without a name that waits for its reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OrphanInode {
     /// The inode.
     pub ino: InodeId,
-    /// The session that took the last name away or made it without one.
+    /// The session that removed the last name or created the inode without one.
     pub session: SessionId,
 }
 
-/// A file whose chunks may differ from what its inode says.
+/// A file whose chunk files may differ from its inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unsettled {
-    /// Who writes, and what is still to be cut. [`wire::MetaOp::EndWrite`] and `TruncateDone` in
-    /// the name of this session settle it.
+    /// The writing session, and a pending truncation. [`wire::MetaOp::EndWrite`] and `TruncateDone`
+    /// in the name of this session resolve it.
     pub record: WriteRecord,
-    /// The inode as it is on record.
+    /// The stored inode.
     pub attr: Attr,
-    /// Where its chunks are.
+    /// Location of its chunk files.
     pub layout: Option<Layout>,
-    /// The content is inline: what is in the chunks is an unfinished move there, and worthless.
+    /// The content is inline: the chunk files are from an unfinished move of the content, and
+    /// worthless.
     pub inline: bool,
 }
 
-/// The most sessions that can have a note on one file.
+/// The most sessions that can have a write record of one file.
 pub(crate) const MAX_WRITERS: usize = 1 << 20;
 
 impl From<Error> for ReadError {
@@ -100,12 +101,12 @@ fn with_inode(reader: &dyn Reader, record: WriteRecord) -> Result<Option<Unsettl
     Ok(Some(Unsettled { record, attr: inode.attr(ino), layout, inline: inode.inline }))
 }
 
-/// The key right after a key.
+/// The smallest key after a key.
 fn successor(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
-/// Where the write records of the inode end that this record is of.
+/// End of the key range of the write records of this record's inode.
 fn end_of_inode(key: &[u8]) -> Vec<u8> {
     match keys::decode_key(key) {
         Some(Key::Writing { ino, .. }) => keys::writing_of(ino).to,
@@ -113,9 +114,9 @@ fn end_of_inode(key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Chunk files of a partition above `after` that belong to no file any more, by their names, at
-/// most `limit`: those of files that are gone have the inode's name and the slots that the layout
-/// tells, those of stripes that moved have a slot in the name.
+/// Doomed chunk files of a partition above `after`, by their names, at most `limit`. Those of
+/// deleted files have the inode's name and the slots of the layout; those of moved stripes have a
+/// slot in the name.
 pub fn doomed(
     reader: &dyn Reader,
     partition: PartitionId,
@@ -133,33 +134,32 @@ pub fn doomed(
     Ok(found)
 }
 
-/// What is known of the chunks of an inode.
+/// State of the chunk files of an inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Chunks {
-    /// It has none: it doesn't exist, is no regular file, or has its content elsewhere.
+    /// It has none: it doesn't exist, is no regular file, or has inline content.
     None,
-    /// A session changes them.
+    /// A session is changing them.
     Unsettled {
-        /// Where they are, if the inode says so.
+        /// Their location, if the inode has a layout.
         layout: Option<Layout>,
     },
     /// They hold a file of this size.
     Settled {
-        /// Where they are.
+        /// Their location.
         layout: Layout,
         /// Bytes of the file.
         size: u64,
-        /// 512-byte units that it occupies, by its writer's word.
+        /// 512-byte units that it occupies, as its writer reported.
         blocks: u64,
-        /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is
-        /// known.
+        /// Lower bounds of the lengths of its chunk files, in stripe order; empty if unknown.
         known: Vec<u64>,
-        /// When it was changed last.
+        /// Time of its last change.
         changed: Timestamp,
     },
 }
 
-/// The chunks that an inode should have.
+/// The chunk files that an inode should have.
 pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
     let is_changing = !scan(reader, &keys::writing_of(ino), 1)?.is_empty();
     let key = keys::inode(ino);
@@ -180,8 +180,8 @@ pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
     }
 }
 
-/// Entries of a directory after `cookie`, at most `limit`. Entries with equal cookies come on one
-/// page, which may so be longer.
+/// Entries of a directory after `cookie`, at most `limit`. Entries with equal cookies are on one
+/// page, which may be longer for that.
 pub fn children(
     reader: &dyn Reader,
     dir: InodeId,

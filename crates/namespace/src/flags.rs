@@ -1,8 +1,8 @@
-//! What flags and projects of inodes forbid, to root as well.
+//! Restrictions by flags and projects of inodes, which apply to root as well.
 //!
-//! As Linux has it (`fs/namei.c`, `fs/attr.c`, `fs/xattr.c`), and XFS where projects meet
-//! (`fs/xfs/xfs_inode.c`). Opening and writing are not looked at here: the client refuses them, and
-//! a file that was open for writing when it became immutable is written as before.
+//! They follow Linux (`fs/namei.c`, `fs/attr.c`, `fs/xattr.c`), and XFS for projects
+//! (`fs/xfs/xfs_inode.c`). Opens and writes are not checked here: the client refuses them, and a
+//! file that was open for writing when it became immutable can still be written.
 
 use crate::record::Inode;
 use crate::tx::Outcome;
@@ -16,8 +16,8 @@ pub(crate) fn may_change((ino, inode): Numbered<'_>) -> Outcome<()> {
     refuse(ino, inode.flags(), InodeFlags::RESTRICTING)
 }
 
-/// Whether these attributes may be set. Flags and project may, or no flag would ever go; and
-/// whoever writes takes setuid and setgid away.
+/// Whether these attributes may be set. Flags and project may, otherwise no flag could be cleared;
+/// and a write drops setuid and setgid.
 pub(crate) fn may_set((ino, inode): Numbered<'_>, set: &SetAttr) -> Outcome<()> {
     let is_given = |time: &Option<SetTime>| matches!(time, Some(SetTime::At(_)));
     let is_touched = [set.atime, set.mtime].contains(&Some(SetTime::Now));
@@ -25,7 +25,7 @@ pub(crate) fn may_set((ino, inode): Numbered<'_>, set: &SetAttr) -> Outcome<()> 
     if changes_owner || is_given(&set.atime) || is_given(&set.mtime) || set.ctime.is_some() {
         return refuse(ino, inode.flags(), InodeFlags::RESTRICTING);
     }
-    // Whoever may append may set the times to now.
+    // With append permission, a user may set the times to now.
     refuse(ino, inode.flags(), if is_touched { InodeFlags::IMMUTABLE } else { InodeFlags::NONE })
 }
 
@@ -40,8 +40,8 @@ pub(crate) fn may_remove_name((dir, directory): Numbered<'_>, (ino, inode): Numb
     refuse(ino, inode.flags(), InodeFlags::RESTRICTING)
 }
 
-/// Whether a directory may get something that exists: one that hands its project down holds nothing
-/// of another project.
+/// Whether an existing inode may be moved or linked into a directory: a directory that passes its
+/// project on contains nothing of another project.
 pub(crate) fn may_enter((dir, directory): Numbered<'_>, (ino, inode): Numbered<'_>) -> Outcome<()> {
     if !directory.flags().has(InodeFlags::PROJECT_INHERIT) || directory.project == inode.project {
         return Ok(());
@@ -52,18 +52,17 @@ pub(crate) fn may_enter((dir, directory): Numbered<'_>, (ino, inode): Numbered<'
     Err(Error::new(Errno::EXDEV, message).hint("copy it, or set its project first: chattr -p").into())
 }
 
-/// Gives a new inode what it inherits from its directory.
+/// Sets the flags and project that a new inode inherits from its directory.
 pub(crate) fn inherit(directory: &Inode, inode: &mut Inode) {
     let flags = directory.flags();
     inode.flags = inode.kind().map_or(InodeFlags::NONE, |kind| flags.inherited(kind)).0;
     inode.project = flags.project_inside(ProjectId(directory.project)).0;
 }
 
-/// Sets flags and project. Of what isn't a directory nothing can inherit.
+/// Sets flags and project. Only directories may have inheritance flags.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for flags of inodes that can't be opened to set them, as local file systems have
-/// it.
+/// `EOPNOTSUPP` for flags of inodes that can't be opened to set them, as on local file systems.
 pub(crate) fn set(inode: &mut Inode, set: &SetAttr) -> Outcome<()> {
     if let Some(project) = set.project {
         inode.project = project.0;

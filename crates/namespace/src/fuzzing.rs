@@ -1,7 +1,7 @@
-//! Bytes of anybody's making to what reads access control lists, and keys and records of the store:
-//! for the fuzz targets and their short form in `tests/`.
+//! Arbitrary bytes as input of the decoders of access control lists, keys and records: for the fuzz
+//! targets and their short form in `tests/`.
 //!
-//! Each function panics when what was accepted isn't the same after it was written and read again.
+//! Each function panics if accepted input changes when it is encoded and decoded again.
 
 use crate::record::{
     self, Entry, Inline, Inode, Layout, Migrating, Next, Orphan, Pattern, Time, Writing, Xattr,
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use prost::Message;
 use types::{ByteRange, InodeId, StripePattern};
 
-/// Pieces of a file that are looked at.
+/// Pieces of a file that are checked.
 const PIECES: usize = 4;
 
 /// The value of an attribute `system.posix_acl_access` or `system.posix_acl_default`.
@@ -36,7 +36,7 @@ pub fn key(bytes: &[u8]) {
     keys::partition_of_key(bytes);
 }
 
-/// The value of a key, whichever kind it is of.
+/// The value of a key, of any kind.
 pub fn record(bytes: &[u8]) {
     if let Some(inode) = same::<Inode>(bytes) {
         inode.attr(InodeId::ROOT);

@@ -1,8 +1,8 @@
 //! The key schema.
 //!
-//! Every key is `[partition u16][kind u8][id u64]...`, big-endian, so that a partition is one
-//! contiguous range, and everything of one kind within it is another. The partition of a key is the
-//! partition of the inode it is about.
+//! Every key is `[partition u16][kind u8][id u64]...`, big-endian. So a partition is one contiguous
+//! range, and everything of one kind within it is another. The partition of a key is that of its
+//! inode.
 //!
 //! | key | id | then | value |
 //! |---|---|---|---|
@@ -10,35 +10,35 @@
 //! | entry | directory | hash u64, name | [`record::Entry`](crate::record::Entry) |
 //! | xattr | inode | name | [`record::Xattr`](crate::record::Xattr) |
 //! | inline | inode | | [`record::Inline`](crate::record::Inline) |
-//! | orphan | inode | | [`record::Orphan`](crate::record::Orphan): no name is left, but the inode is still used |
-//! | writing | inode | session u64 | [`record::Writing`](crate::record::Writing): its chunks may differ from what the inode says |
-//! | doomed | inode | | [`record::Layout`](crate::record::Layout): chunk files of this name that belong to no file any more are still to be deleted |
-//! | migrating | inode | | [`record::Migrating`](crate::record::Migrating): its chunks are on their way to groups of another pool or scheme |
-//! | next | 0 | | [`record::Next`](crate::record::Next): the sequence number of the partition's next inode, and how many there are |
+//! | orphan | inode | | [`record::Orphan`](crate::record::Orphan): no name is left, but the inode is still in use |
+//! | writing | inode | session u64 | [`record::Writing`](crate::record::Writing): its chunk files may differ from the inode |
+//! | doomed | inode | | [`record::Layout`](crate::record::Layout): chunk files of this name that belong to no file any more and have to be deleted |
+//! | migrating | inode | | [`record::Migrating`](crate::record::Migrating): its chunk files are migrating to groups of another pool or scheme |
+//! | next | 0 | | [`record::Next`](crate::record::Next): the sequence number of the partition's next inode, and the number of inodes |
 //!
-//! The hash of an entry has 63 bits, so that it is a directory offset that every program can hold.
-//! Its top 16 bits (of the 63) are the entry's *bucket*: a directory that outgrows one executor is
-//! split by ranges of buckets, which are contiguous in this order already.
+//! The hash of an entry has 63 bits, so that it is a directory offset that every application can
+//! store. Its top 16 bits (of the 63) are the entry's *bucket*: a directory that outgrows one
+//! executor is split by ranges of buckets, which are contiguous in this order already.
 //!
-//! Partition [`GLOBAL`] holds what belongs to no inode: owners of partitions, records of operations
-//! and of sessions.
+//! Partition [`GLOBAL`] holds records that belong to no inode: owners of partitions, operations and
+//! sessions.
 
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 use types::{InodeId, PartitionId, SessionId};
 
-/// The partition of keys that belong to no inode. No inode is ever made in it.
+/// The partition of keys that belong to no inode. It never contains inodes.
 pub const GLOBAL: PartitionId = PartitionId(0xFFFF);
-/// Directory offsets below this one are reserved: 0 is the start, and a face may give others to `.`
-/// and `..`.
+/// Directory offsets below this one are reserved: 0 is the start, and a front end may use others
+/// for `.` and `..`.
 pub const FIRST_COOKIE: u64 = 16;
 /// The largest directory offset.
 pub const LAST_COOKIE: u64 = u64::MAX >> 1;
-/// Length of a key that is just an id.
+/// Length of a key that consists of an id only.
 pub const ID_KEY_LEN: usize = 11;
 
-/// A key that is just an id.
+/// A key that consists of an id only.
 pub type IdKey = [u8; ID_KEY_LEN];
 
 const INODE: u8 = 1;
@@ -54,7 +54,7 @@ const OWNER: u8 = 16;
 const OPERATION: u8 = 17;
 const SESSION: u8 = 18;
 
-/// A key, taken apart.
+/// A decoded key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Key {
@@ -80,8 +80,8 @@ pub struct KeyRange {
     pub to: Vec<u8>,
 }
 
-/// Where an entry stands in its directory: SipHash-1-3 of the name, 63 bits of it, kept out of the
-/// reserved offsets. Keyed, so that nobody can make names collide on purpose.
+/// Offset of an entry in its directory: 63 bits of the SipHash-1-3 of the name, outside the
+/// reserved offsets. Keyed, so that users can't create collisions on purpose.
 pub fn name_hash(hash_key: (u64, u64), name: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(hash_key.0, hash_key.1);
     hasher.write(name);
@@ -138,22 +138,22 @@ pub fn inline(ino: InodeId) -> IdKey {
     id_key(ino.partition(), INLINE, ino.0)
 }
 
-/// Key of the note that an inode has no name left.
+/// Key of the orphan record of an inode without a name.
 pub fn orphan(ino: InodeId) -> IdKey {
     id_key(ino.partition(), ORPHAN, ino.0)
 }
 
-/// Key of the note that a session changes a file's chunks.
+/// Key of a session's write record of a file.
 pub fn writing(ino: InodeId, session: SessionId) -> Vec<u8> {
     id_key_then(ino.partition(), WRITING, ino.0, &[&session.0.to_be_bytes()])
 }
 
-/// Key of the note that a deleted file's chunks are still there.
+/// Key of the doomed record of chunk files that have to be deleted.
 pub fn doomed(ino: InodeId) -> IdKey {
     id_key(ino.partition(), DOOMED, ino.0)
 }
 
-/// Key of the note that a file moves to other groups.
+/// Key of the record that a file is migrating to other groups.
 pub fn migrating(ino: InodeId) -> IdKey {
     id_key(ino.partition(), MIGRATING, ino.0)
 }
@@ -168,7 +168,7 @@ pub fn owner(partition: PartitionId) -> IdKey {
     id_key(GLOBAL, OWNER, partition.0 as u64)
 }
 
-/// Key of the record of the last change of one of a session's lanes; its value belongs to the
+/// Key of the record of the last change in one of a session's slots; its value belongs to the
 /// metadata service.
 pub fn operation(session: SessionId, lane: u32) -> Vec<u8> {
     id_key_then(GLOBAL, OPERATION, session.0, &[&u64::from(lane).to_be_bytes()])
@@ -240,7 +240,7 @@ pub fn doomed_after(partition: PartitionId, after: InodeId) -> KeyRange {
     range_after(partition, DOOMED, after)
 }
 
-/// All files of a partition above `after` that move to other groups.
+/// All files of a partition above `after` that are migrating to other groups.
 pub fn migrating_after(partition: PartitionId, after: InodeId) -> KeyRange {
     range_after(partition, MIGRATING, after)
 }
@@ -276,7 +276,7 @@ pub fn entry_hash(key: &[u8]) -> Option<u64> {
     if head[2] == ENTRY { rest.first_chunk().map(|hash| u64::from_be_bytes(*hash)) } else { None }
 }
 
-/// The inode whose attributes, names, extended attributes or content a key is part of; `None` for
+/// The inode whose attributes, names, extended attributes or content a key belongs to; `None` for
 /// any other key.
 pub fn inode_of_key(key: &[u8]) -> Option<InodeId> {
     let head = key.first_chunk::<ID_KEY_LEN>()?;
@@ -286,7 +286,7 @@ pub fn inode_of_key(key: &[u8]) -> Option<InodeId> {
     })
 }
 
-/// Takes a key apart; `None` when it is none of this schema.
+/// Decodes a key; `None` if it doesn't belong to this schema.
 pub fn decode_key(key: &[u8]) -> Option<Key> {
     let (head, rest) = key.split_first_chunk::<ID_KEY_LEN>()?;
     let partition = partition_of_key(head);
@@ -388,7 +388,7 @@ mod tests {
         );
         assert_eq!(owner(PartitionId(2)), [255, 255, 16, 0, 0, 0, 0, 0, 0, 0, 2]);
         assert_eq!(session(SessionId(2)), [255, 255, 18, 0, 0, 0, 0, 0, 0, 0, 2]);
-        // As an independent implementation of SipHash-1-3 has them.
+        // As computed by an independent implementation of SipHash-1-3.
         assert_eq!(name_hash((1, 2), b"hello"), 8_296_376_634_697_234_083);
         assert_eq!(directory_partition((1, 2), 64, InodeId::ROOT, b"hello"), PartitionId(19));
     }

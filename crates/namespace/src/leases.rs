@@ -1,27 +1,28 @@
-//! Leases: who relies on what of which inode, and who is asked to give something up.
+//! Leases: which session relies on which state of which inode, and which leases are recalled.
 //!
-//! A [`LeaseTable`] decides; the caller numbers recalls, carries them to the sessions and waits for
-//! their yields.
+//! A [`LeaseTable`] decides; the caller numbers recalls, delivers them to the sessions and waits
+//! for their acknowledgements.
 //!
-//! - `Read` and `Permissions` go with each other, `Shared` with `Shared`, and nothing else of two
-//!   sessions on one inode. What one session holds is one mode, the strongest that it needs.
-//! - Who adds or removes names in a directory leaves `Permissions` there to the others.
-//! - Who has `Write` on a directory is the only one who knows its names: others that look for one
-//!   recall that to `Permissions`.
-//! - A recall leaves its lease held until it is answered: by a yield, a release or the end of the
-//!   session. One that asks for more replaces an unanswered one.
-//! - While a recall is unanswered, nothing is granted on its inode but what goes with what the
-//!   recall leaves.
-//! - A session that has a file open without a lease on it has a mark of use, so that it isn't
+//! - `Read` and `Permissions` are compatible with each other, `Shared` with `Shared`, and nothing
+//!   else of two sessions on one inode. A session holds one mode on an inode, the strongest that it
+//!   needs.
+//! - A session that adds or removes names in a directory leaves `Permissions` there to the others.
+//! - `Write` on a directory is a directory delegation: only its holder knows the names. A lookup by
+//!   another session recalls it to `Permissions`.
+//! - A recalled lease stays held until the recall is resolved: by an acknowledgement, a release or
+//!   the end of the session. A recall that asks for more replaces a pending one.
+//! - While a recall is pending, only leases compatible with what it leaves are granted on its
+//!   inode.
+//! - A session that has a file open without a lease on it has a use mark, so that the file isn't
 //!   reclaimed.
-//! - When there are many leases, old ones are recalled for the sake of new ones
-//!   ([`LeaseTable::make_room`]). Nobody waits for that, and what goes with them is granted
+//! - When there are many leases, old ones are recalled to make room for new ones
+//!   ([`LeaseTable::make_room`]). No session waits for that, and compatible leases are granted
 //!   meanwhile.
 //!
-//! Invariants: no two sessions hold incompatible leases on one inode; an inode that nobody holds or
-//! uses is kept for [`COOL_DOWN_NS`] at most; there are never more leases and marks than [`Limits`]
-//! says. Pure, and deterministic: nothing is iterated in hash order. A table may be one of many,
-//! each of which has its own inodes.
+//! Invariants: no two sessions hold incompatible leases on one inode; an inode without leases and
+//! uses stays in the table for [`COOL_DOWN_NS`] at most; leases and marks never exceed [`Limits`].
+//! Pure, and deterministic: nothing is iterated in hash order. A table may be one of several
+//! shards, each with its own inodes.
 
 mod room;
 
@@ -31,15 +32,15 @@ use types::{InodeId, PartitionId, SessionId};
 pub use wire::Access;
 use wire::{LeaseMode, Yield};
 
-/// How long nobody gets a lease unasked on an inode that was recalled, nanoseconds. Without it, two
-/// sessions that change the same directory would hand its lease to and fro with every change.
+/// How long no lease is offered on an inode after a recall, in nanoseconds. Without it, two
+/// sessions that change the same directory would pass its lease back and forth with every change.
 pub const COOL_DOWN_NS: u64 = 1_000_000_000;
 
-/// Inodes that cool down at a time, in a table; beyond it, the oldest are forgotten early.
+/// Inodes in cool-down at a time, in a table; beyond that, the oldest leave it early.
 const MAX_COOLING: usize = 16_384;
 
-/// How many leases and marks a table takes. At a limit nothing is granted; from seven eighths of it
-/// on nothing is granted unasked, and from three quarters on old leases are recalled.
+/// How many leases and marks a table holds. At a limit nothing is granted; from seven eighths of it
+/// on leases are granted on request only, and from three quarters on old leases are recalled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Of all sessions.
@@ -48,7 +49,7 @@ pub struct Limits {
     pub per_session: usize,
 }
 
-/// How much a session has.
+/// Number of leases and uses of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     /// Leases.
@@ -57,7 +58,7 @@ pub struct Tally {
     pub in_use: u64,
 }
 
-/// A recall that has to be answered before something can go on.
+/// A pending recall that a command has to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)]
 pub struct Due {
@@ -66,47 +67,47 @@ pub struct Due {
     pub number: u64,
 }
 
-/// Gives a recall its number within its session, and sends it on its way: session, inode, what may
-/// be kept.
+/// Numbers a recall within its session, and sends it: session, inode, and the mode that may be
+/// kept.
 pub type Send<'a> = &'a mut dyn FnMut(SessionId, InodeId, Option<LeaseMode>) -> u64;
 
-/// A lease that is asked for.
+/// A requested lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
-    /// This one. `Shared` is granted for `Write` while others write, unless the session shares it
-    /// with them already: then it asks for more.
+    /// This mode. For `Write`, `Shared` is granted while other sessions write, unless the session
+    /// has `Shared` already: then it needs more.
     Mode(LeaseMode),
-    /// `Write`, whatever others do.
+    /// The exclusive lease: `Write`, whatever other sessions do.
     Alone,
 }
 
-/// Who asks for a lease.
+/// The session that requests a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asker {
     /// The session.
     pub session: SessionId,
-    /// Recalls of this session so far.
+    /// Recalls sent to this session so far.
     pub recalls: u64,
-    /// The time, in nanoseconds of a clock that never goes back.
+    /// The time, in nanoseconds of a monotonic clock.
     pub now_ns: u64,
-    /// It answers recalls soon, so that its leases can make way for others.
+    /// The session acknowledges recalls soon, so its leases can be recalled to make room.
     pub answers: bool,
 }
 
-/// What a session has of an inode.
+/// Lease and use of a session on an inode.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     session: SessionId,
     mode: Option<LeaseMode>,
-    /// A file of it is open there, whatever the lease.
+    /// The session has the file open, whatever the lease.
     in_use: bool,
-    /// The unanswered recall.
+    /// The pending recall.
     recall: Option<Pending>,
-    /// Recalls of the session when it was last granted something here.
+    /// Recalls sent to the session when it last got something here.
     granted_at: u64,
-    /// Its place among the session's leases by age; 0: none.
+    /// Its sequence number in the session's list of leases by age; 0: not in the list.
     place: u32,
-    /// Times that it is passed over when its turn to be recalled for room comes.
+    /// How often it is still skipped when it would be recalled to make room.
     spared: u8,
 }
 
@@ -114,23 +115,23 @@ struct Holder {
 struct Pending {
     number: u64,
     keep: Option<LeaseMode>,
-    /// Something is in the way of somebody, who may wait for the answer.
+    /// The lease conflicts with a command, which may wait for the acknowledgement.
     waited_for: bool,
-    /// It was sent to have room.
+    /// It was sent to make room.
     for_room: bool,
 }
 
 #[derive(Default)]
 struct Entry {
-    /// One or two as a rule.
+    /// Usually one or two.
     holders: Vec<Holder>,
     recalled_ns: Option<u64>,
-    /// It has no name and is to be reclaimed when nobody holds or uses it any more.
+    /// The inode has no name and is to be reclaimed when its last lease and use end.
     doomed: bool,
-    /// It is a directory of which somebody has been the only user: who only looks leaves
-    /// permissions of it to the holder, and nothing can be shared.
+    /// A directory with a delegation now or earlier: lookups leave `Permissions` to the holder, and
+    /// nothing can be shared.
     is_directory: bool,
-    /// Of the right to write that there is now; 0 while nobody has asked for it.
+    /// Lease epoch of the current right to write; 0 until it is requested.
     epoch: u64,
 }
 
@@ -141,14 +142,14 @@ pub struct LeaseTable {
     /// Holders in `inodes`, all and by session.
     total: usize,
     by_session: BTreeMap<SessionId, Own>,
-    /// Those of them that are asked to go, to have room.
+    /// Those of them that are recalled to make room.
     leaving: usize,
-    /// The last place that was given, and the session that was last asked for room.
+    /// The last sequence number, and the session that was last asked to make room.
     places: u32,
     turn: SessionId,
     /// Recalled inodes, by time.
     cooling: VecDeque<(u64, InodeId)>,
-    /// Doomed inodes that nobody uses any more.
+    /// Doomed inodes without leases and uses.
     abandoned: Vec<InodeId>,
 }
 
@@ -168,29 +169,30 @@ impl LeaseTable {
         }
     }
 
-    /// Inodes that are known, those that cool down included.
+    /// Inodes in the table, including those in cool-down.
     pub fn len(&self) -> usize {
         self.inodes.len()
     }
 
-    /// True when nobody holds or uses anything, and nothing cools down.
+    /// True if no session holds a lease or uses an inode, and no inode is in cool-down.
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty()
     }
 
-    /// Grants `Read` unasked where that disturbs nobody. Returns what the session holds and may
-    /// rely on: nothing while it is to give it up, and `Shared` is nothing to rely on.
+    /// Grants `Read` without a request, if that conflicts with no lease. Returns the mode that the
+    /// session holds and may rely on: none while it is recalled, nor for `Shared`, which is nothing
+    /// to rely on.
     pub fn offer(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
         self.offer_or(asker, ino, (LeaseMode::Read, None))
     }
 
-    /// The same of a directory. While it cools down, `Permissions` is granted: those who change its
-    /// names leave that alone.
+    /// The same for a directory. During cool-down, it grants `Permissions`: changes of names don't
+    /// conflict with that.
     pub fn offer_directory(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
         self.offer_or(asker, ino, (LeaseMode::Read, Some(LeaseMode::Permissions)))
     }
 
-    /// The same where nobody is to know all names of the directory: `Permissions` at most.
+    /// The same if no session may know all names of the directory: grants `Permissions` at most.
     pub fn offer_permissions(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
         self.offer_or(asker, ino, (LeaseMode::Permissions, Some(LeaseMode::Permissions)))
     }
@@ -231,9 +233,9 @@ impl LeaseTable {
         self.hold(asker, ino, offered)
     }
 
-    /// Grants `Write` on a directory. What others have of it is recalled, and what has to be waited
-    /// for is added to `due`: then nothing is granted, and the wish is to be repeated. Where
-    /// something of it was recalled a moment ago nobody is asked to give anything up.
+    /// Grants `Write` on a directory, a directory delegation. Recalls the leases of other sessions,
+    /// and adds pending recalls to `due`: then nothing is granted, and the caller has to repeat the
+    /// request. During cool-down nothing is recalled for this.
     pub fn take_alone(
         &mut self,
         asker: Asker,
@@ -270,10 +272,10 @@ impl LeaseTable {
         Some(mode)
     }
 
-    /// Asks for a lease. What is in the way is recalled, and what has to be waited for is added to
-    /// `due`: then nothing is granted, and the wish is to be repeated.
+    /// Acquires a lease. Recalls conflicting leases, and adds pending recalls to `due`: then
+    /// nothing is granted, and the caller has to repeat the request.
     ///
-    /// Never waits for the session itself: while it is to give its lease up, or at a limit, nothing
+    /// Never waits for the session itself: while its own lease is recalled, or at a limit, nothing
     /// is granted.
     pub fn acquire(
         &mut self,
@@ -302,7 +304,7 @@ impl LeaseTable {
         let mode = if shares { LeaseMode::Shared } else { wanted };
         let before = due.len();
         entry.make_way((asker.session, ino), |held| in_the_way_of(held, mode), send, due);
-        // Who waits for the answer to a recall must not find somebody new there then.
+        // A command that waits for a recall must not find a new holder afterwards.
         for other in entry.others(asker.session) {
             if let Some(pending) = other.recall
                 && pending.waited_for
@@ -318,7 +320,7 @@ impl LeaseTable {
         self.hold(asker, ino, mode)
     }
 
-    /// Recalls what other sessions hold in the way of a command, and adds what has to be waited for
+    /// Recalls the leases of other sessions that conflict with a command, and adds pending recalls
     /// to `due`.
     pub fn make_way(
         &mut self,
@@ -337,8 +339,8 @@ impl LeaseTable {
         }
     }
 
-    /// The same for a command that adds or removes names of a directory, and changes nothing else
-    /// of it but times, size and links.
+    /// The same for a command that adds or removes names of a directory, and changes only its
+    /// times, size and link count besides.
     pub fn make_way_for_names(&mut self, asker: Asker, ino: InodeId, send: Send<'_>, due: &mut Vec<Due>) {
         self.clear(asker, ino, in_the_way_of_names, send, due);
     }
@@ -359,22 +361,23 @@ impl LeaseTable {
         }
     }
 
-    /// True when another session writes the inode, so that nobody else knows its size.
+    /// Whether another session may write the inode, so that only that one knows its size.
     pub fn is_written_elsewhere(&self, session: SessionId, ino: InodeId) -> bool {
         self.inodes.get(&ino).is_some_and(|entry| entry.others(session).any(Holder::writes))
     }
 
-    /// True when a session may write the inode.
+    /// Whether a session may write the inode.
     pub fn is_written_by(&self, session: SessionId, ino: InodeId) -> bool {
         self.inodes.get(&ino).and_then(|entry| entry.find(session)).is_some_and(Holder::writes)
     }
 
-    /// The epoch of an inode: a number that those who use it have in common, and that is a larger
-    /// one whenever the right to write has passed on since, or has been given up. `fresh`: a number
-    /// larger than all before.
+    /// The lease epoch of an inode: a number that all its users share. It increases whenever the
+    /// right to write passes to another session or ends. `fresh`: returns a number larger than all
+    /// before.
     ///
-    /// It stays when who had the right keeps less of it at a recall, and when one of several gives
-    /// it up so: a session says so when nothing of what it did is under way any more.
+    /// It stays when the writer keeps a weaker mode at a recall, and when one of several writers
+    /// gives up the right in that way: a session acknowledges only after its requests have
+    /// completed.
     pub fn epoch(&mut self, ino: InodeId, fresh: impl FnOnce() -> u64) -> u64 {
         let Some(entry) = self.inodes.get_mut(&ino) else { return fresh() };
         if entry.epoch == 0 {
@@ -383,7 +386,7 @@ impl LeaseTable {
         entry.epoch
     }
 
-    /// Lets the epoch of an inode be another one from now on, if it isn't above this.
+    /// Starts a new epoch of the inode, unless the current one is larger than `past`.
     pub fn outdate(&mut self, ino: InodeId, past: u64) {
         if let Some(entry) = self.inodes.get_mut(&ino)
             && entry.epoch <= past
@@ -392,14 +395,14 @@ impl LeaseTable {
         }
     }
 
-    /// Whether a recall is still unanswered.
+    /// Whether a recall is pending.
     pub fn is_due(&self, due: &Due) -> bool {
         let holder = self.inodes.get(&due.ino).and_then(|entry| entry.find(due.session));
         holder.and_then(|holder| holder.recall).is_some_and(|pending| pending.number == due.number)
     }
 
-    /// Notes that a session has a file of the inode open, if it has no lease that says so. False at
-    /// a limit.
+    /// Marks an inode as open by a session, if its lease doesn't imply that. Returns false at a
+    /// limit.
     pub fn mark_in_use(&mut self, asker: Asker, ino: InodeId) -> bool {
         let has_room = self.has_room(asker.session);
         match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(asker.session)) {
@@ -413,12 +416,12 @@ impl LeaseTable {
         true
     }
 
-    /// Takes the answer to a recall. One to a recall that was answered or replaced changes nothing
-    /// but whether the inode is in use.
+    /// Handles a recall acknowledgement. One of a recall that was resolved or replaced only updates
+    /// whether the inode is in use.
     pub fn yielded(&mut self, session: SessionId, answer: &Yield, now_ns: u64) {
         let Some(entry) = self.inodes.get_mut(&answer.ino) else { return };
         let Some(own) = entry.holder(session) else { return };
-        // An answer can't tell of a file that was opened after its recall.
+        // An acknowledgement doesn't cover a file that was opened after its recall.
         own.in_use = answer.in_use || (own.in_use && own.granted_at >= answer.number);
         if let Some(pending) = own.recall
             && pending.number == answer.number
@@ -441,14 +444,14 @@ impl LeaseTable {
         });
     }
 
-    /// A session gives up all that it has of an inode, unless it was granted something after it had
-    /// seen `seen` recalls: what it says is older than that.
+    /// Releases a session's lease and use of an inode, unless it was granted something after it had
+    /// confirmed `seen` recalls: then the release is older than that.
     pub fn release(&mut self, session: SessionId, ino: InodeId, seen: u64) {
         self.forget_holders(ino, |holder| holder.session == session && holder.granted_at <= seen);
     }
 
-    /// Drops a session's use of an inode without a name. True when nobody else has one: then it can
-    /// be deleted. Else it is [abandoned](LeaseTable::take_abandoned) some time.
+    /// Drops a session's use of an inode without a name. Returns true if no other session uses it:
+    /// then it can be deleted. Otherwise it becomes [abandoned](LeaseTable::take_abandoned) later.
     pub fn reclaim(&mut self, session: SessionId, ino: InodeId) -> bool {
         let Some(entry) = self.inodes.get_mut(&ino) else { return true };
         let is_free = entry.others(session).next().is_none();
@@ -457,12 +460,12 @@ impl LeaseTable {
         is_free
     }
 
-    /// Ends a session; returns the inodes of which it had something.
+    /// Ends a session; returns the inodes on which it had a lease or use.
     pub fn end_session(&mut self, session: SessionId) -> Vec<InodeId> {
         self.leave(session, |_| true)
     }
 
-    /// Takes what a session has of some inodes; returns of which it had something.
+    /// Drops a session's leases and uses of some inodes; returns those inodes.
     pub fn leave(&mut self, session: SessionId, of: impl Fn(InodeId) -> bool) -> Vec<InodeId> {
         if !self.by_session.contains_key(&session) {
             return Vec::new();
@@ -475,8 +478,9 @@ impl LeaseTable {
         held
     }
 
-    /// Gives a session what another one may write of an inode, or `Write` where nobody has
-    /// anything. False where neither is so, or at a limit. Who waits for `from` is to look again.
+    /// Transfers the right to write an inode to another session, or grants `Write` if there is no
+    /// lease. Returns false if neither is possible, or at a limit. Commands that wait for `from`
+    /// have to check again.
     pub fn pass_on(&mut self, from: SessionId, to: Asker, ino: InodeId) -> bool {
         let Some(entry) = self.inodes.get(&ino) else {
             return self.hold(to, ino, LeaseMode::Write).is_some();
@@ -499,7 +503,7 @@ impl LeaseTable {
         true
     }
 
-    /// Forgets everything of a partition; returns the inodes of which something was known.
+    /// Drops all inodes of a partition; returns those that were in the table.
     pub fn forget_partition(&mut self, partition: PartitionId) -> Vec<InodeId> {
         let of_it = |ino: &&InodeId| ino.partition() == partition;
         let inodes: Vec<InodeId> = self.inodes.keys().filter(of_it).copied().collect();
@@ -512,7 +516,7 @@ impl LeaseTable {
         inodes
     }
 
-    /// Adds up what each session has: leases, and files that are open without one.
+    /// Adds up each session's leases, and files that are open without one.
     pub fn tally(&self, into: &mut BTreeMap<SessionId, Tally>) {
         for holder in self.inodes.values().flat_map(|entry| &entry.holders) {
             let tally = into.entry(holder.session).or_default();
@@ -521,7 +525,7 @@ impl LeaseTable {
         }
     }
 
-    /// Takes the inodes that were to be reclaimed and are free for it now.
+    /// Returns the inodes whose reclaim was deferred and is possible now.
     pub fn take_abandoned(&mut self) -> Vec<InodeId> {
         std::mem::take(&mut self.abandoned)
     }
@@ -594,7 +598,7 @@ impl LeaseTable {
 
     fn note_recall(&mut self, ino: InodeId, now_ns: u64) {
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
-        // One note for each time: a later one is in the queue once the first is due.
+        // One entry for each time: a later one is in the queue when the first expires.
         if entry.recalled_ns.replace(now_ns) != Some(now_ns) {
             self.cooling.push_back((now_ns, ino));
         }
@@ -603,7 +607,7 @@ impl LeaseTable {
         }
     }
 
-    /// Forgets the recalls that are long enough ago.
+    /// Ends the cool-down of inodes whose recall is old enough.
     fn cool_down(&mut self, now_ns: u64) {
         while self.cooling.front().is_some_and(|(then, _)| now_ns.saturating_sub(*then) >= COOL_DOWN_NS) {
             self.forget_oldest();
@@ -639,7 +643,7 @@ impl Holder {
         matches!(self.mode, Some(LeaseMode::Shared | LeaseMode::Write))
     }
 
-    /// Whether another session may hold `mode` meanwhile.
+    /// Whether another session may hold `mode` at the same time.
     fn allows(&self, mode: LeaseMode) -> bool {
         self.mode.is_none_or(|held| in_the_way_of(held, mode).is_none())
     }
@@ -658,14 +662,14 @@ impl Entry {
         self.holders.iter().filter(move |holder| holder.session != session)
     }
 
-    /// Whether somebody may wait for an answer to a recall, or the session has yet to give one.
+    /// Whether a command may wait for an acknowledgement here, or the session has a pending recall.
     fn is_closed_to(&self, session: SessionId) -> bool {
         let closes = |holder: &Holder, pending: Pending| pending.waited_for || holder.session == session;
         self.holders.iter().any(|holder| holder.recall.is_some_and(|pending| closes(holder, pending)))
     }
 
-    /// Recalls what others hold in the way. `obstacle`: what may be kept of a mode, where that is
-    /// less.
+    /// Recalls conflicting leases of other sessions. `obstacle`: the weaker mode that may be kept
+    /// of a conflicting one.
     fn make_way(
         &mut self,
         (session, ino): (SessionId, InodeId),
@@ -676,7 +680,7 @@ impl Entry {
         for holder in self.holders.iter_mut().filter(|holder| holder.session != session) {
             let Some(keep) = holder.mode.and_then(&obstacle) else { continue };
             let number = match &mut holder.recall {
-                // What the unanswered recall leaves is not in the way any more.
+                // What the pending recall leaves doesn't conflict.
                 Some(pending) if pending.keep.and_then(&obstacle).is_none() => {
                     pending.waited_for = true;
                     pending.number
@@ -693,7 +697,7 @@ impl Entry {
     }
 }
 
-/// The mode that covers both.
+/// The weakest mode that covers both.
 fn joined(held: Option<LeaseMode>, wish: LeaseMode) -> LeaseMode {
     match held {
         None | Some(LeaseMode::Permissions) => wish,
@@ -702,7 +706,7 @@ fn joined(held: Option<LeaseMode>, wish: LeaseMode) -> LeaseMode {
     }
 }
 
-/// What may be kept of a lease in the way of a command; `None` for one that isn't.
+/// What may be kept of a lease that conflicts with a command; `None` if it doesn't conflict.
 fn in_the_way(held: LeaseMode, access: Access) -> Option<Option<LeaseMode>> {
     match (access, held) {
         (Access::Look, LeaseMode::Write) => Some(Some(LeaseMode::Shared)),
@@ -712,13 +716,12 @@ fn in_the_way(held: LeaseMode, access: Access) -> Option<Option<LeaseMode>> {
     }
 }
 
-/// The same of a command that looks into a directory: who has been alone there may go on to know
-/// who may do what in it.
+/// The same for a lookup in a directory: the holder of a delegation may keep its permissions.
 fn in_the_way_of_a_look_into(held: LeaseMode) -> Option<Option<LeaseMode>> {
     (held == LeaseMode::Write).then_some(Some(LeaseMode::Permissions))
 }
 
-/// The same of a command that changes only names.
+/// The same for a command that changes only names.
 fn in_the_way_of_names(held: LeaseMode) -> Option<Option<LeaseMode>> {
     match held {
         LeaseMode::Permissions => None,
@@ -727,7 +730,7 @@ fn in_the_way_of_names(held: LeaseMode) -> Option<Option<LeaseMode>> {
     }
 }
 
-/// What may be kept of a lease in the way of another; `None` for one that isn't.
+/// What may be kept of a lease that conflicts with another one; `None` if it doesn't conflict.
 fn in_the_way_of(held: LeaseMode, wanted: LeaseMode) -> Option<Option<LeaseMode>> {
     use LeaseMode::{Permissions, Read, Shared, Write};
     match (wanted, held) {

@@ -1,11 +1,11 @@
 //! The metadata state machine.
 //!
-//! [`apply`] takes one command and the state it can read, and says the reply and the key-value
-//! writes that make it true. Pure: no I/O, no clock, no randomness, no threads; time, seeds and the
-//! cluster map come in with [`Env`]. It never sees a chunk, and it doesn't know which engine keeps
-//! its keys.
+//! [`apply`] takes one command and the state that it can read. It returns the reply and the
+//! key-value writes that make it true. Pure: no I/O, no clock, no randomness, no threads; time,
+//! seeds and the cluster map come in with [`Env`]. It never accesses chunk files, and it doesn't
+//! depend on the storage engine.
 //!
-//! What holds in every state between two commands:
+//! Invariants of every state between two commands:
 //! - An entry names an inode that exists; the entry's type bits are those of the inode's mode.
 //! - An inode's link count is the number of entries that name it; a directory's is 2 plus its
 //!   subdirectories, or 0 once it is removed.
@@ -15,10 +15,10 @@
 //!   entries and gets none.
 //! - Inline content is never longer than the file's size, and only a file with its inline flag set
 //!   has some.
-//! - An inode number is never handed out twice.
+//! - An inode number is never used twice.
 //!
-//! A command reads a key of a partition before it writes to that partition, so a caller that
-//! answers [`ReadError::NeedPartition`] to reads controls what is written, too.
+//! A command reads a key of a partition before it writes to that partition. So a caller that
+//! answers reads with [`ReadError::NeedPartition`] also controls which partitions are written.
 //!
 //! ```
 //! use namespace::{Env, Reader, ReadError, apply, format};
@@ -87,37 +87,36 @@ pub type Writes = Vec<(Vec<u8>, Option<Bytes>)>;
 /// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// The key belongs to a partition that the caller doesn't hold; take it as well and apply
+    /// The key belongs to a partition that the caller hasn't locked; lock it as well and apply
     /// again.
     NeedPartition(PartitionId),
     /// The store failed.
     Store(Error),
-    /// The key has to be fetched from elsewhere first, of which the reader has taken a note; apply
-    /// again then.
+    /// The key has to be fetched from a remote store first, as the reader has noted; apply again
+    /// then.
     NotHere,
 }
 
-/// The state that a command reads: what the store holds with every earlier write of this executor
-/// laid over it.
+/// The state that a command reads: the store, with all earlier writes of this executor on top.
 pub trait Reader {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
     /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`. All in one
     /// partition.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError>;
-    /// Says that all of these keys are about to be read: a reader that has to fetch them from
-    /// elsewhere can do so at once.
+    /// Announces that all of these keys are about to be read: a reader of a remote store can fetch
+    /// them at once.
     fn expect(&self, keys: &mut dyn Iterator<Item = Vec<u8>>) -> Result<(), ReadError> {
         let _ = keys;
         Ok(())
     }
 }
 
-/// What a command may depend on besides the state.
+/// Inputs of a command besides the state.
 pub struct Env<'a> {
-    /// The clock.
+    /// The current time.
     pub now: Timestamp,
-    /// Who asks.
+    /// The session that sent the command.
     pub session: SessionId,
     /// Effective ids of the caller.
     pub credentials: types::Credentials,
@@ -125,22 +124,22 @@ pub struct Env<'a> {
     pub hash_key: (u64, u64),
     /// Number of partitions, fixed when the file system is made.
     pub partitions: u16,
-    /// A random number, for choosers.
+    /// A random number, for placement choosers.
     pub seed: u64,
-    /// Pools, groups and free space, for choosers.
+    /// Pools, groups and free space, for placement choosers.
     pub map: &'a ClusterMap,
 }
 
 /// A command's outcome.
 #[derive(Debug)]
 pub struct Applied {
-    /// What the caller is told, after the writes are committed.
+    /// The answer to the caller, sent after the writes are committed.
     pub reply: MetaReply,
     /// In order of keys, each key once. Empty for a command that only reads.
     pub writes: Writes,
 }
 
-/// Why a command was not carried out.
+/// Why a command was not executed.
 #[derive(Debug)]
 pub enum Failure {
     /// Refused; nothing changes.
@@ -151,15 +150,15 @@ pub enum Failure {
     NotHere,
 }
 
-/// Carries out one command on the state that `reader` shows.
+/// Executes one command on the state that `reader` shows.
 ///
-/// Locks, leases, sessions and `Sync` are none of this state: they are refused with `ENOSYS`.
+/// Locks, leases, sessions and `Sync` are not part of this state: they are refused with `ENOSYS`.
 pub fn apply(env: &Env<'_>, reader: &dyn Reader, op: &MetaOp) -> Result<Applied, Failure> {
     ops::apply(tx::Tx::new(env, reader), op)
 }
 
-/// What a lookup finds without the inode: its number and the type bits of its mode. Reads the
-/// directory's partition only.
+/// Looks up a name without reading its inode: returns the number and the type bits of its mode.
+/// Reads the directory's partition only.
 pub fn find(
     env: &Env<'_>,
     reader: &dyn Reader,
@@ -169,12 +168,12 @@ pub fn find(
     ops::find(&tx::Tx::new(env, reader), parent, name)
 }
 
-/// The partition that a command surely reads: the best one to start with.
+/// A partition that the command certainly reads: the best one to start with.
 pub fn home_partition(op: &MetaOp) -> PartitionId {
     ops::subject(op).partition()
 }
 
-/// The writes that make an empty file system: its root directory, with the default pattern.
+/// The writes that create an empty file system: its root directory, with the default pattern.
 pub fn format(env: &Env<'_>) -> Writes {
     let now = Some(env.now.into());
     let root = record::Inode {

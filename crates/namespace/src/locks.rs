@@ -1,37 +1,38 @@
 //! Advisory locks: `fcntl` byte ranges and `flock` whole files.
 //!
-//! A [`LockTable`] says who holds what and who waits; the caller carries verdicts and grants to the
+//! A [`LockTable`] tracks holders and waiters; the caller delivers outcomes and grants to the
 //! clients. Semantics are Linux's (`fs/locks.c`):
 //!
 //! - Locks of one holder never conflict: a new one replaces what it covers, splitting and merging
 //!   ranges.
-//! - A `flock` of another kind first gives up the old one, so a conversion that has to wait, or is
+//! - A `flock` of another kind first releases the old one, so a conversion that has to wait, or is
 //!   refused, has lost it.
-//! - Waiters are served in order of arrival, each as soon as no held lock is in its way. A request
-//!   is never held up by earlier waiters: a process that asks for more of a file that it has locked
-//!   would deadlock with whoever waits for it.
-//! - A wait that would close a circle of `fcntl` waits is refused. Circles are seen within one
+//! - Waiters are served in order of arrival, each as soon as no held lock conflicts. Earlier
+//!   waiters never block a request: a process that extends its locks on a file would deadlock with
+//!   a waiter.
+//! - A wait that would close a cycle of `fcntl` waits is refused. Cycles are detected within one
 //!   table.
 //!
-//! Invariants: the locks of one holder are disjoint, and those that touch differ in kind; no two
-//! holders' locks conflict; every waiter has a held lock in its way. Pure, and deterministic:
+//! Invariants: the locks of one holder are disjoint, and adjacent ones differ in kind; no two
+//! holders' locks conflict; every waiter has a conflicting held lock. Pure, and deterministic:
 //! nothing is iterated in hash order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Errno, InodeId, PartitionId, SessionId};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
 
-/// Most locks on one inode, waiters counted twice (see [`GROWTH`]); beyond it, `ENOLCK`.
+/// Most locks on one inode, with waiters counted twice (see [`GROWTH`]); beyond that, `ENOLCK`.
 pub const MAX_LOCKS_PER_INODE: usize = 65_536;
-/// Most locks in a table, waiters counted twice: some 500 MiB of memory; beyond it, `ENOLCK`.
+/// Most locks in a table, with waiters counted twice: about 500 MiB of memory; beyond that,
+/// `ENOLCK`.
 pub const MAX_LOCKS: usize = 4 << 20;
 /// The most that one grant adds to the number of held locks: a lock in the middle of a larger one
-/// of another kind makes three of one. A waiter reserves as much, so that a grant never fails.
+/// of another kind turns one into three. A waiter reserves as much, so that a grant never fails.
 const GROWTH: usize = 2;
 
 const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
 
-/// Who holds a lock or waits for one.
+/// The holder of a lock, or a waiter.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs)]
 pub struct Holder {
@@ -40,22 +41,22 @@ pub struct Holder {
     pub owner: LockOwner,
 }
 
-/// A lock that is asked for.
+/// A requested lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockRequest {
     /// The file.
     pub ino: InodeId,
-    /// Who asks.
+    /// The requester.
     pub holder: Holder,
-    /// Process that asks, as [`LockTable::test`] reports it; no part of the holder's identity.
+    /// Requesting process, as [`LockTable::test`] reports it; not part of the holder's identity.
     pub pid: u32,
     /// Strength.
     pub kind: LockKind,
-    /// Bytes; of no account for `flock`.
+    /// Bytes; ignored for `flock`.
     pub range: LockRange,
 }
 
-/// What to do about a lock in the way.
+/// What to do if a lock conflicts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum OnConflict {
@@ -67,12 +68,12 @@ pub enum OnConflict {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WaitId(u64);
 
-/// The answer to a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Held now.
+    /// The lock is held now.
     Granted,
-    /// Another holder's lock is in the way (`EAGAIN`).
+    /// Another holder's lock conflicts (`EAGAIN`).
     WouldBlock,
     /// Queued; a later call returns this id as granted.
     Waiting(WaitId),
@@ -82,26 +83,26 @@ pub enum Verdict {
     Refused(Errno),
 }
 
-/// The answer to a request, and the waits that it ended.
+/// The outcome of a request, and the waits that it ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// For the caller.
+    /// The requester's outcome.
     pub verdict: Verdict,
-    /// Waits granted because the request weakened a lock or gave one up, even if it was not granted
+    /// Waits granted because the request weakened or released a lock, even if it was not granted
     /// itself.
     pub granted: Vec<WaitId>,
 }
 
-/// What the end of a session changed.
+/// Effects of the end of a session.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Released {
-    /// Waits of others that are granted now.
+    /// Waits of other sessions that are granted now.
     pub granted: Vec<WaitId>,
-    /// Waits of the session itself, which are gone.
+    /// Waits of the session itself, which have ended.
     pub cancelled: Vec<WaitId>,
 }
 
-/// A lock that is held.
+/// A held lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Held {
     holder: Holder,
@@ -119,7 +120,7 @@ struct InodeLocks {
     queue: BTreeSet<WaitId>,
 }
 
-/// All locks of the inodes that one executor serves.
+/// All locks of the inodes in the table.
 #[derive(Default)]
 pub struct LockTable {
     inodes: BTreeMap<InodeId, InodeLocks>,
@@ -136,7 +137,7 @@ impl LockTable {
         LockTable::default()
     }
 
-    /// Asks for a lock.
+    /// Requests a lock.
     pub fn lock(&mut self, request: &LockRequest, on_conflict: OnConflict) -> Outcome {
         let refused = |errno| Outcome { verdict: Verdict::Refused(errno), granted: Vec::new() };
         let request = LockRequest { range: effective_range(&request.holder, request.range), ..*request };
@@ -157,10 +158,10 @@ impl LockTable {
         Outcome { verdict, granted }
     }
 
-    /// Gives up what the holder has of a range; returns the waits that this grants. Nothing held is
-    /// no error.
+    /// Releases the holder's locks on a range; returns the waits that this grants. It is no error
+    /// if there are none.
     ///
-    /// Errors: `ENOLCK` when a lock would be split at the limit, `EINVAL` for a range that ends
+    /// Errors: `ENOLCK` if a lock would be split at the limit, `EINVAL` for a range that ends
     /// before it starts.
     pub fn unlock(&mut self, ino: InodeId, holder: Holder, range: LockRange) -> Result<Vec<WaitId>, Errno> {
         let range = effective_range(&holder, range);
@@ -174,29 +175,29 @@ impl LockTable {
         Ok(self.clear(ino, holder, range))
     }
 
-    /// Ends a wait. False when there is none: it was granted before, or never was.
+    /// Ends a wait. Returns false if there is none: it was granted before, or never existed.
     pub fn cancel(&mut self, wait: WaitId) -> bool {
         let Some(request) = self.dequeue(wait) else {
             return false;
         };
-        // Nobody waits for a waiter, so that nothing is granted by this.
+        // No request waits for a waiter, so this grants nothing.
         self.forget_if_unused(request.ino);
         true
     }
 
-    /// The first lock (by offset) that is in the way of a request: its kind, range and process.
+    /// The first lock (by offset) that conflicts with a request: its kind, range and process.
     pub fn test(&self, request: &LockRequest) -> Option<(LockKind, LockRange, u32)> {
         let request = LockRequest { range: effective_range(&request.holder, request.range), ..*request };
         self.blockers(&request).next().map(|lock| (lock.kind, lock.range, lock.pid))
     }
 
-    /// Gives up everything that a holder has of an inode, as a close does; returns the waits that
-    /// this grants. A wait of the holder's own goes on: it is another thread's.
+    /// Releases all locks of a holder on an inode, as a close does; returns the waits that this
+    /// grants. The holder's own wait continues: it belongs to another thread.
     pub fn release_owner(&mut self, ino: InodeId, holder: Holder) -> Vec<WaitId> {
         self.clear(ino, holder, WHOLE_FILE)
     }
 
-    /// Ends all waits and gives up all locks of a session.
+    /// Ends all waits and releases all locks of a session.
     pub fn release_session(&mut self, session: SessionId) -> Released {
         let of_session = |(wait, request): (&WaitId, &LockRequest)| {
             (request.holder.session == session).then_some((*wait, request.ino))
@@ -222,7 +223,7 @@ impl LockTable {
         Released { granted, cancelled: waits.into_iter().map(|(wait, _)| wait).collect() }
     }
 
-    /// Forgets all locks of a partition; returns the waits that are gone.
+    /// Drops all locks of a partition; returns the cancelled waits.
     pub fn forget_partition(&mut self, partition: PartitionId) -> Vec<WaitId> {
         let of_it = |(wait, request): (&WaitId, &LockRequest)| {
             (request.ino.partition() == partition).then_some(*wait)
@@ -239,19 +240,19 @@ impl LockTable {
         waits
     }
 
-    /// True when `more` locks fit both limits.
+    /// Whether `more` locks fit both limits.
     fn has_room(&self, ino: InodeId, more: usize) -> bool {
         let on_inode = self.inodes.get(&ino).map_or(0, |locks| locks.held.len() + GROWTH * locks.queue.len());
         let in_table = self.held_total + GROWTH * self.waits.len();
         on_inode + more <= MAX_LOCKS_PER_INODE && in_table + more <= MAX_LOCKS
     }
 
-    /// The held locks that are in a request's way, by offset.
+    /// The held locks that conflict with a request, by offset.
     fn blockers(&self, request: &LockRequest) -> impl Iterator<Item = &Held> {
         self.inodes.get(&request.ino).into_iter().flat_map(move |locks| locks.blockers(request))
     }
 
-    /// Gives up a `flock` of another kind than the one asked for; true when there was one.
+    /// Releases a `flock` of another kind than the requested one; returns whether there was one.
     fn give_up_for_conversion(&mut self, request: &LockRequest) -> bool {
         if request.holder.space != LockSpace::Flock {
             return false;
@@ -274,9 +275,9 @@ impl LockTable {
         }
     }
 
-    /// True when somebody who is in the request's way waits, directly or through others, for the
-    /// one who asks. `flock` is not looked at, as in Linux: an open file has no one process whose
-    /// progress depends on it.
+    /// Whether a conflicting holder waits, directly or through others, for the requester. `flock`
+    /// is not checked, as in Linux: the progress of an open file doesn't depend on a single
+    /// process.
     fn would_deadlock(&self, request: &LockRequest) -> bool {
         if request.holder.space != LockSpace::Posix {
             return false;
@@ -298,7 +299,7 @@ impl LockTable {
         false
     }
 
-    /// The waits of a holder; several when its threads wait at once.
+    /// The waits of a holder; several if several of its threads wait.
     fn waits_of(&self, holder: Holder) -> impl Iterator<Item = WaitId> {
         let all = (holder, WaitId(0))..=(holder, WaitId(u64::MAX));
         self.waits_by_holder.range(all).map(|&(_, wait)| wait)
@@ -321,8 +322,7 @@ impl LockTable {
         Some(request)
     }
 
-    /// Makes a lock held that nothing is in the way of; true when this weakened what its holder
-    /// had.
+    /// Adds a lock without conflicts; returns whether this weakened the holder's earlier locks.
     fn hold(&mut self, request: &LockRequest) -> bool {
         let locks = self.inodes.entry(request.ino).or_default();
         let before = locks.held.len();
@@ -333,7 +333,7 @@ impl LockTable {
         weakened
     }
 
-    /// Gives up a range and returns the waits that this grants.
+    /// Releases a range and returns the waits that this grants.
     fn clear(&mut self, ino: InodeId, holder: Holder, range: LockRange) -> Vec<WaitId> {
         let Some(locks) = self.inodes.get_mut(&ino) else {
             return Vec::new();
@@ -346,7 +346,7 @@ impl LockTable {
         granted
     }
 
-    /// Grants the waits that nothing is in the way of any more, in order of arrival.
+    /// Grants the waits without conflicts, in order of arrival.
     fn grant_waiters(&mut self, ino: InodeId) -> Vec<WaitId> {
         let mut granted = Vec::new();
         loop {
@@ -361,8 +361,8 @@ impl LockTable {
                     granted.push(wait);
                 }
             }
-            // A granted wait may have turned an exclusive lock into a shared one, which lets
-            // earlier waits through.
+            // A granted wait may have turned an exclusive lock into a shared one, which may allow
+            // earlier waits.
             if !weakened {
                 return granted;
             }
@@ -377,7 +377,7 @@ impl LockTable {
 }
 
 impl InodeLocks {
-    /// The held locks that are in a request's way, by offset.
+    /// The held locks that conflict with a request, by offset.
     fn blockers(&self, request: &LockRequest) -> impl Iterator<Item = &Held> {
         let LockRequest { holder, kind, range, .. } = *request;
         let in_reach = self.held.iter().take_while(move |lock| lock.range.start <= range.last);
@@ -389,14 +389,14 @@ impl InodeLocks {
         })
     }
 
-    /// True when giving up `range` would make two locks of one.
+    /// Whether releasing `range` would split a lock into two.
     fn splits(&self, holder: Holder, range: LockRange) -> bool {
         let mut own = self.held.iter().filter(|lock| lock.holder == holder);
         own.any(|lock| lock.range.start < range.start && range.last < lock.range.last)
     }
 
-    /// Adds a lock in place of what its holder has there, merged with neighbours of its kind; true
-    /// when an exclusive lock became shared.
+    /// Adds a lock in place of the holder's locks there, merged with adjacent ones of its kind;
+    /// returns whether an exclusive lock became shared.
     fn insert(&mut self, mut lock: Held) -> bool {
         let asked = lock.range;
         let mut weakened = false;
@@ -422,7 +422,7 @@ impl InodeLocks {
         weakened
     }
 
-    /// Takes a range out of a holder's locks; true when it held any of it.
+    /// Removes a range from a holder's locks; returns whether it held any of it.
     fn remove(&mut self, holder: Holder, range: LockRange) -> bool {
         let mut changed = false;
         let mut remainders = Vec::new();
@@ -445,7 +445,7 @@ impl InodeLocks {
 }
 
 impl Held {
-    /// What is left of a lock before and behind a range that overlaps it.
+    /// The rests of a lock before and behind a range that overlaps it.
     fn without(self, range: LockRange) -> impl Iterator<Item = Held> {
         let before = range.start.checked_sub(1).filter(|&last| self.range.start <= last);
         let behind = range.last.checked_add(1).filter(|&start| start <= self.range.last);
@@ -455,7 +455,7 @@ impl Held {
     }
 }
 
-/// The bytes that a request of this holder is about.
+/// The bytes that a request of this holder covers.
 fn effective_range(holder: &Holder, range: LockRange) -> LockRange {
     match holder.space {
         LockSpace::Posix => range,
@@ -467,7 +467,7 @@ fn overlap(a: LockRange, b: LockRange) -> bool {
     a.start <= b.last && b.start <= a.last
 }
 
-/// True when the ranges overlap or one begins right behind the other.
+/// Whether the ranges overlap or are adjacent.
 fn touch(a: LockRange, b: LockRange) -> bool {
     a.start <= b.last.saturating_add(1) && b.start <= a.last.saturating_add(1)
 }

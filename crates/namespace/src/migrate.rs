@@ -1,8 +1,8 @@
-//! Files that are to be kept in groups of another pool or scheme: the note of one, from its
-//! beginning until no stripe of it is elsewhere.
+//! Migration of files to groups of another pool or scheme: the migration record, from the beginning
+//! until all stripes have moved.
 //!
-//! The stripes move one by one ([`crate::begin_move`]); in between a file has stripes in groups of
-//! either kind, and is as good as any.
+//! The stripes move one by one ([`crate::begin_move`]). In between, a file has stripes in both
+//! kinds of groups, which is a valid state.
 
 use crate::keys::{self, Key};
 use crate::record::{self, Inode, Migrating};
@@ -10,29 +10,29 @@ use crate::{ReadError, Reader, Step, Writes};
 use prost::Message;
 use types::{InodeId, Layout, PartitionId, PoolId, Scheme, StripePattern};
 
-/// Where a file is to be kept.
+/// Pool and scheme that a file should have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Goal {
-    /// Of its groups.
+    /// Pool of its groups.
     pub pool: PoolId,
-    /// Of its groups.
+    /// Scheme of its groups.
     pub scheme: Scheme,
 }
 
-/// A file as whoever moves it needs it.
+/// The attributes of a file that a migration needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placed {
-    /// What its pattern says: where it is kept if it hasn't a layout yet.
+    /// Pool and scheme of its pattern, which apply if it has no layout yet.
     pub goal: Goal,
-    /// Where its chunks are.
+    /// Location of its chunk files.
     pub layout: Option<Layout>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The content is beside the inode, and nothing in chunks counts.
+    /// The content is inline; chunk files don't count.
     pub inline: bool,
 }
 
-/// A regular file; `None` when it is gone.
+/// The placement of a regular file; `None` if it doesn't exist.
 pub fn placed(reader: &dyn Reader, ino: InodeId) -> Result<Option<Placed>, ReadError> {
     let Some(inode) = inode_of(reader, ino)? else { return Ok(None) };
     if !inode.is_regular() {
@@ -47,15 +47,15 @@ pub fn placed(reader: &dyn Reader, ino: InodeId) -> Result<Option<Placed>, ReadE
     }))
 }
 
-/// Notes where a file goes. Stripes that it gets from now on are there already.
+/// Records the goal of a file. New stripes of the file are created there from now on.
 pub fn begin_migration(reader: &dyn Reader, ino: InodeId, goal: Goal) -> Result<Step, ReadError> {
     let Some(mut writes) = with_pattern(reader, ino, goal)? else { return Ok(Step::Changed) };
     writes.push((keys::migrating(ino).to_vec(), Some(Migrating::from(goal).encode_to_vec().into())));
     Ok(Step::Writes(writes))
 }
 
-/// Takes the note back when all stripes are where they should be. `is_there`: whether a group is
-/// one of those.
+/// Deletes the record when all stripes have moved. `is_there`: whether a group has the goal's pool
+/// and scheme.
 pub fn finish_migration(
     reader: &dyn Reader,
     (ino, goal): (InodeId, Goal),
@@ -70,13 +70,13 @@ pub fn finish_migration(
     Ok(Step::Writes(writes))
 }
 
-/// Takes the note back, wherever the stripes are.
+/// Deletes the record, wherever the stripes are.
 pub fn forget_migration(reader: &dyn Reader, ino: InodeId) -> Result<Writes, ReadError> {
     let key = keys::migrating(ino);
     Ok(reader.get(&key)?.map(|_| (key.to_vec(), None)).into_iter().collect())
 }
 
-/// Files of a partition above `after` that are on their way, at most `limit`.
+/// Migrating files of a partition above `after`, at most `limit`.
 pub fn migrating(
     reader: &dyn Reader,
     partition: PartitionId,
@@ -93,8 +93,8 @@ pub fn migrating(
     Ok(found)
 }
 
-/// The write by which the file's own pattern says the goal; none if it does. `None` when the file
-/// is gone.
+/// The write that puts the goal into the file's own pattern; none if the pattern has it already.
+/// `None` if the file doesn't exist.
 fn with_pattern(reader: &dyn Reader, ino: InodeId, goal: Goal) -> Result<Option<Writes>, ReadError> {
     let Some(mut inode) = inode_of(reader, ino)? else { return Ok(None) };
     if !inode.is_regular() {

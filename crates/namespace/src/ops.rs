@@ -20,7 +20,7 @@ use crate::{Applied, Failure};
 use types::{Errno, InodeId};
 use wire::{MetaOp, MetaReply};
 
-/// Carries out one command.
+/// Executes one command.
 pub(crate) fn apply(mut tx: Tx<'_>, op: &MetaOp) -> Result<Applied, Failure> {
     let reply = carry_out(&mut tx, op)?;
     Ok(tx.finish(reply))
@@ -59,7 +59,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         MetaOp::ListXattr { ino } => xattr::list(tx, *ino),
         MetaOp::RemoveXattr { ino, name } => xattr::remove(tx, *ino, name),
         MetaOp::Open { ino, .. } | MetaOp::Reopen { ino, .. } => data::open(tx, *ino),
-        // Who may is looked at before.
+        // The permission was checked before.
         MetaOp::MayOpen { ino, .. } => tx.inode(*ino).map(|_| MetaReply::Unit),
         MetaOp::WriteInline { ino, offset, data, kill_suid_sgid, at_end } => {
             let (offset, kill_suid_sgid, at_end) = (*offset, *kill_suid_sgid, *at_end);

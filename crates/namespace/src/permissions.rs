@@ -1,7 +1,7 @@
-//! Where modes and access control lists meet.
+//! The relation of modes and access control lists.
 //!
-//! An access ACL that says no more than a mode is not stored. One that is stored agrees with the
-//! mode at all times: the mode's group bits show its mask.
+//! An access ACL that is equivalent to a mode is not stored. A stored one always agrees with the
+//! mode: the mode's group bits show its mask.
 
 use crate::acl::{self, Acl};
 use crate::attributes;
@@ -10,16 +10,16 @@ use crate::tx::{Outcome, Tx};
 use bytes::Bytes;
 use types::{Errno, Error, InodeId, mode};
 
-/// Attribute that carries an access ACL.
+/// Name of the attribute with an access ACL.
 pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-/// Attribute that carries a directory's default ACL.
+/// Name of the attribute with a directory's default ACL.
 pub(crate) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-/// The bits of a mode that an ACL speaks of.
+/// The bits of a mode that an ACL covers.
 const RWX: u32 = 0o777;
 /// Length of an ACL attribute without entries, which means "none".
 const EMPTY_ACL_LEN: usize = 4;
 
-/// What a new inode gets from its directory.
+/// Permissions and ACLs that a new inode gets from its directory.
 pub(crate) struct Inherited {
     /// Permission bits.
     pub permissions: u32,
@@ -27,8 +27,8 @@ pub(crate) struct Inherited {
     default: Option<Bytes>,
 }
 
-/// The permissions of an inode that is made in a directory: those asked for, less the umask, or
-/// less what the directory's default ACL withholds.
+/// The permissions of an inode created in a directory: the requested ones without the umask, or as
+/// limited by the directory's default ACL.
 pub(crate) fn inherit(
     tx: &Tx<'_>,
     dir: InodeId,
@@ -46,7 +46,7 @@ pub(crate) fn inherit(
     Ok(Inherited { permissions: asked & !RWX | granted & RWX, access, default: Some(value) })
 }
 
-/// Stores the inherited ACLs of a new inode, which the caller stores.
+/// Stores the inherited ACLs of a new inode. The caller stores the inode.
 pub(crate) fn adopt(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, inherited: Inherited) -> Outcome<()> {
     if let Some(access) = inherited.access {
         store_acl(tx, ino, inode, ACCESS_ACL, &access)?;
@@ -58,8 +58,7 @@ pub(crate) fn adopt(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, inherited:
     Ok(())
 }
 
-/// Sets the permission bits of an inode and makes its access ACL agree. The caller stores the
-/// inode.
+/// Sets the permission bits of an inode and updates its access ACL. The caller stores the inode.
 pub(crate) fn chmod(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, permissions: u32) -> Outcome<()> {
     inode.mode = inode.mode & mode::S_IFMT | permissions & mode::PERMISSIONS;
     if !inode.access_acl {
@@ -71,8 +70,8 @@ pub(crate) fn chmod(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, permission
     store_acl(tx, ino, inode, ACCESS_ACL, &access)
 }
 
-/// Sets or, with a value that names nobody, removes the access ACL, and makes the mode agree. The
-/// caller stores the inode.
+/// Sets the access ACL, or removes it for a value without entries or equivalent to a mode, and
+/// updates the mode. The caller stores the inode.
 pub(crate) fn set_access_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, value: &[u8]) -> Outcome<()> {
     let access = parse_given(value)?;
     if let Some(access) = &access {
@@ -86,7 +85,7 @@ pub(crate) fn set_access_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, v
     }
 }
 
-/// Sets or, with a value that names nobody, removes the default ACL of a directory. The caller
+/// Sets the default ACL of a directory, or removes it for a value without entries. The caller
 /// stores the inode.
 pub(crate) fn set_default_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, value: &[u8]) -> Outcome<()> {
     match parse_given(value)? {
@@ -96,7 +95,7 @@ pub(crate) fn set_default_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, 
     }
 }
 
-/// Removes an ACL if it is there; the mode stays. The caller stores the inode.
+/// Removes an ACL if it exists; the mode stays. The caller stores the inode.
 pub(crate) fn remove_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, name: &[u8]) -> Outcome<()> {
     attributes::discard(tx, ino, inode, name)?;
     *acl_flag(inode, name) = false;
@@ -113,7 +112,7 @@ fn acl_flag<'a>(inode: &'a mut Inode, name: &[u8]) -> &'a mut bool {
     if name == ACCESS_ACL { &mut inode.access_acl } else { &mut inode.default_acl }
 }
 
-/// The ACL that a caller hands in; `None` when it has no entries.
+/// The ACL that a caller sets; `None` if it has no entries.
 fn parse_given(value: &[u8]) -> Outcome<Option<Acl>> {
     if value.is_empty() || value.len() == EMPTY_ACL_LEN {
         return Ok(None);

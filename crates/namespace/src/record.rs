@@ -1,7 +1,7 @@
 //! The stored values: protobuf, so that fields can be added.
 //!
 //! No record ever encodes to nothing, because engines refuse empty values: where every field could
-//! be zero, one of them is `optional`, which is written even then.
+//! be zero, one of them is `optional`, which is encoded even then.
 
 use bytes::Bytes;
 use prost::Message;
@@ -10,10 +10,10 @@ use types::{
     SessionId, StripePattern, Timestamp, mode,
 };
 
-/// What a directory says of its size, in bytes. Constant, so that it never depends on how entries
-/// are stored.
+/// Reported size of a directory, in bytes. Constant, so that it never depends on how entries are
+/// stored.
 pub const DIRECTORY_SIZE: u64 = 4096;
-/// What a directory says of its allocated units of 512 bytes.
+/// Reported allocation of a directory, in units of 512 bytes.
 pub const DIRECTORY_BLOCKS: u64 = 8;
 
 /// A point in time.
@@ -42,7 +42,7 @@ pub struct Inode {
     /// Type and permissions, as `st_mode`.
     #[prost(uint32, tag = "1")]
     pub mode: u32,
-    /// Number of names; of a directory, 2 plus its subdirectories. 0: an orphan.
+    /// Number of names; for a directory, 2 plus its subdirectories. 0: an orphan.
     #[prost(uint32, tag = "2")]
     pub nlink: u32,
     /// Owner.
@@ -54,10 +54,10 @@ pub struct Inode {
     /// Device number of a device node.
     #[prost(uint32, tag = "5")]
     pub rdev: u32,
-    /// Bytes of a regular file.
+    /// Size of a regular file in bytes.
     #[prost(uint64, tag = "6")]
     pub size: u64,
-    /// Allocated units of 512 bytes of a regular file.
+    /// Allocation of a regular file, in units of 512 bytes.
     #[prost(uint64, tag = "7")]
     pub blocks: u64,
     /// Last access.
@@ -69,28 +69,29 @@ pub struct Inode {
     /// Last change of the inode.
     #[prost(message, optional, tag = "10")]
     pub ctime: Option<Time>,
-    /// Birth.
+    /// Creation.
     #[prost(message, optional, tag = "11")]
     pub btime: Option<Time>,
-    /// The directory that holds a directory: what `..` names. 0 for all other inodes.
+    /// Parent of a directory: the target of `..`. 0 for all other inodes.
     #[prost(uint64, tag = "12")]
     pub parent: u64,
     /// Target of a symlink.
     #[prost(bytes = "bytes", tag = "13")]
     pub target: Bytes,
-    /// What a directory hands to new files, or a regular file's own; absent for all other inodes.
+    /// Pattern that a directory gives to new files, or a regular file's own; absent for all other
+    /// inodes.
     #[prost(message, optional, tag = "14")]
     pub pattern: Option<Pattern>,
-    /// Where a regular file's chunks are; absent while it has none.
+    /// Location of a regular file's chunk files; absent while it has none.
     #[prost(message, optional, tag = "15")]
     pub layout: Option<Layout>,
     /// A regular file whose content is its inline record (absent: every byte is zero).
     #[prost(bool, tag = "16")]
     pub inline: bool,
-    /// It has an access ACL that says more than its mode.
+    /// It has an access ACL that isn't equivalent to its mode.
     #[prost(bool, tag = "17")]
     pub access_acl: bool,
-    /// A directory that hands an ACL to what is made in it.
+    /// A directory with a default ACL.
     #[prost(bool, tag = "18")]
     pub default_acl: bool,
     /// Bytes of the names of its extended attributes, as `listxattr` counts them. 0: it has none.
@@ -99,19 +100,19 @@ pub struct Inode {
     /// Bytes of the values of its extended attributes.
     #[prost(uint32, tag = "20")]
     pub xattr_values: u32,
-    /// An orphan from birth, which may get a name.
+    /// An orphan that was created without a name, and may get one.
     #[prost(bool, tag = "21")]
     pub tmpfile: bool,
-    /// Every chunk file is known to have its part of so many bytes of the file. 0: see
-    /// [`Inode::known_lens`].
+    /// Every chunk file is known to have its part of the first `known_end` bytes of the file. 0:
+    /// see [`Inode::known_lens`].
     #[prost(uint64, tag = "22")]
     pub known_end: u64,
-    /// Lower bounds of the lengths of its chunk files, in stripe order, where they aren't those of
-    /// one size ([`layout::known`]). Neither is there in records of earlier versions: nothing is
-    /// known then.
+    /// Lower bounds of the lengths of its chunk files, in stripe order, if they don't correspond to
+    /// one file size ([`layout::known`]). Records of earlier versions have neither: then nothing is
+    /// known.
     #[prost(uint64, repeated, tag = "23")]
     pub known_lens: Vec<u64>,
-    /// What it is marked with ([`InodeFlags`]).
+    /// Its flags ([`InodeFlags`]).
     #[prost(uint32, tag = "24")]
     pub flags: u32,
     /// The project that it belongs to; 0: none.
@@ -120,8 +121,7 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is
-    /// known.
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty if unknown.
     pub fn known(&self, layout: &types::Layout) -> Vec<u64> {
         match self.known_end {
             _ if self.inline => Vec::new(),
@@ -130,18 +130,18 @@ impl Inode {
         }
     }
 
-    /// Records lower bounds of the lengths of its chunk files.
+    /// Sets the lower bounds of the lengths of its chunk files.
     pub(crate) fn set_known(&mut self, layout: &types::Layout, known: Vec<u64>) {
         let end = layout::known::whole_end(layout, &known);
         (self.known_end, self.known_lens) = end.map_or((0, known), |end| (end, Vec::new()));
     }
 
-    /// What it is; `None` for a mode that no inode is made with.
+    /// Its file type; `None` for a mode that no inode is created with.
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::of_mode(self.mode)
     }
 
-    /// What it is marked with.
+    /// Its flags.
     pub fn flags(&self) -> InodeFlags {
         InodeFlags(self.flags)
     }
@@ -156,12 +156,12 @@ impl Inode {
         self.mode & mode::S_IFMT == mode::S_IFREG
     }
 
-    /// The directory that holds this directory.
+    /// The parent of this directory.
     pub fn parent_id(&self) -> InodeId {
         InodeId(self.parent)
     }
 
-    /// What `stat` says of it.
+    /// Its attributes, as `stat` returns them.
     pub fn attr(&self, ino: InodeId) -> Attr {
         let (size, blocks) = match self.mode & mode::S_IFMT {
             mode::S_IFDIR => (DIRECTORY_SIZE, DIRECTORY_BLOCKS),
@@ -186,18 +186,18 @@ impl Inode {
         }
     }
 
-    /// Notes a change of the inode.
+    /// Sets ctime after a change of the inode.
     pub(crate) fn touch(&mut self, now: Timestamp) {
         self.ctime = Some(now.into());
     }
 
-    /// Notes a change of the content: bytes of a file, entries of a directory.
+    /// Sets mtime and ctime after a change of the content: bytes of a file, entries of a directory.
     pub(crate) fn modify(&mut self, now: Timestamp) {
         self.mtime = Some(now.into());
         self.ctime = Some(now.into());
     }
 
-    /// Drops setuid, and setgid where the group may execute.
+    /// Drops setuid, and setgid if the group may execute.
     pub(crate) fn kill_suid_sgid(&mut self) {
         self.mode &= !mode::S_ISUID;
         if self.mode & mode::S_IXGRP != 0 {
@@ -209,7 +209,7 @@ impl Inode {
 /// A name in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Entry {
-    /// What it names.
+    /// The inode that it names.
     #[prost(uint64, tag = "1")]
     pub ino: u64,
     /// Type bits of its mode.
@@ -223,7 +223,7 @@ impl Entry {
         Entry { ino: ino.0, kind: mode & mode::S_IFMT }
     }
 
-    /// What it names.
+    /// The inode that it names.
     pub fn id(&self) -> InodeId {
         InodeId(self.ino)
     }
@@ -248,31 +248,31 @@ pub struct Inline {
 /// An inode without a name.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Orphan {
-    /// The session that took the last name away or made it without one.
+    /// The session that removed the last name or created the inode without one.
     #[prost(uint64, optional, tag = "1")]
     pub session: Option<u64>,
 }
 
-/// A session's note on a file whose chunks may differ from what the inode says. Never stored with
-/// neither field set.
+/// A session's write record of a file whose chunk files may differ from the inode. Never stored
+/// with neither field set.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Writing {
-    /// The session changes the chunks.
+    /// The session changes the chunk files.
     #[prost(bool, tag = "1")]
     pub writing: bool,
-    /// The chunks must be cut to this size.
+    /// The chunk files must be cut to this size.
     #[prost(uint64, optional, tag = "2")]
     pub truncate_to: Option<u64>,
 }
 
-/// The next inode of a partition, and how many there are.
+/// The next inode number of a partition, and the number of its inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 #[allow(missing_docs)]
 pub struct Next {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Inodes of the partition, but for the root; changed in the commits that make and delete them.
-    /// Absent in records of earlier versions.
+    /// Inodes of the partition, without the root; updated in the commits that create and delete
+    /// them. Absent in records of earlier versions.
     #[prost(uint64, optional, tag = "2")]
     pub inodes: Option<u64>,
 }
@@ -295,7 +295,7 @@ pub struct Pattern {
     pub chooser: u32,
 }
 
-/// Where chunks are.
+/// Location of chunk files.
 #[derive(Clone, PartialEq, Eq, Message)]
 #[allow(missing_docs)]
 pub struct Layout {
@@ -312,7 +312,7 @@ pub struct Layout {
     pub slots: Vec<u8>,
 }
 
-/// That a file is on its way to other groups.
+/// Goal of a file that is migrating to other groups.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 #[allow(missing_docs)]
 pub struct Migrating {
@@ -380,8 +380,8 @@ fn unknown(what: &str, number: u32) -> Error {
         .hint("the metadata was written by a newer version: upgrade this service")
 }
 
-/// Positions in files are divided by chunk sizes and counts of groups, so that others than are ever
-/// written end here.
+/// Error for values that this code never writes. File offsets are divided by chunk sizes and group
+/// counts, so such values must be refused.
 fn impossible(what: &str) -> Error {
     Error::new(Errno::EIO, format!("a stored record is damaged: {what}"))
         .hint("weft fsck shows what else is; weft meta restore goes back to a copy")
@@ -452,13 +452,13 @@ impl TryFrom<&Layout> for types::Layout {
 }
 
 impl Orphan {
-    /// The session that took the last name away or made it without one.
+    /// The session that removed the last name or created the inode without one.
     pub fn session_id(&self) -> SessionId {
         SessionId(self.session.unwrap_or_default())
     }
 }
 
-/// Decodes a stored record; a damaged one is an `EIO` that names the key.
+/// Decodes a stored record; for a damaged one, returns an `EIO` that names the key.
 pub fn decode<M: Message + Default>(key: &[u8], value: Bytes) -> Result<M, Error> {
     M::decode(value).map_err(|cause| {
         let key = match crate::keys::decode_key(key) {
@@ -473,7 +473,7 @@ pub fn decode<M: Message + Default>(key: &[u8], value: Bytes) -> Result<M, Error
 mod tests {
     use super::*;
 
-    /// Every field set, each to its own value.
+    /// An inode with every field set, each to its own value.
     fn full_inode() -> Inode {
         let time = |secs| Some(Time { secs, nanos: 7 });
         Inode {

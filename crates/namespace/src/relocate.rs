@@ -1,12 +1,12 @@
 //! Moving a stripe of a file to another group.
 //!
-//! 1. [`begin_move`] notes the new chunk file as doomed: whoever gives the move up, or dies, leaves
-//!    it to be deleted.
+//! 1. [`begin_move`] records the new chunk file as doomed: if the move is given up, or its process
+//!    dies, the chunk file is deleted.
 //! 2. The bytes are copied.
-//! 3. [`finish_move`] changes the layout, takes the note of the new chunk file back and notes the
-//!    old one as doomed, in one commit.
+//! 3. [`finish_move`] changes the layout, removes the doomed record of the new chunk file and adds
+//!    one of the old chunk file, in one commit.
 //!
-//! So at any time exactly one of the two is the file's, and the other is deleted some time.
+//! So at any time exactly one of the two belongs to the file, and the other will be deleted.
 
 use crate::keys;
 use crate::record::{self, Inode};
@@ -20,48 +20,48 @@ use types::{GroupId, InodeId, Layout, PoolId, Scheme};
 pub struct Move {
     /// The file.
     pub ino: InodeId,
-    /// Its layout up to now.
+    /// Its old layout.
     pub from: Layout,
-    /// Which stripe.
+    /// Number of the stripe.
     pub stripe: usize,
-    /// Where to: the group, and the slot of the chunk file there.
+    /// Destination: the group, and the slot of the chunk file there.
     pub to: (GroupId, u8),
     /// Pool and scheme of that group.
     pub kind: (PoolId, Scheme),
 }
 
 impl Move {
-    /// Group and slot up to now.
+    /// The old group and slot.
     pub fn source(&self) -> (GroupId, u8) {
         (self.from.groups[self.stripe], self.from.slot(self.stripe))
     }
 
-    /// The layout that the file will have.
+    /// The new layout of the file.
     pub fn after(&self) -> Layout {
         let (pool, scheme) = self.kind;
         Layout { pool, scheme, ..self.from.with_stripe(self.stripe, self.to.0, self.to.1) }
     }
 }
 
-/// Whether a move can be made or ended now.
+/// Whether a step of a move is possible now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// By these writes.
+    /// Yes, by these writes.
     Writes(Writes),
     /// The file is gone, or has another layout by now.
     Changed,
-    /// A session has a note on the chunks: they may differ from what the inode says, and whoever
-    /// settles that looks where they have been.
+    /// A session has a write record of the file: the chunk files may differ from the inode, and
+    /// size recovery expects them at their old location.
     Unsettled,
 }
 
-/// The groups in which the chunk file of a slot is doomed though the inode may be there.
+/// The groups in which the chunk file of a slot is doomed although the inode may exist.
 pub fn doomed_in(reader: &dyn Reader, ino: InodeId, slot: u8) -> Result<Vec<GroupId>, ReadError> {
     let found = stored(reader, ino.chunk_file(slot))?;
     Ok(found.map_or(Vec::new(), |layout| layout.groups))
 }
 
-/// Notes that a chunk file is about to be made which isn't the file's yet.
+/// Records that a chunk file is about to be created that doesn't belong to the file yet.
 pub fn begin_move(reader: &dyn Reader, moved: &Move) -> Result<Step, ReadError> {
     if layout_of(reader, moved.ino)?.as_ref() != Some(&moved.from) {
         return Ok(Step::Changed);
@@ -71,7 +71,7 @@ pub fn begin_move(reader: &dyn Reader, moved: &Move) -> Result<Step, ReadError> 
     Ok(Step::Writes(notes.writes()))
 }
 
-/// Ends a move whose bytes are in place, on disk.
+/// Completes a move whose bytes are copied and synced.
 pub fn finish_move(reader: &dyn Reader, moved: &Move) -> Result<Step, ReadError> {
     if layout_of(reader, moved.ino)?.as_ref() != Some(&moved.from) {
         return Ok(Step::Changed);
@@ -92,19 +92,18 @@ pub fn finish_move(reader: &dyn Reader, moved: &Move) -> Result<Step, ReadError>
     Ok(Step::Writes(writes))
 }
 
-/// The chunk files under one name that are still to be deleted.
+/// The chunk files of one name that are still to be deleted.
 pub fn doomed_layout(reader: &dyn Reader, name: InodeId) -> Result<Option<Layout>, ReadError> {
     stored(reader, name)
 }
 
-/// The writes that end the deletion of chunk files: none when meanwhile there are more of them.
+/// The writes that end the deletion of chunk files: none if more of them were added meanwhile.
 pub fn forget_doomed(reader: &dyn Reader, name: InodeId, deleted: &Layout) -> Result<Writes, ReadError> {
     let as_before = stored(reader, name)?.as_ref() == Some(deleted);
     Ok(if as_before { vec![(keys::doomed(name).to_vec(), None)] } else { Vec::new() })
 }
 
-/// The chunk files of a file that is gone, together with those under its name that were doomed
-/// before.
+/// The chunk files of a deleted file, together with those of its name that were doomed before.
 pub(crate) fn doomed_with(earlier: Option<record::Layout>, layout: &record::Layout) -> record::Layout {
     let mut all = layout.clone();
     for (stripe, &group) in earlier.iter().flat_map(|earlier| earlier.groups.iter().enumerate()) {
@@ -126,7 +125,7 @@ fn stored(reader: &dyn Reader, name: InodeId) -> Result<Option<Layout>, ReadErro
     Ok(Some(Layout::try_from(&layout)?))
 }
 
-/// The layout of a file that is there and has one.
+/// The layout of a file that exists and has one.
 pub fn layout_of(reader: &dyn Reader, ino: InodeId) -> Result<Option<Layout>, ReadError> {
     let key = keys::inode(ino);
     let Some(value) = reader.get(&key)? else { return Ok(None) };
@@ -134,8 +133,8 @@ pub fn layout_of(reader: &dyn Reader, ino: InodeId) -> Result<Option<Layout>, Re
     Ok(inode.layout.as_ref().map(Layout::try_from).transpose()?)
 }
 
-/// Changes of the notes of doomed chunk files of an inode. The note of a slot is under the name of
-/// its chunk file; what it names are groups.
+/// Changes of the doomed records of an inode. The record of a slot has the name of its chunk file
+/// as key, and contains groups.
 struct Notes<'a> {
     reader: &'a dyn Reader,
     moved: &'a Move,

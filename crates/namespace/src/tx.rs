@@ -1,5 +1,5 @@
-//! One command's view of the state: reads through the [`Reader`], with the command's own writes
-//! laid over it.
+//! One command's view of the state: reads through the [`Reader`], with the command's own writes on
+//! top.
 
 use crate::keys;
 use crate::record::{self, Entry, Inode};
@@ -12,8 +12,8 @@ use wire::MetaReply;
 
 /// The longest name of an entry, in bytes.
 pub const MAX_NAME: usize = 255;
-/// The first sequence number that a partition hands out: 1 is the root's in partition 0, and is
-/// skipped in the others.
+/// The first sequence number that a partition uses: 1 is the root's in partition 0, and is skipped
+/// in the others.
 pub const FIRST_SEQUENCE: u64 = 2;
 
 /// Result of a step of a command.
@@ -41,14 +41,14 @@ impl From<Errno> for Failure {
     }
 }
 
-/// The place of a name in a directory, and what is there.
+/// The slot of a name in a directory, and its entry.
 pub(crate) struct Slot {
     key: Vec<u8>,
-    /// `None`: the name is free.
+    /// `None`: the name doesn't exist.
     pub entry: Option<Entry>,
 }
 
-/// A command at work.
+/// A command that is being executed.
 pub(crate) struct Tx<'a> {
     pub env: &'a Env<'a>,
     pub reader: &'a dyn Reader,
@@ -66,7 +66,7 @@ impl<'a> Tx<'a> {
         Applied { reply, writes: self.writes.into_iter().collect() }
     }
 
-    /// The record under a key.
+    /// The record of a key.
     pub fn get<M: Message + Default>(&self, key: &[u8]) -> Outcome<Option<M>> {
         let value = match self.writes.get(key) {
             Some(written) => written.clone(),
@@ -82,12 +82,13 @@ impl<'a> Tx<'a> {
         self.writes.insert(key.into(), Some(value.into()));
     }
 
-    /// Deletes the record under a key.
+    /// Deletes the record of a key.
     pub fn delete(&mut self, key: impl Into<Vec<u8>>) {
         self.writes.insert(key.into(), None);
     }
 
-    /// Pairs of a range. Commands scan before they write there, so nothing is laid over the result.
+    /// Key-value pairs of a range. Commands scan before they write there, so none of their own
+    /// writes are missing in the result.
     pub fn scan(&self, range: &keys::KeyRange, limit: usize) -> Outcome<Vec<(Bytes, Bytes)>> {
         debug_assert!(
             self.writes.range(range.from.clone()..range.to.clone()).next().is_none(),
@@ -96,7 +97,7 @@ impl<'a> Tx<'a> {
         Ok(self.reader.scan(&range.from, &range.to, limit)?)
     }
 
-    /// The inode; `ESTALE` when it is gone.
+    /// The inode; `ESTALE` if it doesn't exist.
     pub fn inode(&self, ino: InodeId) -> Outcome<Inode> {
         self.get(&keys::inode(ino))?.ok_or_else(|| Errno::ESTALE.into())
     }
@@ -105,7 +106,7 @@ impl<'a> Tx<'a> {
         self.put(keys::inode(ino), inode);
     }
 
-    /// Reads, changes and stores an inode; returns it as it is afterwards.
+    /// Reads, changes and stores an inode; returns the changed inode.
     pub fn change_inode(&mut self, ino: InodeId, change: impl FnOnce(&mut Inode)) -> Outcome<Inode> {
         let mut inode = self.inode(ino)?;
         change(&mut inode);
@@ -113,21 +114,21 @@ impl<'a> Tx<'a> {
         Ok(inode)
     }
 
-    /// The inode of a directory in which a name is to be found, made or removed; `ENOTDIR` for
-    /// anything else. One that is gone has no names: `ENOENT`, as on a local file system, and not
+    /// The inode of a directory in which a name is looked up, created or removed; `ENOTDIR` for any
+    /// other inode. A deleted one has no names: `ENOENT`, as on a local file system, and not
     /// `ESTALE`.
     pub fn directory(&self, ino: InodeId) -> Outcome<Inode> {
         let inode = self.get::<Inode>(&keys::inode(ino))?.ok_or(Errno::ENOENT)?;
         if inode.is_directory() { Ok(inode) } else { Err(Errno::ENOTDIR.into()) }
     }
 
-    /// A directory that can get entries; `ENOENT` when it has been removed.
+    /// A directory that can get entries; `ENOENT` if it was removed.
     pub fn live_directory(&self, ino: InodeId) -> Outcome<Inode> {
         let inode = self.directory(ino)?;
         if inode.nlink > 0 { Ok(inode) } else { Err(Errno::ENOENT.into()) }
     }
 
-    /// The inode of a regular file; `EISDIR` for a directory, `EINVAL` for anything else.
+    /// The inode of a regular file; `EISDIR` for a directory, `EINVAL` for any other inode.
     pub fn regular(&self, ino: InodeId) -> Outcome<Inode> {
         let inode = self.inode(ino)?;
         if inode.is_regular() {
@@ -147,7 +148,7 @@ impl<'a> Tx<'a> {
         })
     }
 
-    /// Where a name of a directory is, and what it names.
+    /// The slot of a name in a directory, with its entry.
     pub fn slot(&self, dir: InodeId, name: &[u8]) -> Outcome<Slot> {
         let key = self.key_of(dir, name);
         let entry = self.get(&key)?;
@@ -159,29 +160,29 @@ impl<'a> Tx<'a> {
         keys::entry(dir, keys::name_hash(self.env.hash_key, name), name)
     }
 
-    /// Lets the name of a slot name an inode.
+    /// Stores the entry of a slot.
     pub fn fill(&mut self, slot: Slot, entry: Entry) {
         self.put(slot.key, &entry);
     }
 
-    /// Removes the name of a slot.
+    /// Removes the entry of a slot.
     pub fn clear(&mut self, slot: Slot) {
         self.delete(slot.key);
     }
 
-    /// A number that no inode has had before, for one that the command makes.
+    /// Returns an unused inode number, for an inode that the command creates.
     pub fn allocate(&mut self, partition: PartitionId) -> Outcome<InodeId> {
         let ino = self.reserve(partition, 1)?;
         self.count_made(ino)?;
         Ok(ino)
     }
 
-    /// The command makes an inode.
+    /// Counts an inode that the command creates.
     pub fn count_made(&mut self, ino: InodeId) -> Outcome<()> {
         self.count(ino.partition(), |inodes| inodes + 1)
     }
 
-    /// The command deletes an inode.
+    /// Counts an inode that the command deletes.
     pub fn count_deleted(&mut self, ino: InodeId) -> Outcome<()> {
         self.count(ino.partition(), |inodes| inodes.saturating_sub(1))
     }
@@ -194,8 +195,8 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// The first of so many numbers in a row that no inode has had before. Whoever gets them may
-    /// use them later, or never.
+    /// Reserves consecutive unused inode numbers and returns the first. They may be used later, or
+    /// never.
     pub fn reserve(&mut self, partition: PartitionId, count: u32) -> Outcome<InodeId> {
         let before = self.next(partition)?;
         let (sequence, next) = (before.sequence, before.sequence.saturating_add(u64::from(count)));
@@ -207,11 +208,11 @@ impl<'a> Tx<'a> {
         Ok(InodeId::new(partition, sequence))
     }
 
-    /// Whether a number has been given away, to an inode or to somebody who may make one.
+    /// Whether a number was assigned to an inode or reserved for a client.
     pub fn is_given_away(&self, ino: InodeId) -> Outcome<bool> {
         let (partition, sequence) = (ino.partition(), ino.sequence());
         let given = FIRST_SEQUENCE..self.next(partition)?.sequence;
-        // There are ids of chunk files beside those of inodes.
+        // Chunk files have ids besides those of inodes.
         Ok(given.contains(&sequence) && ino == InodeId::new(partition, sequence))
     }
 
@@ -220,15 +221,14 @@ impl<'a> Tx<'a> {
         Ok(next.unwrap_or(record::Next { sequence: FIRST_SEQUENCE, inodes: Some(0) }))
     }
 
-    /// Notes that an inode has lost its last name.
+    /// Records that an inode has lost its last name.
     pub fn put_orphan(&mut self, ino: InodeId) {
         let session = Some(self.env.session.0);
         self.put(keys::orphan(ino), &record::Orphan { session });
     }
 }
 
-/// Refuses what can't be a name at all. `.` and `..` are left to the operations, which answer them
-/// differently.
+/// Refuses invalid names. `.` and `..` are left to the operations, which answer them differently.
 pub(crate) fn check_name(name: &[u8]) -> Outcome<()> {
     if name.is_empty() {
         return Err(Errno::ENOENT.into());
@@ -242,7 +242,7 @@ pub(crate) fn check_name(name: &[u8]) -> Outcome<()> {
     Ok(())
 }
 
-/// True for `.` and `..`, which name existing directories and can't be made, moved or removed.
+/// True for `.` and `..`, which name existing directories and can't be created, moved or removed.
 pub(crate) fn is_dot_name(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }

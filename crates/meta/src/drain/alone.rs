@@ -1,4 +1,4 @@
-//! The lease of the mover.
+//! The exclusive lease of the migrator.
 
 use super::busy;
 use crate::executor::{Change, Pass, Ran, Stop};
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use types::{InodeId, Result, SessionId};
 use wire::LeaseMode;
 
-/// Nobody else relies on anything of an inode until this is dropped, and nothing of it is told or
-/// changed.
+/// Exclusive access to an inode: until this is dropped, no session has a lease on it, and none can
+/// read or change it.
 pub(crate) struct Alone<'a> {
     service: &'a MetaService,
     mover: Arc<Session>,
@@ -22,29 +22,30 @@ pub(crate) struct Alone<'a> {
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        // Recalls of those who wait: the release answers them.
+        // Recalls from waiting sessions: the release acknowledges them.
         self.mover.recalls_after(u64::MAX);
         self.service.leases.release(self.mover.id, self.ino, u64::MAX);
     }
 }
 
-/// The mount in this process, which works without leases: nothing can be recalled from it, so it
-/// makes way when it is asked.
+/// The mount in this process. It works without leases, so nothing can be recalled from it; it stops
+/// using a file when it is asked.
 pub trait LocalMount: Send + Sync {
-    /// Carries `work` out while nothing of the mount uses the content of a file, and everything
-    /// that it knew of it has been told. Nothing of it has been done where this fails.
+    /// Runs `work` while the mount doesn't use the content of a file and has reported everything
+    /// that it knew of it. If this fails, no part of `work` has run.
     fn while_aside<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>>;
 }
 
 impl MetaService {
-    /// Lets files be moved that the mount in this process uses. Only the first call counts.
+    /// Allows migration of files that the mount in this process uses. Only the first call has an
+    /// effect.
     pub fn set_local_mount(&self, mount: Arc<dyn LocalMount>) {
         let _ = self.drains.local_mount.set(mount);
     }
 
-    /// Carries out what needs a file alone, [`MetaService::hold_alone`] included: where a mount in
-    /// this process makes way for it, in that time. The mount comes first, since it tells what it
-    /// knows as any other session does, which waits for the mover's lease.
+    /// Runs `work`, including its [`MetaService::hold_alone`], while a mount in this process
+    /// doesn't use the file. The mount stops first, since it reports its state like any other
+    /// session, and that would wait for the migrator's lease.
     pub(crate) async fn without_local_mount<T>(
         &self,
         ino: InodeId,
@@ -56,7 +57,7 @@ impl MetaService {
         outcome
     }
 
-    /// Takes everything back that sessions have of an inode, and keeps it.
+    /// Recalls all leases on an inode, and acquires the exclusive one.
     pub(crate) async fn hold_alone<'a>(&'a self, mover: &Arc<Session>, ino: InodeId) -> Result<Alone<'a>> {
         for _ in 0..LEASE_TRIES {
             if self.stopping.is_set() || self.shut.keeper_of(ino).is_some() {
@@ -81,8 +82,8 @@ impl MetaService {
         Err(busy(ino))
     }
 
-    /// Whether a session is this service's own, which gives its leases back by itself and is never
-    /// ended for them.
+    /// Whether a session is this service's own. Such a session releases its leases by itself and is
+    /// never evicted for them.
     pub(crate) fn is_own(&self, id: SessionId) -> bool {
         self.sessions.find(id).is_some_and(|session| !session.is_remote())
     }

@@ -1,4 +1,4 @@
-//! Chunk files that somebody is filling or putting right: nobody else touches them.
+//! Claims on chunk files that a task is filling or reconciling: no other task touches them.
 
 use crate::chunks::Place;
 use parking_lot::Mutex;
@@ -7,48 +7,48 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use types::InodeId;
 
-/// Names that are not used again by this process, because a request to them may still be on its
-/// way. Beyond it the smallest is forgotten: by then every request has long timed out.
+/// Names that this process doesn't use again, because a request to them may still be under way.
+/// Beyond the limit the oldest is dropped: by then every request has long timed out.
 const MAX_BURNT: usize = 65_536;
 
-/// Claims by place and name.
+/// Claims by location and name.
 #[derive(Default)]
 pub(crate) struct Claims(Mutex<State>);
 
-/// Whose turn it is to put a target or a group right.
+/// Lock for the crash reconciliation of a target or a group.
 pub(crate) type Turn = Arc<rt::sync::RwLock>;
 
 /// What a chunk file is claimed for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Somebody fills it or puts it right.
+    /// A task fills or reconciles it.
     Other,
-    /// It is being deleted. `again`: its target was started anew meanwhile, so it may be back.
+    /// It is being deleted. `again`: its target restarted meanwhile, so it may be back.
     Deletion { again: bool },
-    /// It is deleted, and that is being forgotten.
+    /// It is deleted, and its doomed record is being deleted.
     Oblivion,
 }
 
-/// What is said to who wants to put a chunk file right after its target was started anew.
+/// Outcome of a claim for crash reconciliation.
 pub(crate) enum Tidying<'a> {
-    /// It is theirs.
+    /// The caller has the claim.
     Free(Claim<'a>),
-    /// Whoever has it sees to it: it is being filled, or is deleted once more.
+    /// The holder of the claim handles it: it fills the chunk file, or repeats the deletion.
     SeenTo,
-    /// Nobody deletes it any more, and the file will be forgotten in a moment: ask again then.
+    /// It is deleted, and its record will be deleted in a moment: try again then.
     Soon,
 }
 
 #[derive(Default)]
 struct State {
     claimed: BTreeMap<(Place, InodeId), Use>,
-    /// With the order in which they came.
+    /// With the order in which they were added.
     burnt: BTreeMap<(Place, InodeId), u64>,
     burns: u64,
     turns: BTreeMap<Place, Turn>,
 }
 
-/// A chunk file that is somebody's until this is dropped.
+/// A claim on a chunk file, until this is dropped.
 pub(crate) struct Claim<'a> {
     claims: &'a Claims,
     file: (Place, InodeId),
@@ -61,7 +61,7 @@ impl Drop for Claim<'_> {
 }
 
 impl State {
-    /// Takes what nobody has; whether it was so.
+    /// Takes a free chunk file; returns whether it was free.
     fn is_taken(&mut self, file: (Place, InodeId), by: Use) -> bool {
         match self.claimed.entry(file) {
             Entry::Vacant(free) => {
@@ -74,8 +74,8 @@ impl State {
 }
 
 impl Claim<'_> {
-    /// The chunk file has been deleted, and nobody will do it again if this says so: false when its
-    /// target was started anew meanwhile. A start that comes later waits with its questions until
+    /// Notes that the chunk file has been deleted. Returns false if its target restarted meanwhile,
+    /// so that the deletion has to be repeated. A later start waits with its reconciliation until
     /// the claim ends.
     pub fn is_deleted(&self) -> bool {
         let mut state = self.claims.0.lock();
@@ -88,7 +88,7 @@ impl Claim<'_> {
         }
     }
 
-    /// Lets go, and has nobody claim it again.
+    /// Releases the claim, and prevents any new one on the chunk file.
     pub fn burn(self) {
         let mut state = self.claims.0.lock();
         let order = state.burns;
@@ -102,24 +102,24 @@ impl Claim<'_> {
 }
 
 impl Claims {
-    /// Claims a chunk file; `None` when it is claimed or burnt.
+    /// Claims a chunk file; `None` if it is claimed or burnt.
     pub fn claim(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
         let (file, mut state) = ((place, name), self.0.lock());
         let is_free = !state.burnt.contains_key(&file) && state.is_taken(file, Use::Other);
         drop(state);
-        // Not made before it is known to be free: the end of one frees the file.
+        // Not created before the chunk file is known to be free: dropping a claim frees it.
         is_free.then(|| Claim { claims: self, file })
     }
 
-    /// Claims a chunk file that is to be deleted; `None` while it is claimed.
+    /// Claims a chunk file for deletion; `None` while it is claimed.
     pub fn claim_to_delete(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
         let file = (place, name);
         let is_free = self.0.lock().is_taken(file, Use::Deletion { again: false });
         is_free.then(|| Claim { claims: self, file })
     }
 
-    /// Claims a chunk file that is to be put right, since its target was started anew and may have
-    /// an older state of it.
+    /// Claims a chunk file for crash reconciliation, since its target restarted and may have an
+    /// older state of it.
     pub fn claim_to_tidy(&self, place: Place, name: InodeId) -> Tidying<'_> {
         let (file, mut state) = ((place, name), self.0.lock());
         if state.is_taken(file, Use::Other) {
@@ -134,7 +134,7 @@ impl Claims {
         Tidying::SeenTo
     }
 
-    /// To be taken by who puts a place right.
+    /// The lock for the crash reconciliation of a location.
     pub fn turn_to_tidy(&self, place: Place) -> Turn {
         self.0.lock().turns.entry(place).or_default().clone()
     }

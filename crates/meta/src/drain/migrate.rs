@@ -1,11 +1,11 @@
-//! Files move to groups of another scheme or pool, while they are in use.
+//! Migration of files to groups of another scheme or pool, while they are in use.
 //!
-//! Somebody asks ([`wire::MetaOp::Migrate`]); from then on it is the service's. Before a file is
-//! begun it is made sure that there is room for it; then its pattern says where it goes, so that
-//! stripes which it gets from now on are there already, and a note says that it is on its way.
-//! Stripe by stripe it moves as from a target that is drained, and the note goes when all are
-//! there: so whoever has the partition after this service goes on. What there is of a file in
-//! between is as good as any: a group's scheme is the group's.
+//! A client requests it ([`wire::MetaOp::Migrate`]); the service does the work. Before a file's
+//! migration begins, the service checks that there is enough space. Then the file's pattern names
+//! the goal, so that new stripes are created there already, and a record says that the file is
+//! migrating. The file moves stripe by stripe as from a draining target, and the record is deleted
+//! when all have moved. So the next owner of the partition continues the migration. Every
+//! intermediate state is valid, since each group has its own scheme.
 
 use super::migrations::End;
 use super::stripe::Order;
@@ -21,7 +21,7 @@ use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Res
 use wire::{MetaOp, MetaReply};
 
 impl MetaService {
-    /// Carries out what concerns migrations of a command that has been looked at.
+    /// Handles migration commands that have passed all checks.
     pub(crate) fn answer_migration(&self, op: &MetaOp, reply: &mut MetaReply) -> Result<()> {
         let MetaReply::Migration(moving) = reply else { return Ok(()) };
         let ino = match op {
@@ -31,14 +31,15 @@ impl MetaService {
         if let (MetaOp::Migrate { .. }, Some(wanted)) = (op, &moving) {
             self.migrations.ask(ino, Goal { pool: wanted.pool, scheme: wanted.scheme })?;
         }
-        // One that is on record, and that this service hasn't come to yet, is told as it is there.
+        // A recorded migration that this service hasn't started yet is reported as recorded.
         if let Some(status) = self.migrations.status(ino) {
             *moving = Some(Box::new(status));
         }
         Ok(())
     }
 
-    /// Keeps in mind why a file can't be moved: a kernel tells its programs no more than a number.
+    /// Remembers why a file can't be migrated: the kernel passes only an error number to the
+    /// application.
     pub(crate) fn note_refusal(&self, op: &MetaOp, error: &Error) {
         if let MetaOp::Migrate { ino, .. } = op
             && matches!(error.errno, Errno::EINVAL | Errno::ENODEV | Errno::ENOSPC | Errno::EAGAIN)
@@ -48,7 +49,7 @@ impl MetaService {
         }
     }
 
-    /// Moves files that are on their way, as long as the service runs.
+    /// Migrates files, until the service stops.
     pub(crate) async fn migrate_files(self: Arc<Self>) {
         let mut mover = None;
         let mut partitions = Vec::new();
@@ -78,8 +79,8 @@ impl MetaService {
         }
     }
 
-    /// The session that moves files. It is made when there is the first one: whoever lists sessions
-    /// sees it.
+    /// The session that migrates files. It is created for the first file, since it shows in lists
+    /// of sessions.
     fn mover(&self, known: &mut Option<Arc<Session>>) -> Result<Arc<Session>> {
         if let Some(mover) = known {
             return Ok(mover.clone());
@@ -117,7 +118,7 @@ impl MetaService {
         self.migrations.asked.set();
     }
 
-    /// Moves a file to where it is to go; the goal that it has reached.
+    /// Migrates a file; returns the goal that it has reached.
     async fn migrate_file(&self, mover: &Arc<Session>, ino: InodeId) -> Result<Goal> {
         self.drains.check_local_mount()?;
         loop {
@@ -155,7 +156,7 @@ impl MetaService {
         }
     }
 
-    /// What the stripes take up that are to be moved.
+    /// Bytes that the stripes to be moved occupy.
     async fn sizes(&self, ino: InodeId, file: &Placed, layout: &Layout, left: &[usize]) -> Result<Vec<u64>> {
         if file.inline {
             return Ok(vec![0; left.len()]);
@@ -165,11 +166,11 @@ impl MetaService {
     }
 
     async fn begin_migration(&self, ino: InodeId, goal: Goal) -> Result<()> {
-        // One that is gone or has changed is looked at again.
+        // If the file is gone or has changed, the caller checks it again.
         self.note(ino, |view| namespace::begin_migration(view, ino, goal)).await.map(drop)
     }
 
-    /// Takes the note back; false when a stripe is still elsewhere.
+    /// Deletes the record; returns false if a stripe is still elsewhere.
     async fn finish_migration(&self, ino: InodeId, goal: Goal) -> Result<bool> {
         let map = self.current_map();
         let is_there = |group: GroupId| is_of(&map, group, goal);
@@ -192,7 +193,7 @@ impl MetaService {
     }
 }
 
-/// The stripes of a file that aren't where they should be.
+/// The stripes of a file that aren't in groups of the goal.
 fn elsewhere(map: &ClusterMap, file: &Placed, goal: Goal) -> Vec<usize> {
     let groups = file.layout.iter().flat_map(|layout| layout.groups.iter().enumerate());
     groups.filter(|(_, group)| !is_of(map, **group, goal)).map(|(stripe, _)| stripe).collect()

@@ -1,5 +1,4 @@
-//! The files that move to another scheme or pool, as this service knows them: what there is to do,
-//! and how far it is.
+//! Migrations to another scheme or pool that this service knows, with their progress.
 
 use crate::limits::{
     MAX_GIVEN_UP, MAX_MIGRATIONS, MIGRATE_LONGEST_RETRY, MIGRATE_PATIENCE, MIGRATE_POLL, MIGRATE_RETRY,
@@ -14,48 +13,48 @@ use std::time::Duration;
 use types::{Errno, Error, InodeId, PartitionId, Result};
 use wire::Migration;
 
-/// All of them.
+/// All migrations.
 #[derive(Default)]
 pub(crate) struct Migrations {
     table: Mutex<Table>,
-    /// There may be something to do.
+    /// Set when there may be work to do.
     pub asked: Event,
 }
 
 #[derive(Default)]
 struct Table {
     jobs: BTreeMap<InodeId, Job>,
-    /// Why files were given up, with the order in which they were.
+    /// Why migrations failed, with the order in which they did.
     given_up: BTreeMap<InodeId, (u64, Migration)>,
     order: u64,
 }
 
 struct Job {
     goal: Goal,
-    /// The goal on record.
+    /// The recorded goal.
     noted: Option<Goal>,
     is_running: bool,
-    /// Bytes of stripes that are there, what has been copied of the one that moves, and all.
+    /// Bytes of stripes that have moved, bytes copied of the current one, and bytes in total.
     done: u64,
     copied: u64,
     bytes: u64,
-    /// What targets get of it.
+    /// Space that the migration reserves at targets.
     promised: Promised,
     hindrance: Option<Error>,
-    /// Failures since it last got on, and when the first of them was.
+    /// Failures since the last progress, and when the first of them was.
     failures: u32,
     stuck_ns: u64,
     due_ns: u64,
 }
 
-/// What becomes of a file whose move has ended.
+/// Outcome of a migration task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// There is nothing more to be done here.
+    /// Nothing is left to do here.
     Over,
     /// It is tried again.
     Again,
-    /// It stays where it is. The note is to be taken back.
+    /// The file stays where it is. The record has to be deleted.
     GivenUp,
 }
 
@@ -87,12 +86,12 @@ impl Job {
         }
     }
 
-    /// Whether it is of no use to go on trying.
+    /// Whether further attempts are useless.
     fn is_hopeless(&self, errno: Errno, now_ns: u64) -> bool {
         let has_begun = self.noted == Some(self.goal);
         match errno {
             Errno::EOPNOTSUPP | Errno::EINVAL => true,
-            // What can't be done is refused before it is begun.
+            // What is impossible is refused before it begins.
             Errno::ENOSPC | Errno::ENODEV if !has_begun => true,
             Errno::ENOSPC | Errno::ENODEV | Errno::EIO if self.failures >= MIGRATE_TRIES => true,
             _ => now_ns - self.stuck_ns > MIGRATE_PATIENCE.as_nanos() as u64,
@@ -101,7 +100,7 @@ impl Job {
 }
 
 impl Migrations {
-    /// Somebody wants a file to be moved.
+    /// Requests the migration of a file.
     pub fn ask(&self, ino: InodeId, goal: Goal) -> Result<()> {
         let mut table = self.table.lock();
         table.given_up.remove(&ino);
@@ -116,27 +115,26 @@ impl Migrations {
         Ok(())
     }
 
-    /// What somebody asked for can't be.
+    /// Records that a requested migration is impossible.
     pub fn refuse(&self, ino: InodeId, goal: Goal, error: &Error) {
         let mut refused = Job::new(goal, None).status();
         (refused.error, refused.given_up) = (Some(error.clone()), true);
         self.table.lock().give_up(ino, refused);
     }
 
-    /// A note of an earlier time says that a file is on its way.
+    /// Adds a migration that was found in the store.
     pub fn found(&self, ino: InodeId, goal: Goal) {
         self.table.lock().jobs.entry(ino).or_insert_with(|| Job::new(goal, Some(goal)));
     }
 
-    /// Leaves files to other services.
+    /// Drops files of partitions that other services own.
     pub fn keep(&self, is_here: impl Fn(PartitionId) -> bool) {
         let mut table = self.table.lock();
         table.jobs.retain(|ino, job| job.is_running || is_here(ino.partition()));
         table.given_up.retain(|ino, _| is_here(ino.partition()));
     }
 
-    /// A file that is to be moved now, if there is one and fewer than [`MIGRATIONS_AT_ONCE`] are
-    /// being moved.
+    /// The next file to migrate, if there is one and fewer than [`MIGRATIONS_AT_ONCE`] are running.
     pub fn next(&self) -> Option<InodeId> {
         let now_ns = rt::monotonic_ns();
         let mut table = self.table.lock();
@@ -148,7 +146,7 @@ impl Migrations {
         Some(*ino)
     }
 
-    /// How long there is surely nothing to do, unless somebody asks.
+    /// How long there is certainly nothing to do, unless a migration is requested.
     pub fn rest(&self) -> Duration {
         let table = self.table.lock();
         let waiting = table.jobs.values().filter(|job| !job.is_running);
@@ -159,25 +157,25 @@ impl Migrations {
         }
     }
 
-    /// Where a file goes, and whether that is on record.
+    /// The goal of a file, and whether it is recorded.
     pub fn goal(&self, ino: InodeId) -> Option<(Goal, bool)> {
         self.table.lock().jobs.get(&ino).map(|job| (job.goal, job.noted == Some(job.goal)))
     }
 
-    /// It is on record where a file goes.
+    /// Notes that the goal of a file is recorded.
     pub fn noted(&self, ino: InodeId, goal: Goal) {
         self.on(ino, |job| job.noted = Some(goal));
     }
 
-    /// How far a file is; `None` for one that doesn't move.
+    /// Progress of a file; `None` if it doesn't migrate.
     pub fn status(&self, ino: InodeId) -> Option<Migration> {
         let table = self.table.lock();
         let given_up = || table.given_up.get(&ino).map(|(_, migration)| migration.clone());
         table.jobs.get(&ino).map(Job::status).or_else(given_up)
     }
 
-    /// Makes sure that what a file still needs is there, and promises it. `fit`: what targets would
-    /// get, beside what others were promised.
+    /// Checks that there is space for the rest of a file, and reserves it. `fit`: returns what
+    /// targets would get, in addition to other reservations.
     pub fn promise(
         &self,
         ino: InodeId,
@@ -194,7 +192,7 @@ impl Migrations {
         Ok(())
     }
 
-    /// What other files were promised.
+    /// What other files have reserved.
     pub fn promised_but_to(&self, ino: InodeId) -> Promised {
         self.table.lock().promised_but_to(ino)
     }
@@ -203,7 +201,7 @@ impl Migrations {
         self.on(ino, |job| job.copied += bytes);
     }
 
-    /// A stripe is where it should be.
+    /// Notes that a stripe has moved.
     pub fn stripe_is_there(&self, ino: InodeId, bytes: u64) {
         self.on(ino, |job| {
             job.done += bytes;
@@ -217,7 +215,7 @@ impl Migrations {
         }
     }
 
-    /// Nobody moves the file any more. `pursued`: the goal that was reached, if it was.
+    /// Notes the end of a migration task. `pursued`: the goal that was reached, or the error.
     pub fn ended(&self, ino: InodeId, pursued: &Result<Goal>) -> End {
         let now_ns = rt::monotonic_ns();
         let mut table = self.table.lock();
@@ -226,7 +224,7 @@ impl Migrations {
         job.copied = 0;
         job.promised.clear();
         let error = match pursued {
-            // Somebody may have asked for another one meanwhile.
+            // A client may have requested another goal meanwhile.
             Ok(goal) if *goal != job.goal => return End::Again,
             Ok(_) => {
                 table.jobs.remove(&ino);
@@ -294,7 +292,7 @@ mod tests {
         migrations.copied(INO, 70);
         let status = migrations.status(INO).unwrap();
         assert_eq!((status.bytes, status.bytes_moved, status.given_up), (100, 100, false));
-        // Another goal while it moves isn't forgotten.
+        // A new goal that is requested during the migration isn't lost.
         let other = Goal { scheme: Scheme::Single, ..GOAL };
         migrations.ask(INO, other).unwrap();
         assert_eq!(migrations.ended(INO, &Ok(GOAL)), End::Again);
@@ -312,7 +310,7 @@ mod tests {
         assert_eq!(migrations.ended(INO, &full()), End::GivenUp);
         let status = migrations.status(INO).unwrap();
         assert!(status.given_up && status.error.unwrap().message.contains("full"));
-        // Asked again it begins anew, and what has begun isn't given up at once.
+        // A new request starts again, and a migration that has begun isn't given up at once.
         migrations.ask(INO, GOAL).unwrap();
         assert!(!migrations.status(INO).unwrap().given_up);
         migrations.noted(INO, GOAL);

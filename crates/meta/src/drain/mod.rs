@@ -1,30 +1,31 @@
-//! Files that move while they are in use, one stripe at a time: off a target that is drained, or to
+//! Migration of files while they are in use, one stripe at a time: off a draining target, or to
 //! groups of another scheme or pool (`migrate`).
 //!
-//! A move, step by step:
+//! Steps of a move:
 //!
-//! 1. Another group is chosen, and the new chunk file is noted as doomed: if the move is given up,
-//!    or this process dies, it is deleted like any other chunk file without an owner.
-//! 2. The chunk file is copied while clients go on. The storage service of the source notes what
-//!    changes meanwhile; that is copied again, round by round, until little is left.
-//! 3. The mover takes the `Write` lease, so that every client has ended what it was doing, has told
-//!    size and times, and has forgotten the layout. What is left is copied, and the new chunk file
-//!    is put on disk.
-//! 4. One commit changes the layout, dooms the old chunk file and spares the new one. The lease
-//!    goes, and clients ask anew.
+//! 1. Another group is chosen, and the new chunk file is recorded as doomed: if the move is given
+//!    up, or this process dies, it is deleted like any other orphaned chunk file.
+//! 2. The chunk file is copied while clients go on. Dirty tracking at the storage service of the
+//!    source records what changes meanwhile; that is copied again, round by round, until little is
+//!    left.
+//! 3. The migrator takes the `Write` lease, so that every client has completed its requests,
+//!    reported size and times, and dropped the layout. The rest is copied, and the new chunk file
+//!    is synced.
+//! 4. One commit changes the layout, dooms the old chunk file and removes the doomed record of the
+//!    new one. The lease is released, and clients fetch the new layout.
 //!
-//! Of a drain nothing else has to be remembered: which targets are drained is in the cluster map,
-//! so that a service that is started anew, or that gets a partition of another one, goes on by
-//! itself; and a target that isn't drained any more keeps what it still has.
+//! Draining needs no other state. The cluster map says which targets are draining, so a service
+//! that restarts, or that adopts a partition, continues by itself. A target that stops draining
+//! keeps what it still has.
 //!
 //! Invariants:
-//! - A chunk file that is being filled is *claimed*: nobody deletes it, and no other move fills it.
-//! - The layout changes only if both storage processes have been there all the time, as primaries
+//! - A chunk file that is being filled is *claimed*: no task deletes it, and no other move fills
+//!   it.
+//! - The layout changes only if both storage processes have been running all the time, as primaries
 //!   where they keep mirrored groups, if the source took no change since the last round, and if no
-//!   session has a note on the file's chunks.
-//! - Nobody is kept waiting for long: under the lease at most [`LAST_REGIONS`] regions are copied,
-//!   and more only of a file that changes faster than it is copied, [`MOST_LAST_REGIONS`] at the
-//!   most.
+//!   session has a write record for the file.
+//! - Clients never wait for long: under the lease at most [`LAST_REGIONS`] regions are copied. Only
+//!   for a file that changes faster than it is copied, up to [`MOST_LAST_REGIONS`].
 //!
 //! [`LAST_REGIONS`]: crate::limits::LAST_REGIONS
 //! [`MOST_LAST_REGIONS`]: crate::limits::MOST_LAST_REGIONS
@@ -54,7 +55,7 @@ use types::{
     ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId, TargetState,
 };
 
-/// A file with a stripe on a target that is drained.
+/// A file with a stripe on a draining target.
 #[derive(Clone, Copy)]
 struct Found {
     ino: InodeId,
@@ -64,12 +65,12 @@ struct Found {
 }
 
 impl MetaService {
-    /// How far targets are that are drained, by id.
+    /// Progress of draining targets, by id.
     pub fn drains(&self) -> Vec<DrainStatus> {
         self.drains.list()
     }
 
-    /// Empties targets that are drained, as long as the service runs.
+    /// Empties draining targets, until the service stops.
     pub(crate) async fn drain_targets(self: Arc<Self>) {
         let mut mover = None;
         let mut partitions = Vec::new();
@@ -80,8 +81,8 @@ impl MetaService {
             self.drains.keep(&draining);
             let executed = self.executed();
             if partitions != executed {
-                // Files of partitions that came are looked at, and those of partitions that went
-                // are another service's.
+                // Files of adopted partitions have to be checked, and those of released partitions
+                // belong to another service.
                 self.drains.begin_anew();
                 partitions = executed;
             }
@@ -107,8 +108,7 @@ impl MetaService {
         self.chunks.current_map()
     }
 
-    /// Looks at every file of these partitions once, first to know how much there is, then to move
-    /// it.
+    /// Scans all files of these partitions twice: first to count them, then to move them.
     async fn drain_pass(
         &self,
         mover: &Arc<Session>,
@@ -135,25 +135,24 @@ impl MetaService {
                 }
             }
         }
-        // What was moved away is deleted, so that a target which holds nothing is called empty at
-        // once.
+        // Deletes the old chunk files, so that an empty target is reported as empty at once.
         self.reap().await?;
-        // What this service is still to execute, or settles, may have something there.
+        // Partitions that this service has yet to adopt or recover may have files there.
         let is_all = !self.lacks_some(&self.current_map()) && self.owned() == partitions;
         for &target in draining {
             let mut is_empty = is_all;
             for &partition in partitions {
                 is_empty = is_empty && self.file_on_in(target, partition).await?.is_none();
             }
-            // Of a target that is offline nothing can be moved before it is back.
+            // Nothing can be moved off an offline target before it is back.
             let rests = is_empty || is_offline(&self.current_map(), target);
             self.drains.end_pass(target, is_empty, if rests { DRAIN_IDLE } else { DRAIN_RETRY });
         }
         Ok(())
     }
 
-    /// The files of the next inodes of a partition that have something on these targets, and the
-    /// last inode that was looked at.
+    /// The files among the next inodes of a partition that have data on these targets, and the last
+    /// inode that was read.
     async fn page_on(
         &self,
         partition: PartitionId,
@@ -182,7 +181,7 @@ impl MetaService {
         Ok(Some((found, last)))
     }
 
-    /// Moves files, some at a time.
+    /// Moves files, several at a time.
     async fn move_all(&self, mover: &Arc<Session>, found: Vec<Found>) {
         let left = parking_lot::Mutex::new(VecDeque::from(found));
         let worker = || async {
@@ -219,7 +218,7 @@ impl MetaService {
         }
     }
 
-    /// Refuses to copy from a target that is offline before anything of it is on record.
+    /// Refuses to copy from an offline target, before anything is recorded.
     ///
     /// # Errors
     /// `EHOSTDOWN`.
@@ -232,7 +231,7 @@ impl MetaService {
     }
 }
 
-/// What keeps a target from becoming empty whose files have copies.
+/// Why a target with replicas of mirrored groups doesn't become empty.
 fn stays_mirrored(group: GroupId) -> Error {
     Error::new(
         Errno::EOPNOTSUPP,
@@ -247,7 +246,7 @@ fn is_offline(map: &ClusterMap, target: TargetId) -> bool {
     map.target(target).is_some_and(|known| known.state == TargetState::Offline)
 }
 
-/// Targets that are to be emptied.
+/// Targets that are draining.
 fn draining(map: &ClusterMap) -> Vec<TargetId> {
     map.targets.iter().filter(|target| target.drain).map(|target| target.id).collect()
 }

@@ -1,4 +1,4 @@
-//! How far the draining of targets is.
+//! Progress of draining targets.
 
 use super::LocalMount;
 use parking_lot::Mutex;
@@ -8,38 +8,37 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, TargetId};
 
-/// How long back the rate looks: the time constant of its average, seconds.
+/// Time constant of the rate's moving average, in seconds.
 const RATE_WINDOW_S: f64 = 30.0;
 
-/// A target that is drained, as an administrator sees it.
+/// A draining target, as an administrator sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DrainStatus {
-    /// Which.
+    /// The target.
     pub target: TargetId,
-    /// Files that still have something there; `None` while they are counted.
+    /// Files that still have data there; `None` while they are counted.
     pub files_left: Option<u64>,
-    /// Bytes of them there.
+    /// Bytes of these files there.
     pub bytes_left: u64,
-    /// Files that have been moved since this service has begun.
+    /// Files that have been moved since this service started.
     pub files_moved: u64,
-    /// Bytes of them.
+    /// Bytes of these files.
     pub bytes_moved: u64,
-    /// Bytes a second, lately.
+    /// Recent bytes a second.
     pub rate: u64,
-    /// Nothing is there any more.
+    /// No file has data there.
     pub is_empty: bool,
-    /// Why something stays for now, if so: the last reason.
+    /// The last reason why a file stays for now, if there is one.
     pub hindrance: Option<String>,
 }
 
-/// All targets that are drained.
+/// All draining targets.
 #[derive(Default)]
 pub(crate) struct Drains {
     targets: Mutex<BTreeMap<TargetId, Drain>>,
-    /// There is a session that works without leases, so that its files can't be taken from it by a
-    /// recall.
+    /// There is a session without leases, so a recall can't take files from it.
     local_session: AtomicBool,
-    /// How it makes way instead.
+    /// The mount that stops using a file on request instead.
     pub local_mount: OnceLock<Arc<dyn LocalMount>>,
 }
 
@@ -51,17 +50,17 @@ struct Drain {
     bytes_left: u64,
     files_moved: u64,
     bytes_moved: u64,
-    /// Bytes a second, and when it was last reckoned.
+    /// Bytes a second, and when that was last calculated.
     rate: f64,
     rated_ns: u64,
     is_empty: bool,
     hindrance: Option<String>,
-    /// When it is to be looked at again.
+    /// When the target has to be checked again.
     due_ns: u64,
 }
 
 impl Drains {
-    /// By id.
+    /// Status of all draining targets, by id.
     pub fn list(&self) -> Vec<DrainStatus> {
         let status = |(&target, drain): (&TargetId, &Drain)| DrainStatus {
             target,
@@ -76,15 +75,15 @@ impl Drains {
         self.targets.lock().iter().map(status).collect()
     }
 
-    /// There is a session of a mount in this process, which gets no leases.
+    /// Notes that a mount in this process has a session, which gets no leases.
     pub fn note_local_session(&self) {
         self.local_session.store(true, Ordering::Relaxed);
     }
 
-    /// That files can be taken from who uses them.
+    /// Checks that all users of a file can be stopped.
     ///
     /// # Errors
-    /// There is a mount in this process that doesn't make way.
+    /// `EOPNOTSUPP` if a mount in this process can't stop using files.
     pub fn check_local_mount(&self) -> Result<()> {
         if !self.local_session.load(Ordering::Relaxed) || self.local_mount.get().is_some() {
             return Ok(());
@@ -94,20 +93,20 @@ impl Drains {
             .hint("copy the files instead (cp, then mv over the old one): copies go to other targets"))
     }
 
-    /// Forgets targets that aren't drained any more, and begins with those that are new.
+    /// Drops targets that aren't draining any more, and adds new ones.
     pub fn keep(&self, draining: &[TargetId]) {
         let mut all = self.targets.lock();
         all.retain(|target, _| draining.contains(target));
         draining.iter().for_each(|&target| _ = all.entry(target).or_default());
     }
 
-    /// Whether one of them is to be looked at.
+    /// Whether one of them has to be checked.
     pub fn are_due(&self, draining: &[TargetId]) -> bool {
         let (all, now_ns) = (self.targets.lock(), rt::monotonic_ns());
         draining.iter().any(|target| all.get(target).is_some_and(|drain| drain.due_ns <= now_ns))
     }
 
-    /// Nothing is known any more of what is left.
+    /// Discards all counts of what is left.
     pub fn begin_anew(&self) {
         for drain in self.targets.lock().values_mut() {
             (drain.is_empty, drain.files_left, drain.due_ns) = (false, None, 0);
@@ -168,7 +167,7 @@ impl Drains {
         }
     }
 
-    /// All files have been looked at; `rest` until they are again.
+    /// Ends a pass over all files; `rest` is the pause before the next one.
     pub fn end_pass(&self, target: TargetId, is_empty: bool, rest: Duration) {
         self.on(target, |drain| {
             drain.is_empty = is_empty;

@@ -1,4 +1,4 @@
-//! One stripe on its way from group to group.
+//! Moving one stripe from group to group.
 
 use super::transfer::{End, Transfer, lacking};
 use crate::chunks::Under;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use types::{Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme};
 use wire::{StorageOp, StorageReply};
 
-/// Where a stripe is to go.
+/// Destination of a stripe.
 pub(super) struct Order<'a> {
     /// Pool and scheme of its new group.
     pub kind: (PoolId, Scheme),
-    /// Groups that it would be too much for.
+    /// Groups without enough space for it.
     pub lacks_room: &'a dyn Fn(GroupId) -> bool,
-    /// Is told how many bytes have been copied.
+    /// Called with the number of bytes that have been copied.
     pub copied: &'a dyn Fn(u64),
 }
 
@@ -45,14 +45,14 @@ impl MetaService {
         let transfer = Transfer::new(ways, source, End { place, name }, (&goes_on, order.copied));
         let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
         if let Err(error) = &outcome {
-            // What was sent may still be on its way, so that the name isn't used again by this
-            // process. The chunk file is deleted.
+            // Requests may still be under way, so this process doesn't use the name again. The
+            // chunk file is deleted.
             tracing::debug!(ino = ino.0, %error, "a move is given up");
             transfer.forget().await;
             claim.burn();
         } else {
-            // Now, since the chunk file is its file's, and has to be put right with it should its
-            // target be started anew: the source may be a while.
+            // Before the source's watch ends, which may take long. The chunk file belongs to the
+            // file now, and crash reconciliation must include it if its target restarts.
             drop(claim);
             transfer.forget().await;
         }
@@ -85,8 +85,8 @@ impl MetaService {
                     }
                     Ok(is_little)
                 };
-                // Everybody else who wants the file waits, although its own targets may be well:
-                // for no longer than a program may be kept waiting.
+                // All other users of the file wait, although their own targets may be available: so
+                // this is limited to a time that an application may be kept waiting.
                 let is_little =
                     rt::timeout(ALONE_TIME, finish).await.unwrap_or_else(|| Err(busy(moved.ino)))?;
                 if is_little {
@@ -104,9 +104,9 @@ impl MetaService {
         }
     }
 
-    /// Refuses to move a chunk file that is gone or has lost its end: the old chunk files are
-    /// deleted after a move, also a copy in a mirrored group that has everything, and one that
-    /// somebody finds again has no place any more.
+    /// Refuses to move a chunk file that is lost or truncated. After a move, all old chunk files
+    /// are deleted. That would include a complete replica in a mirrored group, and a chunk file
+    /// that is found again would belong nowhere.
     async fn require_whole(&self, moved: &Move, source: End) -> Result<()> {
         let known = self.known_len(moved).await?;
         if known == 0 {
@@ -114,13 +114,13 @@ impl MetaService {
         }
         let file = Under { ino: source.name, epoch: 0 };
         match self.chunks.at(source.place, file, StorageOp::Stat).await? {
-            // Who is cutting the file right now leaves it for the next time, too.
+            // A truncation under way only postpones the move.
             StorageReply::Stat { len, .. } if len < known => Err(lacking(source, len, known)),
             _ => Ok(()),
         }
     }
 
-    /// Bytes that the chunk file which moves is known to have at least, while nobody changes the
+    /// Known minimum length of the chunk file that moves, in bytes, while no session changes the
     /// file.
     async fn known_len(&self, moved: &Move) -> Result<u64> {
         let chunks = self.read(moved.ino.partition(), |view| namespace::chunks(view, moved.ino)).await?;
@@ -132,7 +132,7 @@ impl MetaService {
         })
     }
 
-    /// Carries a step of a move out.
+    /// Commits a step of a move.
     pub(super) async fn step(
         &self,
         moved: &Move,
@@ -150,11 +150,11 @@ impl MetaService {
         self.executors.transact_freely(moved.ino.partition(), command).await?
     }
 
-    /// Another group for a stripe, and a slot of which no chunk file is there or about to be
-    /// deleted.
+    /// Chooses another group for a stripe, and a slot whose chunk file doesn't exist and isn't
+    /// about to be deleted.
     ///
-    /// In a store that went back in time a chunk file may be there that no record names: the only
-    /// content of a file that had moved to this very place. Nothing is moved over it.
+    /// With a restored store, a chunk file may exist there that no record names: the only content
+    /// of a file that had moved to this very location. Nothing is moved over it.
     async fn choose_place(
         &self,
         ino: InodeId,
@@ -187,7 +187,7 @@ impl MetaService {
         }
     }
 
-    /// Whether nothing is under the name that a chunk file would have.
+    /// Whether no chunk file exists with the new name.
     async fn is_vacant(&self, ino: InodeId, (group, slot): (GroupId, u8)) -> Result<bool> {
         let file = Under { ino: ino.chunk_file(slot), epoch: 0 };
         match self.chunks.in_group(group, file, StorageOp::Stat).await? {

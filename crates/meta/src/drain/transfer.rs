@@ -1,4 +1,4 @@
-//! Copying a chunk file from place to place while it changes.
+//! Copying a chunk file between locations while it changes.
 
 use crate::chunks::{Chunks, Place, Under};
 use crate::limits::COPIES_AT_ONCE;
@@ -7,40 +7,41 @@ use std::cell::Cell;
 use types::{BLOCK_SIZE, Errno, Error, InodeId, Result, Timestamp};
 use wire::{Path, Seek, StorageOp, StorageReply, WATCHED_REGION};
 
-/// Transfers of at least this many bytes go past the page caches of both sides: nobody is about to
-/// read them.
+/// Transfers of at least this many bytes bypass the page caches of both sides: they are unlikely to
+/// be read soon.
 const DIRECT_FROM: u64 = 64 * 1024;
 
-/// A chunk file in a place.
+/// A chunk file at a location.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct End {
     pub place: Place,
     pub name: InodeId,
 }
 
-/// What a chunk file looks like.
+/// Attributes of a chunk file.
 struct Found {
     len: u64,
     mtime: Timestamp,
 }
 
-/// One copy that is being made.
+/// A copy under way.
 pub(crate) struct Transfer<'a> {
     chunks: &'a Chunks,
     source: End,
     into: End,
-    /// By which both storage services know it.
+    /// Identifies the copy at both storage services.
     token: u64,
-    /// Of everything that is done to the copy: whoever has the file next, if this service loses it
-    /// meanwhile, has a later one.
+    /// Lease epoch of all requests to the new chunk file: if this service loses the file meanwhile,
+    /// its next owner has a later one.
     epoch: u64,
-    /// The round of the source's watch.
+    /// The current round of dirty tracking at the source.
     round: Cell<u64>,
-    /// From where on what changed in the round before is still to be copied.
+    /// Offset from which changes of the previous round are still to be copied.
     left: Cell<Option<u64>>,
-    /// Whether it is still this service's to make: another one deletes what it finds half made.
+    /// Whether this service may continue: the next owner of the partition deletes an unfinished
+    /// copy.
     goes_on: &'a dyn Fn() -> bool,
-    /// Is told how many bytes have been copied.
+    /// Called with the number of bytes that have been copied.
     copied: &'a dyn Fn(u64),
 }
 
@@ -55,17 +56,17 @@ impl<'a> Transfer<'a> {
         Transfer { chunks, source, into, token, epoch, round, left, goes_on, copied }
     }
 
-    /// Has both services watch: the source for what changes, the other so that its death is
-    /// noticed.
+    /// Starts dirty tracking at both services: at the source for changes, at the destination to
+    /// detect a restart.
     pub async fn begin(&self) -> Result<()> {
         for end in [self.source, self.into] {
             self.ask(end, StorageOp::Watch { token: self.token, round: 0 }).await?;
         }
-        // What a move left that was given up.
+        // A remnant of an earlier move that was given up.
         self.ask(self.into, StorageOp::Delete).await.map(drop)
     }
 
-    /// Copies all data that there is now.
+    /// Copies all data that exists now.
     pub async fn copy_all(&self) -> Result<()> {
         let mut from = 0;
         while let Some(start) = self.seek(from, Seek::Data).await? {
@@ -86,8 +87,8 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Copies the regions that have changed since the last round; how many there were. When there
-    /// are more than `limit`, some of them are left for the next call.
+    /// Copies the regions that have changed since the last round; returns how many there were. If
+    /// there are more than `limit`, the rest is left for the next call.
     pub async fn copy_changes(&self, limit: u64) -> Result<u64> {
         let before = self.copy_noted(limit).await?;
         if self.left.get().is_some() {
@@ -100,18 +101,18 @@ impl<'a> Transfer<'a> {
         Ok(before + self.copy_noted(limit.saturating_sub(before)).await?)
     }
 
-    /// Copies what the source has noted in the round before, as far as that has not been done; one
-    /// more than `limit` tells that there is more.
+    /// Copies the changes that the source recorded in the previous round and that aren't copied
+    /// yet; a result above `limit` means that there are more.
     async fn copy_noted(&self, limit: u64) -> Result<u64> {
         let Some(mut from) = self.left.get() else { return Ok(0) };
         let Found { len, .. } = self.stat(self.source).await?;
         if self.stat(self.into).await?.len > len {
-            // What was cut off must not be there when the file grows again: between its old and its
-            // new end that may be a hole, which no note tells of.
+            // Truncated content must not exist when the file grows again: between its old and its
+            // new end there may be a hole, which dirty tracking doesn't record.
             self.ask(self.into, StorageOp::Truncate { len }).await?;
         }
         let (mut count, mut parts) = (0, Vec::new());
-        // Beyond its end there is nothing to copy: what makes it longer later is noted.
+        // There is nothing to copy beyond its end: a later extension is recorded.
         while from < len
             && let Some(start) = self.next_change(self.round.get(), from).await?
             && start < len
@@ -133,32 +134,31 @@ impl<'a> Transfer<'a> {
         Ok(count)
     }
 
-    /// What was copied is on disk when this returns.
+    /// Syncs the copied data.
     pub async fn sync(&self) -> Result<()> {
         self.ask(self.into, StorageOp::Sync).await.map(drop)
     }
 
-    /// Gives the copy the length of the source and the time of its last change, puts it on disk,
-    /// and makes sure that everything was read from one and the same process and sent to one and
-    /// the same, which so has all of it. Nothing may change the source any more, which is known to
-    /// have at least `known` bytes.
+    /// Gives the copy the length and modification time of the source, and syncs it. Verifies that
+    /// one process served all reads and one process took all writes, so that nothing was lost. The
+    /// source must not change any more, and is known to have at least `known` bytes.
     ///
     /// # Errors
-    /// `EIO`, too, when it has less: what is missing would be a hole of the copy.
+    /// `EIO`, too, if it has less: the missing part would become a hole of the copy.
     pub async fn finish(&self, known: u64) -> Result<()> {
         let Found { len, mtime } = self.stat(self.source).await?;
         if len < known {
             return Err(lacking(self.source, len, known));
         }
-        // A source that was started anew since its changes were copied may have less now than the
-        // copy, which is right.
+        // A source that restarted since its changes were copied may have less now than the copy,
+        // which is correct.
         let (token, round) = (self.token, self.round.get());
         self.ask(self.source, StorageOp::Changed { token, round, from: u64::MAX }).await?;
         let copied = self.stat(self.into).await?.len;
         if copied > len {
             self.ask(self.into, StorageOp::Truncate { len }).await?;
         } else if copied < len {
-            // A hole at its end: of its last block zeros are written.
+            // A hole at the end: writes zeros into the last block.
             let start = (len - 1) / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
             self.copy_part(start, len).await?;
         }
@@ -175,7 +175,7 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Ends the watches. Failures don't matter: a watch that nobody asks makes room for others.
+    /// Ends dirty tracking. Failures don't matter: unused tracking state is replaced.
     pub async fn forget(&self) {
         for end in [self.source, self.into] {
             let _ = self.ask(end, StorageOp::Unwatch { token: self.token }).await;
@@ -228,7 +228,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// The refusal of a source that ends before what was written to it.
+/// The error for a source that is shorter than its known length.
 pub(super) fn lacking(End { place, name }: End, len: u64, known: u64) -> Error {
     let message = format!("chunk file {:016x} in {place} has {len} bytes and had at least {known}", name.0);
     Error::new(Errno::EIO, message)

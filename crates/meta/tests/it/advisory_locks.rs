@@ -83,7 +83,7 @@ fn the_end_of_a_session_frees_its_locks_and_ends_its_waits() {
         for client in [&two, &one] {
             let (client, ended) = (client.clone(), ended.clone());
             rt::spawn(async move {
-                // Session 1's second owner waits for its first, and ends with both.
+                // Session 1's second owner waits for its first; the end of the session ends both.
                 let owner = client.session.0 + 1;
                 let errno = client.call(lock(owner, true)).await.err().map(|error| error.errno);
                 ended.lock().push((client.session, errno));
@@ -123,7 +123,8 @@ fn a_wait_that_is_dropped_takes_no_lock() {
     .unwrap();
 }
 
-/// As after the death of all services, when the first that is back has yet to adopt what it had.
+/// As after the death of all services, when the first one that restarts has yet to adopt its
+/// partitions.
 #[test]
 fn a_service_that_does_not_know_a_session_on_record_calls_none_of_its_locks_lost() {
     let run = async {

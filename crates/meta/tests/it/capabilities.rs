@@ -1,4 +1,4 @@
-//! What sessions get to show to storage services, and who may speak for a session.
+//! Capabilities of sessions for storage services, and who may act for a session.
 
 use crate::support::world::{ROOT, World, getattr, simulated};
 use crate::support::{Client, create, errno};
@@ -12,7 +12,8 @@ use wire::{HeldLock, KnownSize, LeaseMode, LockKind, LockOwner, LockRange, LockS
 use wire::{MetaOp, MetaReply, MetaRequest, MetaResponse, PromisedFile};
 
 const VALID_S: u16 = 60;
-/// What the cluster's time is ahead of this machine's, by which no capability ends.
+/// How far the cluster's time is ahead of this machine's clock, which no capability's expiry may
+/// depend on.
 const AHEAD_S: i64 = 900;
 
 fn caller(holder: u64) -> Caller {

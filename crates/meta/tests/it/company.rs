@@ -1,4 +1,4 @@
-//! Several metadata services share the partitions of one store.
+//! Several metadata services that share the partitions of one store.
 
 use crate::support;
 use crate::support::company::{Cluster, Roaming};
@@ -47,7 +47,7 @@ fn rename((parent, name): (InodeId, &str), (new_parent, new_name): (InodeId, &st
     MetaOp::Rename { parent, name: bytes(name), new_parent, new_name: bytes(new_name), mode }
 }
 
-/// A directory of a partition of this node, in the root.
+/// A directory in the root, in a partition that this node owns.
 async fn directory_at(cluster: &Cluster, client: &Roaming, node: u32, prefix: &str) -> InodeId {
     for i in 0.. {
         let name = format!("{prefix}{i}");
@@ -69,12 +69,12 @@ fn commands_reach_across_services() {
             directory_at(&cluster, &client, 3, "c").await,
         ];
         let file = client.entry(create(b, "file")).await.unwrap().ino;
-        // From one service to another, with the file's inode at a third in the end.
+        // From one service to another; in the end the file's inode is at a third one.
         client.entry(rename((b, "file"), (a, "moved"))).await.unwrap();
         client.entry(rename((a, "moved"), (c, "again"))).await.unwrap();
         assert_eq!(client.entry(lookup(b, "file")).await.unwrap_err().errno, Errno::ENOENT);
         assert_eq!(client.entry(lookup(c, "again")).await.unwrap().ino, file);
-        // The directory's service doesn't know the inode, and says where it is.
+        // The directory's service doesn't have the inode, and reports its location.
         let reply = client.call(lookup(c, "again")).await.unwrap();
         assert!(matches!(reply, MetaReply::Elsewhere { ino, .. } if ino == file), "{reply:?}");
 
@@ -83,7 +83,7 @@ fn commands_reach_across_services() {
         let unlink = |parent, name: &str| MetaOp::Unlink { parent, name: bytes(name) };
         assert_eq!(client.entry(unlink(c, "again")).await.unwrap().nlink, 1);
         assert_eq!(client.entry(MetaOp::Getattr { ino: file }).await.unwrap().nlink, 1);
-        // A directory can't move below itself, wherever its parents are.
+        // A directory can't move below itself, whichever services own its ancestors.
         client.entry(rename((ROOT, "nothing"), (a, "x"))).await.unwrap_err();
         let below = client.entry(mkdir(c, "below")).await.unwrap().ino;
         let names = client
@@ -108,8 +108,8 @@ fn commands_reach_across_services() {
     });
 }
 
-/// What a program has synced at one service may rest on what another one has committed: the removal
-/// of the name that a file had before.
+/// Data that an application has synced at one service may depend on a commit of another one: the
+/// removal of the file's previous name.
 #[test]
 fn a_sync_at_one_service_covers_what_others_have_committed() {
     simulated(8, 3, async |cluster| {
@@ -137,7 +137,7 @@ fn a_lease_is_recalled_by_the_service_that_granted_it() {
         let grants = holder.grants(MetaOp::Open { ino: file, wish: Some(LeaseMode::Read) }).await;
         assert!(grants.iter().any(|grant| grant.ino == file && grant.mode == LeaseMode::Read));
         let held = cluster.service(2);
-        // A link made at the other service changes the file, so nobody may rely on it any more.
+        // A link created at the other service changes the file, so its lease is recalled.
         other.entry(MetaOp::Link { ino: file, parent: a, name: bytes("link") }).await.unwrap();
         assert_eq!(held.session_list().len(), 2);
         let stats = cluster.service(1).stats();
@@ -166,7 +166,7 @@ fn a_session_that_one_service_ends_is_ended_at_all() {
     });
 }
 
-/// It hears of nobody, and those that others hear of it must leave alone.
+/// It can reach no session, and must not evict those that other services reach.
 #[test]
 fn a_service_on_which_management_does_not_count_ends_no_sessions() {
     simulated(9, 2, async |cluster| {
@@ -179,12 +179,12 @@ fn a_service_on_which_management_does_not_count_ends_no_sessions() {
         cluster.give(partition.unwrap(), NodeId(1));
         rt::sleep(SECOND).await;
         cluster.cut_off.lock().insert(NodeId(1));
-        // The service waits for news before it answers that there are none.
+        // The service waits for recalls before it answers that there are none.
         for _ in 0..30 {
             rt::sleep(SECOND).await;
             there.call(MetaOp::NextRecalls { after: 0 }).await.unwrap();
         }
-        // Once it counts again, the session has its time there.
+        // Once management trusts it again, the session has its full time there.
         cluster.cut_off.lock().clear();
         rt::sleep(10 * SECOND).await;
         let news = here.call(MetaOp::NextRecalls { after: 0 }).await.unwrap();
@@ -192,8 +192,8 @@ fn a_service_on_which_management_does_not_count_ends_no_sessions() {
     });
 }
 
-/// The client says before it follows the partition that it has the second file open, and of the
-/// first one as it follows.
+/// The client reports the second file as open before it reclaims the partition, and the first one
+/// with the reclaim.
 #[test]
 fn a_file_without_a_name_survives_the_move_of_its_partition() {
     simulated(4, 2, async |cluster| {
@@ -228,8 +228,8 @@ fn a_file_without_a_name_survives_the_move_of_its_partition() {
     });
 }
 
-/// A copy of the session's registration comes late, after the session has begun to say what it has
-/// open in a partition that it is about to follow.
+/// A retransmission of the session's registration arrives late, after the session has begun to
+/// report its open files in a partition that it is about to reclaim.
 #[test]
 fn what_a_session_has_open_stays_known_over_a_late_copy_of_its_registration() {
     simulated(4, 2, async |cluster| {
@@ -263,8 +263,7 @@ fn what_a_session_has_open_stays_known_over_a_late_copy_of_its_registration() {
     });
 }
 
-/// Storage takes its time until it fails to settle what a session has open, and the session says
-/// again which partitions it follows.
+/// Size recovery waits for storage until it fails, and the session sends its reclaim again.
 #[test]
 fn a_late_copy_of_what_a_session_follows_takes_nothing_from_it_that_it_was_granted_since() {
     simulated(7, 2, async |cluster| {
@@ -333,22 +332,22 @@ fn a_loan_that_is_not_returned_is_called_in() {
     });
 }
 
-/// Storage takes its time to say how long a file is whose writer is gone. Meanwhile the partition
-/// is given up, and adopted once more with another such file.
+/// Storage takes long to report the length of a file whose writer is gone. Meanwhile the partition
+/// is released, and adopted again with another such file.
 #[test]
 fn who_settles_a_partition_that_was_given_up_meanwhile_does_not_open_it_when_it_is_adopted_anew() {
     simulated(9, 2, async |cluster| {
         const SECOND: Duration = Duration::from_secs(1);
         let other = Roaming::new(&cluster, 2);
         let dir = directory_at(&cluster, &other, 2, "d").await;
-        // In this order: who settles the one looks for more behind it.
+        // In this order: the task that recovers the one searches for more behind it.
         let second = other.entry(create(dir, "second")).await.unwrap().ino;
         let first = other.entry(create(dir, "first")).await.unwrap().ino;
         assert!(second < first);
         let partition = dir.partition();
         let write = async |ino| {
             let service = cluster.service(2);
-            // One that the store doesn't know of: nobody waits for it to come back.
+            // A session without a record in the store: the service doesn't wait for its return.
             service.register_session(SessionId(1), SessionKind::Local).await.unwrap();
             let writer = Client::new(&service, 1);
             writer.call(MetaOp::BeginWrite { ino }).await.unwrap();
@@ -367,15 +366,15 @@ fn who_settles_a_partition_that_was_given_up_meanwhile_does_not_open_it_when_it_
         cluster.settled().await;
         write(second).await;
         begin(80 * SECOND).await;
-        // The first has heard by now how long its file is, the second hasn't.
+        // The first task has the length of its file by now, the second hasn't.
         rt::sleep(50 * SECOND).await;
         assert!(!cluster.service(1).executed().contains(&partition), "a file isn't settled yet");
         cluster.settled().await;
     });
 }
 
-/// Its partition is lent to somebody who doesn't give it back, until nobody waits for the answer
-/// any more.
+/// A coordinator has locked its partition and doesn't return it, until no client waits for the
+/// answer any more.
 #[test]
 fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
     simulated(8, 2, async |cluster| {
@@ -384,7 +383,7 @@ fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
         let of_node = |node| {
             (0..PARTITIONS).filter(|p| map.partitions[*p as usize] == NodeId(node)).collect::<Vec<_>>()
         };
-        // It is found out before the loan that the command needs another service.
+        // The command finds out that it needs another service before it meets the lock.
         let (there, here) = (of_node(1)[0], *of_node(2).last().unwrap());
         assert!(there < here);
         let in_partition = async |partition, prefix: &str| {
@@ -415,7 +414,7 @@ fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
         ask(0, MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }, net::Deadline::NEVER)
             .await
             .unwrap();
-        // From now on it doesn't have to wait for anybody else's lease.
+        // From now on no other session's lease conflicts.
         let before = [rename((from, "other"), (to, "other")), rename((from, "file"), (from, "kept"))];
         for (sequence, op) in (1..).zip(before) {
             ask(sequence, op, net::Deadline::NEVER).await.unwrap();
@@ -424,8 +423,8 @@ fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
         let handler: &dyn net::Handler<wire::PartitionsRequest, wire::PartitionsReply> = &*owner;
         handler.handle(borrow, None).await.unwrap();
         rt::sleep(Duration::from_secs(1)).await;
-        // It waits for the end of the loan for the second time then, and has the partition when
-        // that is called in.
+        // It waits for the end of the lock for the second time then, and gets the partition when
+        // that is revoked.
         let deadline = net::Deadline::after(rt::monotonic_ns(), 2_500);
         let late = ask(3, rename((from, "kept"), (to, "moved")), deadline).await;
         assert!(deadline.is_over(), "{late:?}");
@@ -448,7 +447,7 @@ fn caller() -> net::Caller {
     }
 }
 
-/// What a client has made: directories with entries, by number of the directory.
+/// What a client has created: directories with entries, by number of the directory.
 #[derive(Default)]
 struct Model {
     inodes: BTreeMap<usize, InodeId>,
@@ -591,7 +590,7 @@ async fn random_step(client: &Roaming, model: &mut Model, next: &mut usize) {
     }
 }
 
-/// What a directory has, and what its entries are.
+/// Compares the entries of a directory and their types.
 async fn compare(client: &Roaming, model: &Model, dir: usize) {
     let ino = model.inodes[&dir];
     let op =
@@ -615,7 +614,7 @@ async fn compare(client: &Roaming, model: &Model, dir: usize) {
     assert_eq!(client.entry(MetaOp::Getattr { ino }).await.unwrap().nlink, 2 + below);
 }
 
-/// A client's life in a directory of its own, against what a naive model says.
+/// Random steps of a client in a directory of its own, compared with a naive model.
 async fn live(client: Rc<Roaming>, steps: usize) {
     let home = client.entry(mkdir(ROOT, &format!("home {}", client.session))).await.unwrap().ino;
     let mut model = Model::default();
@@ -630,7 +629,7 @@ async fn live(client: Rc<Roaming>, steps: usize) {
     }
 }
 
-/// Partitions move, services die and come back.
+/// Moves partitions, and kills and restarts services.
 async fn disturb(cluster: Rc<Cluster>, deaths: bool, moves: Rc<Cell<u32>>) {
     loop {
         moves.set(moves.get() + 1);
@@ -653,7 +652,7 @@ async fn disturb(cluster: Rc<Cluster>, deaths: bool, moves: Rc<Cell<u32>>) {
     }
 }
 
-/// How often partitions moved or services died.
+/// Returns how often partitions moved or services died.
 fn against_the_model(seed: u64, (moves, deaths, lost): (bool, bool, Option<u64>)) -> u32 {
     let disturbances = Arc::new(AtomicU32::new(0));
     let told = disturbances.clone();

@@ -24,7 +24,7 @@ fn creates_of_several_cores_in_one_directory_are_all_there() {
                 for i in 0..250 {
                     let attr = client.create(InodeId::ROOT, &format!("{core}-{i}")).await.unwrap();
                     assert!(inos.lock().insert(attr.ino), "an inode number was given twice");
-                    // What was answered is there for everybody.
+                    // An acknowledged create is visible to all clients.
                     assert_eq!(
                         client.lookup(InodeId::ROOT, &format!("{core}-{i}")).await.unwrap().ino,
                         attr.ino
@@ -90,7 +90,7 @@ fn renames_across_partitions_lose_and_double_nothing() {
     assert!(partitions.len() > 1, "the names above hash to one partition");
     {
         let (meta, dirs) = (meta.clone(), dirs.clone());
-        // Every core moves its own files in circles, in another direction than its neighbours.
+        // Every core moves its own files in cycles, in another direction than its neighbours.
         on_cores(CORES, move |core| {
             let (client, dirs) = (Client::new(&meta, core as u64 + 1), dirs.clone());
             async move {

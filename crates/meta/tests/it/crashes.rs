@@ -1,4 +1,4 @@
-//! What was answered survives.
+//! Acknowledged changes survive.
 
 use crate::support::{Client, errno, memory_writer, open};
 use kv::{Durability, Memory};
@@ -54,7 +54,7 @@ fn a_full_device_is_told_and_what_was_committed_stays_readable() {
         let error = client.create(InodeId::ROOT, "after").await.unwrap_err();
         assert_eq!(error.errno, Errno::ENOSPC);
         assert!(error.message.contains("memory") && !error.hint.is_empty(), "{error}");
-        // The name that could not be committed is not shown as if it were there.
+        // A name that could not be committed is not visible.
         assert_eq!(errno(client.lookup(InodeId::ROOT, "after").await), Errno::ENOSPC);
         client.lookup(InodeId::ROOT, "before").await.unwrap();
         assert_eq!(errno(client.create(InodeId::ROOT, "more").await), Errno::ENOSPC);

@@ -1,4 +1,5 @@
-//! Files that a session has shortened and not cut: the answer came too late for it.
+//! Files that a session has truncated without cutting their chunk files: the answer came too late
+//! for it.
 
 use crate::support::world::{Call, ROOT, SECOND, Started, World, getattr, give_up, recalls, simulated, wish};
 use crate::support::{CHUNK_MTIME, Client};
@@ -18,7 +19,7 @@ fn file(reply: MetaReply) -> FileInfo {
     }
 }
 
-/// A file that the session has shortened, and whose chunk file it hasn't cut.
+/// A file that the session has truncated, and whose chunk file it hasn't cut.
 async fn shortened(world: &World, writer: &Client) -> (InodeId, TargetId) {
     let ino = writer.create(ROOT, "log").await.unwrap().ino;
     let begun = file(writer.call(MetaOp::BeginWrite { ino }).await.unwrap());
@@ -63,7 +64,7 @@ fn who_gives_the_file_up_leaves_the_cut_to_the_service() {
             let waiting = Call::call(&other, op).await;
             assert!(!waiting.is_done());
             let recall = recalls(&writer, 0).await[0];
-            // The answer to an earlier recall is none to this one.
+            // The acknowledgement of an earlier recall doesn't count for this one.
             let earlier = wire::Recall { number: recall.number - 1, ..recall };
             give_up(&writer, &earlier, true).await;
             assert_eq!(len(&world, place), WRITTEN);
@@ -105,7 +106,7 @@ fn nobody_gets_in_while_the_cut_cannot_be_made() {
     });
 }
 
-/// Whoever starts the target anew finds a file that isn't settled, and leaves it alone.
+/// Crash reconciliation of the target skips the file, whose size recovery is pending.
 #[test]
 fn a_cut_for_an_ended_session_that_goes_with_the_power_is_made_again() {
     simulated(|world| async move {

@@ -1,4 +1,4 @@
-//! Rules for networks: what a request may do goes by the address that it comes from.
+//! Access rules for networks: the rights of a request depend on the address that it comes from.
 
 use crate::support;
 use crate::support::world::{ROOT, World, simulated};
@@ -15,7 +15,7 @@ use wire::{AccessTime, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, 
 const OWNER: u32 = 1000;
 const NOBODY: u32 = types::NOBODY;
 
-/// Who asks: a session from an address.
+/// The requester: a session at an address.
 #[derive(Clone, Copy)]
 struct From {
     session: u64,
@@ -61,7 +61,7 @@ async fn ask_with(
 
 const AS_ROOT: (u32, u32) = (0, 7);
 const AS_OWNER: (u32, u32) = (OWNER, 8);
-/// On the client's own account.
+/// For the client itself.
 const ITSELF: (u32, u32) = (0, 0);
 
 fn rules(world: &World, rules: &[(&str, ExportAccess, Squash)]) {
@@ -111,8 +111,8 @@ async fn made(world: &World, from: From, who: (u32, u32), op: MetaOp) -> types::
     }
 }
 
-/// A directory of OWNER's that others may not look into, with a file of mode 0600, and one beside
-/// it that everybody may write to.
+/// A directory of OWNER that others may not search, with a file of mode 0600, and beside it a file
+/// that every user may write.
 async fn private(world: &World) -> (InodeId, InodeId) {
     made(world, FREE, AS_ROOT, chmod(ROOT, 0o777)).await;
     let dir = MetaOp::Mkdir { parent: ROOT, name: Bytes::from_static(b"dir"), mode: 0o700, umask: 0 };
@@ -150,11 +150,11 @@ fn squashed_root_is_nobody() {
                 ask(&world, FREE, AS_ROOT, op.clone()).await.unwrap();
             }
         }
-        // Others are who they are, and the client itself goes on with what they have open.
+        // Other users keep their ids, and the client itself can continue with its open files.
         ask(&world, SQUASHED, AS_OWNER, lookup(dir, "secret")).await.unwrap();
         ask(&world, SQUASHED, AS_OWNER, read(file)).await.unwrap();
         ask(&world, SQUASHED, ITSELF, open(file, Some(LeaseMode::Write))).await.unwrap();
-        // Capabilities of its processes don't make root of anybody.
+        // Capabilities of a process don't turn its user into root.
         let introduce = MetaOp::Introduce { ino: dir, groups: vec![0] };
         ask(&world, SQUASHED, (OWNER + 1, 9), introduce).await.unwrap();
         let by_privilege = ask_with(&world, SQUASHED, (OWNER + 1, 9), true, create(dir, "by privilege"));
@@ -195,7 +195,7 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
                 );
             }
         }
-        // No time that is given, and no report, is a way round that.
+        // Neither explicit times nor reports circumvent that.
         let disguised =
             SetAttr { mode: Some(0o777), uid: Some(NOBODY), ctime: Some(CHUNK_MTIME), ..SetAttr::default() };
         let report = MetaOp::EndWrite {
@@ -212,7 +212,7 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
             assert_eq!(errno(ask(&world, NAMELESS, who, op).await), Errno::EPERM, "{who:?}");
             assert_eq!(errno(ask(&world, NAMELESS, who, report.clone()).await), Errno::EACCES, "{who:?}");
         }
-        // Who makes a name that is there already has no right to what it names by that.
+        // A user that creates an existing name gets no rights to its inode by that.
         made(&world, FREE, AS_OWNER, create(ROOT, "there")).await;
         let MetaOp::Create { parent, name, mode, umask, rdev, wish, .. } = create(ROOT, "there") else {
             panic!()
@@ -222,8 +222,8 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
         assert!(matches!(answer.reply, MetaReply::Entry(_)) && answer.capability.is_none());
         let own = made(&world, NAMELESS, AS_OWNER, create(ROOT, "own")).await;
         assert_eq!((own.uid, own.gid), (NOBODY, NOBODY));
-        // What may be read only is given to be read only, whatever lease comes with it. Nobody
-        // answers recalls here, so the first session may have been ended.
+        // A file that may only be read gets a read capability, whatever lease comes with it. No
+        // session acknowledges recalls here, so the first one may have been evicted.
         let other = From { session: 11, ..FREE };
         register(&world, other).await.unwrap();
         made(&world, other, AS_OWNER, chmod(file, 0o604)).await;
@@ -254,7 +254,7 @@ fn readers_change_nothing() {
         let file = made(&world, READER, AS_ROOT, create(ROOT, "file")).await.ino;
         let begun = made(&world, READER, AS_ROOT, create(ROOT, "begun")).await.ino;
         ask(&world, READER, ITSELF, MetaOp::BeginWrite { ino: begun }).await.unwrap();
-        // The rule comes while the session lives.
+        // The rule is added while the session exists.
         usual_rules(&world);
         let report = |ino| MetaOp::EndWrite {
             ino,
@@ -324,7 +324,7 @@ fn ended_sessions_are_forgotten_when_nobody_can_come_back() {
                 "{later_s} s later"
             );
         }
-        // The store has forgotten it, too: a service that is started anew says the same.
+        // The store has no record of it either: a restarted service answers the same.
         let world = world.restart().await;
         assert_eq!(errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await), Errno::ENOTCONN);
         world.meta.stop();
@@ -341,12 +341,12 @@ fn refused_networks_have_no_sessions() {
         assert!(error.errno == Errno::EACCES && error.hint.contains("weft export list"), "{error}");
         rt::sleep(std::time::Duration::from_secs(1)).await;
         rules(&world, &[]);
-        // Its session was ended, and what it had with it.
+        // Its session was evicted, with all its state.
         assert_eq!(errno(ask(&world, REFUSED, AS_ROOT, create(ROOT, "after")).await), Errno::ESTALE);
         usual_rules(&world);
         let again = From { session: 40, ..REFUSED };
         assert_eq!(errno(register(&world, again).await), Errno::EACCES);
-        // From elsewhere it is let in.
+        // From another address it is allowed.
         register(&world, From { session: 40, ..FREE }).await.unwrap();
     });
 }
@@ -377,7 +377,7 @@ fn only_who_is_what_it_says_is_alone_in_a_directory() {
     });
 }
 
-/// It could say that others made what it made.
+/// It could claim that other users created its files.
 #[test]
 fn who_is_not_what_it_says_has_promised_nothing() {
     simulated(|world| async move {

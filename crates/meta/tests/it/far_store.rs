@@ -1,4 +1,4 @@
-//! A metadata service whose store is elsewhere: what it fetches may be out of date when it comes.
+//! A metadata service with a remote store: fetched data may be outdated when it arrives.
 
 use crate::support;
 use crate::support::far::Far;
@@ -24,7 +24,7 @@ async fn open(far: &Arc<Far>) -> Arc<MetaService> {
     MetaService::open(far.writer(), options, support::map(), HashMap::default()).await.unwrap()
 }
 
-/// A service that knows nothing yet of what `made` made.
+/// Runs a test on a service with an empty cache, over a store that `made` filled.
 fn with_far<F: Future<Output = ()> + 'static, M: Future<Output = ()> + 'static>(
     made: impl FnOnce(Client) -> M + 'static,
     test: impl FnOnce(Client, Arc<Far>) -> F + 'static,
@@ -44,7 +44,7 @@ fn entry_key(dir: InodeId, name: &str) -> Vec<u8> {
     keys::entry(dir, keys::name_hash(HASH_KEY, name.as_bytes()), name.as_bytes())
 }
 
-/// What is set of a file, larger than what the cache keeps.
+/// Sets an attribute that is too large for the cache.
 fn set_xattr(ino: InodeId, fill: u8) -> MetaOp {
     let value = vec![fill; 20_000].into();
     MetaOp::SetXattr { ino, name: bytes("user.large"), value, mode: wire::XattrMode::Any, kill_sgid: false }
@@ -106,8 +106,8 @@ fn a_listing_fetches_the_attributes_of_a_page_together() {
     );
 }
 
-/// A read that is on its way while the value changes, the change is committed, and the cache
-/// doesn't keep the new value.
+/// The value changes while a read is under way, the change is committed, and the cache doesn't keep
+/// the new value.
 #[test]
 fn a_value_that_changes_while_it_is_fetched_is_not_shown_as_it_was() {
     with_far(
@@ -134,7 +134,7 @@ fn a_value_that_changes_while_it_is_fetched_is_not_shown_as_it_was() {
             assert_eq!(far.memory.get(&key).unwrap().unwrap().last(), Some(&b'c'));
             held.set();
             assert_eq!(read.wait().await, b'c');
-            // What was kept for the read is gone with it.
+            // The writes retained for the read are gone with it.
             client.getattr(ino).await.unwrap();
             far.reads.lock().clear();
             assert_eq!(get_xattr(&client, ino).await, b'c');
@@ -143,7 +143,7 @@ fn a_value_that_changes_while_it_is_fetched_is_not_shown_as_it_was() {
     );
 }
 
-/// Names that come and go while a listing is on its way.
+/// Names are added and removed while a listing is under way.
 #[test]
 fn a_directory_that_changes_while_it_is_fetched_is_listed_as_it_is() {
     with_far(
@@ -164,7 +164,7 @@ fn a_directory_that_changes_while_it_is_fetched_is_listed_as_it_is() {
             let listing = Call::call(&client, list.clone()).await;
             assert!(!listing.is_done());
             far.held.lock().clear();
-            // More are removed than the spare pairs of a fetch.
+            // More are removed than a fetch has spare pairs.
             for i in 0..150 {
                 client.unlink(ROOT, &format!("file{i:03}")).await.unwrap();
             }
@@ -184,8 +184,8 @@ fn a_directory_that_changes_while_it_is_fetched_is_listed_as_it_is() {
     );
 }
 
-/// The lookup's answer tells of a name that is committed while it is fetched, or was not there:
-/// never half of it.
+/// The lookup either finds the name that is committed during its fetch, or doesn't: never half of
+/// it.
 #[test]
 fn a_name_that_is_made_while_it_is_looked_up_is_found_or_not() {
     with_far(
@@ -224,7 +224,7 @@ fn a_service_that_was_replaced_says_so_and_changes_nothing() {
     );
 }
 
-/// Changes reach the disk by themselves, also after a time in which they couldn't.
+/// Periodic syncs continue after the store was unreachable for a while.
 #[test]
 fn the_periodic_sync_outlives_failures_of_the_store() {
     with_far(
@@ -273,8 +273,8 @@ fn a_storm_over_a_slow_store_ends_as_it_should() {
     }
 }
 
-/// Makes, moves and removes names of its own in two directories that all share. Returns what is
-/// left, with the directory.
+/// Creates, moves and removes names of its own in two shared directories. Returns the remaining
+/// names, with the directory.
 async fn storm(meta: Arc<MetaService>, dir: InodeId, number: u64) -> BTreeMap<String, (bool, InodeId)> {
     meta.register_session(SessionId(100 + number), SessionKind::Local).await.unwrap();
     let client = Client::new(&meta, 100 + number);

@@ -1,4 +1,4 @@
-//! A service that was replaced changes nothing any more.
+//! A service that was replaced changes nothing.
 
 use crate::support::{Client, Store, errno, memory_writer, open};
 use kv::{Durability, Memory};
@@ -14,7 +14,7 @@ fn a_replaced_service_is_refused_and_the_new_one_goes_on() {
         first.create(InodeId::ROOT, "before").await.unwrap();
         let second = Client::new(&open(writer).await, 2);
         assert_eq!(second.list(InodeId::ROOT).await, ["before"]);
-        // The first one learns it by its next change, and then refuses even to read.
+        // The first service notices it at its next change, and then refuses even reads.
         assert_eq!(errno(first.create(InodeId::ROOT, "fenced").await), Errno::EREMOTE);
         assert_eq!(errno(first.lookup(InodeId::ROOT, "before").await), Errno::EREMOTE);
         assert_eq!(errno(first.mkdir(InodeId::ROOT, "fenced too").await), Errno::EREMOTE);
@@ -32,7 +32,7 @@ fn what_a_replaced_service_had_on_its_way_is_not_shown() {
         let second = Client::new(&open(memory_writer(&memory, Durability::Process)).await, 2);
         let (a, b) = (first.create(InodeId::ROOT, "x"), first.create(InodeId::ROOT, "x"));
         let answers = rt::join_all(vec![a, b]).await;
-        // The second one saw the first one's name before it turned out to be lost.
+        // The second command saw the first one's name before its commit turned out to be lost.
         assert!(answers.into_iter().all(|answer| errno(answer) == Errno::EREMOTE));
         assert_eq!(errno(second.lookup(InodeId::ROOT, "x").await), Errno::ENOENT);
     })

@@ -1,4 +1,4 @@
-//! A store whose disk is nearly full still lets everything be removed.
+//! A store whose disk is nearly full still allows all removals.
 
 use crate::support;
 use crate::support::{Client, bytes, create, errno, open};
@@ -11,7 +11,7 @@ use wire::{MetaOp, XattrMode};
 
 const ROOT: InodeId = InodeId::ROOT;
 
-/// An engine on a disk that is full when the test says so.
+/// An engine on a disk that is full when the test sets that.
 #[derive(Default)]
 struct OnDisk {
     memory: Memory,
@@ -103,7 +103,7 @@ fn what_frees_space_goes_on_on_a_full_disk() {
         client.call(MetaOp::Reclaim { ino }).await.unwrap();
         client.call(MetaOp::Rmdir { parent: ROOT, name: bytes("dir") }).await.unwrap();
         assert_eq!(client.list(ROOT).await, Vec::<String>::new());
-        // As every inode that is gone.
+        // As for every deleted inode.
         assert_eq!(errno(client.getattr(ino).await), Errno::ESTALE);
     });
 }
@@ -114,7 +114,7 @@ fn other_refusals_come_before_that_of_a_full_disk() {
         let file = client.create(ROOT, "file").await.unwrap();
         disk.is_full.store(true, Relaxed);
         assert_eq!(errno(client.create(ROOT, "file").await), Errno::EEXIST);
-        // Only opens what is there.
+        // This create only opens an existing file.
         let op = MetaOp::Create {
             parent: ROOT,
             name: bytes("file"),

@@ -1,4 +1,4 @@
-//! Requests whose programs have been told that they failed before the service could carry them out.
+//! Requests that failed for their applications before the service could execute them.
 
 use crate::support;
 use crate::support::errno;
@@ -28,7 +28,7 @@ fn caller() -> Caller {
     }
 }
 
-/// A change by session 2, for whose answer it waits [`WAIT_MS`].
+/// A change by session 2, which waits [`WAIT_MS`] for the answer.
 fn ask(world: &World, sequence: u64, op: MetaOp) -> Started<Result<MetaResponse>> {
     let (meta, deadline) = (world.meta.clone(), Deadline::after(rt::monotonic_ns(), WAIT_MS));
     let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
@@ -42,8 +42,7 @@ fn ask(world: &World, sequence: u64, op: MetaOp) -> Started<Result<MetaResponse>
     Started::new(async move { meta.handle_until(&caller(), deadline, request, None).await })
 }
 
-/// A file that session 1 writes, and another session that is registered as one of a process
-/// elsewhere.
+/// A file that session 1 writes, and another session registered as one of another process.
 async fn written(world: &World) -> (support::Client, InodeId) {
     let one = world.client(1).await;
     ask(world, 0, MetaOp::Register { in_use: Vec::new(), promised: vec![], told: 0 }).wait().await.unwrap();
@@ -59,7 +58,7 @@ async fn mode(client: &support::Client, ino: InodeId) -> u32 {
     }
 }
 
-/// It waits for a lease that is given up when nobody waits for the change any more.
+/// It waits for a lease that is given up when the client doesn't wait for the change any more.
 #[test]
 fn a_change_that_nobody_waits_for_any_more_is_not_made() {
     simulated(|world| async move {
@@ -68,7 +67,7 @@ fn a_change_that_nobody_waits_for_any_more_is_not_made() {
         assert_ne!(before, 0o600);
         let late = ask(&world, 1, chmod(ino));
         let recall = recalls(&one, 0).await[0];
-        // It says that it works on it, as one does whose targets don't answer.
+        // The session reports that it works on the recall, as one does whose targets don't answer.
         for _ in 0..5 {
             rt::sleep(SECOND).await;
             one.call(MetaOp::StillYielding { seen: recall.number }).await.unwrap();

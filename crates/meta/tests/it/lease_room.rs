@@ -1,4 +1,4 @@
-//! Clients that look at more than the service can keep leases for.
+//! Clients that access more inodes than the service can hold leases for.
 
 use crate::support;
 use crate::support::world::{ROOT, World, getattr, give_up, recalls, simulated, wish};
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use types::InodeId;
 use wire::LeaseMode::Read;
 
-/// Of each of the service's 64 tables.
+/// For each of the service's 64 tables.
 const LIMITS: Limits = Limits { total: 256, per_session: 64 };
 const MOST: u64 = 64 * LIMITS.per_session as u64;
 const FILES: usize = 6000;
@@ -24,7 +24,7 @@ async fn many_files(world: &World) -> Vec<InodeId> {
     files
 }
 
-/// Answers all recalls of a client at once; says how many there were.
+/// Acknowledges all recalls of a client at once; returns a counter of them.
 fn answer_recalls(client: &Client) -> Rc<Cell<u64>> {
     let (client, answered) = (client.clone(), Rc::new(Cell::new(0)));
     let count = answered.clone();
@@ -55,13 +55,13 @@ fn who_walks_a_huge_tree_goes_on_with_caching() {
             for &ino in &files {
                 assert_eq!(walker.grants(getattr(ino)).await, [(ino, Read)], "in round {round}");
                 assert!(leases_of(&world, 1) <= MOST);
-                // Others go on, too.
+                // Lets other tasks run, too.
                 rt::yield_now().await;
             }
         }
         assert!(recalled.get() as usize > FILES, "{}", recalled.get());
         assert!(leases_of(&world, 1) > MOST / 2, "no more than needed makes way");
-        // What was looked at last is held, and nobody else waits for what makes way.
+        // The leases on the last inodes are held, and no session waits for those that make room.
         let other = world.client(2).await;
         for &ino in &files[FILES - 100..] {
             assert_eq!(other.grants(getattr(ino)).await, [(ino, Read)]);
@@ -82,7 +82,7 @@ fn who_has_looked_at_too_much_can_open_files() {
             let ino = Client::new(&world.meta, 9).create(ROOT, &format!("new{number}")).await.unwrap().ino;
             assert_eq!(hoarder.grants(wish(ino, Read)).await, [(ino, Read)]);
         }
-        // The recalls are waiting; when they are answered, there is room again.
+        // The recalls are pending; when they are acknowledged, there is room again.
         assert!(!recalls(&hoarder, 0).await.is_empty());
         answer_recalls(&hoarder);
         rt::sleep(support::world::SECOND).await;

@@ -1,5 +1,5 @@
-//! Three clients that cache under leases, and change the same few files at random: nobody ever
-//! relies on what isn't so any more.
+//! Three clients that cache under leases and change the same few files at random: none ever relies
+//! on stale data.
 
 use crate::support::honest::{Honest, Sizes, lookup};
 use crate::support::world::{ROOT, SECOND, World, chmod, getattr, simulated_with};
@@ -10,7 +10,7 @@ use wire::{LeaseMode, MetaOp, MetaReply, RenameMode};
 
 const SEEDS: u64 = 24;
 const CLIENTS: u64 = 3;
-/// Tasks of one client that ask at the same time.
+/// Concurrent tasks of one client.
 const TASKS: usize = 2;
 const STEPS: usize = 250;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -19,7 +19,7 @@ fn below(bound: usize) -> usize {
     (rt::random_u64() % bound as u64) as usize
 }
 
-/// A worker's place: directories that are there, and the file it looked at last.
+/// State of a worker: existing directories, and the file that it read last.
 struct Place {
     dirs: [InodeId; 2],
     file: Option<InodeId>,
@@ -106,7 +106,7 @@ impl Place {
     }
 }
 
-/// How much was compared, and how much of that were permissions alone.
+/// How many values were compared, and how many of those were permissions only.
 async fn storm(world: World) -> (u64, u64) {
     let observer = Client::new(&world.meta, 9);
     let dir = observer.mkdir_elsewhere(ROOT, &[]).await;
@@ -124,7 +124,7 @@ async fn storm(world: World) -> (u64, u64) {
                 let mut place = Place { dirs: [ROOT, dir], file: None };
                 for _ in 0..STEPS {
                     place.step(&honest, &observer).await;
-                    // Long enough for what was recalled to cool down.
+                    // Long enough for the cool-down of recalled inodes.
                     if below(10) == 0 {
                         rt::sleep(SECOND * below(3) as u32).await;
                     }
@@ -136,7 +136,7 @@ async fn storm(world: World) -> (u64, u64) {
     for honest in &clients {
         honest.end().await;
     }
-    // Nobody was evicted, and everything that was written is on record.
+    // No session was evicted, and everything that was written is recorded.
     assert!(world.chunks.fenced.lock().is_empty());
     let sizes = sizes.lock().clone();
     for (ino, size) in sizes {

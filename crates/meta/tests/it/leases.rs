@@ -1,4 +1,4 @@
-//! Sessions that rely on leases, and others that are in their way.
+//! Sessions that rely on leases, and others whose commands conflict.
 
 use crate::support;
 use crate::support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
@@ -12,7 +12,7 @@ fn drop_inline(ino: InodeId) -> MetaOp {
     MetaOp::DropInline { ino, size: 0, mtime: Timestamp::new(1, 0) }
 }
 
-/// The other session asks for `op`, which has to wait for exactly one recall; returns that.
+/// The other session sends `op`, which has to wait for exactly one recall; returns that.
 async fn recalled_by(holder: &Client, other: &Client, op: MetaOp, after: u64) -> (Call, Recall) {
     let call = Call::call(other, op).await;
     assert!(!call.is_done(), "nothing was in the way");
@@ -57,7 +57,7 @@ fn what_is_made_to_be_written_comes_with_the_lease_for_it() {
             let made = one.respond(0, asking(name, asked)).await.unwrap();
             let MetaReply::Created { attr, .. } = made.reply else { panic!() };
             assert_eq!(made.grants[1], wire::Grant { ino: attr.ino, mode: granted });
-            // What is there already is opened as anything else.
+            // An existing file is opened like any other.
             one.call(MetaOp::Release { inodes: vec![attr.ino], seen: 0 }).await.unwrap();
             assert_eq!(one.grants(asking(name, asked)).await, [(ROOT, Read), (attr.ino, Read)]);
         }
@@ -87,7 +87,7 @@ fn a_change_by_another_waits_for_the_yield() {
             let (call, recall) = recalled_by(&one, &two, op, after).await;
             assert_eq!((recall.number, recall.ino, recall.keep), (after + 1, ROOT, Some(Permissions)));
             assert!(!call.is_done());
-            // Nothing is granted meanwhile, to nobody.
+            // Nothing is granted to any session meanwhile.
             assert_eq!(one.grants(getattr(ROOT)).await, []);
             assert_eq!(two.grants(getattr(ROOT)).await, []);
             give_up(&one, &recall, false).await;
@@ -98,7 +98,7 @@ fn a_change_by_another_waits_for_the_yield() {
         assert_eq!(one.grants(getattr(ino)).await, [(ino, Read)]);
         let (call, recall) = recalled_by(&one, &two, chmod(ino), after).await;
         assert_eq!((recall.ino, recall.keep), (ino, None));
-        // To let go says as much as a yield.
+        // A release counts as an acknowledgement.
         one.call(MetaOp::Release { inodes: vec![ino], seen: recall.number }).await.unwrap();
         call.wait().await.unwrap();
     });
@@ -112,7 +112,7 @@ fn what_was_recalled_is_not_offered_again_at_once() {
         let (call, recall) = recalled_by(&one, &two, create(ROOT, "a"), 0).await;
         give_up(&one, &recall, false).await;
         call.wait().await.unwrap();
-        // Of a directory, what those who add names leave to each other.
+        // On a directory, sessions that add names leave permissions to each other.
         assert_eq!(one.grants(getattr(ROOT)).await, [(ROOT, Permissions)]);
         assert_eq!(two.grants(create(ROOT, "b")).await[0], (ROOT, Permissions));
         rt::sleep(2 * SECOND).await;
@@ -133,7 +133,7 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
         one.call(MetaOp::BeginWrite { ino }).await.unwrap();
         one.call(drop_inline(ino)).await.unwrap();
-        // A listing says nothing of it, without asking.
+        // A listing omits its attributes, without a recall.
         let list =
             MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true, prefix: bytes::Bytes::new() };
         let MetaReply::Directory { entries, .. } = two.call(list).await.unwrap() else { panic!() };
@@ -153,17 +153,17 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         give_up(&one, &recall, true).await;
         let MetaReply::Attr(attr) = call.wait().await.unwrap() else { panic!() };
         assert_eq!(attr.size, 77);
-        // It is shared now: looking at it waits for nobody, and brings nothing to rely on.
+        // It is shared now: reading its attributes needs no recall, and grants no lease.
         let response = two.respond(0, lookup("a")).await.unwrap();
         assert_eq!(response.grants.iter().map(|grant| grant.ino).collect::<Vec<_>>(), [ROOT]);
-        // Another writer joins, and their reports are in nobody's way.
+        // Another writer joins, and their reports don't conflict.
         assert_eq!(two.grants(wish(ino, Write)).await, [(ino, Shared)]);
         two.call(MetaOp::BeginWrite { ino }).await.unwrap();
         one.call(report.clone()).await.unwrap();
         two.call(report).await.unwrap();
         let polled = recalls(&one, 1).await;
         assert_eq!(polled, [], "nothing of this is in the way of a shared lease");
-        // A reader that wants to cache ends all that.
+        // A reader that wants to cache ends the sharing.
         let three = world.client(3).await;
         let call = Call::call(&three, wish(ino, Read)).await;
         for writer in [&one, &two] {
@@ -189,7 +189,7 @@ fn what_only_one_can_do_is_done_by_one() {
         call.wait().await.unwrap();
         two.call(MetaOp::BeginWrite { ino }).await.unwrap();
         assert_eq!(two.grants(drop_inline(ino)).await, [(ino, Write)]);
-        // Chunks are shared, until one of the writers needs to be alone.
+        // Chunk files are shared, until one of the writers needs the exclusive lease.
         let (call, recall) = recalled_by(&two, &one, wish(ino, Write), 0).await;
         assert_eq!(recall.keep, Some(Shared));
         give_up(&two, &recall, true).await;
@@ -219,7 +219,7 @@ fn a_session_that_never_yields_is_evicted_and_fenced() {
         one.create(ROOT, "a").await.unwrap();
         let begun = rt::monotonic_ns();
         let call = Call::call(&two, create(ROOT, "b")).await;
-        // It has seen the recall and is heard of, and so it could answer.
+        // It has seen the recall and keeps sending, so it could acknowledge.
         let after = recalls(&one, 0).await[0].number;
         let _next = Call::call(&one, MetaOp::NextRecalls { after }).await;
         for _ in 0..4 {
@@ -240,8 +240,8 @@ fn a_session_that_never_yields_is_evicted_and_fenced() {
     });
 }
 
-/// How long another session waits for a lease of one that only ever says that it works on the
-/// recall, for up to a time.
+/// How long another session waits for a lease of a session that only ever reports that it works on
+/// the recall, up to `limit`.
 async fn waits_for_one_at_work(world: &support::world::World, limit: Duration) -> Option<Duration> {
     let (one, two) = (world.client(1).await, world.client(2).await);
     one.create(ROOT, "a").await.unwrap();
@@ -254,7 +254,7 @@ async fn waits_for_one_at_work(world: &support::world::World, limit: Duration) -
             call.wait().await.unwrap();
             return Some(waited());
         }
-        // Who waits is heard of, too.
+        // The waiting session sends messages, too.
         two.call(MetaOp::Release { inodes: vec![], seen: 0 }).await.unwrap();
         rt::sleep(SECOND).await;
     }
@@ -288,7 +288,7 @@ fn who_no_longer_says_that_it_works_on_a_recall_is_evicted_though_a_target_is_do
         let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
         let call = Call::call(&two, create(ROOT, "b")).await;
-        // Of an earlier recall it could say that all the time.
+        // It could report that of an earlier recall all the time.
         let seen = recalls(&one, 0).await[0].number;
         one.call(MetaOp::StillYielding { seen: seen - 1 }).await.unwrap();
         let begun = rt::monotonic_ns();
@@ -308,8 +308,7 @@ fn who_no_longer_says_that_it_works_on_a_recall_is_evicted_though_a_target_is_do
     });
 }
 
-/// What it says arrives, and nothing of what it is told: until it notices, it relies on what it
-/// holds.
+/// Its messages arrive, but it receives none: until it notices, it relies on its leases.
 #[test]
 fn a_session_that_does_not_hear_its_recall_gets_the_time_of_a_silent_one() {
     simulated(|world| async move {
@@ -319,7 +318,7 @@ fn a_session_that_does_not_hear_its_recall_gets_the_time_of_a_silent_one() {
         let call = Call::call(&two, create(ROOT, "b")).await;
         while !call.is_done() {
             rt::sleep(SECOND).await;
-            // An answer would say that it is ended.
+            // An answer would show that it is evicted.
             let _ = one.lookup(ROOT, "a").await;
         }
         let waited = Duration::from_nanos(rt::monotonic_ns() - begun);
@@ -328,8 +327,7 @@ fn a_session_that_does_not_hear_its_recall_gets_the_time_of_a_silent_one() {
     });
 }
 
-/// A network that is whole again after some seconds may take as many more until what was lost is
-/// sent again.
+/// After a network recovers, retransmissions may take as many seconds as the failure lasted.
 #[test]
 fn a_session_that_is_cut_off_while_it_answers_is_waited_for() {
     simulated(|world| async move {
@@ -360,14 +358,14 @@ fn a_silent_session_is_evicted_later_and_only_if_it_is_in_the_way() {
         let waited = Duration::from_nanos(rt::monotonic_ns() - begun);
         assert!(waited > 14 * SECOND && waited < 17 * SECOND, "{waited:?}");
         assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
-        // Nobody is in the way of a session that is only idle, until it was silent for a minute.
+        // An idle session conflicts with no other, until it was silent for a minute.
         let three = world.client(3).await;
         three.lookup(ROOT, "a").await.unwrap();
         rt::sleep(50 * SECOND).await;
         three.lookup(ROOT, "a").await.unwrap();
         rt::sleep(70 * SECOND).await;
         assert_eq!(errno(three.lookup(ROOT, "a").await), Errno::ESTALE);
-        // One that asks for recalls lives, and so does one of this process.
+        // A session that asks for recalls is alive, and so is one of this process.
         let (four, local) = (world.client(4).await, Client::new(&world.meta, 9));
         local.lookup(ROOT, "a").await.unwrap();
         let begun = rt::monotonic_ns();
@@ -384,7 +382,7 @@ fn a_file_without_a_name_stays_while_a_session_has_it_open() {
     simulated(|world| async move {
         let (one, two, three) = (world.client(1).await, world.client(2).await, world.client(3).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
-        // One has it open without a lease, the other with one.
+        // One session has it open without a lease, the other with one.
         two.call(MetaOp::Open { ino, wish: None }).await.unwrap();
         three.call(wish(ino, Read)).await.unwrap();
         let release = |seen| MetaOp::Release { inodes: vec![ROOT, ino], seen };
@@ -414,7 +412,7 @@ fn the_end_of_a_session_gives_its_leases_up() {
         one.call(MetaOp::EndSession).await.unwrap();
         call.wait().await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());
-        // A good end is no reason to refuse it later.
+        // A session that ended cleanly isn't refused later.
         world.client(1).await.lookup(ROOT, "b").await.unwrap();
     });
 }

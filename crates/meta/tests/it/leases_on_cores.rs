@@ -1,4 +1,4 @@
-//! Sessions with leases on cores of their own, in each other's way all the time.
+//! Sessions with leases on cores of their own, whose commands conflict all the time.
 
 use crate::support::honest::{Honest, Sizes, lookup};
 use crate::support::world::{ROOT, chmod};
@@ -35,7 +35,7 @@ fn every_change_gets_its_turn() {
             for i in 0..FILES {
                 work(&honest, &format!("{core}-{i}")).await;
             }
-            // The others may still need something of this one.
+            // The others may still need a lease of this one.
             done.fetch_add(1, Relaxed);
             while done.load(Relaxed) < CORES {
                 rt::sleep(Duration::from_millis(5)).await;
@@ -47,17 +47,17 @@ fn every_change_gets_its_turn() {
     assert_eq!(names.unwrap().len(), CORES * FILES);
 }
 
-/// A file more in the directory that all share.
+/// One more file in the directory that all share.
 async fn work(honest: &Rc<Honest>, name: &str) {
     honest.change(create(ROOT, name)).await.unwrap();
     honest.ask(lookup(ROOT, name)).await.unwrap();
     honest.change(chmod(ROOT)).await.unwrap();
 }
 
-/// As a node's control socket asks for it: on a core that ends with the question.
+/// As a node's control socket requests it: on a core that ends after the request.
 #[test]
 fn an_eviction_goes_on_when_the_core_that_asked_for_it_has_ended() {
-    /// Some 30 s.
+    /// About 30 s.
     const LOOKS: usize = 6000;
     let store = Store::new();
     let chunks = Arc::new(Chunks::default());

@@ -1,4 +1,4 @@
-//! Commits that another core led before the command that asked for them went on.
+//! Commits that another core led before the command that enqueued them continued.
 
 use crate::support::{Client, memory_writer, on_cores, open};
 use kv::{Durability, Memory};
@@ -9,7 +9,7 @@ use types::InodeId;
 const CORES: usize = 4;
 const FILES: usize = 5_000;
 
-/// The store takes no time, so that commits are over about as soon as they are queued.
+/// The store takes no time, so that commits complete about as soon as they are queued.
 #[test]
 fn commits_led_by_other_cores_give_no_inode_number_twice() {
     let meta = rt::block_on(open(memory_writer(&Arc::new(Memory::new()), Durability::Process))).unwrap();
@@ -23,7 +23,7 @@ fn commits_led_by_other_cores_give_no_inode_number_twice() {
                 for i in 0..FILES {
                     let name = format!("{core}-{i}");
                     let ino = client.create(InodeId::ROOT, &name).await.unwrap().ino;
-                    // A missing name that the cache remembers must not outlive the create.
+                    // A cached negative entry must not outlive the create.
                     assert_eq!(client.lookup(InodeId::ROOT, &name).await.unwrap().ino, ino);
                     made.push(ino);
                 }

@@ -1,4 +1,4 @@
-//! Who may do what, on sessions of other processes.
+//! Permissions in sessions of other processes.
 
 use crate::support::world::{ROOT, simulated};
 use crate::support::{Client, create, errno};
@@ -71,7 +71,7 @@ fn the_session_of_the_services_own_process_is_its_kernels_business() {
         let file = local.create(ROOT, "b").await.unwrap().ino;
         let mut unchecked = vec![MetaOp::Migrate { ino: file, pool: None, scheme: Some("single".into()) }];
         unchecked.push(MetaOp::SetPattern { dir: ROOT, change: PatternChange::default() });
-        // The kernel takes them for attributes that everybody may set who may write.
+        // The kernel takes them for attributes that every user with write permission may set.
         for op in unchecked {
             assert_eq!(errno(call_as(&local, user, op.clone()).await), Errno::EPERM);
             call_privileged(&local, user, op).await.unwrap();

@@ -1,4 +1,5 @@
-//! Files that programs of a session have before the service does, in a directory where it is alone.
+//! Asynchronous creates: files that applications have before the service, under a directory
+//! delegation.
 
 use crate::support;
 use crate::support::company::{Cluster, Roaming};
@@ -17,7 +18,7 @@ fn reserve(dir: InodeId) -> MetaOp {
     MetaOp::Reserve { dir, count: 16, prefix: Bytes::new() }
 }
 
-/// Numbers in a directory that the session has for itself from now on.
+/// Inode numbers in a directory on which the session holds a delegation from now on.
 async fn alone_in(client: &Client, dir: InodeId) -> InodeId {
     let answer = client.respond(0, reserve(dir)).await.unwrap();
     assert_eq!(answer.grants, [wire::Grant { ino: dir, mode: Write }]);
@@ -54,7 +55,7 @@ fn release(ino: InodeId) -> MetaOp {
     MetaOp::Release { inodes: vec![ino], seen: u64::MAX }
 }
 
-/// Content of a file, by who asks for no lease on it.
+/// Content of a file, read without a lease.
 async fn content(client: &Client, ino: InodeId) -> Bytes {
     match client.call(MetaOp::Open { ino, wish: None }).await.unwrap() {
         MetaReply::File(info) => info.inline.unwrap(),
@@ -62,7 +63,7 @@ async fn content(client: &Client, ino: InodeId) -> Bytes {
     }
 }
 
-/// A new directory in the root, of which nobody has anything.
+/// A new directory in the root without leases.
 async fn directory(client: &Client) -> InodeId {
     let dir = client.mkdir(ROOT, "dir").await.unwrap().ino;
     client.call(MetaOp::Release { inodes: vec![ROOT, dir], seen: u64::MAX }).await.unwrap();
@@ -152,11 +153,11 @@ fn where_an_acl_decides_what_files_are_nobody_is_alone() {
     });
 }
 
-/// How a request ends.
+/// Checks the outcome of a request.
 type Expect = fn(Result<MetaReply>);
 
-/// What others ask of a directory in which somebody is alone, and how it ends once `promised` is
-/// there.
+/// Requests of other sessions in a directory under delegation, with their outcomes once `promised`
+/// exists.
 fn looks(dir: InodeId, elsewhere: InodeId, file: InodeId) -> Vec<(MetaOp, Expect)> {
     fn is_there(reply: Result<MetaReply>) {
         assert!(matches!(reply, Ok(MetaReply::Entry(Attr { size: 7, .. }))), "{reply:?}");
@@ -214,15 +215,15 @@ fn who_looks_into_a_directory_waits_for_what_was_promised_there() {
                 let recalled = recalls(&one, 0).await;
                 let recall = recalled.iter().find(|recall| recall.ino == dir).unwrap();
                 assert_eq!(recall.keep, Some(Permissions), "{op:?}");
-                // It is delivered while the recall is answered, and brings no lease on the
-                // directory any more.
+                // It is sent while the recall is pending, and grants no lease on the directory any
+                // more.
                 let delivered = one.grants(deliver(dir, "promised", first, "content")).await;
                 assert_eq!(delivered, [(first, Write)]);
                 one.call(release(first)).await.unwrap();
                 for recall in &recalled {
                     give_up(&one, recall, false).await;
                 }
-                // What the rest of it needs is given up, too.
+                // The other leases that the command needs are given up, too.
                 let mut seen = recalled.last().unwrap().number;
                 while !call.is_done() {
                     for recall in recalls(&one, seen).await {
@@ -276,7 +277,7 @@ fn what_is_delivered_is_there_for_all() {
         let made = one.respond(1, deliver(dir, "a", first, "content")).await.unwrap();
         assert!(matches!(made.reply, MetaReply::Created { attr, inline_limit: 4096, .. } if attr.size == 7));
         assert_eq!(made.directories.iter().map(|state| state.attr.ino).collect::<Vec<_>>(), [dir]);
-        // The request sent again, and another one for the same file.
+        // The retransmission, and another request for the same file.
         let again = one.respond(1, deliver(dir, "a", first, "content")).await.unwrap();
         assert_eq!((again.reply, again.grants), (made.reply, vec![]));
         let anew = one.call(deliver(dir, "a", first, "content")).await.unwrap();
@@ -313,7 +314,7 @@ fn what_was_promised_is_there_when_others_are_let_in_after_a_restart() {
         let call = Call::call(&two, create(dir, "a")).await;
         let user = Credentials { uid: 1000, gid: 100, pid: 5 };
         let promised = vec![
-            // Not one of its numbers: the others are made all the same.
+            // Not one of its numbers: the others are created all the same.
             promise(file(dir, "b", InodeId(first.0 + 99), "")),
             promise(file(dir, "a", first, "content")),
             // Its group may write there, which the service doesn't know yet.
@@ -326,7 +327,7 @@ fn what_was_promised_is_there_when_others_are_let_in_after_a_restart() {
         assert_eq!(content(&two, first).await, "content");
         let theirs = two.getattr(InodeId(first.0 + 1)).await.unwrap();
         assert_eq!((theirs.uid, theirs.gid, theirs.size), (1000, 100, 9));
-        // Nobody is asked for anything: no lease has come with it.
+        // Needs no recall: the create granted no lease.
         let begun = rt::monotonic_ns();
         assert_eq!(two.grants(wish(first, Write)).await, [(first, Write)]);
         two.call(chmod(dir)).await.unwrap();
@@ -335,7 +336,7 @@ fn what_was_promised_is_there_when_others_are_let_in_after_a_restart() {
     });
 }
 
-/// By the time at which the session asks what became of it.
+/// It is removed by the time at which the session asks for the outcome.
 #[test]
 fn a_file_that_was_kept_and_removed_is_not_made_again() {
     simulated(|world| async move {
@@ -368,7 +369,7 @@ fn only_who_comes_back_has_promised_anything() {
         let [one, two, three] = [1, 2, 3].map(|session| Client::new(&world.meta, session));
         three.call(promised("c")).await.unwrap();
         one.call(register(vec![])).await.unwrap();
-        // A copy of the request that comes late.
+        // A late retransmission of the request.
         one.call(promised("d")).await.unwrap();
         two.call(register(vec![])).await.unwrap();
         assert_eq!(three.list(dir).await, Vec::<String>::new());
@@ -387,7 +388,7 @@ fn in_company<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<Cluster>) -
     Machine::new(1).run(run).unwrap();
 }
 
-/// A directory of a partition of this node, in the root.
+/// A directory in the root, in a partition that this node owns.
 async fn directory_at(cluster: &Cluster, client: &Roaming, node: u32) -> InodeId {
     for i in 0.. {
         let name = format!("at{node}-{i}");
@@ -426,7 +427,7 @@ fn what_was_promised_is_there_when_others_are_let_into_a_partition_that_has_move
         let call = support::world::Started::new(async move { asks.call(create(dir, "a")).await });
         rt::sleep(SECOND).await;
         assert!(!call.is_done());
-        // What it says of a partition that hasn't moved is none of this: it is alone there still.
+        // A create in a partition that hasn't moved is not included: its delegation is still valid.
         let promised =
             vec![promise(file(dir, "a", first, "content")), promise(file(kept, "b", own, "content"))];
         here.call(MetaOp::Follow { partitions, in_use: vec![], promised, told: 0 }).await.unwrap();

@@ -1,4 +1,5 @@
-//! Names in a directory that a session has to itself while others use the directory.
+//! Name-prefix delegations: names of a directory that a session holds while others use the
+//! directory.
 
 use crate::support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, recalls, simulated};
 use crate::support::{Client, bytes, create, errno};
@@ -27,8 +28,7 @@ fn listed(reply: MetaReply) -> Vec<String> {
     names
 }
 
-/// The number that stands for names which the session has to itself from now on, and the first one
-/// for files.
+/// The inode number of a name-prefix delegation, and the first preallocated one for files.
 async fn range(client: &Client, dir: InodeId, prefix: &str) -> (InodeId, InodeId) {
     let answer = client.respond(0, reserve(dir, prefix)).await.unwrap();
     let MetaReply::Reserved { first, count, range: Some(range), .. } = answer.reply else { panic!() };
@@ -36,14 +36,14 @@ async fn range(client: &Client, dir: InodeId, prefix: &str) -> (InodeId, InodeId
     (range, first)
 }
 
-/// A new directory in the root, of which nobody has anything.
+/// A new directory in the root without leases.
 async fn directory(client: &Client) -> InodeId {
     let dir = client.mkdir(ROOT, "dir").await.unwrap().ino;
     client.call(MetaOp::Release { inodes: vec![ROOT, dir], seen: u64::MAX }).await.unwrap();
     dir
 }
 
-/// Whether a request waits for the session to give a range up, which it then does.
+/// Whether a request waits for the session to give up a range, which it then does.
 async fn waits(call: Call, holder: &Client, seen: &mut u64, range: InodeId) -> bool {
     if call.is_done() {
         call.wait().await.ok();
@@ -97,7 +97,7 @@ fn names_of_another_session_are_refused() {
         assert_eq!(errno(one.call(reserve(dir, "a/")).await), Errno::EINVAL);
         assert_eq!(errno(one.call(reserve(dir, &"x".repeat(256))).await), Errno::ENAMETOOLONG);
         assert_eq!(recalls(&one, 0).await, [], "nobody is disturbed");
-        // What one session has as a whole no other one has a part of.
+        // While one session holds a directory delegation, no other one gets a part of the names.
         let other = two.mkdir(ROOT, "other").await.unwrap().ino;
         let alone =
             two.respond(0, MetaOp::Reserve { dir: other, count: 1, prefix: bytes("") }).await.unwrap();
@@ -152,7 +152,7 @@ fn who_is_about_names_of_another_session_waits_for_it_and_nobody_else_does() {
             let (op, expected) = names(dir, elsewhere, file).swap_remove(number);
             let call = Call::call(&two, op.clone()).await;
             assert_eq!(waits(call, &one, &mut 0, taken).await, expected, "{op:?}");
-            // Its own names are in nobody's way.
+            // Its own names don't conflict.
             if let (op @ MetaOp::Lookup { .. }, true) = (op, expected) {
                 range(&one, dir, "a.").await;
                 let call = Call::call(&one, op).await;
@@ -183,7 +183,7 @@ fn what_is_delivered_while_others_wait_is_what_they_find() {
             matches!(found, Ok(MetaReply::Entry(Attr { size: 7, ino, .. })) if ino == first),
             "{found:?}"
         );
-        // The number that stood for the names is no file's.
+        // The number of the delegation belongs to no file.
         assert_eq!(errno(two.call(getattr(taken)).await), Errno::ESTALE);
     });
 }
@@ -219,7 +219,7 @@ fn a_session_that_ends_or_lets_go_leaves_its_names_to_others() {
         assert_ne!(of_one, of_two);
         world.meta.end_session(types::SessionId(2)).await.unwrap();
         range(&one, dir, "a.").await;
-        // There are only so many of one session.
+        // A session may hold only a limited number.
         let many = async {
             let mut count = 0;
             while one.call(reserve(dir, &format!("{count}."))).await.is_ok() {

@@ -1,4 +1,4 @@
-//! What dead clients and a dead service left.
+//! Recovery after dead clients and a dead service.
 
 use crate::support::{CHUNK_MTIME, Chunks, Client, bytes, errno, memory_writer, open_with};
 use kv::{Durability, Memory};
@@ -18,13 +18,13 @@ impl Fixture {
         Fixture { memory: Arc::new(Memory::new()), chunks: Arc::default() }
     }
 
-    /// The service as it is after a restart, as `session`.
+    /// The restarted service, with a client of `session`.
     async fn restart(&self, session: u64) -> Client {
         let writer = memory_writer(&self.memory, Durability::Process);
         Client::new(&open_with(writer, self.chunks.channels()).await, session)
     }
 
-    /// As if `lens` had been written to the chunk files of a file.
+    /// Simulates writes of `lens` to the chunk files of a file.
     fn write(&self, ino: InodeId, layout: &Layout, lens: [u64; 3]) {
         for (group, len) in layout.groups.iter().zip(lens) {
             self.chunks.lens.lock().insert((TargetId(group.0), ino), len);

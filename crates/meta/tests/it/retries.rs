@@ -1,4 +1,4 @@
-//! A request that is sent again is carried out once.
+//! A retransmitted request is executed once.
 
 use crate::support;
 use crate::support::{Client, Store, create, entry, errno, on_cores, open};
@@ -71,7 +71,7 @@ fn a_durable_session_is_known_after_a_restart_and_another_is_not() {
         let again = entry(durable.call_numbered(1, create(InodeId::ROOT, "a")).await).unwrap();
         assert_eq!(again, before);
         assert_eq!(errno(fleeting.call_numbered(1, create(InodeId::ROOT, "b")).await), Errno::EEXIST);
-        // The end of the session is the end of its records.
+        // The end of the session deletes its records.
         meta.end_session(SessionId(1)).await.unwrap();
         meta.register_session(SessionId(1), SessionKind::Remote).await.unwrap();
         assert_eq!(errno(durable.call_numbered(1, create(InodeId::ROOT, "a")).await), Errno::EEXIST);
@@ -90,7 +90,7 @@ fn a_change_is_made_once_however_many_of_its_session_come_before_it_is_sent_agai
             let client = Client::new(&meta, 1);
             client.call_in_lane(0, 1, create(InodeId::ROOT, "a")).await.unwrap();
             client.call_in_lane(0, 2, unlink("a")).await.unwrap();
-            // The answer is lost, and other programs of the mount go on.
+            // The answer is lost, and other applications of the mount go on.
             for sequence in 1..=700 {
                 client.call_in_lane(1, sequence, create(InodeId::ROOT, &sequence.to_string())).await.unwrap();
             }
@@ -135,7 +135,7 @@ fn a_session_has_one_record_a_lane_and_ends_with_however_many() {
                 .call_in_lane(sequence % 2, sequence, create(InodeId::ROOT, &sequence.to_string()))
                 .await
                 .unwrap();
-            // Refused ones leave nothing.
+            // Refused changes leave no record.
             assert_eq!(errno(client.call_in_lane(2, sequence, unlink("no such file")).await), Errno::ENOENT);
         }
         let range = namespace::keys::operations_of(client.session);

@@ -1,4 +1,4 @@
-//! Sessions of other processes, and a service that was started again.
+//! Sessions of other processes, and a service that restarted.
 
 use crate::support::world::{Call, ROOT, SECOND, getattr, simulated};
 use crate::support::{CHUNK_MTIME, Client, bytes, create, errno};
@@ -44,7 +44,7 @@ fn everything_waits_until_all_sessions_of_before_are_back() {
         new.call(register()).await.unwrap();
         let change = Call::call(&new, create(ROOT, "a")).await;
         one.call(register()).await.unwrap();
-        // Of nothing that the change is about: nobody here answers a recall.
+        // Of an inode that the change doesn't concern: no session acknowledges recalls here.
         let look = Call::call(&one, getattr(FILE)).await;
         rt::sleep(SECOND).await;
         assert!(!change.is_done() && !look.is_done(), "session 2 may still rely on what it had");
@@ -89,7 +89,7 @@ fn a_session_that_does_not_come_back_is_ended_for_good() {
         let fenced = world.chunks.fenced.lock().clone();
         assert!(fenced.iter().all(|(_, session)| *session == SessionId(1)) && !fenced.is_empty());
         assert_eq!(two.grants(getattr(ROOT)).await, [(ROOT, Read)]);
-        // Not even the next start lets it in again, and it isn't waited for.
+        // Even the next start doesn't accept it, and doesn't wait for it.
         two.call(MetaOp::EndSession).await.unwrap();
         let world = world.restart().await;
         let one = Client::new(&world.meta, 1);
@@ -103,7 +103,7 @@ fn a_session_that_does_not_come_back_is_ended_for_good() {
     });
 }
 
-/// However long it takes until it hears of the service, and to forget what it relied on.
+/// However long it takes until it reaches the service, and drops its cache.
 #[test]
 fn a_session_that_lives_has_its_time_from_when_it_is_heard_of() {
     simulated(|world| async move {
@@ -123,7 +123,7 @@ fn a_session_that_lives_has_its_time_from_when_it_is_heard_of() {
     });
 }
 
-/// What it wrote is settled before that, by storage services that take their time.
+/// Before that, size recovery of its files waits for slow storage services.
 #[test]
 fn a_session_that_is_coming_back_is_not_late() {
     simulated(|world| async move {
@@ -144,7 +144,7 @@ fn a_session_that_is_coming_back_is_not_late() {
     });
 }
 
-/// That it says that it lives doesn't keep the others waiting for ever.
+/// Its other messages don't extend the grace period for ever.
 #[test]
 fn a_session_that_is_heard_of_and_does_not_come_back_is_ended() {
     simulated(|world| async move {
@@ -175,7 +175,7 @@ fn a_file_without_a_name_survives_a_restart_while_it_is_open() {
         for ino in [kept, gone] {
             one.call(MetaOp::Open { ino, wish: None }).await.unwrap();
         }
-        // The one that removes them dies with the service.
+        // The session that removes them ends with the service.
         local.unlink(ROOT, "a").await.unwrap();
         local.unlink(ROOT, "b").await.unwrap();
         let world = world.restart().await;
@@ -191,7 +191,7 @@ fn a_file_without_a_name_survives_a_restart_while_it_is_open() {
     });
 }
 
-/// More than a list in a message may have; the last piece comes with the registration.
+/// More than a list in a message may have; the last part comes with the registration.
 #[test]
 fn a_session_with_very_many_files_open_comes_back_with_all_of_them() {
     const PIECE: usize = 4096;
@@ -219,7 +219,7 @@ fn a_session_with_very_many_files_open_comes_back_with_all_of_them() {
         }
         assert_eq!(errno(one.getattr(real[0]).await), Errno::ENOTCONN, "it isn't back before it registers");
         one.call(MetaOp::Register { in_use: last.clone(), promised: vec![], told: 0 }).await.unwrap();
-        // It repeats itself when it has got no answer.
+        // It retransmits a part that got no answer.
         one.call(MetaOp::ReclaimOpens { inodes: before[0].clone() }).await.unwrap();
         rt::sleep(SECOND).await;
         for &ino in &real {
@@ -265,7 +265,7 @@ fn nobody_is_granted_a_lock_before_those_who_had_one_have_it_again() {
         let test = MetaOp::TestLock { ino: FILE, owner: LockOwner(1), kind: LockKind::Shared, range: WHOLE };
         let tests = Call::call(&new, test).await;
         two.call(register()).await.unwrap();
-        // A session that isn't back gives nothing up either.
+        // A session that hasn't returned can't release anything either.
         assert_eq!(errno(one.call(unlock(FILE, 5)).await), Errno::ENOTCONN);
         one.call(reclaim(FILE, 5, LockKind::Exclusive)).await.unwrap();
         rt::sleep(SECOND).await;
@@ -296,7 +296,7 @@ fn circles_of_waits_are_found_after_a_restart() {
         let [one, two] = [1, 2].map(|session| Client::new(&world.meta, session));
         for client in [&one, &two] {
             client.call(reclaim(InodeId(client.session.0), 1, LockKind::Exclusive)).await.unwrap();
-            // It may come twice.
+            // The request may be retransmitted.
             client.call(reclaim(InodeId(client.session.0), 1, LockKind::Exclusive)).await.unwrap();
         }
         one.call(register()).await.unwrap();
@@ -317,13 +317,12 @@ fn locks_of_a_session_that_does_not_come_back_are_free_and_can_not_be_had_again(
         world.client(1).await.call(lock(5, LockKind::Exclusive, false)).await.unwrap();
         let world = world.restart().await;
         let [one, two] = [1, 2].map(|session| Client::new(&world.meta, session));
-        // It says what it had, and dies.
+        // It reclaims its locks, and dies.
         one.call(reclaim(FILE, 5, LockKind::Exclusive)).await.unwrap();
         two.call(register()).await.unwrap();
         two.call(lock(5, LockKind::Exclusive, false)).await.unwrap();
         assert_eq!(errno(one.call(reclaim(FILE, 5, LockKind::Exclusive)).await), Errno::ESTALE);
-        // One that nobody has heard of has nothing to claim, and what others hold is not given
-        // away.
+        // An unknown session can't reclaim locks, and locks of other sessions stay.
         let three = Client::new(&world.meta, 3);
         assert_eq!(errno(three.call(reclaim(FILE, 5, LockKind::Shared)).await), Errno::ENOLCK);
         three.call(register()).await.unwrap();

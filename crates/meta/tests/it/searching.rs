@@ -1,4 +1,4 @@
-//! Looking for a name while others change the directory.
+//! Lookups while other sessions change the directory.
 
 use crate::support::{Client, errno, open};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use types::{Errno, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply};
 
-/// A store in which commits can be held up.
+/// A store whose commits can be blocked.
 #[derive(Default)]
 struct Gate {
     memory: Memory,
@@ -69,7 +69,7 @@ impl Engine for Gate {
     }
 }
 
-/// A service with a file in the root directory, of which it knows what is committed.
+/// A service with a file in the root directory, whose committed state is cached.
 fn serve() -> (Arc<Gate>, Arc<MetaService>) {
     let gate = Arc::new(Gate::default());
     let writer = Arc::new(Writer::new(gate.clone(), Durability::Process));
@@ -83,16 +83,16 @@ fn serve() -> (Arc<Gate>, Arc<MetaService>) {
     (gate, meta)
 }
 
-/// How often a request is polled before it counts as one that waits for somebody else.
+/// How often a request is polled before it counts as waiting for another thread.
 const TURNS: usize = 1000;
 
-/// How long an answer is waited for.
+/// Time-out of an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A request under way.
 struct Asked<T> {
     thread: JoinHandle<T>,
-    /// Tells when the request waits for another thread, and when it has its answer.
+    /// Reports when the request waits for another thread, and when it has its answer.
     state: Receiver<Now>,
 }
 
@@ -102,7 +102,7 @@ enum Now {
     Waits,
 }
 
-/// A request of a session of its own, on a thread of its own: who commits may be held up.
+/// A request in a session and a thread of its own: the committing thread may be blocked.
 fn asked<T: Send + 'static>(
     meta: &Arc<MetaService>,
     session: u64,
@@ -114,7 +114,7 @@ fn asked<T: Send + 'static>(
     Asked { thread: thread::spawn(move || run().unwrap()), state }
 }
 
-/// The outcome of a request; tells how it is going.
+/// The outcome of a request; reports its state.
 async fn follow<T>(request: impl Future<Output = T>, tell: &Sender<Now>) -> T {
     let mut request = pin!(request);
     for _ in 0..TURNS {
@@ -132,7 +132,7 @@ async fn follow<T>(request: impl Future<Output = T>, tell: &Sender<Now>) -> T {
 }
 
 impl<T> Asked<T> {
-    /// The answer, for which no commit is waited.
+    /// The answer, which must not wait for a commit.
     fn soon(self) -> T {
         while self.state.recv_timeout(PATIENCE).expect("it waits for a commit of others") != Now::Answered {}
         self.answer()
@@ -162,7 +162,7 @@ fn a_name_that_is_absent_is_so_whatever_others_are_about_to_add() {
     assert_eq!(looked.soon(), Errno::ENOENT);
     let first = asked(&meta, 3, async |client| client.lookup(InodeId::ROOT, "first").await);
     assert!(first.soon().is_ok());
-    // Not so the one that is being made, and attributes of the directory.
+    // Lookups of the name that is being created, and of the directory's attributes, do wait.
     let held = asked(&meta, 4, async |client| client.lookup(InodeId::ROOT, "held").await);
     let attr = asked(&meta, 5, async |client| client.getattr(InodeId::ROOT).await);
     assert!(held.waits() && attr.waits() && !maker.is_finished());

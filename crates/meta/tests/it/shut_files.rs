@@ -1,11 +1,11 @@
-//! Files that can't be settled for now, since a target doesn't say how long their chunks are.
+//! Files in quarantine, since a target doesn't report the length of their chunk files.
 
 use crate::support::world::{Call, ROOT, SECOND, World, getattr, simulated, wish};
 use crate::support::{CHUNK_MTIME, Client};
 use types::{InodeId, TargetId};
 use wire::{LeaseMode, MetaOp, MetaReply};
 
-/// What has been acknowledged of the file, beyond the size on record.
+/// Acknowledged bytes of the file, beyond the recorded size.
 const WRITTEN: u64 = 8192;
 
 fn size(reply: MetaReply) -> u64 {
@@ -16,7 +16,7 @@ fn size(reply: MetaReply) -> u64 {
     }
 }
 
-/// A file that this session writes under its lease, of which it has told less than it wrote. Its
+/// A file that this session writes under its lease, with a reported size below what it wrote. Its
 /// target is down.
 async fn written(world: &World, writer: &Client) -> InodeId {
     let ino = writer.create(ROOT, "log").await.unwrap().ino;
@@ -29,7 +29,8 @@ async fn written(world: &World, writer: &Client) -> InodeId {
     ino
 }
 
-/// Nobody gets at the file before the target is back, and then all that was written is there.
+/// No client can access the file before the target is back; then everything that was written is
+/// there.
 async fn is_shut_until_the_target_is_back(world: &World, other: &Client, ino: InodeId) {
     let looks = Call::call(other, getattr(ino)).await;
     let opens = Call::call(other, wish(ino, LeaseMode::Write)).await;
@@ -38,12 +39,12 @@ async fn is_shut_until_the_target_is_back(world: &World, other: &Client, ino: In
     world.chunks.down.lock().clear();
     assert_eq!(size(looks.wait().await.unwrap()), WRITTEN);
     assert_eq!(size(opens.wait().await.unwrap()), WRITTEN);
-    // Nothing is left that would keep anybody out.
+    // No quarantine is left.
     assert_eq!(size(other.call(getattr(ino)).await.unwrap()), WRITTEN);
     assert_eq!(world.meta.recover().await.unwrap().unsettled, 0);
 }
 
-/// A session that is heard of all the time.
+/// A session that stays in contact.
 async fn another(world: &World) -> Client {
     let other = world.client(2).await;
     let heard = other.clone();
@@ -90,7 +91,7 @@ fn what_a_session_wrote_that_comes_back_stays_shut_until_its_size_is_known() {
     });
 }
 
-/// A connection breaks, and the request is sent again: its first copy may come last.
+/// A connection breaks and the request is retransmitted: the original may arrive last.
 #[test]
 fn a_late_copy_of_a_registration_takes_no_lease_away() {
     simulated(|world| async move {

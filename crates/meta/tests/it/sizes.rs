@@ -1,4 +1,4 @@
-//! Sessions that come back and tell how long the files are that they were writing alone.
+//! Returning sessions that report the sizes of files on which they had the exclusive lease.
 
 use crate::support::world::{ROOT, World, getattr, simulated, wish};
 use crate::support::{CHUNK_MTIME, Client};
@@ -7,7 +7,7 @@ use namespace::keys;
 use types::{InodeId, SessionId, TargetId};
 use wire::{KnownSize, LeaseMode, MetaOp, MetaReply};
 
-/// What applications know of the file, and where a write that was in flight ends.
+/// The size that applications know, and the end of an in-flight write.
 const SIZE: u64 = 5000;
 const TORN: u64 = 8192;
 
@@ -61,8 +61,8 @@ fn what_lies_beyond_the_size_that_a_session_tells_is_cut() {
     }
 }
 
-/// A connection breaks, and the request is sent again when its session is back: others may have
-/// made the file longer.
+/// A connection breaks, and the request is retransmitted when its session has returned: other
+/// clients may have extended the file.
 #[test]
 fn a_size_that_is_told_late_is_ignored() {
     simulated(|world| async move {
@@ -81,8 +81,8 @@ fn a_size_that_is_told_late_is_ignored() {
     });
 }
 
-/// The service dies when the session has told it the size, and hasn't answered the registration
-/// yet: the transport sends that again, to the next process.
+/// The service dies when the session has reported the size, before it answers the registration: the
+/// transport retransmits that to the next process.
 #[test]
 fn a_registration_is_refused_when_another_process_was_told_the_size() {
     simulated(|world| async move {
@@ -107,7 +107,7 @@ fn a_registration_is_refused_when_another_process_was_told_the_size() {
     });
 }
 
-/// The session says it at each start. At the second one nothing of it is left to be settled.
+/// The session reports it at each start. At the second one, no size recovery is left to do.
 #[test]
 fn a_size_is_used_once() {
     simulated(|world| async move {
@@ -162,8 +162,7 @@ fn a_size_of_one_of_several_writers_does_not_count() {
     });
 }
 
-/// A client sends a request again, with the same number, when the service that had it was started
-/// anew.
+/// A client retransmits a request, with the same number, when its service restarted.
 #[test]
 fn a_truncation_that_was_made_is_not_made_again_by_the_next_service() {
     simulated(|world| async move {

@@ -1,5 +1,5 @@
-//! A metadata service whose host stands still for a while, and is not to blame others for what it
-//! didn't hear meanwhile.
+//! A metadata service whose host is paused for a while, and must not evict sessions for messages
+//! that it didn't read meanwhile.
 
 use crate::support::world::{Call, ROOT, SECOND, World, getattr, give_up, recalls, wish};
 use crate::support::{Client, create};
@@ -9,10 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 use wire::{LeaseMode::Write, MetaOp};
 
-/// How long the host stands still: longer than a silent session is waited for.
+/// Length of the pause: longer than the service waits for a silent session.
 const STANDSTILL: Duration = Duration::from_secs(30);
 
-/// Runs a test on a host that stands still from its first second on, for [`STANDSTILL`].
+/// Runs a test on a host that is paused from its first second on, for [`STANDSTILL`].
 fn with_a_standstill<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 'static) {
     let mut hosts = rt::sim::World::new(1);
     let host = hosts.add_host("metadata");
@@ -40,7 +40,8 @@ fn a_session_gets_its_time_after_a_standstill_of_the_service_that_waits_for_it()
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
         let waits = Call::call(&two, wish(ino, Write)).await;
-        // Ends right after the standstill, when the service has long looked whom it waits for.
+        // Ends right after the pause, when the service has long recorded the sessions that it waits
+        // for.
         rt::sleep(STANDSTILL).await;
         rt::sleep(2 * SECOND).await;
         assert!(!waits.is_done());
@@ -52,7 +53,7 @@ fn a_session_gets_its_time_after_a_standstill_of_the_service_that_waits_for_it()
     });
 }
 
-/// It is no reason to wait for ever.
+/// The pause doesn't extend the wait for ever.
 #[test]
 fn a_session_that_stays_silent_after_a_standstill_is_ended() {
     with_a_standstill(|world| async move {
@@ -66,7 +67,7 @@ fn a_session_that_stays_silent_after_a_standstill_is_ended() {
     });
 }
 
-/// Of a service that has just been started, too.
+/// Also for a service that has just started.
 #[test]
 fn a_session_of_before_has_its_time_after_a_standstill() {
     with_a_standstill(|world| async move {

@@ -1,4 +1,4 @@
-//! A target whose process was started again is put right before clients are let in, and not
+//! Crash reconciliation of a target whose process restarted: before clients get access, and not
 //! afterwards.
 
 use crate::support;
@@ -12,7 +12,7 @@ use wire::{MetaOp, MetaReply};
 
 const MIB: u64 = 1 << 20;
 
-/// The node asks again when the answer takes too long, and opens the target when it has one.
+/// The node asks again when the answer takes too long, and opens the target when it gets one.
 #[test]
 fn whoever_asks_again_is_answered_when_the_first_copy_has_ended() {
     simulated(|world| async move {
@@ -36,7 +36,7 @@ fn whoever_asks_again_is_answered_when_the_first_copy_has_ended() {
     });
 }
 
-/// Files may be removed while others are looked at: the power, gone at the store just then, brings
+/// Files may be deleted while others are checked: a power loss of the store at that moment brings
 /// them back.
 #[test]
 fn what_a_deletion_rests_on_is_on_disk_before_it() {
@@ -48,7 +48,7 @@ fn what_a_deletion_rests_on_is_on_disk_before_it() {
         *world.chunks.held.lock() = Some(first.clone());
         let meta = world.meta.clone();
         let tidied = Started::new(async move { meta.tidy(target, &Touched::of(nobodys)).await });
-        // Between two times at which the store does so by itself, every half second.
+        // Between two periodic syncs of the store, every half second.
         rt::sleep(SECOND / 4).await;
         *world.chunks.held.lock() = Some(second.clone());
         world.client(5).await.create(ROOT, "meanwhile").await.unwrap();
@@ -62,8 +62,8 @@ fn what_a_deletion_rests_on_is_on_disk_before_it() {
     });
 }
 
-/// The power takes the deletion of one chunk file back while that of the file's next one is still
-/// waited for, on a target that doesn't answer.
+/// A power loss undoes the deletion of one chunk file, while that of the file's next one waits for
+/// a target that doesn't answer.
 #[test]
 fn a_chunk_file_that_comes_back_while_its_file_is_being_deleted_goes_again() {
     simulated(|world| async move {
@@ -84,8 +84,8 @@ fn a_chunk_file_that_comes_back_while_its_file_is_being_deleted_goes_again() {
     });
 }
 
-/// What a move has left, and the power brings back after its deletion, goes again, also when the
-/// file is being written where it is now.
+/// A chunk file that a move left behind, and whose deletion a power loss has undone, is deleted
+/// again, also while the file is written at its new location.
 #[test]
 fn a_chunk_file_of_before_a_move_goes_again_while_the_file_is_written() {
     simulated(|world| async move {
@@ -103,25 +103,25 @@ fn a_chunk_file_of_before_a_move_goes_again_while_the_file_is_written() {
     });
 }
 
-/// After a restore nobody knows whether what the copy doesn't know is still needed: the file check
-/// tells of it, and the start takes nothing away.
+/// After a restore it is unknown whether chunk files that the backup doesn't know are still needed:
+/// the file check reports them, and the start deletes nothing.
 #[test]
 fn a_store_that_went_back_in_time_leaves_the_chunks_of_later_files_alone() {
     simulated(|world| async move {
         let client = world.client(5).await;
         let known = client.create(ROOT, "known").await.unwrap().ino;
-        // Made after the copy, in the partition of the file before it.
+        // Created after the backup, in the partition of the file before it.
         let later = InodeId(known.0 + 1);
         let rewound = world.rewound().await;
         let target = TargetId(1);
         rewound.chunks.lens.lock().insert((target, later), 100);
         rewound.meta.tidy(target, &Touched::of([later])).await.unwrap();
         assert!(rewound.chunks.lens.lock().contains_key(&(target, later)));
-        // Who was there before begins anew.
+        // A client from before the restore needs a new session.
         assert_eq!(client_of(&rewound, 5).create(ROOT, "x").await.unwrap_err().errno, types::Errno::ESTALE);
         let new = rewound.client(6).await.create(ROOT, "new").await.unwrap().ino;
         assert!(new.partition() == known.partition() && new.sequence() > known.sequence() + (1 << 30));
-        // What a crash leaves from now on is tidied as ever.
+        // Remnants of later crashes are reconciled as usual.
         let lost = InodeId(new.0 + 1);
         rewound.chunks.lens.lock().insert((target, lost), 100);
         rewound.meta.tidy(target, &Touched::of([lost, later])).await.unwrap();
@@ -129,8 +129,8 @@ fn a_store_that_went_back_in_time_leaves_the_chunks_of_later_files_alone() {
     });
 }
 
-/// A file had moved off a target when the store went back to before that: where its content is, no
-/// record says, and the target is still being emptied.
+/// A file had moved off a target when the store was restored to a state before that: no record
+/// shows where its content is, and the target is still draining.
 #[test]
 fn a_store_that_went_back_in_time_moves_nothing_over_what_it_does_not_know() {
     simulated(|world| async move {
@@ -145,7 +145,7 @@ fn a_store_that_went_back_in_time_moves_nothing_over_what_it_does_not_know() {
         *world.map.write().unwrap() = Arc::new(map);
         let rewound = world.rewound().await;
         rt::sleep(60 * SECOND).await;
-        // It isn't taken for empty: the file is known to have content there, which is missing.
+        // The file isn't considered empty: it is known to have content there, which is missing.
         assert_eq!(rewound.meta.file_on(targets[0]).await.unwrap(), Some(ino));
         let lens = rewound.chunks.lens.lock().clone();
         assert!(all_there_is.iter().all(|place| lens.get(place) == Some(&MIB)), "{lens:?}");
@@ -159,7 +159,7 @@ fn end(ino: InodeId, blocks: u64) -> MetaOp {
     MetaOp::EndWrite { ino, size: 3 * MIB, blocks, lens, mtime, done: true, kill_suid_sgid: false }
 }
 
-/// A file of three chunks, whole by its writer's word.
+/// A file of three chunks, complete by its writer's report.
 async fn whole(client: &Client, world: &World, name: &str) -> (InodeId, Vec<TargetId>) {
     let ino = client.create(ROOT, name).await.unwrap().ino;
     let MetaReply::File(file) = client.call(MetaOp::BeginWrite { ino }).await.unwrap() else { panic!() };
@@ -170,12 +170,12 @@ async fn whole(client: &Client, world: &World, name: &str) -> (InodeId, Vec<Targ
     (ino, targets)
 }
 
-/// What nobody had synced goes with the power: the file keeps its size, and doesn't count as whole
-/// any more. Of one that had been on disk it does, so that the file check tells of the loss.
+/// Unsynced content is lost in a power loss: the file keeps its size, and doesn't count as complete
+/// any more. A file that had been on disk does, so that the file check reports the loss.
 #[test]
 fn a_file_whose_unsynced_chunks_went_with_the_power_does_not_count_as_whole() {
     simulated(|world| async move {
-        // One that has no leases, which somebody would have to give up.
+        // A session without leases, which would have to be recalled.
         world.meta.register_session(SessionId(5), SessionKind::Local).await.unwrap();
         let client = client_of(&world, 5);
         let (cut, targets) = whole(&client, &world, "cut").await;
@@ -187,7 +187,7 @@ fn a_file_whose_unsynced_chunks_went_with_the_power_does_not_count_as_whole() {
         for id in 1..=support::TARGETS {
             world.meta.tidy(TargetId(id), &Touched::of([cut, damaged, untouched])).await.unwrap();
         }
-        // What is missing of it reads as zeros: clients know how long its chunk files were.
+        // Missing content reads as zeros: clients know how long its chunk files were.
         let lens = world.chunks.lens.lock().clone();
         assert_eq!(lens.get(&(targets[1], cut)), Some(&MIB));
         assert_eq!(lens.get(&(damaged_on[1], damaged)), None, "that is damage");
@@ -200,8 +200,8 @@ fn a_file_whose_unsynced_chunks_went_with_the_power_does_not_count_as_whole() {
     });
 }
 
-/// Of new files a target tells only where they were being made: what never came to disk it doesn't
-/// know of.
+/// For new files, a target reports only the regions where they were being created: it doesn't know
+/// those that were never synced.
 #[test]
 fn chunk_files_that_were_new_and_never_came_to_disk_are_looked_for() {
     simulated(|world| async move {
@@ -233,8 +233,8 @@ fn chunk_files_that_were_new_and_never_came_to_disk_are_looked_for() {
     });
 }
 
-/// Who has shortened a file lives on and writes it, and the power has taken the cut back: what was
-/// cut off isn't to be read when the file grows one day.
+/// The client that truncated a file survives and writes it, and a power loss has undone the
+/// truncation: the old content must not be readable when the file grows later.
 #[test]
 fn what_a_power_cut_has_put_back_behind_the_end_of_a_file_goes_when_its_writer_is_done() {
     simulated(|world| async move {
@@ -254,8 +254,7 @@ fn what_a_power_cut_has_put_back_behind_the_end_of_a_file_goes_when_its_writer_i
     });
 }
 
-/// Who writes it lives on, and has heard how much space a chunk file takes before that went with
-/// the power.
+/// Its writer survives, and got the allocation of a chunk file before a power loss took that.
 #[test]
 fn a_file_that_is_being_written_at_a_crash_is_looked_at_when_it_is_done() {
     simulated(|world| async move {

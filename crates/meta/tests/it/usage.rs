@@ -1,4 +1,4 @@
-//! Inodes are counted, whatever dies.
+//! Inode counts, which survive crashes.
 
 use crate::support::world::{ROOT, World, simulated};
 use crate::support::{Client, PARTITIONS};
@@ -16,7 +16,7 @@ async fn usage(client: &Client) -> Usage {
     }
 }
 
-/// Makes the records as an earlier version has left them.
+/// Resets the records to those of an earlier version.
 fn forget_counts(world: &World) {
     let mut writes = Vec::new();
     for partition in (0..PARTITIONS).map(PartitionId) {
@@ -76,7 +76,7 @@ fn an_access_is_noted_once_and_changes_nothing_else() {
             client.call(MetaOp::NoteAccess { accesses: vec![AccessTime { ino, at }] }).await.unwrap();
         };
         let after = |seconds: i64| Timestamp::new(made.ctime.secs + seconds, 0);
-        // Its lease isn't recalled: it answers nothing.
+        // Its lease isn't recalled: it acknowledges nothing.
         other.grants(MetaOp::Open { ino, wish: Some(wire::LeaseMode::Write) }).await;
         rt::sleep(std::time::Duration::from_secs(8)).await;
         read(ino, Timestamp::new(made.ctime.secs - 1, 0)).await;

@@ -1,11 +1,10 @@
 //! Room for new leases: which old ones are recalled when there are many.
 //!
-//! A client that walks a huge tree goes on caching: what it looked at longest ago makes way for
-//! what it looks at now. The service hears of a lease's use only when it is asked again, so the
-//! order is that in which leases were granted, and one that was asked for again since, or that may
-//! be written under, is passed over once.
+//! A client that walks a huge tree keeps caching: its oldest leases make room for new ones. The
+//! service sees the use of a lease only when the client requests it again. So the order is that of
+//! the grants, and a lease that was requested again since, or that allows writing, is skipped once.
 //!
-//! Work for one grant is bounded by [`ROOM_RECALLS`], [`EXAMINED`] and [`VICTIMS`].
+//! [`ROOM_RECALLS`], [`EXAMINED`] and [`VICTIMS`] bound the work for one grant.
 
 use super::{Holder, LeaseTable, Pending, Send};
 use std::collections::VecDeque;
@@ -13,29 +12,28 @@ use std::ops::Bound;
 use types::{InodeId, SessionId};
 use wire::LeaseMode;
 
-/// Recalls that one new lease may send: two, so that their number falls while others come.
+/// Recalls that one new lease may send: two, so that the number of leases falls while new ones
+/// arrive.
 const ROOM_RECALLS: usize = 2;
 
-/// Leases that are looked at for one that can be recalled. The eighth of a limit between where
-/// recalls begin and where offers end is used up after a look at all others, twice.
+/// Leases that are examined to find one that can be recalled. The eighth of a limit between the
+/// start of recalls and the end of offers suffices to examine all others twice.
 const EXAMINED: usize = 16;
 
-/// Sessions that are looked at for one that has more than its share.
+/// Sessions that are examined to find one with more than its share.
 const VICTIMS: usize = 8;
 
-/// Entries of the list of ages beyond twice the number of leases, before what isn't valid any more
-/// is dropped from it.
+/// Entries of the age list beyond twice the number of leases, before invalid ones are dropped.
 const SLACK: usize = 32;
 
-/// What a session has.
+/// Leases and marks of a session.
 #[derive(Default)]
 pub(super) struct Own {
     /// Leases and marks.
     pub holders: usize,
-    /// Those of them that are asked to go, to have room.
+    /// Those of them that are recalled to make room.
     pub leaving: usize,
-    /// Leases, the oldest first. An entry whose place the lease doesn't have any more means
-    /// nothing.
+    /// Leases, oldest first. An entry is invalid if the lease has another sequence number now.
     ages: VecDeque<Aged>,
 }
 
@@ -50,7 +48,7 @@ impl Own {
         self.holders - self.leaving
     }
 
-    /// Entries of the list of ages.
+    /// Entries of the age list.
     #[cfg(test)]
     pub fn noted(&self) -> usize {
         self.ages.len()
@@ -58,20 +56,20 @@ impl Own {
 }
 
 impl Holder {
-    /// A lease that may be recalled for room. What is shared is of use only while a file is open,
-    /// and is let go by itself.
+    /// Whether the lease may be recalled to make room. A `Shared` lease is useful only while a file
+    /// is open, and the client releases it by itself.
     fn may_leave(&self) -> bool {
         let is_kept = matches!(self.mode, Some(LeaseMode::Read | LeaseMode::Permissions | LeaseMode::Write));
         is_kept && self.recall.is_none()
     }
 }
 
-/// From here on old leases are recalled.
+/// From this count on, old leases are recalled.
 fn crowded(limit: usize) -> usize {
     limit - limit / 4
 }
 
-/// From here on nothing is granted unasked: what is left is for files that are opened.
+/// From this count on, leases are granted on request only: the rest is for files that are opened.
 fn offered(limit: usize) -> usize {
     limit - limit / 8
 }
@@ -89,14 +87,14 @@ impl LeaseTable {
         self.by_session.get(&session).map_or(0, |own| own.holders)
     }
 
-    /// Takes other limits, for what is granted from now on.
+    /// Sets other limits, for leases that are granted from now on.
     pub fn set_limits(&mut self, limits: super::Limits) {
         self.limits = limits;
     }
 
-    /// Recalls old leases if there are many: of the session, which has been granted something, when
-    /// it has too many; of one that has more than its share when all together have. What is
-    /// recalled so goes as soon as it is answered.
+    /// Recalls old leases if there are many: those of the session that just got one, if it has too
+    /// many; those of a session with more than its share, if there are too many in total. Such a
+    /// lease ends as soon as its recall is acknowledged.
     pub fn make_room(&mut self, session: SessionId, send: Send<'_>) {
         for _ in 0..ROOM_RECALLS {
             let own = self.by_session.get(&session).map_or(0, Own::staying);
@@ -112,8 +110,9 @@ impl LeaseTable {
         }
     }
 
-    /// Whose leases make way: those of the session that asks if it has its share, else of the next
-    /// one in turn that does. The working sets of small sessions outlast the walk of a large one.
+    /// The session whose leases are recalled: the requester if it has its share, else the next one
+    /// in turn that does. So the working sets of small sessions survive the tree walk of a large
+    /// one.
     fn victim(&mut self, asker: SessionId) -> Option<SessionId> {
         let share = (self.total - self.leaving) / self.by_session.len().max(1);
         let has_share = |own: &Own| own.staying() >= share.max(1) && !own.ages.is_empty();
@@ -138,7 +137,7 @@ impl LeaseTable {
             let holder = self.inodes.get_mut(&oldest.ino).and_then(|entry| entry.holder(session));
             let Some(holder) = holder.filter(|holder| holder.place == oldest.place) else { continue };
             if !holder.may_leave() {
-                // It gets another place with its next use.
+                // It gets a new number with its next use.
                 holder.place = 0;
             } else if holder.spared > 0 {
                 holder.spared -= 1;
@@ -154,7 +153,7 @@ impl LeaseTable {
         }
     }
 
-    /// A recall for room was answered.
+    /// Notes that a recall to make room was acknowledged.
     pub(super) fn has_left(&mut self, session: SessionId) {
         self.leaving -= 1;
         if let Some(own) = self.by_session.get_mut(&session) {
@@ -162,7 +161,7 @@ impl LeaseTable {
         }
     }
 
-    /// A lease was granted, or asked for again.
+    /// Notes that a lease was granted, or requested again.
     pub(super) fn note_use(&mut self, session: SessionId, ino: InodeId) {
         let holder = self.inodes.get_mut(&ino).and_then(|entry| entry.holder(session));
         let Some(holder) = holder.filter(|holder| holder.may_leave()) else { return };

@@ -11,7 +11,7 @@ fn asker(session: u64, recalls: u64, now_ns: u64) -> Asker {
     Asker { session: SessionId(session), recalls, now_ns, answers: true }
 }
 
-/// A table, and the recalls that were sent.
+/// A table, and the recalls that it sent.
 struct Fixture {
     table: LeaseTable,
     sent: Vec<(u64, Option<LeaseMode>)>,
@@ -84,10 +84,10 @@ fn readers_and_writers_share_among_themselves() {
     assert_eq!(fixture.acquire(3, Shared), Some(Shared));
     assert_eq!(fixture.acquire(4, Shared), Some(Shared));
     assert_eq!(fixture.acquire(5, Write), Some(Shared));
-    // Reading beside writers is worth as little as a wish to be alone.
+    // Reading beside writers is as bad for them as a request for the exclusive lease.
     assert_eq!(fixture.acquire(4, Read), Some(Shared));
     assert_eq!(fixture.sent.len(), 2);
-    // Asked again, it is what somebody needs.
+    // A repeated request shows that the session needs the mode.
     fixture.table.release(SessionId(3), INO, 9);
     assert_eq!(fixture.acquire(4, Write), None);
     assert_eq!(fixture.sent[2..], [(5, None)]);
@@ -123,7 +123,7 @@ fn a_recall_that_asks_for_more_replaces_an_unanswered_one() {
     fixture.acquire(1, Write);
     fixture.make_way(2, Access::Look);
     let first = fixture.due[0];
-    // The same again waits for the same answer.
+    // A repeated request waits for the same acknowledgement.
     fixture.make_way(3, Access::Look);
     assert_eq!((fixture.due.as_slice(), fixture.sent.len()), ([first].as_slice(), 1));
     fixture.make_way(3, Access::Change);
@@ -160,7 +160,7 @@ fn a_recalled_inode_cools_down() {
     let asker_at = |now_ns| asker(2, 0, now_ns);
     assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 4), INO), None);
     assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 5), INO), Some(Read));
-    // One that is asked for comes at once.
+    // A lease that is requested is granted at once.
     fixture.make_way(1, Access::Change);
     fixture.give_up(2, 2, false);
     assert_eq!(fixture.acquire(1, Read), Some(Read));
@@ -188,7 +188,7 @@ fn those_who_fill_a_directory_leave_its_permissions_to_each_other() {
     fixture.now_ns = COOL_DOWN_NS;
     assert_eq!(offer(&mut fixture, 2), Some(Read));
     assert_eq!(fixture.mode(1), Some(Permissions), "the one beside the other");
-    // What changes permissions ends both.
+    // A change of permissions ends both.
     fixture.make_way(3, Access::Change);
     assert_eq!(fixture.sent[1..], [(1, None), (2, None)]);
     assert_eq!(offer(&mut fixture, 4), None);
@@ -204,7 +204,7 @@ fn a_change_of_permissions_takes_what_a_change_of_names_would_leave() {
     fixture.make_way_for_names(2);
     fixture.make_way(3, Access::Change);
     assert_eq!(fixture.sent, [(1, Some(Permissions)), (1, None)]);
-    // Who adds names now waits for the same answer.
+    // A session that adds names now waits for the same acknowledgement.
     fixture.make_way_for_names(2);
     assert_eq!((fixture.sent.len(), fixture.due[0].number), (2, 2));
     fixture.give_up(1, 1, false);
@@ -263,10 +263,10 @@ fn what_is_passed_on_is_in_the_way_of_the_others() {
     assert_eq!((fixture.mode(1), fixture.mode(9)), (None, Some(Write)));
     fixture.make_way(2, Access::Look);
     assert_eq!(fixture.due[0].session, SessionId(9));
-    // Again, of somebody who has nothing.
+    // The same from a session without a lease.
     assert!(fixture.table.pass_on(SessionId(3), keeper, INO));
     fixture.table.release(SessionId(9), INO, u64::MAX);
-    // Nothing is taken from others.
+    // Nothing is taken from other sessions.
     assert_eq!(fixture.acquire(2, Read), Some(Read));
     let keeper = fixture.asker(9);
     assert!(!fixture.table.pass_on(SessionId(1), keeper, INO));
@@ -276,7 +276,7 @@ fn what_is_passed_on_is_in_the_way_of_the_others() {
 }
 
 impl Fixture {
-    /// The epoch; a fresh one is the next of a count.
+    /// The epoch; a fresh one is the next of a counter.
     fn epoch(&mut self, count: &mut u64) -> u64 {
         self.table.epoch(INO, || {
             *count += 1;
@@ -322,7 +322,7 @@ fn an_epoch_that_is_spent_is_followed_by_another() {
     assert_eq!(fixture.epoch(&mut count), 1);
     fixture.table.outdate(INO, 1);
     assert_eq!(fixture.epoch(&mut count), 2);
-    // Another one who shares it says so later.
+    // Another writer reports the tainted epoch later.
     fixture.table.outdate(INO, 1);
     assert_eq!(fixture.epoch(&mut count), 2);
     fixture.table.outdate(INO, u64::MAX);
@@ -354,12 +354,12 @@ fn who_wants_to_be_alone_in_a_directory_has_others_give_it_up() {
         assert_eq!(fixture.take_alone(1), Some(Write));
     }
     let mut fixture = Fixture::new();
-    // What somebody uses is somebody's.
+    // An inode in use counts as taken.
     let user = fixture.asker(2);
     fixture.table.mark_in_use(user, INO);
     assert_eq!(fixture.take_alone(1), None);
     fixture.table.release(SessionId(2), INO, 9);
-    // What it has itself is in nobody's way.
+    // The session's own lease doesn't conflict.
     for own in [Permissions, Read] {
         let mut fixture = Fixture::new();
         fixture.acquire(1, own);
@@ -401,8 +401,8 @@ fn who_looks_into_a_directory_leaves_its_permissions_to_who_was_alone_there() {
     assert_eq!(fixture.mode(1), Some(Permissions));
     fixture.make_way(2, Access::Look);
     assert_eq!(fixture.due, []);
-    // Who changes names while that is on its way waits for the same answer, and who changes
-    // permissions asks for them, too.
+    // While that recall is pending, a change of names waits for the same acknowledgement, and a
+    // change of permissions recalls those, too.
     let mut fixture = Fixture::new();
     fixture.take_alone(1);
     fixture.make_way(2, Access::Look);

@@ -5,7 +5,7 @@ use OnConflict::{Refuse, Wait};
 
 const INO: InodeId = InodeId(7);
 
-/// Holder `number`; two to a session.
+/// Holder `number`; two in each session.
 fn holder(space: LockSpace, number: u64) -> Holder {
     Holder { session: SessionId(number / 2), space, owner: LockOwner(number) }
 }
@@ -43,7 +43,7 @@ fn verdict(table: &mut LockTable, request: LockRequest, on_conflict: OnConflict)
     table.lock(&request, on_conflict).verdict
 }
 
-/// What a holder has of `INO`, by offset.
+/// The locks of a holder on `INO`, by offset.
 fn held(table: &LockTable, holder: Holder) -> Vec<(LockKind, u64, u64)> {
     let locks = table.inodes.get(&INO).into_iter().flat_map(|locks| &locks.held);
     locks.filter(|l| l.holder == holder).map(|l| (l.kind, l.range.start, l.range.last)).collect()

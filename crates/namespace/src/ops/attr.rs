@@ -6,13 +6,13 @@ use crate::{flags, permissions};
 use types::{InodeId, SetAttr, SetTime, Timestamp};
 use wire::MetaReply;
 
-/// What `stat` says.
+/// The attributes of an inode.
 pub(crate) fn getattr(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     Ok(MetaReply::Attr(tx.inode(ino)?.attr(ino)))
 }
 
-/// Changes attributes. A change of owner drops setuid and setgid of all but directories, whoever
-/// asks, as Linux does (chown(2)), unless the same request sets the mode.
+/// Changes attributes. A change of owner drops setuid and setgid of all inodes but directories, for
+/// every caller, as in Linux (chown(2)), unless the same request sets the mode.
 pub(crate) fn setattr(tx: &mut Tx<'_>, ino: InodeId, set: &SetAttr) -> Outcome<MetaReply> {
     let mut inode = tx.inode(ino)?;
     flags::may_set((ino, &inode), set)?;

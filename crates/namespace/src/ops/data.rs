@@ -1,4 +1,4 @@
-//! Content: inline content, and what is known of content in chunks.
+//! Content: inline content, and the metadata of content in chunk files.
 
 use crate::Failure;
 use crate::attributes::{self, CAPABILITY};
@@ -15,35 +15,35 @@ const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 /// Bytes in a unit of `st_blocks`.
 const BLOCK_UNIT: u64 = 512;
 
-/// What a session says of a file whose chunks it changed.
+/// A session's report on a file whose chunk files it changed.
 pub(crate) struct Report<'a> {
     pub size: u64,
     /// Allocated units of 512 bytes.
     pub blocks: u64,
     /// Lengths of the chunk files in stripe order, 0 for those that the session couldn't ask; or
-    /// none.
+    /// empty.
     pub lens: &'a [u64],
     pub mtime: Option<Timestamp>,
-    /// It has ended what `BeginWrite` began.
+    /// The session has completed the change that `BeginWrite` began.
     pub done: bool,
     pub kill_suid_sgid: bool,
 }
 
-/// Everything needed to read a file.
+/// Returns everything needed to read a file.
 pub(crate) fn open(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let inode = tx.regular(ino)?;
     Ok(MetaReply::File(file_info(tx, ino, &inode)?))
 }
 
-/// Where something is written into inline content.
+/// Position of a write into inline content.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub offset: u64,
-    /// That is where the file ends.
+    /// The offset must be the end of the file.
     pub at_end: bool,
 }
 
-/// Writes into inline content; `ERANGE` when the file isn't inline or wouldn't be any more.
+/// Writes into inline content; `ERANGE` if the file isn't inline or wouldn't be any more.
 pub(crate) fn write_inline(
     tx: &mut Tx<'_>,
     ino: InodeId,
@@ -56,8 +56,7 @@ pub(crate) fn write_inline(
         return Err(ended_lease(ino));
     }
     let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
-    // With a layout, a session is moving the content to chunks: what is written here now would be
-    // lost.
+    // With a layout, a session is moving the content to chunk files: a write here would be lost.
     if !inode.inline || inode.layout.is_some() || end > inline_limit(&inode) as u64 {
         return Err(Errno::ERANGE.into());
     }
@@ -81,7 +80,7 @@ pub(crate) fn write_inline(
     Ok(MetaReply::Attr(inode.attr(ino)))
 }
 
-/// `old` with `data` over it from `offset`, zeros in any gap between them.
+/// Overwrites `old` with `data` from `offset` on, with zeros in any gap between them.
 fn overwrite(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
     let end = offset + data.len();
     let mut content = Vec::with_capacity(old.len().max(end));
@@ -93,10 +92,11 @@ fn overwrite(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
     content.into()
 }
 
-/// Notes that the session changes the file's chunks, and chooses its layout if it has none yet.
+/// Records that the session changes the file's chunk files, and chooses its layout if it has none
+/// yet.
 ///
-/// The file's capabilities go, as Linux has it with every write: a kernel asks for that only where
-/// it caches the write.
+/// Removes the file's capabilities, as Linux does with every write: a kernel requests that only
+/// where it caches the write.
 pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     if inode.xattr_names > 0 {
@@ -122,12 +122,12 @@ pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     Ok(MetaReply::File(file_info(tx, ino, &inode)?))
 }
 
-/// Ends the time of the inline copy: the content is in the chunks. A repeated call changes only
-/// size and times.
+/// Deletes the inline copy: the content is in the chunk files. A repeated call changes only size
+/// and times.
 ///
-/// A session that isn't changing the chunks any more has lost its lease since it filled them, and
-/// they have been deleted as those of a move that nobody ends: that is so when its request had to
-/// go on from one service to the next.
+/// A session without a write record has lost its lease since it filled the chunk files, and they
+/// were deleted as those of an abandoned move. This happens if its request had to move from one
+/// service to the next.
 pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Timestamp) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     if inode.layout.is_none() {
@@ -147,9 +147,10 @@ pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Times
     Ok(MetaReply::Attr(inode.attr(ino)))
 }
 
-/// Takes a session's word on size, allocation and mtime. The file only grows: several sessions may
-/// write, and each knows its own end. By the word of one that has no note on the file it doesn't:
-/// what that one wrote has been settled, and others may have cut it since.
+/// Records size, allocation and mtime as a session reports them. The file only grows: several
+/// sessions may write, and each knows its own end. The report of a session without a write record
+/// doesn't change the size: size recovery has covered its writes, and other sessions may have
+/// truncated the file since.
 pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     let note = own_note(tx, ino)?;
@@ -167,8 +168,8 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Ou
     }
     if let Some(mtime) = report.mtime {
         inode.mtime = Some(mtime.into());
-        // The change happened then, not now that it is reported: a program that looked in between
-        // saw this time.
+        // The change happened then, not at the time of the report: an application may have seen
+        // this time already.
         if inode.attr(ino).ctime < mtime {
             inode.touch(mtime);
         }
@@ -185,9 +186,10 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Ou
     Ok(MetaReply::Attr(inode.attr(ino)))
 }
 
-/// Sets the size. Chunks that have to be cut are noted until the session says that they are.
+/// Sets the size. A truncation of chunk files is recorded until the session reports that it is
+/// done.
 ///
-/// "Smaller" is judged by the size on record: a session that has written beyond it reports its size
+/// "Smaller" refers to the recorded size: a session that has written beyond it reports its size
 /// first.
 pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid: bool) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
@@ -198,16 +200,17 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid:
         let kept = content.len().min(size as usize);
         put_inline(tx, ino, &mut inode, content.slice(..kept));
     }
-    // While the content is inline, chunks are an unfinished move there: whoever ends it begins
-    // anew.
+    // While the content is inline, chunk files belong to an unfinished move of the content, which
+    // will start again.
     if inode.layout.is_some() && !inode.inline && shrinks {
         let note = own_note(tx, ino)?;
-        // Of two cuts that are still to be made, the deeper one covers both.
+        // Of two pending truncations, the smaller size covers both.
         let truncate_to = Some(note.truncate_to.map_or(size, |earlier| earlier.min(size)));
         put_own_note(tx, ino, Writing { truncate_to, ..note });
     }
     if let Some(layout) = chunk_layout(&inode)? {
-        // In the commit that changes the size: nobody may miss later what is cut off here.
+        // In the commit that changes the size: what is truncated here must not count as missing
+        // later.
         let known = layout::known::cut(&layout, &inode.known(&layout), size);
         inode.set_known(&layout, known);
     }
@@ -220,7 +223,7 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid:
     Ok(MetaReply::File(file_info(tx, ino, &inode)?))
 }
 
-/// The session has cut the chunks.
+/// Records that the session has cut the chunk files.
 pub(crate) fn truncate_done(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let note = own_note(tx, ino)?;
     if note.truncate_to.is_some() {
@@ -229,7 +232,7 @@ pub(crate) fn truncate_done(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply>
     Ok(MetaReply::Unit)
 }
 
-/// What a client is told of a file.
+/// The description of a file for a client.
 fn file_info(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<FileInfo> {
     let layout = inode.layout.as_ref().map(Layout::try_from).transpose()?;
     let inline = if inode.inline { Some(inline_content(tx, ino, inode)?) } else { None };
@@ -238,13 +241,13 @@ fn file_info(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<FileInfo> {
     Ok(FileInfo { attr, layout, known, inline, inline_limit, epoch: 0, uncut: false })
 }
 
-/// The layout of a file whose content is in chunks.
+/// The layout of a file whose content is in chunk files.
 fn chunk_layout(inode: &Inode) -> Outcome<Option<Layout>> {
     let stored = inode.layout.as_ref().filter(|_| !inode.inline);
     Ok(stored.map(Layout::try_from).transpose()?)
 }
 
-/// The stripe pattern of a file or directory; other inodes show the default one.
+/// The stripe pattern of a file or directory; the default one for other inodes.
 pub(super) fn pattern_of(inode: &Inode) -> Outcome<StripePattern> {
     match &inode.pattern {
         Some(pattern) => Ok(pattern.try_into()?),
@@ -275,12 +278,12 @@ pub(super) fn put_inline(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, conte
     }
 }
 
-/// This session's note on a file; empty when it has none.
+/// This session's write record of a file; empty if there is none.
 fn own_note(tx: &Tx<'_>, ino: InodeId) -> Outcome<Writing> {
     Ok(tx.get(&keys::writing(ino, tx.env.session))?.unwrap_or_default())
 }
 
-/// Stores this session's note on a file; an empty one goes.
+/// Stores this session's write record of a file; deletes an empty one.
 fn put_own_note(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
     let key = keys::writing(ino, tx.env.session);
     if note == Writing::default() {
@@ -290,7 +293,7 @@ fn put_own_note(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
     }
 }
 
-/// What was asked for was true under a lease that the session doesn't have any more.
+/// The error for a request under a lease that the session doesn't have any more.
 fn ended_lease(ino: InodeId) -> Failure {
     let message = format!("the lease under which inode {ino} was to be changed has ended");
     Failure::Refused(Error::new(Errno::EKEYEXPIRED, message).hint("ask for the lease and begin anew"))

@@ -1,4 +1,4 @@
-//! Further names of an inode.
+//! Additional names of an inode.
 
 use crate::flags;
 use crate::keys;
@@ -10,7 +10,7 @@ use wire::MetaReply;
 /// The most names that an inode can have.
 const MAX_LINKS: u32 = 1 << 31;
 
-/// Gives an inode another name.
+/// Adds a name of an inode.
 pub(crate) fn link(tx: &mut Tx<'_>, ino: InodeId, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
     check_name(name)?;
     let mut directory = tx.live_directory(parent)?;
@@ -25,8 +25,7 @@ pub(crate) fn link(tx: &mut Tx<'_>, ino: InodeId, parent: InodeId, name: &[u8]) 
         return Err(Errno::EPERM.into());
     }
     if inode.nlink == 0 {
-        // Only an inode that never had a name can come into the namespace; one that was removed
-        // stays removed.
+        // Only an inode that never had a name can get its first one; a removed one stays removed.
         if !inode.tmpfile {
             return Err(Errno::ENOENT.into());
         }

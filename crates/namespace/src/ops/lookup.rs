@@ -1,14 +1,14 @@
-//! From names to inodes.
+//! Lookups.
 
 use crate::tx::{Outcome, Tx, check_name};
 use types::{Errno, InodeId, mode};
 use wire::MetaReply;
 
-/// What a name in a directory names.
+/// Looks up a name in a directory.
 pub(crate) fn lookup(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
     check_name(name)?;
     let ino = match name {
-        // The kernel asks so for any inode, not just for directories, when it decodes a file
+        // The kernel looks up `.` of any inode, not just of directories, when it decodes a file
         // handle.
         b"." => parent,
         b".." => tx.directory(parent)?.parent_id(),
@@ -19,8 +19,8 @@ pub(crate) fn lookup(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaR
 }
 
 fn lookup_entry(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
-    // The directory itself is only read on a miss, to tell "no such name" from "no such directory":
-    // a hit takes two reads.
+    // The directory itself is read only on a miss, to distinguish "no such name" from "no such
+    // directory": a hit takes two reads.
     let Some(entry) = tx.slot(parent, name)?.entry else {
         tx.directory(parent)?;
         return Err(Errno::ENOENT.into());
@@ -29,7 +29,7 @@ fn lookup_entry(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply>
     Ok(MetaReply::Entry(inode.attr(entry.id())))
 }
 
-/// What a name in a directory names, without a look at it.
+/// Looks up a name in a directory without reading the inode.
 pub(crate) fn find(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<(InodeId, u32)> {
     check_name(name)?;
     if name == b".." {

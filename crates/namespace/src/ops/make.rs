@@ -1,4 +1,4 @@
-//! New inodes.
+//! Creation of inodes.
 
 use crate::flags;
 use crate::keys;
@@ -12,7 +12,7 @@ use wire::MetaReply;
 /// The longest target of a symlink, in bytes (Linux `PATH_MAX` less the terminating zero).
 const MAX_SYMLINK_TARGET: usize = 4095;
 
-/// What a new file is to be.
+/// Attributes of a new file.
 pub(crate) struct NewFile {
     /// Type and permissions, as `st_mode`; without a type, a regular file.
     pub mode: u32,
@@ -30,7 +30,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// The place for a name that can be made.
+    /// Reads the directory and the slot for a valid new name.
     pub fn open(tx: &Tx<'_>, dir: InodeId, name: &[u8]) -> Outcome<Site> {
         check_name(name)?;
         let directory = tx.live_directory(dir)?;
@@ -41,7 +41,7 @@ impl Site {
         Ok(Site { dir, directory, slot })
     }
 
-    /// As [`Site::open`], for a name that must be free.
+    /// As [`Site::open`], for a name that must not exist.
     fn open_free(tx: &Tx<'_>, dir: InodeId, name: &[u8]) -> Outcome<Site> {
         let site = Site::open(tx, dir, name)?;
         if site.slot.entry.is_some() {
@@ -51,7 +51,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Stores the new inode, its entry and the directory, and answers the entry.
+    /// Stores the new inode, its entry and the directory, and returns the answer.
     pub fn settle(mut self, tx: &mut Tx<'_>, ino: InodeId, inode: &Inode) -> MetaReply {
         self.directory.modify(tx.env.now);
         tx.put_inode(ino, inode);
@@ -61,7 +61,7 @@ impl Site {
     }
 }
 
-/// Makes a regular file, fifo, socket or device node.
+/// Creates a regular file, fifo, socket or device node.
 pub(crate) fn create(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], new: NewFile) -> Outcome<MetaReply> {
     let file_type = file_type(new.mode)?;
     let site = Site::open(tx, parent, name)?;
@@ -79,8 +79,8 @@ pub(crate) fn create(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], new: NewFile
     Ok(site.settle(tx, ino, &inode))
 }
 
-/// A new file of this number that gets the name of a site, with what it inherits there. `asked`:
-/// the type and permissions of its mode, and the umask.
+/// A new file with this number that gets the name of a site, and inherits attributes there.
+/// `asked`: the type and permissions of its mode, and the umask.
 pub(super) fn named_file(
     tx: &mut Tx<'_>,
     site: &Site,
@@ -94,7 +94,7 @@ pub(super) fn named_file(
     Ok(inode)
 }
 
-/// Makes a directory, in a partition chosen by hash.
+/// Creates a directory, in a partition chosen by hash.
 pub(crate) fn mkdir(
     tx: &mut Tx<'_>,
     parent: InodeId,
@@ -116,7 +116,7 @@ pub(crate) fn mkdir(
     Ok(site.settle(tx, ino, &inode))
 }
 
-/// Makes a symlink.
+/// Creates a symlink.
 pub(crate) fn symlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], target: &Bytes) -> Outcome<MetaReply> {
     if target.is_empty() {
         return Err(Errno::ENOENT.into());
@@ -132,8 +132,8 @@ pub(crate) fn symlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], target: &By
     Ok(site.settle(tx, ino, &inode))
 }
 
-/// Makes a whiteout for a name in a directory, and returns the entry for it. A whiteout is a
-/// character device 0:0 without permissions, as the kernel's file systems make it.
+/// Creates a whiteout for a name in a directory, and returns its entry. A whiteout is a character
+/// device 0:0 without permissions, as the kernel's file systems create it.
 pub(super) fn whiteout(tx: &mut Tx<'_>, dir: InodeId) -> Outcome<Entry> {
     let directory = tx.directory(dir)?;
     let ino = tx.allocate(dir.partition())?;
@@ -143,7 +143,7 @@ pub(super) fn whiteout(tx: &mut Tx<'_>, dir: InodeId) -> Outcome<Entry> {
     Ok(Entry::new(ino, inode.mode))
 }
 
-/// Makes a regular file without a name. The directory doesn't change.
+/// Creates a regular file without a name. The directory doesn't change.
 pub(crate) fn tmpfile(tx: &mut Tx<'_>, parent: InodeId, asked: u32, umask: u32) -> Outcome<MetaReply> {
     let directory = tx.live_directory(parent)?;
     flags::may_add_name((parent, &directory))?;
@@ -157,7 +157,7 @@ pub(crate) fn tmpfile(tx: &mut Tx<'_>, parent: InodeId, asked: u32, umask: u32) 
     Ok(made(ino, &inode))
 }
 
-/// What the caller is told of a new inode.
+/// The answer that describes a new inode.
 fn made(ino: InodeId, inode: &Inode) -> MetaReply {
     let attr = inode.attr(ino);
     if !inode.is_regular() {
@@ -167,7 +167,7 @@ fn made(ino: InodeId, inode: &Inode) -> MetaReply {
     MetaReply::Created { attr, inline_limit, bare: inode.xattr_names == 0 }
 }
 
-/// The type bits of a mode that [`create`] makes.
+/// The type bits of a mode that [`create`] supports.
 fn file_type(asked: u32) -> Outcome<u32> {
     if asked & mode::S_IFMT == 0 {
         return Ok(mode::S_IFREG);
@@ -178,7 +178,7 @@ fn file_type(asked: u32) -> Outcome<u32> {
     }
 }
 
-/// A new inode that [`create`] or [`tmpfile`] makes, without names.
+/// A new inode for [`create`] or [`tmpfile`], without names.
 fn file(tx: &Tx<'_>, directory: &Inode, file_type: u32, inherited: &Inherited) -> Inode {
     let mut inode = newborn(tx, directory, file_type | inherited.permissions);
     if inode.is_regular() {
@@ -189,7 +189,7 @@ fn file(tx: &Tx<'_>, directory: &Inode, file_type: u32, inherited: &Inherited) -
     inode
 }
 
-/// What all new inodes have in common: times, the owner as System V and BSD groups have it, and the
+/// Common attributes of all new inodes: times, the owner by System V and BSD group rules, and the
 /// project.
 fn newborn(tx: &Tx<'_>, directory: &Inode, mode: u32) -> Inode {
     let now = Some(tx.env.now.into());

@@ -8,13 +8,14 @@ use crate::{ReadError, Reader, flags, keys};
 use types::{ClusterMap, Errno, Error, Group, InodeId, Layout, PoolId, Scheme, StripePattern};
 use wire::{Description, MetaReply, Migration, PatternChange};
 
-/// Everything that is known of an inode.
+/// Returns all metadata of an inode.
 pub(crate) fn describe(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let inode = tx.inode(ino)?;
     description(tx, ino, &inode)
 }
 
-/// Changes what a directory hands to new files. Files and directories that exist keep theirs.
+/// Changes the pattern that a directory gives to new files. Existing files and directories keep
+/// theirs.
 pub(crate) fn set_pattern(tx: &mut Tx<'_>, dir: InodeId, change: &PatternChange) -> Outcome<MetaReply> {
     let mut directory = tx.directory(dir)?;
     flags::may_change((dir, &directory))?;
@@ -25,8 +26,8 @@ pub(crate) fn set_pattern(tx: &mut Tx<'_>, dir: InodeId, change: &PatternChange)
     description(tx, dir, &directory)
 }
 
-/// Where a file's chunks are to be kept from now on, if it can be so. What there is of them is
-/// moved by others.
+/// Checks the new pool and scheme of a file's chunk files. The metadata service migrates the
+/// existing ones.
 pub(crate) fn migrate(
     tx: &Tx<'_>,
     ino: InodeId,
@@ -39,7 +40,8 @@ pub(crate) fn migrate(
     Ok(begun(Goal { pool, scheme }))
 }
 
-/// Where a file is on its way to, as it is on record. How far it is, who carries it out knows.
+/// The recorded goal of a file's migration. The metadata service that migrates it adds the
+/// progress.
 pub(crate) fn migration_of(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     tx.inode(ino)?;
     Ok(match tx.get::<Migrating>(&keys::migrating(ino))? {
@@ -83,15 +85,14 @@ fn changed(old: &StripePattern, change: &PatternChange, map: &ClusterMap) -> Res
     Ok(pattern)
 }
 
-/// Mirrored groups are made for those who want them; each target is a group of its own anyhow.
+/// Mirrored groups are created on demand; each target is a group of its own anyhow.
 fn lacks_groups(pattern: &StripePattern, map: &ClusterMap) -> bool {
     let fits =
         |group: &Group| group.pool == pattern.pool && group.scheme == pattern.scheme && !group.is_lost();
     pattern.scheme.is_mirrored() && !map.groups.iter().any(fits)
 }
 
-/// The name of the pool and the scheme of groups that aren't there yet, and that a change of a
-/// pattern needs.
+/// Pool name and scheme of groups that a change of a pattern needs and that don't exist yet.
 pub fn missing_groups(
     reader: &dyn Reader,
     map: &ClusterMap,
@@ -132,7 +133,7 @@ fn description(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<MetaReply> {
     })))
 }
 
-/// The name of a pool; one that the map doesn't know is shown by its number.
+/// The name of a pool; a pool that the map doesn't have is shown by its number.
 fn pool_name(id: PoolId, map: &ClusterMap) -> String {
     map.pool(id).map_or_else(|| format!("pool {id}"), |pool| pool.name.clone())
 }

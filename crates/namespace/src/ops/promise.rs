@@ -1,4 +1,5 @@
-//! Files that programs have before the service does: numbers for them, and the files themselves.
+//! Asynchronous creates, which applications see before the service: inode preallocation, and the
+//! creates themselves.
 
 use super::data::{inline_limit, put_inline};
 use super::make::{Site, named_file, pattern_for_children};
@@ -9,17 +10,17 @@ use crate::tx::{Outcome, Tx, check_name};
 use types::{Errno, Error, InodeFlags, InodeId, Timestamp, mode};
 use wire::{MetaReply, PromisedFile};
 
-/// Numbers that one request gets at most: what a program makes in a directory within a second. A
-/// partition has enough for eight years with such a request every second, if nobody uses any of
-/// them.
+/// Inode numbers that one request gets at most: as many as an application creates in a directory
+/// within a second. At one such request every second, a partition has enough for eight years, even
+/// if none of them is used.
 const MAX_RESERVED: u32 = 4096;
 
-/// How long ago a program may have made a file for that to be the file's time: longer than clients
-/// hold promises, if their clocks agree. Nanoseconds.
+/// The greatest age at which an asynchronous create keeps its creation time at the client: longer
+/// than clients delay creates, if their clocks agree. Nanoseconds.
 const MAX_AGE_NS: i128 = 100_000_000;
 
-/// Numbers for files that are going to be made in a directory. The one before them stands for the
-/// names with a prefix, if there is one.
+/// Preallocates inode numbers for files in a directory. With a prefix, the number before them
+/// stands for the names with that prefix.
 pub(crate) fn reserve(tx: &mut Tx<'_>, dir: InodeId, count: u32, prefix: &[u8]) -> Outcome<MetaReply> {
     let directory = tx.live_directory(dir)?;
     if count == 0 {
@@ -29,12 +30,12 @@ pub(crate) fn reserve(tx: &mut Tx<'_>, dir: InodeId, count: u32, prefix: &[u8]) 
         check_name(prefix)?;
     }
     if directory.default_acl {
-        // Who makes a file says what its mode is before the service could.
+        // The client determines the mode of a new file before the service could apply the ACL.
         let message = format!("files of directory {dir} get their permissions from its default ACL");
         return Err(Error::new(Errno::EBUSY, message).hint("make them one by one").into());
     }
     if directory.flags().has(InodeFlags::RESTRICTING) {
-        // Who promises files answers for what becomes of their names.
+        // The holder of a delegation is responsible for the names that it creates.
         let message = format!("directory {dir} is immutable or append-only");
         return Err(Error::new(Errno::EBUSY, message).hint("make files there one by one").into());
     }
@@ -47,7 +48,8 @@ pub(crate) fn reserve(tx: &mut Tx<'_>, dir: InodeId, count: u32, prefix: &[u8]) 
     Ok(MetaReply::Reserved { first, count, attr: directory.attr(dir), inline_limit, range })
 }
 
-/// Makes a file with all of its content. One that was made before is answered as it is now.
+/// Creates a file with all of its content. If it was created before, returns its current
+/// attributes.
 pub(crate) fn deliver(tx: &mut Tx<'_>, file: &PromisedFile) -> Outcome<MetaReply> {
     let (ino, parent) = (file.ino, file.parent);
     if ino.partition() != parent.partition() {
@@ -84,8 +86,8 @@ pub(crate) fn deliver(tx: &mut Tx<'_>, file: &PromisedFile) -> Outcome<MetaReply
     Ok(site.settle(tx, ino, &inode))
 }
 
-/// Programs may have been told the time at which they made it. A client's clock counts for no more
-/// than that: who looks for what has changed since some moment must not miss it.
+/// Uses the client's creation time, which applications may have seen. Otherwise the client's clock
+/// isn't trusted: an application that searches for changes since some time must not miss the file.
 fn set_times(inode: &mut Inode, made: Timestamp, now: Timestamp) {
     let age_ns =
         i128::from(now.secs - made.secs) * 1_000_000_000 + i128::from(now.nanos) - i128::from(made.nanos);
@@ -96,8 +98,8 @@ fn set_times(inode: &mut Inode, made: Timestamp, now: Timestamp) {
     (inode.atime, inode.btime, inode.mtime, inode.ctime) = (made, made, made, made);
 }
 
-/// No number is used twice: neither while its file has another name by now, nor while chunks of it
-/// are still to be deleted.
+/// Prevents the reuse of a number: while its file has another name, and while chunk files of it are
+/// still to be deleted.
 fn refuse_used(tx: &Tx<'_>, ino: InodeId) -> Outcome<()> {
     let lives = tx.get::<Inode>(&keys::inode(ino))?.is_some();
     if lives || tx.reader.get(&keys::doomed(ino))?.is_some() {

@@ -1,8 +1,8 @@
-//! Listing directories.
+//! Directory listings.
 //!
-//! Entries come in order of the hash of their names, and an entry's cookie is its hash, so a
-//! listing can be resumed at any time and whatever else has changed: an entry that stays is seen
-//! exactly once. Entries with equal hashes are never put on two pages.
+//! Entries are in the order of the hashes of their names, and an entry's cookie is its hash. So a
+//! listing can be resumed at any time, whatever else has changed: an entry that stays is returned
+//! exactly once. Entries with equal hashes are never split across two pages.
 
 use crate::keys::{self, Key};
 use crate::record::{self, Entry, Inode};
@@ -20,7 +20,7 @@ const MAX_PAGE: usize = 2048;
 const MAX_COLLISIONS: usize = 4096;
 
 /// A page of entries after `cookie`, from `limit` of them; of those without the prefix only the
-/// last one, to go on from.
+/// last one, whose cookie continues the listing.
 pub(crate) fn readdir(
     tx: &Tx<'_>,
     dir: InodeId,
@@ -63,8 +63,8 @@ fn stored_page(
     cookie: u64,
     limit: usize,
 ) -> Result<(Vec<(Bytes, Bytes)>, bool), ReadError> {
-    // One more than asked for shows whether this is the end, and whether the page would part equal
-    // hashes.
+    // One entry more than requested shows whether this is the end, and whether the page would split
+    // equal hashes.
     let range = keys::entries_after(dir, cookie);
     let mut pairs = reader.scan(&range.from, &range.to, limit.saturating_add(1))?;
     if pairs.len() <= limit {
@@ -81,8 +81,8 @@ fn stored_page(
     Ok((pairs, false))
 }
 
-/// The attributes of an inode in the directory's own partition. Others are not worth taking their
-/// partition for a listing: the caller looks them up when it needs them.
+/// The attributes of an inode in the directory's own partition. Locking other partitions isn't
+/// worthwhile for a listing: the caller looks those inodes up when it needs them.
 fn attr_at_home(tx: &Tx<'_>, dir: InodeId, ino: InodeId) -> Outcome<Option<Attr>> {
     if ino.partition() != dir.partition() {
         return Ok(None);
@@ -138,7 +138,7 @@ mod tests {
         let mut body = Vec::new();
         let entries = vec![entry; MAX_PAGE];
         MetaResponse::from(MetaReply::Directory { entries, end: false, parent: ino }).encode(&mut body);
-        // Beside it, a lease on the directory and on what it lists would take 16 bytes each.
+        // In addition, leases on the directory and on its entries would take 16 bytes each.
         let spare = 32 * MAX_PAGE;
         assert!(body.len() + spare <= wire::frame::MAX_BODY_BYTES as usize, "{} bytes", body.len());
         const { assert!(MAX_PAGE <= wire::MAX_ENTRIES) };

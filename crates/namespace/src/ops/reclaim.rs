@@ -1,4 +1,4 @@
-//! The end of an inode.
+//! Deletion of an inode.
 
 use crate::attributes::MAX_XATTR_NAMES;
 use crate::background::MAX_WRITERS;
@@ -9,8 +9,9 @@ use crate::tx::{Outcome, Tx};
 use types::InodeId;
 use wire::MetaReply;
 
-/// Deletes an orphan with all that belongs to it. Its chunks are noted as doomed: they are deleted
-/// afterwards, by the metadata service. An inode that is gone, or that has a name, is left alone.
+/// Deletes an orphan with all that belongs to it. Its chunk files are recorded as doomed: the
+/// metadata service deletes them afterwards. An inode that doesn't exist, or that has a name, is
+/// left alone.
 pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let is_orphan = tx.get::<Orphan>(&keys::orphan(ino))?.is_some();
     let inode = match tx.get::<Inode>(&keys::inode(ino))? {
@@ -31,7 +32,7 @@ pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
         tx.delete(keys::inline(ino));
     }
     if let Some(layout) = &inode.layout {
-        // A stripe that moved may have left a chunk file under the same name.
+        // A stripe that moved may have left a chunk file with the same name.
         let earlier = tx.get(&keys::doomed(ino))?;
         tx.put(keys::doomed(ino), &doomed_with(earlier, layout));
     }

@@ -1,4 +1,4 @@
-//! Names that move.
+//! Renames.
 
 use super::make;
 use super::unlink::{check_empty, drop_name};
@@ -8,7 +8,7 @@ use crate::tx::{Outcome, Slot, Tx, check_name, is_dot_name};
 use types::{Errno, Error, InodeId};
 use wire::{MetaReply, RenameMode};
 
-/// The deepest directory that can be walked up from: a longer way up is a loop, which is damage.
+/// The longest path upward from a directory: a longer one is a loop, which is damage.
 const MAX_DEPTH: usize = 1 << 20;
 
 /// A name in a directory.
@@ -18,7 +18,7 @@ pub(crate) struct Place<'a> {
     pub name: &'a [u8],
 }
 
-/// One of the two sides of a rename: a place and what is there.
+/// One of the two sides of a rename: a place and its inode.
 struct Side {
     dir: InodeId,
     slot: Slot,
@@ -35,14 +35,13 @@ impl Side {
         (self.ino, &self.inode)
     }
 
-    /// The links that a directory has from its subdirectory here.
+    /// Link count that the inode adds to its directory, as a subdirectory.
     fn links(&self) -> i32 {
         self.inode.is_directory() as i32
     }
 }
 
-/// Moves a name, replaces what is at its new place, or exchanges the two; a whiteout may stay
-/// behind.
+/// Moves a name, replaces the target name, or exchanges the two; a whiteout may stay behind.
 pub(crate) fn rename(
     tx: &mut Tx<'_>,
     from: Place<'_>,
@@ -73,7 +72,7 @@ pub(crate) fn rename(
         return move_to_free(tx, source, to.dir, target, mode);
     };
     if replaced.id() == source.ino {
-        // Two names of one inode: POSIX has both stay.
+        // Two names of one inode: POSIX requires that both stay.
         return Ok(MetaReply::Renamed { moved: source.inode.attr(source.ino), other: None });
     }
     let inode = tx.named_inode(to.dir, &replaced)?;
@@ -87,7 +86,7 @@ pub(crate) fn rename(
     }
 }
 
-/// What the flags of the directories, and of what moves and goes, say to it.
+/// Checks the flags of the directories, of the moved inode and of the replaced one.
 fn check_flags(
     (from, to): (Numbered<'_>, Numbered<'_>),
     source: &Side,
@@ -124,7 +123,7 @@ fn move_to_free(
     Ok(MetaReply::Renamed { moved, other: None })
 }
 
-/// Takes the name away from its old place in directory `dir`, or leaves a whiteout there.
+/// Removes the name from its old place in directory `dir`, or leaves a whiteout there.
 fn vacate(tx: &mut Tx<'_>, dir: InodeId, slot: Slot, mode: RenameMode) -> Outcome<()> {
     if mode == RenameMode::Whiteout {
         let whiteout = make::whiteout(tx, dir)?;
@@ -175,7 +174,7 @@ fn settle_moved(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode, to: InodeId) ->
     inode.attr(ino)
 }
 
-/// Stores the directories that lost and got an entry, with the change of their link counts.
+/// Stores the directories that lost and got an entry, with their new link counts.
 fn settle_directories(tx: &mut Tx<'_>, from: (InodeId, i32), to: (InodeId, i32)) -> Outcome<()> {
     let now = tx.env.now;
     let mut settle = |dir: InodeId, links: i32| {
@@ -193,7 +192,7 @@ fn settle_directories(tx: &mut Tx<'_>, from: (InodeId, i32), to: (InodeId, i32))
     Ok(())
 }
 
-/// `EINVAL` when a directory would move into itself or below itself.
+/// `EINVAL` if a directory would move into itself or below itself.
 fn check_not_below(tx: &Tx<'_>, moving: &Side, new_parent: InodeId) -> Outcome<()> {
     if !moving.inode.is_directory() || moving.dir == new_parent {
         return Ok(());

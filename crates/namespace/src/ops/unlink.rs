@@ -1,4 +1,4 @@
-//! Names that go.
+//! Removal of names.
 
 use crate::flags;
 use crate::keys;
@@ -7,7 +7,7 @@ use crate::tx::{Outcome, Slot, Tx, check_name, is_dot_name};
 use types::{Errno, InodeId};
 use wire::MetaReply;
 
-/// Removes a name of anything but a directory.
+/// Removes a name of an inode that isn't a directory.
 pub(crate) fn unlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
     check_name(name)?;
     let directory = tx.directory(parent)?;
@@ -61,8 +61,7 @@ fn settle(
     Ok(MetaReply::Entry(inode.attr(ino)))
 }
 
-/// Takes one name off an inode; the last one makes it an orphan. A directory's only name is its
-/// last one.
+/// Removes one name of an inode; without names it becomes an orphan. A directory has only one name.
 pub(super) fn drop_name(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode) -> Inode {
     inode.nlink = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
     inode.touch(tx.env.now);

@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
-//! Who may see or change which attribute is the kernel's check, except that `trusted.` names are
-//! listed to root only.
+//! The kernel checks which attributes a user may see or change. The only check here: `trusted.`
+//! names are listed to root only.
 
 use crate::attributes::{self, CAPABILITY, MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
 use crate::flags;
@@ -16,7 +16,7 @@ use wire::{MetaReply, XattrMode};
 const TRUSTED: &[u8] = b"trusted.";
 const PLAIN_SPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
 
-/// What an attribute is set to, and how.
+/// New value of an attribute, and how to set it.
 pub(crate) struct NewValue<'a> {
     pub value: &'a Bytes,
     pub mode: XattrMode,
@@ -24,7 +24,7 @@ pub(crate) struct NewValue<'a> {
     pub kill_sgid: bool,
 }
 
-/// What an attribute's name says it is.
+/// Class of an attribute, by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {
     Plain,
@@ -40,7 +40,7 @@ pub(crate) fn get(tx: &Tx<'_>, ino: InodeId, name: &[u8]) -> Outcome<MetaReply> 
     Ok(MetaReply::Bytes(value))
 }
 
-/// Sets an attribute. An access control list is set whatever the mode says, as Linux does.
+/// Sets an attribute. An access control list is set whatever the mode says, as in Linux.
 pub(crate) fn set(tx: &mut Tx<'_>, ino: InodeId, name: &[u8], new: NewValue<'_>) -> Outcome<MetaReply> {
     let space = space_of(name)?;
     if new.value.len() > MAX_XATTR_VALUE {
@@ -98,11 +98,11 @@ pub(crate) fn list(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     Ok(MetaReply::Names(names.collect()))
 }
 
-/// Removes an attribute. That an access control list isn't there is no error, as on Linux.
+/// Removes an attribute. A missing access control list is no error, as on Linux.
 pub(crate) fn remove(tx: &mut Tx<'_>, ino: InodeId, name: &[u8]) -> Outcome<MetaReply> {
     let space = space_of(name)?;
     let mut inode = tx.inode(ino)?;
-    // Whoever writes takes the file's capabilities away.
+    // Every write removes the file's capabilities.
     if name != CAPABILITY {
         flags::may_change((ino, &inode))?;
     }
@@ -122,8 +122,8 @@ fn settle(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode) -> Outcome<MetaReply>
     Ok(MetaReply::Attr(inode.attr(ino)))
 }
 
-/// `ERANGE` for a name that is too long, `EINVAL` for one that is just its prefix, `EOPNOTSUPP` for
-/// an unknown prefix.
+/// `ERANGE` for a name that is too long, `EINVAL` for one that consists of its prefix only,
+/// `EOPNOTSUPP` for an unknown prefix.
 fn space_of(name: &[u8]) -> Outcome<Space> {
     if name.len() > MAX_XATTR_NAME {
         return Err(Errno::ERANGE.into());
@@ -138,7 +138,7 @@ fn space_of(name: &[u8]) -> Outcome<Space> {
     if name.len() == prefix.len() { Err(Errno::EINVAL.into()) } else { Ok(Space::Plain) }
 }
 
-/// The mode of a symlink means nothing, and so it has no access control list.
+/// The mode of a symlink has no meaning, so it has no access control list.
 fn check_can_have_acl(inode: &Inode) -> Outcome<()> {
     if inode.mode & mode::S_IFMT == mode::S_IFLNK { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
 }

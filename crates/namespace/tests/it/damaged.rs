@@ -1,4 +1,4 @@
-//! Damaged access control lists, keys and records: each is refused, or means the same when it is
+//! Damaged access control lists, keys and records: each is refused, or stays the same when it is
 //! stored again.
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! The state machine of metadata: what each command promises, and random commands against a naive
+//! The metadata state machine: behaviour of each command, and random commands against a naive
 //! model.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -1,4 +1,4 @@
-//! Several metadata services over one store, and clients that find their way among them.
+//! Several metadata services over one store, and clients that find the right one.
 
 use super::far::Far;
 use super::{Chunks, PARTITIONS, TARGETS, numbered};
@@ -21,23 +21,23 @@ use wire::{
     Grant, MetaOp, MetaReply, MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest, Recall, Yield,
 };
 
-/// Services by node; those that are dead are not there.
+/// Running services by node.
 type Living = Arc<Mutex<BTreeMap<NodeId, Arc<MetaService>>>>;
 
 pub struct Cluster {
     pub map: MapHandle,
     pub living: Living,
     pub memory: Arc<Memory>,
-    /// Nodes on which management doesn't count.
+    /// Nodes that management doesn't trust.
     pub cut_off: Arc<Mutex<BTreeSet<NodeId>>>,
     pub chunks: Arc<Chunks>,
-    /// The first service is beside the store.
+    /// The store is in the process of the first service.
     writer: Arc<Writer>,
-    /// Messages between services that are lost after they were executed: one of so many.
+    /// One of so many messages between services is lost after it was executed.
     pub lost: Arc<Mutex<Option<u64>>>,
 }
 
-/// The way to a service of another node. It takes its time, and ends when the service dies.
+/// The channel to a service of another node. It has latency, and breaks when the service dies.
 struct Way {
     node: NodeId,
     living: Living,
@@ -75,7 +75,7 @@ impl Handler<PartitionsRequest, PartitionsReply> for Way {
 }
 
 impl Cluster {
-    /// So many nodes, the first of which has all partitions.
+    /// A cluster of `nodes`; the first one owns all partitions.
     pub async fn new(nodes: u32) -> Rc<Cluster> {
         let memory = Arc::new(Memory::new());
         let writer = Writer::with_blocking(memory.clone(), Durability::Process, Blocking::Inline);
@@ -117,7 +117,7 @@ impl Cluster {
         self.change(|map| map.nodes[node.0 as usize - 1].state = NodeState::Online);
     }
 
-    /// A service dies. Management notices after a while, and gives its partitions to others.
+    /// Kills a service. Management notices after a while, and assigns its partitions to others.
     pub async fn kill(&self, node: NodeId) {
         let service = self.living.lock().remove(&node).unwrap();
         service.stop();
@@ -128,7 +128,7 @@ impl Cluster {
         });
     }
 
-    /// Gives every service its share.
+    /// Assigns every service its share.
     pub fn rebalance(&self) {
         self.change(spread);
     }
@@ -141,7 +141,7 @@ impl Cluster {
         map::change(&self.map, edit);
     }
 
-    /// Waits until every partition is executed by whom the map says.
+    /// Waits until every partition is served by its owner in the map.
     pub async fn settled(&self) {
         loop {
             let map = self.map.read().unwrap().clone();
@@ -172,20 +172,20 @@ fn spread(map: &mut ClusterMap) {
     map.partitions = layout::spread(&map.partitions, PARTITIONS, &online);
 }
 
-/// A client that asks whom the map says, and again when that has moved.
+/// A client that asks the owner in the map, and asks again when that has changed.
 pub struct Roaming {
     cluster: Rc<Cluster>,
     pub session: SessionId,
     sequence: Cell<u64>,
-    /// Answers to its changes that are lost: one of so many.
+    /// One of so many answers to its changes is lost.
     pub lost: Cell<Option<u64>>,
-    /// What it has open.
+    /// Its open files.
     pub in_use: Mutex<Vec<InodeId>>,
     pub stopping: Cell<bool>,
 }
 
 impl Roaming {
-    /// A client that takes recalls up.
+    /// A client that handles recalls.
     pub fn new(cluster: &Rc<Cluster>, session: u64) -> Rc<Roaming> {
         let client = Rc::new(Roaming {
             cluster: cluster.clone(),
@@ -222,7 +222,7 @@ impl Roaming {
         reply
     }
 
-    /// Asks one of the services something that changes nothing.
+    /// Sends one of the services a request that changes nothing.
     pub async fn call_at(&self, node: NodeId, op: MetaOp) -> Result<MetaReply> {
         self.send(node, 0, op).await.map(|response| response.reply)
     }
@@ -232,8 +232,8 @@ impl Roaming {
         self.send(node, 0, MetaOp::Register { in_use, promised: vec![], told: 0 }).await.map(|_| ())
     }
 
-    /// Tells a service a half of what is open, as a session with many open files does before it
-    /// registers or follows; gives the rest.
+    /// Reports half of the open files to a service, as a session with many open files does before
+    /// it registers or reclaims; returns the rest.
     async fn tell_opens(&self, node: NodeId) -> Result<Vec<InodeId>> {
         let mut in_use = self.in_use.lock().clone();
         let inodes = in_use.split_off(in_use.len().div_ceil(2));
@@ -256,7 +256,7 @@ impl Roaming {
                     rt::sleep(Duration::from_millis(5)).await;
                 }
                 Err(error) if error.errno == Errno::ENOTCONN => {
-                    // It may have died, or be taken over, at this moment.
+                    // The service may die, or its partition may be taken over, at this moment.
                     let _ = self.register(node).await;
                 }
                 _ if is_lost => {}
@@ -319,7 +319,7 @@ impl Roaming {
         };
         let yields: Vec<Yield> = recalls.into_iter().map(answer).collect();
         if !yields.is_empty() {
-            // Who isn't there any more needs no answer.
+            // A service that has died needs no acknowledgement.
             let _ = self.send(node, 0, MetaOp::Yield { yields }).await;
         }
     }

@@ -1,4 +1,4 @@
-//! A store that takes its time, as one in another process does. For simulated machines.
+//! A store with latency, like one in another process. For simulated machines.
 
 use bytes::Bytes;
 use kv::{Batch, Engine, KvError, LocalFuture, Memory, Outcome, Pair, RemoteEngine, RemoteWriter};
@@ -12,15 +12,15 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Far {
     pub memory: Arc<Memory>,
-    /// Answers to reads of keys or ranges that begin with these bytes wait, after they were read,
+    /// Answers to reads of keys or ranges that begin with these bytes are delayed, after the read,
     /// until the event is set.
     pub held: Mutex<BTreeMap<Vec<u8>, Arc<Event>>>,
     /// Reads of keys and of ranges.
     pub reads: Mutex<Vec<Vec<u8>>>,
     pub applies: Mutex<Vec<usize>>,
-    /// Whether it can't be made to reach its disk.
+    /// Whether syncs fail.
     pub persist_fails: AtomicBool,
-    /// Longest time of a message's way.
+    /// Longest latency of a message.
     pub way: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Far {
         Arc::new(RemoteWriter::new(self.clone()))
     }
 
-    /// Holds answers back that tell of a key from now on.
+    /// Delays answers that contain a key from now on.
     pub fn hold(&self, key: &[u8]) -> Arc<Event> {
         self.held.lock().entry(key.to_vec()).or_default().clone()
     }

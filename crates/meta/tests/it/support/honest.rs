@@ -1,5 +1,5 @@
-//! A client that caches what its leases allow, and answers recalls as it should. It has several
-//! requests under way at once, and its network is slow.
+//! A client that caches what its leases allow, and acknowledges recalls as it should. It has
+//! several requests under way at once, and its network is slow.
 
 use super::world::SECOND;
 use super::{Client, bytes};
@@ -12,28 +12,28 @@ use std::time::Duration;
 use types::{Attr, Errno, InodeId, Result};
 use wire::{Grant, LeaseMode, MetaOp, MetaReply, MetaResponse, Recall, Yield};
 
-/// The last size that anybody wrote, by file: whoever asks from then on must see it.
+/// The last size that any client wrote, by file: every later read must see it.
 pub type Sizes = Rc<Mutex<BTreeMap<InodeId, u64>>>;
 
 pub struct Honest {
     pub client: Client,
     state: Mutex<State>,
-    /// Shared by requests; exclusive for letting go, which must not meet a grant.
+    /// Shared by requests; exclusive for releases, which must not overlap a grant.
     gate: rt::sync::RwLock,
     sizes: Sizes,
     pub stopping: Cell<bool>,
     pub checks: Cell<u64>,
-    /// Of these, those of what a directory's `Permissions` cover.
+    /// Of these, comparisons of what a directory's `Permissions` cover.
     pub permissions: Cell<u64>,
 }
 
 #[derive(Default)]
 struct State {
     leases: BTreeMap<InodeId, Lease>,
-    /// The last recall that was taken up.
+    /// The last recall that was handled.
     seen: u64,
     next_id: u64,
-    /// Counts changes of this session, when they begin and when they end.
+    /// Changes of this session, counted when they begin and when they end.
     changes: u64,
     changing: u32,
     open: BTreeSet<InodeId>,
@@ -43,16 +43,16 @@ struct State {
 
 /// A lease, and what is cached under it.
 struct Lease {
-    /// Another one for every time that it is lost and got again.
+    /// A new number each time that the lease is lost and acquired again.
     id: u64,
     mode: LeaseMode,
     attr: Option<Attr>,
     inline: Option<Bytes>,
-    /// Names of a directory; `None` for those that are absent.
+    /// Names of a directory; `None` for absent ones.
     names: BTreeMap<String, Option<InodeId>>,
 }
 
-/// When a value was cached, to tell whether it has been valid all the time since.
+/// When a value was cached, to check whether it has been valid ever since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Moment {
     lease: u64,
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// `None` while nothing is sure.
+    /// `None` while nothing is certain.
     fn moment(&self, ino: InodeId) -> Option<Moment> {
         let lease = self.leases.get(&ino).filter(|lease| lease.mode != LeaseMode::Shared)?;
         (self.changing == 0).then_some(Moment { lease: lease.id, changes: self.changes })
@@ -118,7 +118,7 @@ impl Honest {
         response
     }
 
-    /// Asks something, and caches what the answer allows.
+    /// Sends a request, and caches what the answer allows.
     pub async fn ask(&self, op: MetaOp) -> Result<MetaReply> {
         let _gate = self.gate.read().await;
         let (changes, dir) = {
@@ -148,8 +148,7 @@ impl Honest {
                 Ok(response.reply)
             }
             Err(error) => {
-                // The absence of a name may be relied on under a lease that has been there all the
-                // time.
+                // The absence of a name may be cached under a lease that was held all the time.
                 if let (Some((dir_ino, name)), Errno::ENOENT, Some(then)) = (lookup_of(&op), error.errno, dir)
                     && state.moment(dir_ino) == Some(then)
                 {
@@ -160,7 +159,7 @@ impl Honest {
         }
     }
 
-    /// Changes something. What was cached is forgotten: this client is honest, not clever.
+    /// Sends a change, and drops the whole cache: this client is correct, not fast.
     pub async fn change(&self, op: MetaOp) -> Result<MetaReply> {
         let _gate = self.gate.read().await;
         {
@@ -185,7 +184,7 @@ impl Honest {
         }
     }
 
-    /// Grows a file straight in its chunks, if nobody else can see that.
+    /// Extends a file directly in its chunk files, if no other client can see that.
     pub fn write(&self, ino: InodeId) {
         let mut state = self.state.lock();
         if state.lease(ino).is_none_or(|lease| lease.mode != LeaseMode::Write) {
@@ -198,7 +197,7 @@ impl Honest {
         state.lease(ino).unwrap().attr = None;
     }
 
-    /// Lets go of a lease and an open file.
+    /// Releases a lease and an open file.
     pub async fn let_go(&self, ino: InodeId) {
         let _alone = self.gate.write().await;
         self.report(ino).await;
@@ -211,7 +210,7 @@ impl Honest {
         self.send(MetaOp::Release { inodes: vec![ino], seen }).await.unwrap();
     }
 
-    /// The size that the service has to tell; `None` when it is this client that knows better.
+    /// The size that the service must report; `None` if this client has a newer one.
     fn known_size(&self, ino: InodeId) -> Option<u64> {
         let known = self.sizes.lock().get(&ino).copied()?;
         (!self.state.lock().unreported.contains_key(&ino)).then_some(known)
@@ -244,7 +243,7 @@ impl Honest {
         }
     }
 
-    /// Takes recalls up until told to stop.
+    /// Handles recalls until it is stopped.
     pub async fn answer_recalls(self: Rc<Self>) {
         let mut after = 0;
         while !self.stopping.get() {
@@ -282,7 +281,7 @@ impl Honest {
         self.send(MetaOp::Yield { yields }).await.unwrap();
     }
 
-    /// Compares something that is cached with what the service says to somebody without leases.
+    /// Compares a cached value with the service's answer to a client without leases.
     pub async fn check(&self, observer: &Client, ino: InodeId, name: &str) {
         let Some((moment, mode, attr, inline, child)) = self.cached(ino, name) else { return };
         let still = || self.state.lock().moment(ino) == Some(moment);
@@ -332,7 +331,7 @@ impl Honest {
         Some((moment, lease.mode, lease.attr, lease.inline.clone(), lease.names.get(name).copied()))
     }
 
-    /// Lets everything go and ends.
+    /// Releases everything and ends.
     pub async fn end(&self) {
         self.stopping.set(true);
         let inodes: Vec<InodeId> = {
@@ -348,7 +347,7 @@ impl Honest {
 
 fn cache(state: &mut State, op: &MetaOp, response: &MetaResponse) {
     let granted = |ino| response.grants.iter().any(|grant| grant.ino == ino);
-    // An answer under `Permissions` that comes in late says nothing under a stronger lease.
+    // A late answer under `Permissions` is not valid under a stronger lease.
     let weaker = |grant: &Grant, lease: &Lease| {
         grant.mode == LeaseMode::Permissions && lease.mode != LeaseMode::Permissions
     };

@@ -1,4 +1,4 @@
-//! A metadata service on a real store, and what tests say to it.
+//! A metadata service on a real store, and requests of tests.
 
 pub mod company;
 pub mod far;
@@ -28,7 +28,7 @@ use wire::{
 pub const PARTITIONS: u16 = 8;
 pub const TARGETS: u32 = 3;
 
-/// A store in a directory that goes with it.
+/// A store in a temporary directory.
 pub struct Store {
     pub dir: tempfile::TempDir,
 }
@@ -71,7 +71,7 @@ pub fn map() -> MapHandle {
     MapBuilder::new(TARGETS).single_groups().share()
 }
 
-/// Runs the same thing on several cores and waits for all.
+/// Runs the same function on several cores and waits for all.
 pub fn on_cores<F, Fut>(cores: usize, run: F)
 where
     F: Fn(usize) -> Fut + Send + Clone + 'static,
@@ -100,7 +100,7 @@ impl Client {
         Client { meta: meta.clone(), session: SessionId(session) }
     }
 
-    /// Change `sequence` of a lane.
+    /// Sends change `sequence` of a session slot.
     pub async fn call_in_lane(&self, lane: u32, sequence: u32, op: MetaOp) -> Result<MetaReply> {
         let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
         let number = Some(Number { lane, sequence });
@@ -138,7 +138,7 @@ impl Client {
         self.meta.handle(request, None).await
     }
 
-    /// The same to one for whose capabilities the client vouches.
+    /// The same to a user for whose Linux capabilities the client vouches.
     pub async fn respond_privileged(&self, credentials: Credentials, op: MetaOp) -> Result<MetaResponse> {
         let session = self.session;
         let request = MetaRequest { session, number: None, credentials, privileged: true, op };
@@ -166,7 +166,7 @@ impl Client {
         entry(self.call(MetaOp::Lookup { parent, name: bytes(name) }).await)
     }
 
-    /// What a name names, also where somebody writes it.
+    /// The inode of a name, also while a session writes it.
     pub async fn find(&self, parent: InodeId, name: &str) -> Result<InodeId> {
         match self.call(MetaOp::Lookup { parent, name: bytes(name) }).await {
             Ok(MetaReply::Elsewhere { ino, .. }) => Ok(ino),
@@ -225,7 +225,7 @@ impl Client {
     }
 }
 
-/// Number of a change that nobody has a later one than: in a lane of its own. 0: none.
+/// Number of a change in a slot of its own, so that none is later. 0: none.
 pub fn numbered(sequence: u64) -> Option<Number> {
     (sequence != 0).then_some(Number { lane: sequence as u32, sequence: 1 })
 }
@@ -261,19 +261,19 @@ pub fn bytes(text: &str) -> Bytes {
 #[derive(Default)]
 pub struct Chunks {
     pub lens: Mutex<BTreeMap<(TargetId, InodeId), u64>>,
-    /// Those that had been on disk and are gone since a crash.
+    /// Chunk files that had been on disk and were lost in a crash.
     pub lost: Mutex<Vec<(TargetId, InodeId)>>,
     /// Targets that don't answer.
     pub down: Mutex<Vec<TargetId>>,
-    /// Chunk files are deleted only when this is set.
+    /// Deletions of chunk files wait until this is set.
     pub held: Mutex<Option<Arc<rt::sync::Event>>>,
-    /// The same of these targets alone, which take as long for a sync.
+    /// The same for these targets only, which also delay syncs.
     pub slow: Mutex<Vec<(TargetId, Arc<rt::sync::Event>)>>,
-    /// How often the power took what a target had not on disk.
+    /// How often a power loss took what a target had not synced.
     pub power_cuts: Mutex<BTreeMap<TargetId, u64>>,
-    /// How long it takes them to say how long a chunk file is.
+    /// How long targets take to report the length of a chunk file.
     pub stat_time: Mutex<Duration>,
-    /// What they were told of ended sessions.
+    /// Fence requests for ended sessions.
     pub fenced: Mutex<Vec<(TargetId, SessionId)>>,
 }
 
@@ -326,7 +326,7 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
                         is_lost: self.lost.lock().contains(&key),
                     });
                 }
-                // Nothing changes while it is watched, and all of it is holes.
+                // Nothing changes during dirty tracking, and everything is a hole.
                 StorageOp::Watch { .. } | StorageOp::Unwatch { .. } => {}
                 StorageOp::Seek { .. } | StorageOp::Changed { .. } => {
                     return Ok(StorageReply::Offset(None));

@@ -34,14 +34,13 @@ impl World {
         World { meta, chunks, memory, map }
     }
 
-    /// The service after its process was started again.
+    /// The service after a restart of its process.
     pub async fn restart(&self) -> World {
         self.meta.stop();
         World::start(self.memory.clone(), self.chunks.clone(), self.map.clone()).await
     }
 
-    /// The service over a store that was taken back to what it holds now, as after a restore from a
-    /// copy that was made just now.
+    /// The service over its store as it is now, as after a restore from a backup made just now.
     pub async fn rewound(&self) -> World {
         self.meta.stop();
         let mut rewind = meta::Rewind::new(super::PARTITIONS, 0, 0);
@@ -55,7 +54,7 @@ impl World {
         World::start(self.memory.clone(), self.chunks.clone(), self.map.clone()).await
     }
 
-    /// What the cluster map says of all targets from now on.
+    /// Sets the state of all targets in the cluster map.
     pub fn targets_are(&self, state: TargetState) {
         let mut map = self.map.write().unwrap();
         let mut changed = (**map).clone();
@@ -75,7 +74,7 @@ pub fn simulated<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F
     simulated_with(1, test);
 }
 
-/// The same on the machine of a seed.
+/// The same with a seed.
 pub fn simulated_with<T: 'static, F: Future<Output = T> + 'static>(
     seed: u64,
     test: impl FnOnce(World) -> F + 'static,
@@ -118,7 +117,7 @@ pub async fn give_up(client: &Client, recall: &Recall, in_use: bool) {
     client.call(MetaOp::Yield { yields }).await.unwrap();
 }
 
-/// Something that is under way.
+/// Work under way.
 pub struct Started<T>(Arc<Mutex<Option<T>>>);
 
 impl<T: 'static> Started<T> {
@@ -144,11 +143,11 @@ impl<T: 'static> Started<T> {
     }
 }
 
-/// A request that is under way.
+/// A request under way.
 pub type Call = Started<types::Result<MetaReply>>;
 
 impl Call {
-    /// Sends a request and lets it come as far as it can.
+    /// Sends a request and lets it run as far as it can.
     pub async fn call(client: &Client, op: MetaOp) -> Call {
         let client = client.clone();
         let started = Started::new(async move { client.call(op).await });

@@ -1,11 +1,11 @@
-//! Random histories of sessions that answer their recalls some time, compared step by step with a
-//! table that is as simple as can be.
+//! Random histories of sessions that acknowledge recalls after some time, compared step by step
+//! with a naive table.
 
 use super::*;
 use std::collections::BTreeSet;
 
 const SESSIONS: u64 = 4;
-/// Keeps what it has until it lets it go.
+/// Keeps its leases until it releases them.
 const SILENT: SessionId = SessionId(4);
 const INODES: u64 = 3;
 const STEPS: usize = 600;
@@ -13,13 +13,13 @@ const HISTORIES: u64 = 200;
 
 type Key = (InodeId, SessionId);
 
-/// What everybody has, as grants and answers to recalls tell it.
+/// The leases of all sessions, as grants and acknowledgements imply them.
 #[derive(Default)]
 struct Model {
     held: BTreeMap<Key, LeaseMode>,
-    /// Marks, and files that a yield said are open.
+    /// Use marks, and files that an acknowledgement reported as open.
     in_use: BTreeSet<Key>,
-    /// The last unanswered recall: its number, what it leaves, and whether somebody has had to wait
+    /// The last pending recall: its number, what it leaves, and whether a command has had to wait
     /// for it.
     recalls: BTreeMap<Key, (u64, Option<LeaseMode>, bool)>,
     granted_at: BTreeMap<Key, u64>,
@@ -113,7 +113,7 @@ impl History {
         Asker { session, recalls, now_ns: self.now_ns, answers: session != SILENT }
     }
 
-    /// Runs a call that may send recalls; they are checked to be for others and to ask for less
+    /// Runs a call that may send recalls; checks that they are for other sessions and leave less
     /// each time.
     fn with_send(
         &mut self,
@@ -203,7 +203,7 @@ impl History {
             None
         });
         assert_eq!(waits, self.model.others(key).iter().any(|mode| *mode != Permissions));
-        // Who has permissions alone is never asked for them by such a command.
+        // Such a command never recalls a lease that is only `Permissions`.
         let asked = |session| self.model.recalls.get(&(key.0, session)).copied();
         for (&(ino, session), &mode) in &self.model.held {
             if ino == key.0 && session != key.1 && mode == Read {
@@ -241,7 +241,7 @@ impl History {
         let key = waiting[self.random.below(waiting.len() as u64) as usize];
         let (number, keep, _) = self.model.recalls[&key];
         let in_use = self.random.below(3) == 0;
-        // Sometimes the answer to an earlier recall comes first.
+        // Sometimes the acknowledgement of an earlier recall comes first.
         let older = self.random.below(4) == 0 && number > 1;
         let number = if older { number - 1 } else { number };
         let answer = Yield { number, ino: key.0, in_use };
@@ -264,8 +264,8 @@ impl History {
         }
     }
 
-    /// Old leases make way for new ones: any that is kept, of anybody, and no more than asked for
-    /// already.
+    /// Old leases make room for new ones: checks that only held leases without a pending recall are
+    /// recalled.
     fn make_room(&mut self) {
         let session = self.key().1;
         let model = &mut self.model;
@@ -345,7 +345,7 @@ impl History {
 #[test]
 fn random_histories_are_as_a_naive_table_has_them() {
     for seed in 0..HISTORIES {
-        // In every other one, all that there can be is at the limit.
+        // In every other history, the limit is the largest possible number of leases.
         let total = if seed % 2 == 0 { 1000 } else { (SESSIONS * INODES) as usize };
         let table = LeaseTable::new(Limits { total, per_session: 1000 });
         let mut history = History { table, model: Model::default(), random: Random(seed), now_ns: 0 };

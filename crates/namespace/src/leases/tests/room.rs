@@ -1,10 +1,10 @@
-//! What happens when there are many leases.
+//! Behaviour with many leases.
 
 use super::*;
 
 const LIMITS: Limits = Limits { total: 256, per_session: 64 };
 
-/// A table, and the recalls that nobody has answered yet.
+/// A table, and the pending recalls.
 struct Crowd {
     table: LeaseTable,
     sent: Vec<(u64, InodeId)>,
@@ -16,7 +16,7 @@ impl Crowd {
         Crowd { table: LeaseTable::new(LIMITS), sent: Vec::new(), unanswered: VecDeque::new() }
     }
 
-    /// As the service does with each lease that is asked for.
+    /// As the service does with each requested lease.
     fn make_room(&mut self, session: u64) {
         let Crowd { table, sent, unanswered } = self;
         let before = sent.len();
@@ -133,7 +133,7 @@ fn those_with_more_than_their_share_make_way() {
     for ino in 1..=10 {
         assert_eq!(crowd.offer(9, ino), Some(Read));
     }
-    // Seven with less than the limit of one each come to more than the limit of all.
+    // Seven sessions below the limit of one exceed the limit of all together.
     for ino in 0..40 {
         for session in 1..=7 {
             assert_eq!(crowd.offer(session, 1000 * session + ino), Some(Read), "{session}: {ino}");
@@ -142,7 +142,7 @@ fn those_with_more_than_their_share_make_way() {
     }
     assert!(crowd.sent.len() >= 7 * 40 + 10 - 192);
     assert!((1..=10).all(|ino| crowd.has(9, ino)), "a small working set outlasts the others");
-    // One with little makes others with much make way.
+    // A session with few leases makes sessions with many give up some.
     let before = crowd.sent.len();
     for ino in 100..110 {
         assert_eq!(crowd.offer(8, ino), Some(Read));
@@ -160,7 +160,7 @@ fn a_recall_for_room_is_in_the_way_of_nobody_until_it_has_to_be() {
     assert_eq!(crowd.offer(2, ino.0), Some(Read), "nobody waits for that recall");
     assert_eq!(crowd.acquire(3, ino.0, Read), Some(Read));
     assert_eq!(crowd.offer(1, ino.0), None, "it is to give it up");
-    // A change waits for the same answer, and lets nobody in meanwhile.
+    // A change waits for the same acknowledgement, and nothing is granted meanwhile.
     let (mut due, changer) = (Vec::new(), crowd.asker(4));
     let mut sent = Vec::new();
     let mut send = |session: SessionId, _, _| {

@@ -1,8 +1,8 @@
-//! Random histories, compared step by step with a table that keeps every byte by itself.
+//! Random histories, compared step by step with a table that stores every byte separately.
 
 use super::*;
 
-/// Bytes of the modelled file; the last one stands for everything behind it as well.
+/// Bytes of the modelled file; the last one represents all later bytes, too.
 const BYTES: usize = 7;
 const HOLDERS: u64 = 5;
 const INODES: u64 = 2;
@@ -41,7 +41,7 @@ impl Model {
         (0..BYTES).filter(|&byte| covers(request, byte)).for_each(|byte| bytes[byte] = kind);
     }
 
-    /// Everybody whom the holders wait for, directly or through others.
+    /// All holders that these holders wait for, directly or through others.
     fn waited_for(&self, from: BTreeSet<Holder>) -> BTreeSet<Holder> {
         let mut reached = from;
         loop {
@@ -54,7 +54,7 @@ impl Model {
         }
     }
 
-    /// The verdict on a request; `next` is the number that a wait would get.
+    /// The outcome of a request; `next` is the number that a wait would get.
     fn lock(&mut self, request: &LockRequest, on_conflict: OnConflict, next: WaitId) -> Verdict {
         if request.holder.space == Flock {
             let had = self.bytes.get(&(request.ino, request.holder)).and_then(|bytes| bytes[0]);
@@ -96,7 +96,7 @@ impl Model {
     }
 }
 
-/// A stream of small numbers that a seed fixes (xorshift64*, Vigna 2016).
+/// A stream of small numbers determined by a seed (xorshift64*, Vigna 2016).
 struct Dice(u64);
 
 impl Dice {
@@ -164,7 +164,7 @@ fn sorted(mut waits: Vec<WaitId>) -> Vec<WaitId> {
     waits
 }
 
-/// One random call on both; returns the table's verdict if it was a lock.
+/// One random call on both; returns the table's outcome if it was a lock.
 fn step(table: &mut LockTable, model: &mut Model, dice: &mut Dice) -> Option<Verdict> {
     let request = dice.request();
     match dice.below(20) {

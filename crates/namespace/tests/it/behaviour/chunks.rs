@@ -5,7 +5,7 @@ use wire::{FileInfo, MetaOp};
 
 const ROOT: InodeId = InodeId::ROOT;
 
-/// A file with 100 bytes in chunks that nobody writes any more.
+/// A file with 100 bytes in chunk files and without a write record.
 fn chunked_file(world: &mut World) -> InodeId {
     let file = world.create(ROOT, "file");
     world.run(MetaOp::BeginWrite { ino: file }).unwrap();
@@ -41,7 +41,7 @@ fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
     world.file(MetaOp::Truncate { ino, size, kill_suid_sgid: false }).unwrap()
 }
 
-/// Sessions with a note on a file, and what they still have to cut.
+/// Sessions with a write record of a file, and their pending truncations.
 fn notes(world: &World, ino: InodeId) -> Vec<(SessionId, Option<u64>)> {
     let page = unsettled(&world.state, ino.partition(), InodeId(0), 100).unwrap();
     page.into_iter().map(|found| (found.record.session, found.record.truncate_to)).collect()
@@ -58,7 +58,7 @@ fn lengths_of_chunk_files_are_known_once_they_are_reported_and_until_they_are_cu
     world.run(MetaOp::BeginWrite { ino: file }).unwrap();
     report(&mut world, file, 100, &[100, 0, 0, 0]);
     assert_eq!(known(&mut world, file), [100, 0, 0, 0]);
-    // With a hole in the second chunk; of the fourth the target doesn't tell.
+    // With a hole in the second chunk; the fourth target doesn't report.
     report(&mut world, file, 4 * MIB, &[MIB, 0, MIB, 0]);
     report(&mut world, file, 4 * MIB, &[5, 0, 0, 0]);
     assert_eq!(known(&mut world, file), [MIB, 0, MIB, 0]);
@@ -67,12 +67,12 @@ fn lengths_of_chunk_files_are_known_once_they_are_reported_and_until_they_are_cu
     report(&mut world, file, 4 * MIB, &[0, MIB, 0, 0]);
     assert_eq!(known(&mut world, file), [MIB; 4]);
     end_write(&mut world, file, 4 * MIB);
-    // A longer file has nothing more on disk.
+    // A longer file has no more content on disk.
     truncate(&mut world, file, 9 * MIB);
     assert_eq!(known(&mut world, file), [MIB; 4]);
     let cut = truncate(&mut world, file, 2 * MIB + 7);
     assert_eq!(cut.known, [MIB, MIB, 7, 0]);
-    // A writer that makes the file longer again hasn't filled what was cut off.
+    // A writer that extends the file again hasn't filled what was truncated.
     world.run(MetaOp::BeginWrite { ino: file }).unwrap();
     report(&mut world, file, 4 * MIB, &[]);
     assert_eq!(known(&mut world, file), [MIB, MIB, 7, 0]);
@@ -122,7 +122,7 @@ fn content_moves_from_inline_to_chunks() {
     world.run(write.clone()).unwrap();
     let info = world.file(MetaOp::BeginWrite { ino: file }).unwrap();
     assert_eq!(info.inline, Some(bytes("head")));
-    // Nobody changes the inline copy while it moves.
+    // No session may change the inline copy while it moves.
     assert_eq!(world.run(write).unwrap_err(), Errno::ERANGE);
 
     let mtime = Timestamp::new(77, 5);
@@ -134,8 +134,8 @@ fn content_moves_from_inline_to_chunks() {
     world.check_invariants();
 }
 
-/// The request was on its way from one service to the next when the session followed there, and
-/// what it had written was settled.
+/// The request was on its way from one service to the next when the session reclaimed its state
+/// there, after size recovery of the file.
 #[test]
 fn a_move_to_chunks_that_was_settled_meanwhile_is_not_ended() {
     let mut world = World::new(Holding::All);
@@ -147,7 +147,7 @@ fn a_move_to_chunks_that_was_settled_meanwhile_is_not_ended() {
     let late = MetaOp::DropInline { ino: file, size: 4, mtime: Timestamp::new(77, 5) };
     assert_eq!(world.run(late.clone()).unwrap_err(), Errno::EKEYEXPIRED);
     assert_eq!(world.file(MetaOp::Open { ino: file, wish: None }).unwrap().inline, Some(bytes("head")));
-    // Begun anew, it is.
+    // When it starts again, it is completed.
     world.run(MetaOp::BeginWrite { ino: file }).unwrap();
     world.run(late).unwrap();
     assert_eq!(world.file(MetaOp::Open { ino: file, wish: None }).unwrap().inline, None);

@@ -1,4 +1,4 @@
-//! Flags and projects of inodes: what they forbid, and what is inherited.
+//! Flags and projects of inodes: restrictions and inheritance.
 
 use crate::support::{Holding, World};
 use types::{Errno, InodeFlags, InodeId, ProjectId, SetAttr, SetTime, Timestamp};

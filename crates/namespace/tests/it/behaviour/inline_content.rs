@@ -5,7 +5,7 @@ use types::{Errno, InodeId};
 use wire::{FileInfo, MetaOp, PatternChange};
 
 const ROOT: InodeId = InodeId::ROOT;
-/// Of the default pattern.
+/// Inline limit of the default pattern.
 const LIMIT: u64 = 4096;
 
 fn write(world: &mut World, ino: InodeId, offset: u64, data: &[u8]) -> Result<u64, Errno> {
@@ -32,7 +32,7 @@ fn what_is_to_be_appended_goes_to_the_end_or_nowhere() {
         MetaOp::WriteInline { ino, offset, data, kill_suid_sgid: false, at_end: true }
     };
     world.run(append(0, "one")).unwrap();
-    // Somebody else has appended meanwhile.
+    // Another client has appended meanwhile.
     assert_eq!(world.run(append(0, "two")).unwrap_err(), Errno::EKEYEXPIRED);
     assert_eq!(world.run(append(9, "two")).unwrap_err(), Errno::EKEYEXPIRED);
     world.run(append(3, "two")).unwrap();

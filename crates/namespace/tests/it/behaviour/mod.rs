@@ -1,4 +1,4 @@
-//! What each group of commands promises, one file a group.
+//! Behaviour of each group of commands, one file a group.
 
 mod access_control;
 mod attributes;

@@ -12,7 +12,7 @@ use wire::MetaOp;
 const ROOT: InodeId = InodeId::ROOT;
 const KIND: (PoolId, Scheme) = (PoolId(1), Scheme::Single);
 
-/// Every chunk file that somebody is to delete: group and name.
+/// Every doomed chunk file: group and name.
 fn doomed_files(world: &World, ino: InodeId) -> BTreeSet<(GroupId, InodeId)> {
     let notes = doomed(&world.state, ino.partition(), InodeId(0), 100).unwrap();
     let files = |(name, layout): (InodeId, Layout)| {
@@ -61,7 +61,8 @@ fn at_every_step_what_is_not_the_files_is_to_be_deleted() {
     let finished = finish_move(&world.state, &moved).unwrap();
     carry_out(&mut world, finished);
     assert_eq!(doomed_files(&world, ino), BTreeSet::from([(from.groups[0], ino)]));
-    // Once more, to a group that has a chunk file of it; the one before has not been deleted yet.
+    // A second move, to a group with a chunk file of the file; the previous one has not been
+    // deleted yet.
     let from = layout_of(&world.state, ino).unwrap().unwrap();
     let to = (*from.groups.last().unwrap(), 1);
     let again = Move { ino, from: from.clone(), stripe: 0, to, kind: KIND };
@@ -76,7 +77,7 @@ fn at_every_step_what_is_not_the_files_is_to_be_deleted() {
         BTreeSet::from([again.source(), moved.source()].map(|(group, slot)| (group, ino.chunk_file(slot))));
     assert_eq!(doomed_files(&world, ino), left);
     assert!(files_of(&now, ino).is_disjoint(&left));
-    // With the file, everything that it has goes, and what it had stays on record.
+    // With the file, all its data is deleted, and its chunk files are recorded as doomed.
     world.unlink(ROOT, "file").unwrap();
     world.reclaim(ino);
     let all: BTreeSet<_> = files_of(&now, ino).union(&left).copied().collect();
@@ -141,7 +142,8 @@ fn a_file_that_is_to_be_mirrored_says_so_until_all_of_it_is() {
     let finished = finish_migration(&world.state, (ino, goal), is_there).unwrap();
     carry_out(&mut world, finished);
     assert_eq!(notes(&world), []);
-    // One that is begun and called off is where it is, and one that is gone leaves nothing.
+    // A migration that is begun and cancelled leaves the file where it is, and a deleted file
+    // leaves no record.
     let back = Goal { scheme: Scheme::Single, ..goal };
     let begun = begin_migration(&world.state, ino, back).unwrap();
     carry_out(&mut world, begun);

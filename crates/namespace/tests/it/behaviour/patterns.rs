@@ -67,7 +67,7 @@ fn a_scheme_needs_groups_of_the_pool() {
     let file = world.create(dir, "file");
     let layout = world.file(MetaOp::BeginWrite { ino: file }).unwrap().layout.unwrap();
     assert_eq!((layout.scheme, layout.groups), (scheme, vec![types::GroupId(100_001)]));
-    // What has nothing to do with groups can be changed whatever became of them.
+    // Settings that don't concern groups can be changed even if the groups are gone.
     world.map.groups.pop();
     let other = PatternChange { stripe_count: Some(3), ..PatternChange::default() };
     assert_eq!(change(&mut world, dir, other).unwrap().pattern.stripe_count, 3);

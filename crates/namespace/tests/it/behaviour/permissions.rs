@@ -1,4 +1,4 @@
-//! Who may do what, by the ids of the caller.
+//! Permission checks by the ids of the caller.
 
 use crate::support::{Holding, World, bytes};
 use namespace::{Caller, Failure, permit};
@@ -122,7 +122,7 @@ fn names_are_made_by_who_may_write_and_search_the_directory() {
         assert_eq!(scene.may(&stranger, op.clone()), Err(Errno::EACCES), "{op:?}");
         assert_eq!(scene.may(&member, op.clone()), Ok(()), "{op:?}");
     }
-    // What is there is no business of the right to write.
+    // An existing name doesn't depend on write permission.
     assert_eq!(scene.may(&stranger, create(scene.closed, "f")), Ok(()));
     assert_eq!(scene.may(&stranger, deliver(scene.closed, "f")), Ok(()));
     assert_eq!(scene.may(&stranger, unlink(scene.closed, "nothing")), Ok(()));
@@ -169,7 +169,7 @@ fn a_directory_that_moves_elsewhere_is_written_to() {
     let mut scene = Scene::new();
     scene.world.mkdir(scene.team, "d");
     let member = user(STRANGER, &[TEAM]);
-    // It is 0755 and another's.
+    // It is 0755 and belongs to another user.
     let within = rename((scene.team, "d"), (scene.team, "e"), RenameMode::Replace);
     assert_eq!(scene.may(&member, within), Ok(()));
     let away = rename((scene.team, "d"), (scene.sticky, "e"), RenameMode::Replace);
@@ -204,7 +204,7 @@ fn attributes_are_the_owners_to_change() {
     assert_eq!(scene.may(&owner, gid(TEAM)), Ok(()));
     assert_eq!(scene.may(&owner, gid(7)), Err(Errno::EPERM));
     assert_eq!(scene.may(&member, gid(TEAM)), Err(Errno::EPERM));
-    // A time of change that is given is no way round any of this.
+    // An explicit ctime doesn't circumvent any of this.
     let disguised = |ino, set_too| set(ino, SetAttr { ctime: Some(Timestamp::new(1, 0)), ..set_too });
     for with in [base(), SetAttr { mode: Some(0o4777), uid: Some(0), ..base() }] {
         assert_eq!(scene.may(&stranger, disguised(ino, with)), Err(Errno::EPERM));
@@ -248,7 +248,7 @@ fn extended_attributes_follow_their_kind() {
     assert_eq!(scene.may(&member, xattr(ino, acl)), Err(Errno::EPERM));
     let removal = |name| MetaOp::RemoveXattr { ino, name: bytes(name) };
     assert_eq!(scene.may(&stranger, removal("user.a")), Err(Errno::EACCES));
-    // A write takes capabilities away, whoever writes.
+    // Every write removes capabilities, whoever the writer is.
     assert_eq!(scene.may(&owner, removal("security.capability")), Ok(()));
     assert_eq!(scene.may(&member, removal("security.capability")), Ok(()));
     assert_eq!(scene.may(&stranger, removal("security.capability")), Err(Errno::EACCES));
@@ -307,7 +307,7 @@ fn an_access_control_list_says_more_than_the_mode() {
     scene.world.run(full).unwrap();
     assert_eq!(may(&scene, OWNER, &[]), Ok(()));
     assert_eq!(may(&scene, STRANGER, &[]), Ok(()));
-    // An entry of its own counts before those of groups and others.
+    // A user's own entry takes precedence over those of groups and others.
     assert_eq!(may(&scene, 2001, &[77]), Err(Errno::EACCES));
     assert_eq!(may(&scene, 3000, &[TEAM]), Err(Errno::EACCES));
     assert_eq!(may(&scene, 3000, &[TEAM, 77]), Ok(()));

@@ -34,7 +34,7 @@ fn deliver(world: &mut World, file: &PromisedFile) -> Result<MetaReply, Errno> {
     answer
 }
 
-/// Refused, and nothing has changed.
+/// Checks that the file is refused and that nothing changes.
 fn refused(world: &mut World, file: &PromisedFile) -> Errno {
     let before = world.state.0.clone();
     let refusal = deliver(world, file).unwrap_err();
@@ -87,7 +87,7 @@ fn where_an_acl_decides_what_files_are_no_numbers_are_given_away() {
     assert!(before == world.state.0);
 }
 
-/// A state in which the next file of the directory gets the number that is returned.
+/// A state in which the next file of the directory gets the returned number.
 fn prepared(setgid: bool, acl: bool) -> (World, InodeId, InodeId) {
     let mut world = World::new(Holding::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
@@ -127,8 +127,8 @@ fn what_is_delivered_is_as_if_it_had_been_made_and_written() {
                     MetaOp::WriteInline { ino, offset: 0, data, kill_suid_sgid: false, at_end: false };
                 let attr = made.attr_of(write).unwrap();
 
-                // The numbers were reserved before the default ACL was set: the state is that of a
-                // counter that has moved on.
+                // The numbers were reserved before the default ACL was set: the state is that of an
+                // advanced counter.
                 let key = namespace::keys::next(dir.partition()).to_vec();
                 let counter: Next = decode(&key, made.state.0[&key].clone()).unwrap();
                 let counter = Next { inodes: counter.inodes.map(|inodes| inodes - 1), ..counter };
@@ -159,7 +159,7 @@ fn what_was_delivered_before_is_there() {
     assert!(matches!(again, MetaReply::Entry(attr) if attr == known), "{again:?}");
     assert!(before == world.state.0);
     assert_eq!(refused(&mut world, &promised(ROOT, "file", InodeId(ino.0 + 1), b"")), Errno::EEXIST);
-    // A number is another file's, and stays so whatever becomes of its name.
+    // The number belongs to another file, and stays so whatever happens to its name.
     assert_eq!(refused(&mut world, &promised(ROOT, "other", ino, b"")), Errno::EEXIST);
     world.rename((ROOT, "file"), (ROOT, "moved"), wire::RenameMode::Replace).unwrap();
     assert_eq!(refused(&mut world, &file), Errno::EEXIST);
@@ -236,7 +236,7 @@ fn files_of_immutable_and_append_only_directories_are_not_promised() {
     set_flags(&mut world, dir, InodeFlags::IMMUTABLE, 0);
     assert_eq!(reserve(&mut world, dir, 3).unwrap_err(), Errno::EBUSY);
     assert_eq!(refused(&mut world, &promised(dir, "g", InodeId(first.0 + 1), b"")), Errno::EPERM);
-    // One that is there already is answered.
+    // For an existing file, the answer is returned.
     deliver(&mut world, &promised(dir, "f", first, b"")).unwrap();
 }
 

@@ -38,7 +38,7 @@ fn a_page_never_parts_equal_hashes() {
     assert_eq!((names(&entries), end), (["a", "b", "c", "d"].map(String::from).to_vec(), false));
     let (entries, end, _) = world.page(dir, 40, 1).unwrap();
     assert_eq!(names(&entries), ["f", "g"]);
-    // Nothing comes after these, but that shows only on the next page.
+    // These are the last entries, but only the next page shows that.
     assert!(!end);
     assert!(world.page(dir, 50, 1).unwrap().1);
     assert_eq!(names(&children(&world.state, dir, 20, 1).unwrap()), ["b", "c", "d"]);

@@ -4,7 +4,7 @@ use wire::RenameMode::{Exchange, NoReplace, Replace, Whiteout};
 
 const ROOT: InodeId = InodeId::ROOT;
 
-/// `/left` and `/right` with a file, an empty directory and a full one each.
+/// `/left` and `/right` with a file, an empty directory and a non-empty one each.
 struct Matrix {
     world: World,
     left: InodeId,

@@ -1,18 +1,19 @@
-//! What the property test does, in terms that shrink well: inodes by number of their making, names
-//! by number.
+//! Actions of the property test, in terms that shrink well: inodes by number of their creation,
+//! names by number.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wire::{RenameMode, XattrMode};
 
-/// An inode, counted among the directories or among all that were ever made (modulo their number).
+/// An inode, by its number among the directories or among all that were ever created (modulo the
+/// count).
 #[derive(Clone, Copy, Debug)]
 pub enum Pick {
     Directory(u8),
     Any(u8),
 }
 
-/// What to do; `name` is an index into a few names.
+/// An action; `name` is an index into a few names.
 #[derive(Clone, Debug)]
 pub enum Action {
     Create { dir: Pick, name: u8, mode: u32, exclusive: bool },
@@ -58,7 +59,7 @@ fn rename_mode() -> impl Strategy<Value = RenameMode> {
     ]
 }
 
-/// Mostly none, since whatever is marked takes part in little else.
+/// Mostly none, since flagged inodes refuse most actions.
 fn flags() -> impl Strategy<Value = u32> {
     prop_oneof![3 => Just(0), 2 => prop::sample::select(vec![1, 2, 4, 8, 12]), 1 => 0..16u32]
 }

@@ -58,7 +58,7 @@ fn ino_of(reply: &MetaReply) -> InodeId {
 
 fn compare_node(world: &mut World, model: &Model, index: usize) {
     let node = &model.nodes[index];
-    // Looking must not advance the clock that the next command stamps.
+    // A check must not advance the clock that the next command uses.
     let now = world.now;
     if node.reclaimed {
         assert_eq!(world.getattr(node.ino).unwrap_err(), Errno::ESTALE);
@@ -87,7 +87,7 @@ fn compare_xattrs(world: &mut World, node: &Node) {
     let MetaReply::Names(names) = world.run(MetaOp::ListXattr { ino: node.ino }).unwrap() else {
         panic!("no names");
     };
-    // The caller isn't root, and so isn't shown trusted attributes.
+    // The caller isn't root, so trusted attributes aren't listed.
     let shown = node.xattrs.keys().filter(|name| !name.starts_with("trusted."));
     assert!(names.iter().eq(shown.map(|name| name.as_bytes())));
     for (name, value) in &node.xattrs {

@@ -1,5 +1,4 @@
-//! A file system as simple as can be: a vector of nodes, and everything that can be counted is
-//! counted when asked.
+//! A naive file system: a vector of nodes; all counts are computed on demand.
 
 use super::INLINE_LIMIT;
 use super::action::{Action, Pick};
@@ -37,7 +36,7 @@ pub struct Node {
     pub ctime: i64,
     pub xattrs: BTreeMap<&'static str, Vec<u8>>,
     pub content: Content,
-    /// Made without a name and never given one.
+    /// Created without a name and never given one.
     nameless: bool,
     pub reclaimed: bool,
 }
@@ -46,14 +45,14 @@ pub struct Model {
     pub nodes: Vec<Node>,
 }
 
-/// What a removal is for.
+/// The kind of inode to remove.
 #[derive(Clone, Copy, PartialEq)]
 enum Victim {
     Directory,
     NoDirectory,
 }
 
-/// What an action makes: the index of a new node, if any.
+/// The result of an action: the index of a new node, if any.
 type Made = Result<Option<usize>, Errno>;
 
 impl Model {
@@ -91,7 +90,7 @@ impl Model {
         matches!(self.nodes[node].content, Content::Directory { .. })
     }
 
-    /// The number of names of a node; of a directory, 2 plus its subdirectories.
+    /// The number of names of a node; for a directory, 2 plus its subdirectories.
     pub fn links(&self, node: usize) -> u32 {
         if let Content::Directory { entries, removed, .. } = &self.nodes[node].content {
             let subdirectories = entries.values().filter(|&&child| self.is_directory(child)).count() as u32;
@@ -104,7 +103,7 @@ impl Model {
         self.nodes.iter().map(named).sum::<usize>() as u32
     }
 
-    /// The command that carries an action out.
+    /// The command of an action.
     pub fn command(&self, action: &Action) -> MetaOp {
         let ino = |pick: Pick| self.nodes[self.pick(pick)].ino;
         let named = |name: u8| bytes(NAMES[name as usize]);
@@ -173,7 +172,7 @@ impl Model {
         }
     }
 
-    /// Carries an action out at time `now`.
+    /// Executes an action at time `now`.
     pub fn apply(&mut self, action: &Action, now: i64) -> Made {
         let named = |name: u8| NAMES[name as usize];
         match action {
@@ -233,7 +232,7 @@ impl Model {
         }
     }
 
-    /// Carries out an action on one inode.
+    /// Executes an action on one inode.
     fn change(&mut self, action: &Action, now: i64) -> Result<(), Errno> {
         match action {
             &Action::SetMode { of, permissions } => {
@@ -443,7 +442,7 @@ impl Model {
         }
     }
 
-    /// True when `node` is `above` or somewhere below it.
+    /// Whether `node` is `above` or somewhere below it.
     fn is_within(&self, node: usize, above: usize) -> bool {
         let mut at = node;
         loop {
@@ -516,7 +515,7 @@ impl Model {
         }
     }
 
-    /// Lets a name name a node that has moved there.
+    /// Adds the name of a node that has moved.
     fn place(&mut self, dir: usize, name: &'static str, node: usize, now: i64) {
         self.entries_mut(dir).insert(name, node);
         self.nodes[node].ctime = now;

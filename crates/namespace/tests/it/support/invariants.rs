@@ -1,4 +1,4 @@
-//! What holds in every state, as the crate's documentation says it.
+//! The invariants of every state that the crate's documentation lists.
 
 use super::{HASH_KEY, PARTITIONS, State};
 use namespace::record::{Entry, Inline, Inode, Next, Xattr, decode};
@@ -6,7 +6,7 @@ use namespace::{Key, decode_key, inodes, keys};
 use std::collections::BTreeMap;
 use types::{InodeId, PartitionId};
 
-/// Fails with what is wrong.
+/// Panics with the violation.
 pub fn check(state: &State) {
     let inodes = all_inodes(state);
     let mut names: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();

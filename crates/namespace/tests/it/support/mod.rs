@@ -15,16 +15,16 @@ use wire::{DirEntry, FileInfo, MetaOp, MetaReply, RenameMode};
 pub const HASH_KEY: (u64, u64) = (7, 11);
 pub const PARTITIONS: u16 = 4;
 
-/// How commands get at partitions.
+/// How commands lock partitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holding {
-    /// All are held.
+    /// All are locked.
     All,
-    /// A command starts with its home partition and takes those that it asks for.
+    /// A command starts with its home partition and locks those that it asks for.
     OnDemand,
 }
 
-/// What the store holds.
+/// Content of the store.
 #[derive(Clone, Default)]
 pub struct State(pub BTreeMap<Vec<u8>, Bytes>);
 
@@ -55,7 +55,7 @@ impl Reader for State {
     }
 }
 
-/// Shows the partitions that are held.
+/// Shows the locked partitions only.
 struct Held<'a> {
     state: &'a State,
     partitions: &'a BTreeSet<PartitionId>,
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// Carries out a command and makes its writes true.
+    /// Executes a command and applies its writes.
     pub fn run(&mut self, op: MetaOp) -> Result<MetaReply, Errno> {
         self.now += 1;
         let applied = self.attempt(&op)?;
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// The attributes that a command answers.
+    /// The attributes in a command's answer.
     pub fn attr_of(&mut self, op: MetaOp) -> Result<Attr, Errno> {
         match self.run(op)? {
             MetaReply::Attr(attr) | MetaReply::Entry(attr) | MetaReply::Created { attr, .. } => Ok(attr),
@@ -217,7 +217,7 @@ impl World {
         self.run(MetaOp::Reclaim { ino }).unwrap();
     }
 
-    /// Renames; the inode that moved and the other one.
+    /// Renames; returns the inode that moved and the other one.
     pub fn rename(
         &mut self,
         (parent, name): (InodeId, &str),
@@ -257,17 +257,17 @@ impl World {
         }
     }
 
-    /// Fails unless everything that the crate promises of every state holds.
+    /// Panics unless the crate's invariants hold.
     pub fn check_invariants(&self) {
         invariants::check(&self.state);
     }
 
-    /// True when the store holds this key.
+    /// Whether the store has this key.
     pub fn holds(&self, key: impl AsRef<[u8]>) -> bool {
         self.state.0.contains_key(key.as_ref())
     }
 
-    /// Puts a name under a chosen hash, as if the names of a directory collided.
+    /// Adds a name with a chosen hash, as if the names of a directory collided.
     pub fn plant_entry(&mut self, dir: InodeId, hash: u64, name: &str, ino: InodeId) {
         let record = namespace::record::Entry::new(ino, 0o100000);
         let value = prost::Message::encode_to_vec(&record);
