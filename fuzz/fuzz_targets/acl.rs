@@ -1,4 +1,4 @@
-//! Any bytes as the value of an access control list's attribute.
+//! Decodes arbitrary bytes as the extended attribute of an access control list.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a file of block sums.
+//! Decodes arbitrary bytes as a file of block checksums.
 
 #![no_main]
 

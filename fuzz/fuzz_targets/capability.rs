@@ -1,4 +1,4 @@
-//! Any bytes as a capability of a storage request.
+//! Decodes arbitrary bytes as a capability of a storage request.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a peer's certificate.
+//! Decodes arbitrary bytes as a peer's certificate.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a copy of the metadata.
+//! Decodes arbitrary bytes as a metadata backup.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes to every decoder of messages and headers of frames.
+//! Passes arbitrary bytes to every decoder of messages and frame headers.
 
 #![no_main]
 

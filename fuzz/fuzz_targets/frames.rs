@@ -1,4 +1,4 @@
-//! Any bytes as the stream of a connection.
+//! Decodes arbitrary bytes as the stream of a connection.
 
 #![no_main]
 

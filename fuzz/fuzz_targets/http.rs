@@ -1,5 +1,5 @@
-//! Any bytes as a request to the HTTP interface. It is part of a program, so its files are taken
-//! one by one.
+//! Decodes arbitrary bytes as a request to the HTTP interface. The interface is part of a binary
+//! crate, so this target includes its source files individually.
 
 #![no_main]
 

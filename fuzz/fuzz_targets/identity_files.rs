@@ -1,4 +1,4 @@
-//! Any bytes as a file of credentials, of capability keys or of token records.
+//! Decodes arbitrary bytes as a file of credentials, of capability keys or of token records.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as an intent log of a target.
+//! Decodes arbitrary bytes as the intent log of a target.
 
 #![no_main]
 

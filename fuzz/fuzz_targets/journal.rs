@@ -1,4 +1,4 @@
-//! Any bytes as a journal of the metadata store.
+//! Decodes arbitrary bytes as a journal of the metadata store.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a request for a certificate.
+//! Decodes arbitrary bytes as a certificate signing request.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as the records of what has to be there when the metadata store is opened.
+//! Decodes arbitrary bytes as the records of the files required when the metadata store is opened.
 
 #![no_main]
 

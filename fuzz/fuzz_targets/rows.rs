@@ -1,4 +1,4 @@
-//! Any bytes as a target's file of rows.
+//! Decodes arbitrary bytes as a target's file of rows.
 
 #![no_main]
 

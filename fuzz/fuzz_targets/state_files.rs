@@ -1,4 +1,4 @@
-//! Any bytes as the superblock of a cluster, or its list of targets.
+//! Decodes arbitrary bytes as the superblock of a cluster, or as its list of targets.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as the superblock of a target or of a group's store.
+//! Decodes arbitrary bytes as the superblock of a target or of a group's store.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as the metadata store's list of tables.
+//! Decodes arbitrary bytes as the metadata store's list of tables.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a join token.
+//! Decodes arbitrary bytes as a join token.
 
 #![no_main]
 

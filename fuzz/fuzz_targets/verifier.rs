@@ -1,4 +1,4 @@
-//! Any bytes as the record of a target's or of the metadata store's verifier.
+//! Decodes arbitrary bytes as the verifier record of a target or of the metadata store.
 
 #![no_main]
 

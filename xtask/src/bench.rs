@@ -1,5 +1,5 @@
-//! Measurements that bring their own cluster, each beside a ceiling or another system on the same
-//! machine in the same run.
+//! Measurements that start their own cluster, each compared with a ceiling or another system on the
+//! same machine in the same run.
 
 mod document;
 mod generator;
@@ -18,25 +18,23 @@ pub struct Options {
     what: Measurement,
 }
 
-/// What is measured.
+/// The measurements.
 #[derive(clap::Subcommand)]
 enum Measurement {
-    /// The load generator of `weft bench io` beside fio on a directory, and what it takes for
-    /// itself.
+    /// The load generator of `weft bench io` compared with fio on a directory, and its own CPU use.
     Generator(generator::Options),
-    /// The common workloads on weft, on the file system below it, and on other file systems that
-    /// are mounted here.
+    /// Common workloads on weft, on the file system below it, and on other mounted file systems.
     Peers(peers::Options),
-    /// Several clients create files at once: each in a directory of its own, and all in one.
+    /// Several clients create files concurrently: each in its own directory, and all in one.
     SharedDir(shared_dir::Options),
-    /// A member of a mirrored group is rebuilt on another target: how fast, and what programs lose
-    /// meanwhile.
+    /// A resync of a mirrored group's member to another target: its speed, and its impact on
+    /// applications.
     Rebuild(rebuild::Options),
-    /// A cluster on wires that carry little, beside what the simulation of `weft plan` says of it.
+    /// A cluster with slow network links, compared with the prediction of `weft plan`.
     Simulated(simulated::Options),
 }
 
-/// Measures, and prints what came of it.
+/// Runs the measurement and prints its result.
 pub fn run(options: &Options) -> Result<(), String> {
     cleanup::on_interrupt()?;
     match &options.what {

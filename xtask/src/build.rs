@@ -1,17 +1,17 @@
-//! Calling cargo.
+//! Calls of cargo.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The workspace's top folder.
+/// Returns the workspace's root folder.
 pub fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("xtask is a folder of the workspace").to_path_buf()
 }
 
-/// The cargo that runs us, in the workspace's top folder. What it has told us of our own crate is
-/// kept from it: build scripts that look at such variables would run again, and all that stands on
-/// their crates would be built again.
+/// Returns a command for the cargo that runs xtask, in the workspace's root folder. Variables that
+/// cargo has set for the xtask crate are removed: build scripts that read them would run again, and
+/// all crates that depend on theirs would be rebuilt.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -21,12 +21,12 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Whether cargo sets this variable for the program of a crate.
+/// Returns whether cargo sets this variable when it runs a crate's program.
 fn is_of_a_crate(variable: &str) -> bool {
     ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| variable.starts_with(start))
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's target directory.
 pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -34,7 +34,7 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// Runs cargo with the terminal as its own; an error says what failed.
+/// Runs cargo with inherited standard streams. The error names the failed command.
 pub fn run_cargo(arguments: &[&str]) -> Result<(), String> {
     println!("$ cargo {}", arguments.join(" "));
     let status = cargo().args(arguments).stdin(Stdio::null()).status();
@@ -45,10 +45,10 @@ pub fn run_cargo(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Builds the `weft` binary and says where it is.
+/// Builds the `weft` binary and returns its path.
 ///
-/// The development profile selects all of the workspace's packages, so that features are unified as
-/// they are in `cargo test --workspace` and nothing is built twice.
+/// The development profile selects all of the workspace's packages, so that feature unification is
+/// the same as in `cargo test --workspace` and nothing is built twice.
 pub fn weft(release: bool) -> Result<PathBuf, String> {
     let (selection, folder): (&[&str], &str) = match release {
         true => (&["build", "--release", "--package", "weft"], "release"),

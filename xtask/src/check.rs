@@ -1,9 +1,9 @@
-//! What must hold before every commit.
+//! Checks to pass before every commit.
 
 use crate::build::run_cargo;
 
-/// Format, lints, the project's own rules, and the tests of every crate's library: under three
-/// minutes.
+/// Runs format, lints, the project's own rules, and the tests of every crate's library, in under
+/// three minutes.
 pub fn run() -> Result<(), String> {
     run_cargo(&["fmt", "--all", "--check"])?;
     run_cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;

@@ -1,4 +1,5 @@
-//! A Debian package: the binary, the units, an example of a node's file and the guide.
+//! A Debian package: the binary, the systemd units, an example of a node's configuration file, and
+//! the guide.
 
 use crate::{build, process};
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Deadline of one run of a packaging tool: packing is slow on a machine that does other things.
+/// Deadline of one run of a packaging tool: packing is slow on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Options of `cargo xtask deb`.
@@ -16,15 +17,15 @@ pub struct Options {
     /// Pack this binary instead of building one.
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Where the package goes [default: deb/ in cargo's target directory]
+    /// Output folder of the package [default: deb/ in cargo's target directory]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// How dpkg-deb packs it
+    /// Compression of dpkg-deb
     #[arg(long, default_value = "xz", value_parser = ["xz", "gzip", "none"])]
     compression: String,
 }
 
-/// What goes where.
+/// Files in the package: source and destination.
 const FILES: &[(&str, &str)] = &[
     ("deploy/weft@.service", "usr/lib/systemd/system/weft@.service"),
     ("deploy/weft-numa@.service", "usr/lib/systemd/system/weft-numa@.service"),
@@ -40,10 +41,10 @@ const FILES: &[(&str, &str)] = &[
     ("deploy/debian/copyright", "usr/share/doc/weft/copyright"),
 ];
 
-/// What dpkg runs.
+/// Scripts that dpkg runs.
 const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
 
-/// Builds the release binary, unless one is named, and packs it.
+/// Packs the given binary, or builds and packs the release binary.
 pub fn run(options: &Options) -> Result<(), String> {
     let binary = match &options.binary {
         Some(binary) => binary.clone(),
@@ -54,7 +55,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Packs a binary; answers where the package is.
+/// Packs a binary. Returns the path of the package.
 fn pack(binary: &Path, out: &Path, compression: &str) -> Result<PathBuf, String> {
     let architecture = process::run_ok(Command::new("dpkg").arg("--print-architecture"), DEADLINE)?;
     let architecture = architecture.stdout.trim();
@@ -63,7 +64,7 @@ fn pack(binary: &Path, out: &Path, compression: &str) -> Result<PathBuf, String>
     let package = out.join(format!("weft_{version}_{architecture}.deb"));
     let staged = |error| format!("cannot lay out {}: {error}", root.display());
     stage(&root, binary).map_err(staged)?;
-    // Lines and types are for debuggers; the names of functions stay, for the traces of a panic.
+    // Lines and types are for debuggers; function names stay, for backtraces of panics.
     process::run_ok(Command::new("strip").arg("--strip-debug").arg(root.join(BINARY)), DEADLINE)?;
     let glibc = needed_glibc(&fs::read(root.join(BINARY)).map_err(staged)?)
         .ok_or_else(|| format!("{} needs no glibc: is it a Linux program?", binary.display()))?;
@@ -75,10 +76,10 @@ fn pack(binary: &Path, out: &Path, compression: &str) -> Result<PathBuf, String>
     Ok(package)
 }
 
-/// The binary in the package.
+/// Path of the binary in the package.
 const BINARY: &str = "usr/bin/weft";
 
-/// Lays the package out as it will be installed.
+/// Lays out the files as they are installed.
 fn stage(root: &Path, binary: &Path) -> std::io::Result<()> {
     if root.exists() {
         fs::remove_dir_all(root)?;
@@ -87,11 +88,11 @@ fn stage(root: &Path, binary: &Path) -> std::io::Result<()> {
     for (from, to) in FILES {
         install(&build::root().join(from), &root.join(to), 0o644)?;
     }
-    // So that mount(8) knows the type fuse.weft.
+    // Lets mount(8) support the type fuse.weft.
     let helper = root.join("usr/sbin/mount.fuse.weft");
     fs::create_dir_all(helper.parent().unwrap_or(root))?;
     symlink("/usr/bin/weft", helper)?;
-    // Where nodes are, and what clients mount by: for root only.
+    // State of nodes and credentials of clients: accessible only to root.
     for private in ["var/lib/weft", "etc/weft"] {
         fs::create_dir_all(root.join(private))?;
         fs::set_permissions(root.join(private), fs::Permissions::from_mode(0o700))?;
@@ -99,7 +100,7 @@ fn stage(root: &Path, binary: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What dpkg wants to know.
+/// Writes the package's control files.
 fn control(root: &Path, version: &str, architecture: &str, glibc: &str) -> std::io::Result<()> {
     let folder = root.join("DEBIAN");
     let (sums, bytes) = sums(root)?;
@@ -121,7 +122,7 @@ fn control(root: &Path, version: &str, architecture: &str, glibc: &str) -> std::
     )
 }
 
-/// The sums of all files as md5sum(1) writes them, and how many bytes the files have.
+/// Returns the checksums of all files in the format of md5sum(1), and their total size in bytes.
 fn sums(root: &Path) -> std::io::Result<(String, u64)> {
     let files = FILES.iter().map(|(_, to)| *to).chain([BINARY]);
     let mut bytes = 0;
@@ -135,14 +136,14 @@ fn sums(root: &Path) -> std::io::Result<(String, u64)> {
     Ok((done.stdout, bytes))
 }
 
-/// The newest version of glibc whose functions a program calls.
+/// Returns the newest version of glibc among the symbols that a program imports.
 fn needed_glibc(program: &[u8]) -> Option<String> {
     const MARK: &[u8] = b"GLIBC_2.";
     let version = |at: usize| {
         let digits =
             program[at + MARK.len()..].iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.');
         let text: String = digits.map(|byte| char::from(*byte)).collect();
-        // The minor number, and what may come behind it (2.2.5).
+        // The minor number, and an optional patch number (2.2.5).
         text.split('.').next()?.parse::<u32>().ok()
     };
     let marks = program.windows(MARK.len()).enumerate().filter(|(_, bytes)| *bytes == MARK);

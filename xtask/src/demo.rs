@@ -1,4 +1,4 @@
-//! A short proof on a mount: copy a real source tree in, build in it, read everything back,
+//! A short demonstration on a mount: copy a real source tree in, build in it, read everything back,
 //! compare.
 
 use crate::e2e::Rng;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Deadline of building the example.
+/// Deadline of the example's build.
 const BUILD_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Stop collecting sources at so many bytes: a demonstration, not a benchmark.
+/// Maximum bytes of sources: this is a demonstration, not a benchmark.
 const MAX_TREE_BYTES: u64 = 400 << 20;
 
-/// Size of a generated tree, where the machine has no sources to copy.
+/// Number of files in a generated tree, used if the machine has no sources to copy.
 const GENERATED_FILES: u64 = 5000;
 
 /// Options of `cargo xtask demo`.
@@ -31,7 +31,7 @@ pub struct Options {
 /// Files of a tree: relative path and size.
 type Tree = BTreeMap<PathBuf, u64>;
 
-/// Runs the demonstration and prints what it does.
+/// Runs the demonstration and prints its steps.
 pub fn run(options: &Options) -> Result<(), String> {
     let mount = build::root().join(&options.mount);
     if !crate::e2e::is_mounted(&mount) {
@@ -70,7 +70,7 @@ fn demonstrate(place: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What there is to copy: our own source, and cargo's downloaded sources or a generated tree.
+/// Returns the trees to copy: weft's source, and cargo's downloaded sources or a generated tree.
 fn sources(generated: &Path) -> io::Result<Vec<(&'static str, PathBuf)>> {
     let own = ("weft", build::root());
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -96,7 +96,7 @@ fn generate(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Regular files of a tree without build output, until they reach so many bytes.
+/// Lists the regular files of a tree without build output, up to a total size.
 fn list(top: &Path, max_bytes: u64) -> io::Result<Tree> {
     let mut tree = Tree::new();
     let mut bytes = 0;
@@ -153,10 +153,10 @@ fn report(what: &str, tree: &Tree, watch: Instant) {
     );
 }
 
-/// How many source files the example has.
+/// Number of source files in the example.
 pub const EXAMPLE_FILES: u64 = 50;
 
-/// Writes a C project into a folder, builds it there with make, and checks what its program prints.
+/// Writes a C project into a folder, builds it with make, and checks the output of its program.
 pub fn build_example(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let mut calls = String::new();

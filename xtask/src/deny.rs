@@ -8,13 +8,13 @@ use crate::timing::Timing;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What needs nothing but the tree and the registry's files that are here.
+/// Checks that need only the source tree and local registry files.
 const OFFLINE_CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
-/// A check reads some hundred manifests.
+/// Deadline of one check, which reads some hundred manifests.
 const CHECK_LIMIT: Duration = Duration::from_secs(120);
-/// How long it may take to get the database of vulnerabilities, a git repository of some MiB.
+/// Deadline for fetching the vulnerability database, a git repository of some MiB.
 const FETCH_LIMIT: Duration = Duration::from_secs(60);
-/// How the missing program is got.
+/// The command that installs cargo-deny.
 const INSTALL: &str = "cargo install --locked cargo-deny";
 
 /// Runs all checks and prints the totals last.
@@ -33,8 +33,8 @@ pub fn check_timed() -> (Summary, Timing) {
     (summary, timing)
 }
 
-/// Runs all checks, each counted as one test. Without cargo-deny they are skipped, and the one of
-/// known vulnerabilities is where their database can't be had.
+/// Runs all checks, each counted as one test. Without cargo-deny all are skipped. Without its
+/// database, the check of known vulnerabilities is skipped.
 fn check() -> Summary {
     let mut summary = Summary::default();
     if !is_installed() {
@@ -65,7 +65,7 @@ fn is_installed() -> bool {
     process::run_ok(deny().arg("--version"), CHECK_LIMIT).is_ok()
 }
 
-/// Runs one check; what it finds is quoted if it fails.
+/// Runs one check; a failure quotes its findings.
 fn judge(summary: &mut Summary, check: &str, graph: &[&str], options: &[&str]) {
     let mut command = deny();
     command

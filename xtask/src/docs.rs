@@ -1,4 +1,4 @@
-//! The reference pages that are generated from the program itself.
+//! Generates reference pages from the program's own output.
 
 use crate::{build, process};
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Deadline of one `weft help`.
 const HELP_DEADLINE: Duration = Duration::from_secs(20);
 
-/// How deep commands nest: `weft group resync set` is three below `weft`.
+/// Maximum nesting of commands: `weft group resync set` is three levels below `weft`.
 const MAX_DEPTH: usize = 3;
 
 /// Writes docs/reference/cli.md from the help texts.
@@ -29,7 +29,7 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Appends the help of one command and of those below it.
+/// Appends the help of a command and of its subcommands.
 fn describe(weft: &Path, words: &[String], page: &mut String) -> Result<(), String> {
     let help =
         process::run_ok(Command::new(weft).args(words).arg("--help").env("COLUMNS", "100"), HELP_DEADLINE)?;
@@ -46,7 +46,8 @@ fn describe(weft: &Path, words: &[String], page: &mut String) -> Result<(), Stri
     Ok(())
 }
 
-/// The names under `Commands:` in a help text; in that of `weft` itself it is beside the usage.
+/// Returns the names under `Commands:` in a help text; in that of `weft` itself the list follows
+/// the usage.
 fn subcommands(help: &str) -> Vec<String> {
     help.lines()
         .skip_while(|line| !line.trim().ends_with("Commands:"))

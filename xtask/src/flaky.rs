@@ -1,4 +1,4 @@
-//! The page that lists the tests which passed only when they were run again.
+//! The page that lists flaky tests: those that failed and passed when repeated.
 
 use crate::summary::Unsteady;
 use crate::{build, process};
@@ -7,17 +7,17 @@ use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
-/// The page, from the top folder.
+/// Path of the page, relative to the root folder.
 const PAGE: &str = "docs/flaky.md";
 
-/// How much of a test's message is listed, characters.
+/// Maximum length of a test's message in the list, in characters.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// Deadline of a call of git.
+/// Deadline of a git command.
 const GIT_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Adds a row for each of these tests to the page: it has to be found out whether the product or
-/// the test is at fault.
+/// Adds a row for each test to the page. A person must find out whether the product or the test is
+/// at fault.
 pub fn record(tests: &[Unsteady]) -> Result<(), String> {
     if tests.is_empty() {
         return Ok(());
@@ -37,7 +37,7 @@ pub fn record(tests: &[Unsteady]) -> Result<(), String> {
     Ok(())
 }
 
-/// A row of the page's table; what is known of the fault is for a person to write.
+/// Returns a row of the page's table; a person fills in the analysis.
 fn row(test: &Unsteady, commit: &str) -> String {
     let message: String = test.message.lines().collect::<Vec<_>>().join(" ");
     let message: String = message.replace('|', "/").chars().take(MAX_MESSAGE_CHARS).collect();

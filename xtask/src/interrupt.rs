@@ -1,7 +1,7 @@
-//! An interrupted run ends what it has started before it ends itself.
+//! Cleanup on interrupts: an interrupted run ends all programs that it has started before it exits.
 //!
-//! Programs that run in a process group of their own don't get the terminal's interrupt, and
-//! whoever gets SIGTERM gets it alone.
+//! Programs in a separate process group don't receive the terminal's SIGINT, and SIGTERM reaches
+//! only one process.
 
 use crate::{process, sys};
 use std::io;
@@ -11,33 +11,34 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// How long interrupted processes may take to give everything back.
+/// Longest time that interrupted processes may take to clean up.
 pub const CLEANUP_DEADLINE: Duration = Duration::from_secs(120);
 
-/// How a running program is ended.
+/// How an interrupt ends a running program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// It is asked to end, and gives back what it holds.
+    /// Send a signal, so that it can clean up.
     Ask,
-    /// Its whole process group is killed.
+    /// Kill its whole process group.
     KillGroup,
 }
 
-/// The programs that run now, by process id.
+/// Running programs, by process id.
 static RUNNING: Mutex<Vec<(i32, Reach)>> = Mutex::new(Vec::new());
 
-/// Whether the run has been interrupted: nothing starts any more.
+/// Whether the run has been interrupted: no new program may start.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// The thread that gives everything back: it alone still starts programs.
+/// The cleanup thread, the only one that may still start programs.
 static CLEANER: OnceLock<ThreadId> = OnceLock::new();
 
 fn running() -> MutexGuard<'static, Vec<(i32, Reach)>> {
-    // A list of plain values is whole even when a holder of the lock panicked.
+    // A list of plain values stays consistent even if a holder of the lock panicked.
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on an interrupt ends all running programs, then calls `at_end`, and ends this one.
+/// Installs the interrupt handling: an interrupt ends all running programs, calls `at_end`, and
+/// exits.
 pub fn watch(at_end: impl FnOnce() + Send + 'static) -> Result<(), String> {
     sys::hold_interrupts().map_err(|error| format!("cannot hold signals: {error}"))?;
     thread::spawn(|| {
@@ -45,19 +46,19 @@ pub fn watch(at_end: impl FnOnce() + Send + 'static) -> Result<(), String> {
         eprintln!("\ninterrupted: cleaning up");
         end_all();
         at_end();
-        // The shell's convention for a death by signal.
+        // The shell's convention for a termination by signal.
         std::process::exit(128 + signal);
     });
     Ok(())
 }
 
-/// Whether the caller may not go on: everything is being given back, and not by the caller.
+/// Returns whether the calling thread must stop: cleanup is in progress on another thread.
 fn is_over() -> bool {
     IS_INTERRUPTED.load(Ordering::SeqCst) && CLEANER.get() != Some(&thread::current().id())
 }
 
 fn end_all() {
-    // There is one such thread; a second one would do what the first one does.
+    // There is one such thread; a second one would do the same.
     CLEANER.get_or_init(|| thread::current().id());
     IS_INTERRUPTED.store(true, Ordering::SeqCst);
     for (pid, reach) in running().iter() {
@@ -66,11 +67,11 @@ fn end_all() {
             Reach::KillGroup => sys::kill(-*pid, libc::SIGKILL),
         });
     }
-    // Whoever waits for a program takes it off the list when it has ended.
+    // The thread that waits for a program removes it from the list when it has ended.
     process::eventually(CLEANUP_DEADLINE, || running().is_empty());
 }
 
-/// Starts a program so that an interrupt reaches it; [`ended`] has to follow.
+/// Starts a program so that an interrupt reaches it; the caller must call [`ended`] afterwards.
 pub fn spawn(command: &mut Command, reach: Reach) -> io::Result<Child> {
     let mut running = running();
     if is_over() {
@@ -82,8 +83,7 @@ pub fn spawn(command: &mut Command, reach: Reach) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Notes that a program has ended. When that was because of an interrupt, the caller goes no
-/// further.
+/// Records that a program has ended. Doesn't return if an interrupt ended it.
 pub fn ended(child: &Child) {
     running().retain(|(pid, _)| *pid != child.id() as i32);
     if is_over() {
@@ -91,7 +91,7 @@ pub fn ended(child: &Child) {
     }
 }
 
-/// Does nothing more: the thread that got the interrupt ends this program.
+/// Blocks forever: the thread that received the interrupt exits the program.
 fn wait_for_the_end() -> ! {
     loop {
         thread::park();
@@ -102,7 +102,7 @@ fn wait_for_the_end() -> ! {
 mod tests {
     use super::*;
 
-    /// Set in the process that is interrupted: the state of an interrupt is the whole process's.
+    /// Set in the process that is interrupted: an interrupt affects the whole process.
     const CHILD: &str = "WEFT_TEST_INTERRUPTED";
 
     #[test]

@@ -1,8 +1,7 @@
-//! The project's build tool: everything that `make` offers, in Rust, so that nothing lives in
-//! shell.
+//! The project's build tool: every command behind `make`, in Rust instead of shell.
 //!
 //! `cargo xtask help` lists the commands. The end-to-end suite is in [`e2e`]; the small programs
-//! that it runs beside the file system under test are in [`helper`].
+//! that it runs on the file system under test are in [`helper`].
 
 mod bench;
 mod build;
@@ -41,15 +40,15 @@ struct Arguments {
 enum Command {
     /// Format, clippy, tidy and the fast tests: before every commit.
     Check,
-    /// Check the project's own rules on its source.
+    /// Check the project's own rules on its sources.
     Tidy,
-    /// Every test: `cargo test`, then the end-to-end suite. Ends with the line of totals.
+    /// Run all tests: `cargo test`, then the end-to-end suite. The last line has the totals.
     Test(test::Options),
-    /// Run the end-to-end suite, or the tests named.
+    /// Run the end-to-end suite, or the given tests.
     E2e(e2e::Options),
     /// Run the whole-cluster simulation over many seeds.
     Sim(sim::Options),
-    /// Measure the file system beside the directory that it stands on.
+    /// Compare the file system's performance with ceilings and other systems.
     Bench(bench::Options),
     /// Copy a source tree into a mount, build in it, read it back, compare.
     Demo(demo::Options),
@@ -59,8 +58,8 @@ enum Command {
     Deny,
     /// Write the generated pages of docs/reference.
     Docs,
-    /// Record what programs see on several mounts of one file system, and judge whether it is
-    /// coherent.
+    /// Record what applications observe on several mounts of one file system, and check its
+    /// coherence.
     #[command(subcommand)]
     History(history::Command),
     /// Programs that the end-to-end suite runs.

@@ -1,10 +1,10 @@
-//! Work that runs side by side, a few pieces at a time.
+//! Concurrent work with a limit.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Calls `work` on every item, at most `width` at a time, in the order of the items; `done` gets
-/// each result as it comes, one at a time.
+/// Calls `work` on every item, at most `width` at a time, in the order of the items. `done` gets
+/// each result as it arrives, one at a time.
 pub fn run<T: Send, R: Send>(
     items: Vec<T>,
     width: usize,
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn items_run_side_by_side() {
-        // Each waits for the other: one after the other they would never end.
+        // Each waits for the other: sequential execution would never end.
         let meeting = Barrier::new(2);
         let mut count = 0;
         run(vec![(), ()], 2, |()| meeting.wait().is_leader(), |is_leader| count += usize::from(is_leader));

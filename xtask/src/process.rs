@@ -7,19 +7,20 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a running program is looked at.
+/// Interval at which a running program is checked.
 const POLL: Duration = Duration::from_millis(10);
 
-/// How long a killed program may take to disappear before it is given up as stuck in the kernel.
+/// Longest time that a killed program may take to disappear; after that it counts as stuck in the
+/// kernel.
 const KILL_GRACE: Duration = Duration::from_secs(10);
 
-/// The most output of one program that is kept for messages, bytes.
+/// Maximum number of output bytes retained per program for messages.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 
-/// What a finished program left behind.
+/// Result of a finished program.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
     /// Standard output, as text.
     pub stdout: String,
@@ -28,12 +29,12 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Exit code; -1 after a signal.
+    /// Returns the exit code; -1 after a signal.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or(-1)
     }
 
-    /// Both streams, for messages: the last lines only.
+    /// Returns the last lines of both streams, for messages.
     pub fn tail(&self) -> String {
         let text = format!("{}{}", self.stdout, self.stderr);
         let lines: Vec<&str> = text.lines().collect();
@@ -41,11 +42,10 @@ impl Finished {
     }
 }
 
-/// How many lines of a program's output a failure message quotes.
+/// Maximum number of output lines that a failure message quotes.
 const TAIL_LINES: usize = 15;
 
-/// Runs a program to its end; on the deadline its whole process group is killed and an error says
-/// so.
+/// Runs a program to its end. At the deadline, kills its whole process group and returns an error.
 pub fn run(command: &mut Command, deadline: Duration) -> Result<Finished, String> {
     let what = describe(command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -64,7 +64,7 @@ pub fn run(command: &mut Command, deadline: Duration) -> Result<Finished, String
     Ok(Finished { status, stdout: stdout.text(), stderr: stderr.text() })
 }
 
-/// Like [`run`], and anything but exit status 0 is an error that quotes the program's last words.
+/// Like [`run`], but any exit status except 0 is an error that quotes the last lines of output.
 pub fn run_ok(command: &mut Command, deadline: Duration) -> Result<Finished, String> {
     let what = describe(command);
     let finished = run(command, deadline)?;
@@ -78,7 +78,7 @@ pub fn run_ok(command: &mut Command, deadline: Duration) -> Result<Finished, Str
     Err(format!("{what}: {cause}\n    {}", finished.tail()))
 }
 
-/// Waits for a child until the deadline; `None` when it still runs.
+/// Waits for a child until the deadline. Returns `None` if it is still running.
 pub fn wait(child: &mut Child, deadline: Duration) -> std::io::Result<Option<ExitStatus>> {
     let end = Instant::now() + deadline;
     loop {
@@ -92,7 +92,7 @@ pub fn wait(child: &mut Child, deadline: Duration) -> std::io::Result<Option<Exi
     }
 }
 
-/// Asks again and again until `condition` holds; `false` when the deadline came first.
+/// Polls until `condition` holds. Returns `false` at the deadline.
 pub fn eventually(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + deadline;
     loop {
@@ -106,23 +106,23 @@ pub fn eventually(deadline: Duration, mut condition: impl FnMut() -> bool) -> bo
     }
 }
 
-/// Kills a child that was started in its own process group, with everything that it started.
+/// Kills a child that was started in its own process group, with all its descendants in the group.
 pub fn kill_group(child: &mut Child) {
     let group = -(child.id() as i32);
     if crate::sys::kill(group, libc::SIGKILL).is_err() {
-        // The child may have no group of its own; the handle always names the child itself.
+        // The child may not have its own group; the handle always identifies the child itself.
         drop(child.kill());
     }
     drop(wait(child, KILL_GRACE));
 }
 
-/// A program's name and arguments, as a person would type them.
+/// Returns a program's name and arguments as on a command line.
 pub fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// A stream that is being read in the background, so that its writer never blocks on a full pipe.
+/// A stream that a background thread reads, so that its writer never blocks on a full pipe.
 struct Collected(Option<thread::JoinHandle<Vec<u8>>>);
 
 impl Collected {
@@ -136,8 +136,8 @@ fn collect(stream: Option<impl Read + Send + 'static>) -> Collected {
     Collected(stream.map(|mut stream| {
         thread::spawn(move || {
             let mut kept = Vec::new();
-            // What goes beyond the limit is read and dropped; an error ends the stream like its
-            // end.
+            // Output beyond the limit is read and dropped. An error counts as the end of the
+            // stream.
             drop(stream.by_ref().take(MAX_OUTPUT_BYTES).read_to_end(&mut kept));
             drop(std::io::copy(&mut stream, &mut std::io::sink()));
             kept
@@ -145,7 +145,8 @@ fn collect(stream: Option<impl Read + Send + 'static>) -> Collected {
     }))
 }
 
-/// This program, to be started again as a helper: also when cargo has replaced its file meanwhile.
+/// Returns a path of this program for starting it as a helper; it works even if cargo has replaced
+/// the file meanwhile.
 pub fn this_program() -> &'static str {
     "/proc/self/exe"
 }

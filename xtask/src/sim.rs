@@ -6,13 +6,13 @@ use std::process::Stdio;
 /// Options of `cargo xtask sim`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// How many seeds to run.
+    /// Number of seeds.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     from: u64,
-    /// Run this seed alone.
+    /// Run only this seed.
     #[arg(long)]
     seed: Option<u64>,
 }

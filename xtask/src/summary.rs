@@ -1,54 +1,52 @@
-//! Totals of a test run, the tests that have to be named, and the line that ends it.
+//! Totals of a test run, the failed and flaky tests, and the last line of the output.
 
 use std::fmt;
 use std::ops::AddAssign;
 
-/// How many tests ended how.
+/// Numbers of tests by result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Did what they promise.
+    /// Tests that passed.
     pub passed: u64,
-    /// Didn't.
+    /// Tests that failed.
     pub failed: u64,
-    /// Couldn't be run here, or are marked ignored.
+    /// Tests that can't run here, or are marked ignored.
     pub skipped: u64,
-    /// Those that failed, each with the beginning of what it said.
+    /// Failed tests, each with the beginning of its message.
     pub failures: Vec<String>,
-    /// Those that passed only when they were run again.
+    /// Tests that failed and passed when repeated.
     pub unsteady: Vec<Unsteady>,
 }
 
-/// A test that failed, and passed when it was run again.
+/// A flaky test: it failed, and passed when repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsteady {
-    /// The test.
+    /// Name of the test.
     pub name: String,
-    /// The beginning of what it said when it failed.
+    /// The beginning of its message when it failed.
     pub message: String,
 }
 
-/// Runs of tests that have failed that are granted to a whole run: more than a few don't fail by
-/// chance.
+/// Maximum number of repeated tests in a whole run: if more tests fail, it isn't by chance.
 pub const MAX_AGAIN: usize = 4;
 
-/// How much is quoted of what a failed test said, characters.
+/// Maximum length of a quoted failure message, in characters.
 const MAX_QUOTE_CHARS: usize = 1500;
 
 impl Summary {
-    /// One test that failed.
+    /// Adds a failed test.
     pub fn fail(&mut self, name: &str, message: &str) {
         self.failed += 1;
         self.failures.push(format!("{name}: {}", beginning(message)));
     }
 
-    /// One that failed and passed when it was run again.
+    /// Adds a test that failed and passed when repeated.
     pub fn pass_again(&mut self, name: &str, message: &str) {
         self.passed += 1;
         self.unsteady.push(Unsteady { name: name.to_string(), message: beginning(message) });
     }
 
-    /// Counts tests that passed only when they were run again as failed: where time is no reason,
-    /// none may need a second try.
+    /// Counts flaky tests as failed, for suites that don't depend on timing.
     pub fn refuse_unsteady(&mut self) {
         for test in std::mem::take(&mut self.unsteady) {
             self.passed -= 1;
@@ -56,13 +54,12 @@ impl Summary {
         }
     }
 
-    /// Whether one more test that has failed may be run again.
+    /// Returns whether another failed test may be repeated.
     pub fn grants_again(&self) -> bool {
         self.unsteady.len() + self.failures.len() < MAX_AGAIN
     }
 
-    /// Names what failed, so that it stands at the end of a long output, and prints the totals
-    /// last.
+    /// Prints the failed tests at the end of the output, and the totals last.
     pub fn print(&self) {
         for test in &self.unsteady {
             println!("passed only when run again: {}: {}", test.name, test.message);
@@ -74,7 +71,7 @@ impl Summary {
     }
 }
 
-/// As much of a message as is quoted.
+/// Returns the quoted part of a message.
 fn beginning(message: &str) -> String {
     message.trim().chars().take(MAX_QUOTE_CHARS).collect()
 }

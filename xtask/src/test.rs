@@ -1,4 +1,4 @@
-//! Every test there is.
+//! All tests.
 
 use crate::summary::Summary;
 use crate::timing::Timing;
@@ -7,15 +7,15 @@ use crate::{deny, e2e, flaky, interrupt, units};
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only the tests of the crates, without mounting anything.
+    /// Only the tests of the crates, without mounts.
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
     form: e2e::Form,
 }
 
-/// Runs the tests of the crates, then the end-to-end suite, prints where the time went, names what
-/// failed, and prints the line of totals last.
+/// Runs the tests of the crates, then the end-to-end suite. Prints the time of each stage, the
+/// failed tests, and the totals in the last line.
 pub fn run(options: &Options) -> Result<(), String> {
     interrupt::watch(|| {})?;
     let (mut total, mut timing) = (Summary::default(), Timing::default());

@@ -1,33 +1,33 @@
 //! The project's own rules, checked on its source text.
 //!
-//! rustfmt and clippy judge single expressions; these rules judge the whole: sizes of files and
-//! functions, what a pure crate may touch, where `unsafe` may stand, and that nothing unfinished or
-//! private to one machine is left in the text.
+//! rustfmt and clippy check single expressions. These rules check the whole: sizes of files and
+//! functions, what a pure crate may use, where `unsafe` may appear, and that nothing unfinished or
+//! machine-specific remains in the text.
 
 use crate::build;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A file longer than this is a room too full to find anything in.
+/// Maximum number of lines in a file.
 const MAX_FILE_LINES: usize = 800;
 
-/// A function longer than this is worth a look; a warning, not an error.
+/// Number of lines beyond which a function gets a warning, not an error.
 const MAX_FUNCTION_LINES: usize = 70;
 
 /// Crates that do no I/O, read no clock and start no threads.
 const PURE_CRATES: &[&str] = &["types", "wire", "layout", "namespace", "history", "model"];
 
-/// What a pure crate doesn't mention.
+/// Text that a pure crate must not contain.
 const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::thread", "Instant::now", "SystemTime::now", "std::process", "tokio::"];
 
-/// Where `unsafe` may stand: the runtime, the kernel protocol, the ring of the load generator, and
+/// Where `unsafe` may appear: the runtime, the kernel protocol, the ring of the load generator, and
 /// this tool's own system calls.
 const UNSAFE_HOMES: &[&str] =
     &["crates/rt/", "crates/fuse/", "crates/bench/src/load/ring.rs", "xtask/src/sys/"];
 
-/// What says that code isn't finished. Written in halves so that this file passes its own rules.
+/// Markers of unfinished code. Written in halves so that this file passes its own rules.
 const UNFINISHED: &[&str] = &[
     concat!("todo", "!("),
     concat!("unimplemented", "!("),
@@ -37,32 +37,33 @@ const UNFINISHED: &[&str] = &[
     concat!("#[ign", "ore]"),
 ];
 
-/// Starts of paths that exist on one machine only.
+/// Prefixes of paths that exist on one machine only.
 const PRIVATE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
 /// Macros that panic when standard output or standard error is a closed pipe or a full disk.
 const PRINTERS: &[&str] = &["print!(", "println!("];
 
-/// The generator whose numbers can be computed from one of them.
+/// The random number generator whose output is predictable from one number.
 const PREDICTABLE: &str = concat!("random", "_u64");
 
-/// Where it is forbidden: these crates make keys, tokens and the ids of sessions and members.
+/// Where that generator is forbidden: these crates create keys, tokens and the ids of sessions and
+/// members.
 const SECRET_HOMES: &[&str] = &["crates/identity/src/", "crates/mgmt/src/", "crates/weft/src/"];
 
-/// What makes a secret anywhere else in shipped code.
+/// Functions that create a secret elsewhere in shipped code.
 const SECRET_MAKERS: &[&str] = &["SessionId::drawn("];
 
-/// Crates that are tools for tests: they end with their output.
+/// Crates that are test tools: they may end when their output is closed.
 const TEST_TOOLS: &[&str] = &["history", "model", "mutate", "sim", "testkit"];
 
-/// A broken rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     /// `file:line`.
     place: String,
-    /// What is wrong and what to do.
+    /// What is wrong, and the fix.
     message: String,
-    /// Warnings are shown and forgiven.
+    /// Whether it is an error; a warning is only printed.
     fatal: bool,
 }
 
@@ -91,7 +92,7 @@ pub fn run() -> Result<(), String> {
     }
 }
 
-/// Text files of the project, relative to its top folder, in order.
+/// Returns the text files of the project, relative to its root folder, in order.
 fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let mut open = vec![PathBuf::new()];
@@ -102,8 +103,7 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
             let name = entry.file_name();
             let text = name.to_string_lossy();
             let path = folder.join(&name);
-            // Build output, state of a running file system and git's own files are not ours to
-            // judge.
+            // Not checked: build output, state of a running file system, and git's own files.
             let skipped = ["target", "weft-data", "mnt", ".git"].contains(&text.as_ref());
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() && !skipped => open.push(path),
@@ -116,13 +116,13 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Whether the rules have something to say on a file of this name.
+/// Returns whether rules apply to a file of this name.
 fn is_text(name: &str) -> bool {
     [".rs", ".md", ".toml", ".yml", ".fio"].iter().any(|end| name.ends_with(end))
         || ["Makefile", "run"].contains(&name)
 }
 
-/// All that is wrong with one file.
+/// Returns all violations in one file.
 fn judge(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = private_paths(path, text);
     if !path.ends_with(".rs") {
@@ -148,14 +148,14 @@ fn finding(path: &str, line: usize, message: String) -> Finding {
     Finding { place: format!("{path}:{}", line + 1), message, fatal: true }
 }
 
-/// Whether a whole file is test code.
+/// Returns whether a whole file is test code.
 fn is_test_file(path: &str) -> bool {
-    // testkit is a part of the tests of several crates.
+    // testkit is part of the tests of several crates.
     let is_testkit = path.starts_with("crates/testkit/");
     is_testkit || path.ends_with("/tests.rs") || path.contains("/tests/") || path.ends_with("_tests.rs")
 }
 
-/// The line at which a file's own test module starts.
+/// Returns the line at which a file's own test module starts.
 fn test_start(lines: &[&str]) -> usize {
     let attribute = lines
         .windows(2)
@@ -190,15 +190,15 @@ fn unfinished(path: &str, lines: &[&str], code_end: usize) -> Vec<Finding> {
     findings
 }
 
-/// Functions as rustfmt lays them out: from the line with `fn` to the closing brace of the same
-/// indentation.
+/// Finds long functions in rustfmt's layout: from the line with `fn` to the closing brace with the
+/// same indentation.
 fn long_functions(path: &str, code: &[&str]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (start, line) in code.iter().enumerate().filter(|(_, line)| starts_function(line)) {
         let indent = line.len() - line.trim_start().len();
         let closing = format!("{}}}", " ".repeat(indent));
         let Some(length) = code[start..].iter().position(|line| *line == closing) else { continue };
-        // A declaration without a body would run on to the end of its trait.
+        // Without this, a declaration without a body would extend to the end of its trait.
         let declared = code[start..start + length].iter().find(|line| line.ends_with(['{', ';']));
         if length >= MAX_FUNCTION_LINES && declared.is_some_and(|line| line.ends_with('{')) {
             let message = format!("function of {} lines; consider splitting it", length + 1);
@@ -228,13 +228,13 @@ fn impurities(path: &str, code: &[&str]) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether a file is part of the binary.
+/// Returns whether a file is part of the binary.
 fn is_shipped(path: &str) -> bool {
     let is_tool = TEST_TOOLS.iter().any(|name| path.starts_with(&format!("crates/{name}/")));
     path.starts_with("crates/") && !is_tool
 }
 
-/// Secrets come from the kernel's randomness.
+/// Secrets must come from the kernel's random number generator.
 fn predictable_secrets(path: &str, code: &[&str]) -> Vec<Finding> {
     let is_home = SECRET_HOMES.iter().any(|home| path.starts_with(home));
     let makes = |line: &str| is_home || SECRET_MAKERS.iter().any(|maker| line.contains(maker));
@@ -245,7 +245,7 @@ fn predictable_secrets(path: &str, code: &[&str]) -> Vec<Finding> {
     lines.map(|(number, _)| finding(path, number, message.clone())).collect()
 }
 
-/// A service must outlive its log, and a command whoever reads its output.
+/// Log output must not end a service, and a closed pipe must not make a command panic.
 fn panicking_output(path: &str, code: &[&str]) -> Vec<Finding> {
     let prints = |line: &str| !is_comment(line) && PRINTERS.iter().any(|word| line.contains(word));
     let message =

@@ -1,27 +1,27 @@
-//! Where the time of a test run went.
+//! Durations of the stages of a test run.
 
 use std::fmt;
 use std::time::Duration;
 
-/// One stage of a run: what it took by the clock, and its parts, which may have run side by side.
+/// One stage of a run: its wall-clock time, and its parts, which may have run concurrently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     /// Its name.
     pub name: String,
-    /// From its start to its end.
+    /// Time from start to end.
     pub wall: Duration,
-    /// Its parts, each with its own time from start to end.
+    /// The parts, each with its own wall-clock time.
     pub parts: Vec<(String, Duration)>,
 }
 
-/// The stages of a run in their order.
+/// The stages of a run, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
     stages: Vec<Stage>,
 }
 
 impl Timing {
-    /// Adds a stage that has ended. Parts of one name become one.
+    /// Adds a finished stage. Parts with equal names are merged.
     pub fn add(&mut self, name: &str, wall: Duration, parts: Vec<(String, Duration)>) {
         let mut merged: Vec<(String, Duration)> = Vec::new();
         for (part, took) in parts {
@@ -41,8 +41,7 @@ impl Timing {
 }
 
 impl fmt::Display for Timing {
-    /// A table with one line for each stage and, indented, one for each of its parts, the longest
-    /// first.
+    /// Prints a table with one line per stage and one indented line per part, the longest first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "where the time went, seconds (the parts of a stage run side by side):")?;
         for stage in &self.stages {

@@ -1,4 +1,4 @@
-//! A test in a process of its own, with bounds.
+//! Runs a test in a separate process with resource limits.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::process::Command;
@@ -6,19 +6,19 @@ use std::process::Command;
 /// Set in the process that runs the test.
 const CONFINED: &str = "WEFT_CONFINED_TEST";
 
-/// Address space that a test may have: far above what decoders take, far below what a length of 32
-/// bits can ask for.
+/// Address space limit of a test: far more than decoders need, far less than an allocation with a
+/// corrupt 32-bit length.
 const MEMORY_BYTES: u64 = 1 << 30;
 
-/// CPU time that a test may take, seconds: far above what one takes on a slow machine, and it ends
-/// an endless loop.
+/// CPU time limit of a test, in seconds: far more than a test needs on a slow machine. It ends
+/// endless loops.
 const CPU_SECONDS: u64 = 300;
 
-/// Runs `test`, which is all that a test function does, in a process of its own that ends when it
-/// takes more than its memory or its CPU time.
+/// Runs `test`, the whole body of a test function, in a separate process that ends when it exceeds
+/// its memory or CPU time limit.
 ///
 /// # Panics
-/// When the test fails.
+/// Panics if the test fails.
 ///
 /// ```no_run
 /// #[test]
@@ -44,7 +44,8 @@ pub fn confined<T: FnOnce()>(test: T) {
     assert!(said[0].contains("1 passed"), "{name} is not the name of the test\n{}", said.concat());
 }
 
-/// The name of the test function in which a closure is: `program::module::test::{{closure}}`.
+/// Returns the name of the test function that contains a closure:
+/// `program::module::test::{{closure}}`.
 fn test_of(closure: &str) -> &str {
     let path = closure.split("::{{closure}}").next().unwrap_or(closure);
     path.split_once("::").map_or(path, |(_, name)| name)

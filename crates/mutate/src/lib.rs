@@ -1,14 +1,13 @@
-//! Damaged images of what a decoder reads: the short form of the fuzz targets below `fuzz/`.
+//! Corrupted inputs for decoders: the short form of the fuzz targets in `fuzz/`.
 //!
-//! A test gives a valid image and a function. [`damage`] calls the function with the image cut at
-//! every byte, with every bit flipped, and changed at random in many ways; [`confined`] runs the
-//! test in a process of its own whose memory and CPU time are bounded. So a decoder that panics,
-//! never returns, or believes a length that it was told fails the test.
+//! A test supplies a valid image and a function. [`damage`] calls the function with the image
+//! truncated at every byte, with every bit flipped, and with many random changes. [`confined`] runs
+//! the test in a separate process with limits on memory and CPU time. So the test fails if a
+//! decoder panics, never returns, or trusts a corrupt length.
 //!
-//! The inputs follow from the image alone: a failure comes again at the next run, and its input is
-//! printed.
+//! The inputs depend only on the image: a failure is reproducible, and its input is printed.
 //!
-//! Only tests use this crate. It knows no format.
+//! Only tests use this crate. It is independent of any format.
 //!
 //! ```
 //! fn decode(bytes: &[u8]) -> Option<&[u8]> {
@@ -24,27 +23,27 @@ mod random;
 pub use confined::confined;
 pub use random::Random;
 
-/// Bits that are flipped and lengths to which an image is cut, each at most: so a long image takes
-/// no longer than a short one.
+/// Maximum number of flipped bits, and of truncated lengths, per image. It bounds the time for long
+/// images.
 const MAX_PLACES: usize = 1 << 15;
 
-/// The first state of the generator of random changes.
+/// Seed of the generator of random changes.
 const SEED: u64 = 0x7765_6674;
 
-/// Changes that one input has, at most.
+/// Maximum number of changes per input.
 const MAX_CHANGES: u64 = 6;
 
-/// Bytes that one change inserts, removes or copies, at most.
+/// Maximum number of bytes that one change inserts, removes or copies.
 const MAX_CHANGE_BYTES: u64 = 16;
 
-/// Names a folder into which the images are written that are damaged: seeds for the fuzz targets.
+/// Names a folder to which the valid images are written, as seeds for the fuzz targets.
 const SEEDS: &str = "WEFT_FUZZ_SEEDS";
 
-/// Bytes that lengths, counts and flags go wrong with.
+/// Byte values that often break lengths, counts and flags.
 const EDGES: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
 
-/// Calls `check` with the image, with all that [`cuts`] and [`flips`] make of it, and with `rounds`
-/// random changes of it.
+/// Calls `check` with the image, with all results of [`cuts`] and [`flips`], and with `rounds`
+/// random changes of the image.
 pub fn damage(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
     keep_seed(image);
     given(image, &check);
@@ -53,16 +52,15 @@ pub fn damage(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
     changes(image, rounds, &check);
 }
 
-/// Calls `check` with every beginning of the image, the empty one included; of a long image with
-/// evenly spread ones.
+/// Calls `check` with every prefix of the image, including the empty one; with evenly spaced
+/// prefixes of a long image.
 pub fn cuts(image: &[u8], check: impl Fn(&[u8])) {
     for length in places(image.len()) {
         given(&image[..length], &check);
     }
 }
 
-/// Calls `check` with the image with one bit flipped, for every bit; of a long image for evenly
-/// spread ones.
+/// Calls `check` with every single-bit flip of the image; with evenly spaced flips of a long image.
 pub fn flips(image: &[u8], check: impl Fn(&[u8])) {
     let mut flipped = image.to_vec();
     for bit in places(image.len() * 8) {
@@ -72,7 +70,7 @@ pub fn flips(image: &[u8], check: impl Fn(&[u8])) {
     }
 }
 
-/// Calls `check` `rounds` times with the image after a few random changes.
+/// Calls `check` `rounds` times with a copy of the image that has some random changes.
 pub fn changes(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
     let mut random = Random::new(SEED);
     for _ in 0..rounds {
@@ -84,8 +82,7 @@ pub fn changes(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
     }
 }
 
-/// Changes something somewhere: flips a bit, sets, inserts, removes or copies bytes, or cuts the
-/// rest off.
+/// Applies one random change: flips a bit, sets, inserts, removes or copies bytes, or truncates.
 pub fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.is_empty() {
         return;
@@ -107,7 +104,7 @@ pub fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Any byte, half of the time one of [`EDGES`].
+/// Returns a random byte; in half of the cases one of [`EDGES`].
 fn byte(random: &mut Random) -> u8 {
     match random.below(2) {
         0 => EDGES[random.below(EDGES.len() as u64) as usize],
@@ -115,9 +112,10 @@ fn byte(random: &mut Random) -> u8 {
     }
 }
 
-/// All places below `count`, or evenly spread ones where there are more than [`MAX_PLACES`].
+/// Returns all positions below `count`, or evenly spaced ones if there are more than
+/// [`MAX_PLACES`].
 fn places(count: usize) -> impl Iterator<Item = usize> {
-    // An odd step meets all bits of bytes, and all bytes of words.
+    // An odd step reaches all bits of bytes, and all bytes of words.
     let step = match count.div_ceil(MAX_PLACES) {
         0 | 1 => 1,
         step => step | 1,
@@ -135,7 +133,7 @@ fn keep_seed(image: &[u8]) {
         .expect("the folder for seeds can be written to");
 }
 
-/// Calls `check`, and prints the input should that panic.
+/// Calls `check`, and prints the input if it panics.
 fn given(bytes: &[u8], check: impl Fn(&[u8])) {
     struct Input<'a>(&'a [u8]);
     impl Drop for Input<'_> {

@@ -1,4 +1,4 @@
-//! A generator of numbers that are the same in every run.
+//! A deterministic random number generator.
 
 /// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 pub struct Random {
@@ -6,12 +6,12 @@ pub struct Random {
 }
 
 impl Random {
-    /// A generator that begins here.
+    /// Creates a generator with a seed.
     pub fn new(seed: u64) -> Random {
         Random { state: seed }
     }
 
-    /// A number below `bound`, which is above 0.
+    /// Returns a number below `bound`, which must be positive.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;

@@ -1,4 +1,4 @@
-//! What inputs an image gives, and that a test which goes beyond its bounds fails.
+//! The inputs that an image yields, and the failure of a test that exceeds its limits.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -59,7 +59,7 @@ fn a_confined_test_passes() {
     mutate::confined(|| assert_eq!(1 + 1, 2));
 }
 
-/// Set where a test is to fail when it runs by itself.
+/// Whether the test runs in the confined process, where it is expected to fail.
 fn is_confined() -> bool {
     std::env::var_os("WEFT_CONFINED_TEST").is_some()
 }

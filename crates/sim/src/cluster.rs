@@ -1,4 +1,4 @@
-//! A whole cluster in one process of a simulated machine.
+//! A whole cluster in one process on a simulated machine.
 
 use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions};
@@ -16,27 +16,28 @@ use types::{
 use wire::mgmt::Touched;
 use wire::{StorageReply, StorageRequest, XattrMode};
 
-/// Targets of the cluster: as many as the default pattern stripes over.
+/// Number of targets: the stripe count of the default pattern.
 const TARGETS: u32 = 4;
-/// Few partitions, so that commands often need two.
+/// Number of partitions: few, so that commands often need two.
 pub(crate) const PARTITIONS: u16 = 4;
-/// Key of the name hash; any will do.
+/// Key of the name hash; any value works.
 pub(crate) const HASH_KEY: (u64, u64) = (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
-/// Bytes of each intent log file: small, so that runs are short enough to fill one.
+/// Size of each intent log file in bytes: small, so that short runs fill one.
 pub(crate) const LOG_BYTES: u64 = 256 * 1024;
-/// What new files get: the smallest chunks, so that small files have several.
+/// Striping pattern of new files: the smallest chunk size, so that small files have several chunks.
 pub(crate) const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
-/// Bytes that a target of the map has, all of them free.
+/// Capacity of a target in the cluster map, in bytes; all of it is free.
 const CAPACITY: u64 = 1 << 40;
 
 pub(crate) type StorageChannel = Channel<StorageRequest, StorageReply>;
 
-/// What survives the process besides the simulated disk, and how the next process is started.
+/// State that survives the process besides the simulated disk, and options for starting the next
+/// process.
 #[derive(Clone)]
 pub(crate) struct Site {
     /// The metadata engine.
     pub(crate) engine: Arc<Memory>,
-    /// Whether targets keep their intent log; without it checksums are wrong after a crash.
+    /// Whether targets keep an intent log. Without one, checksums are wrong after a crash.
     pub(crate) intent_log: bool,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Cluster {
 }
 
 impl Site {
-    /// Makes the targets and the root directory of a new file system.
+    /// Creates the targets and the root directory of a new file system.
     pub(crate) async fn format(&self) -> Result<()> {
         for target in targets() {
             Store::format_with_log(&directory(target), &identity(target), LOG_BYTES)
@@ -64,7 +65,7 @@ impl Site {
         cluster.stop().await
     }
 
-    /// Starts all services and settles what the process before left.
+    /// Starts all services and recovers from the crash of the previous process.
     pub(crate) async fn start(&self, session: SessionId) -> Result<Cluster> {
         let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map())));
         let mut stores = BTreeMap::new();
@@ -101,7 +102,7 @@ impl Site {
 }
 
 impl Cluster {
-    /// Starts what runs beside requests.
+    /// Starts the background tasks of all components.
     pub(crate) fn start_background(&self) {
         rt::spawn(self.meta.clone().background());
         rt::spawn(self.client.clone().background());
@@ -110,7 +111,7 @@ impl Cluster {
         }
     }
 
-    /// What the file system check finds. To be called while nothing runs.
+    /// Runs the file system check. Nothing else may run meanwhile.
     pub(crate) async fn check(&self) -> Result<fsck::Report> {
         let map = self.map.read().map_err(|_| Error::new(Errno::EIO, "the map's lock is poisoned"))?.clone();
         let subject = fsck::Subject {
@@ -125,7 +126,7 @@ impl Cluster {
         fsck::check(&subject, &fsck::Orders::default(), &|_, _, _| ()).await
     }
 
-    /// Ends everything in good order.
+    /// Shuts the client and all services down cleanly.
     pub(crate) async fn stop(self) -> Result<()> {
         self.client.shutdown().await?;
         self.meta.stop();

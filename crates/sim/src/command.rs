@@ -8,8 +8,8 @@ use std::ops::Range;
 use tracing_subscriber::filter::Targets;
 use types::Scheme;
 
-/// Simulates a whole cluster with crashes and power cuts, decided by seeds, and compares it with a
-/// naive model.
+/// Simulates a whole cluster with crashes and power failures, determined by seeds, and compares it
+/// with a naive model.
 #[derive(Parser)]
 pub struct Command {
     /// Number of seeds to run.
@@ -18,23 +18,23 @@ pub struct Command {
     /// First seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Run this seed alone.
+    /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// Interruptions in each run.
+    /// Interruptions per run.
     #[arg(long, default_value_t = RunOptions::default().rounds)]
     rounds: u32,
-    /// Operations between two interruptions, at most.
+    /// Maximum number of operations between two interruptions.
     #[arg(long, default_value_t = RunOptions::default().operations)]
     operations: u64,
-    /// Switch the intent log off, to see that its absence is noticed.
+    /// Disable the intent log, to verify that the checks detect its absence.
     #[arg(long)]
     no_intent_log: bool,
-    /// Print what hosts say and what happens to them, with the time of the world: `info`, or
-    /// `TARGET=LEVEL` for parts of the program, separated by commas.
+    /// Print the log lines of hosts and the faults, with simulated time: `info`, or `TARGET=LEVEL`
+    /// for parts of the program, separated by commas.
     #[arg(long, value_name = "FILTER")]
     pub trace: Option<Targets>,
-    /// Print the digest of each seed's run: two runs of one seed have the same.
+    /// Print the digest of each seed's run: two runs of one seed have the same digest.
     #[arg(long)]
     pub fingerprints: bool,
     #[command(subcommand)]
@@ -43,7 +43,7 @@ pub struct Command {
 
 #[derive(Subcommand)]
 enum Scenario {
-    /// Metadata, storage and clients on hosts of their own, with a network between them that fails.
+    /// Metadata, storage and clients on separate hosts, connected by a network that fails.
     Hosts(Hosts),
 }
 
@@ -52,77 +52,75 @@ struct Hosts {
     /// Clients.
     #[arg(long, default_value_t = HostsOptions::default().clients)]
     clients: u32,
-    /// Programs of each client.
+    /// Applications per client.
     #[arg(long, default_value_t = HostsOptions::default().programs)]
     programs: u32,
-    /// Metadata hosts; with several, partitions move from one to another, and the store that they
-    /// share is on management's host.
+    /// Metadata hosts; several hosts move partitions between them and share a store on management's
+    /// host.
     #[arg(long, default_value_t = HostsOptions::default().metas)]
     metas: u32,
-    /// Things that go wrong in each run.
+    /// Faults per run.
     #[arg(long, default_value_t = HostsOptions::default().faults)]
     faults: u32,
     /// Let clients write each other's blocks.
     #[arg(long)]
     shared_writes: bool,
-    /// Let files begin as holes.
+    /// Create the files as holes.
     #[arg(long)]
     holes: bool,
     /// Put the store of a single metadata host on another host.
     #[arg(long)]
     far_store: bool,
-    /// Let the host that has the store lose its power, and commits of which no program has been
-    /// told.
+    /// Let the host of the store lose power, together with commits that no application has seen.
     #[arg(long)]
     store_power: bool,
-    /// Storage hosts [default: 3; 4 where files are mirrored].
+    /// Storage hosts [default: 3; 4 with mirrored files].
     #[arg(long)]
     storages: Option<usize>,
-    /// Racks that the storage hosts are in, in turn, and that fail as a whole; none: nothing is
-    /// known of racks.
+    /// Racks, which fail as a whole; storage hosts are assigned round-robin. 0: racks are unknown.
     #[arg(long, default_value_t = HostsOptions::default().racks)]
     racks: usize,
-    /// How files are kept: single, mirror:2 or mirror:3.
+    /// Redundancy of files: single, mirror:2 or mirror:3.
     #[arg(long, default_value_t = HostsOptions::default().scheme)]
     scheme: Scheme,
-    /// How storage hosts lose their power: never, unsynced, synced, fsynced or one-at-a-time.
+    /// Power failures of storage hosts: never, unsynced, synced, fsynced or one-at-a-time.
     #[arg(long, default_value_t = HostsOptions::default().power_cuts)]
     power_cuts: PowerCuts,
-    /// Let no process of a metadata service die.
+    /// Never crash a metadata service.
     #[arg(long)]
     no_meta_deaths: bool,
-    /// Let no client die.
+    /// Never crash a client.
     #[arg(long)]
     no_client_deaths: bool,
-    /// Let nobody know what may differ between copies, to see that it is noticed.
+    /// Don't report which data may differ between replicas, to verify that the checks detect it.
     #[arg(long)]
     no_notes: bool,
-    /// Let clients keep small writes for a moment.
+    /// Let clients delay small writes (write-behind).
     #[arg(long)]
     write_behind: bool,
-    /// Let programs append records that lie in several chunks.
+    /// Let applications append records that span several chunks.
     #[arg(long)]
     long_records: bool,
-    /// Let the only member in sync of mirrored groups lose its power while another one is brought
-    /// in sync, and more go wrong then.
+    /// Let the only in-sync member of mirrored groups lose power during a resync, followed by more
+    /// faults.
     #[arg(long)]
     strike_resyncs: bool,
-    /// Let the processes of all services die at once, several times in a row.
+    /// Crash the processes of all services at once, several times in a row.
     #[arg(long)]
     kill_all: bool,
 }
 
-/// A form of the simulation with its options: together with a seed it decides a run.
+/// A kind of simulation with its options. Together with a seed it determines a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// All services in one process of one machine.
+    /// All services in one process on one machine.
     Machine(RunOptions),
-    /// Services and clients on hosts of their own.
+    /// Services and clients on separate hosts.
     Hosts(HostsOptions),
 }
 
 impl Command {
-    /// The seeds to run.
+    /// Returns the seeds to run.
     pub fn seeds(&self) -> Range<u64> {
         match self.seed {
             Some(seed) => seed..seed.saturating_add(1),
@@ -130,7 +128,7 @@ impl Command {
         }
     }
 
-    /// What to run with each seed.
+    /// Returns what to run with each seed.
     pub fn form(&self) -> Form {
         match &self.scenario {
             None => Form::Machine(RunOptions {
@@ -169,12 +167,12 @@ impl Hosts {
     }
 }
 
-/// The command that runs a seed again; it is shown with a failure.
+/// The command that replays a seed; shown with a failure.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay {
     /// The seed.
     pub seed: u64,
-    /// How the simulation is set.
+    /// The kind of simulation and its options.
     pub form: Form,
 }
 
@@ -188,8 +186,8 @@ impl fmt::Display for Replay {
     }
 }
 
-/// Shows the command that replays a run if code of the cluster panics in it: the message of a panic
-/// doesn't know of seeds.
+/// Prints the command that replays a run if code of the cluster panics during it. The panic message
+/// doesn't contain the seed.
 pub(crate) struct ShownOnPanic(pub(crate) Replay);
 
 impl Drop for ShownOnPanic {
@@ -206,7 +204,7 @@ fn write_machine(f: &mut fmt::Formatter<'_>, options: RunOptions) -> fmt::Result
     write_switches(f, &[(!intent_log, "no-intent-log")])
 }
 
-/// Takes all options apart, so that a new one isn't forgotten here.
+/// Destructures all options, so that the compiler reports a new one that is missing here.
 fn write_hosts(f: &mut fmt::Formatter<'_>, options: HostsOptions) -> fmt::Result {
     let HostsOptions {
         clients,

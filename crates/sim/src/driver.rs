@@ -1,4 +1,4 @@
-//! Carries operations out on the real client core, and reads the whole tree back.
+//! Executes operations on the real client core, and reads the whole tree for verification.
 
 use crate::model::Outcome;
 use crate::operation::{Operation, bytes_of};
@@ -9,48 +9,48 @@ use std::sync::Arc;
 use types::{Attr, ByteRange, Credentials, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::RenameMode;
 
-/// Open files that a run keeps over other operations, at most.
+/// Maximum number of files that a run holds open across operations.
 pub const MAX_HELD: usize = 4;
 
 const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
 const O_EXCL_RDWR: u32 = 0o202;
 const PUNCH_KEEP_SIZE: u32 = 0x03;
 
-/// What a step returned to its program.
+/// What an operation returned to the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Nothing but success.
+    /// Success without a result.
     Done,
     /// Bytes read.
     Bytes(Vec<u8>),
-    /// Size and number of names of a file; `None` for a directory.
+    /// Size and link count of a file; `None` for a directory.
     Stat(Option<(u64, u32)>),
     /// Names in a directory, sorted.
     Names(Vec<String>),
 }
 
-/// A file or directory as it is found after a restart.
+/// A file or directory found after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Inode number.
     pub ino: InodeId,
-    /// Content and number of names; `None` for a directory.
+    /// Content and link count; `None` for a directory.
     pub file: Option<(Vec<u8>, u32)>,
 }
 
-/// A client with the files that it holds open.
+/// A client and the files that it holds open.
 pub struct Driver {
     client: Arc<Client>,
     held: Vec<Arc<Handle>>,
 }
 
 impl Driver {
-    /// A driver without open files.
+    /// Creates a driver without open files.
     pub fn new(client: Arc<Client>) -> Driver {
         Driver { client, held: Vec::new() }
     }
 
-    /// Walks a path as a kernel without caches would.
+    /// Resolves a path like a kernel without caches.
     async fn walk(&self, path: &str) -> Result<Known> {
         let mut attr = self.client.getattr(InodeId::ROOT).await?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -77,7 +77,7 @@ impl Driver {
         self.client.open(ROOT_USER, attr.ino, 0o2).await
     }
 
-    /// Carries out one operation.
+    /// Executes one operation.
     pub async fn run(&mut self, operation: &Operation) -> Outcome<Seen> {
         self.try_run(operation).await.map_err(|error| error.errno)
     }
@@ -205,7 +205,7 @@ impl Driver {
         if dir.kind() != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
-        // A small page, so that resuming is exercised.
+        // A small page, so that the survey exercises continuation of a listing.
         const PAGE: u32 = 2;
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
@@ -221,7 +221,7 @@ impl Driver {
         }
     }
 
-    /// Everything in the tree, by path.
+    /// Returns everything in the tree, by path.
     pub async fn survey(&self) -> Result<BTreeMap<String, Found>> {
         let mut found = BTreeMap::new();
         let mut pending = vec![String::new()];

@@ -1,21 +1,21 @@
-//! The whole cluster on a simulated machine, against a naive model.
+//! Simulation of the whole cluster on one simulated machine, checked against a naive model.
 //!
-//! A run is decided by its seed: the operations, the order in which tasks run, how long the disk
-//! takes, when the process dies or the power fails, and what a power cut leaves of what wasn't
-//! synced. The services, the client core and the stores are the real ones; only threads, clock and
-//! disk are simulated ([`rt::sim`]), and the metadata engine is the one in memory with a crash
-//! model ([`kv::Memory`]).
+//! A seed determines a run: the operations, the order in which tasks run, disk latencies, when the
+//! process crashes or the power fails, and which unsynced data a power failure destroys. The
+//! services, the client core and the stores are the real ones. Only threads, clock and disk are
+//! simulated ([`rt::sim`]), and the metadata engine is the in-memory one with a crash model
+//! ([`kv::Memory`]).
 //!
-//! What is checked:
-//! - every operation returns what the [`model`] says;
-//! - after the death of the process, everything acknowledged is there, and the operation under way
-//!   is done, not done, or (for content) done in part;
-//! - after a power cut, everything synced is there; names are in a state that they had since the
-//!   last sync, and each byte of a file is one that its place held since the file's last sync;
-//! - after each restart the file system check finds nothing wrong.
+//! Checks:
+//! - Every operation returns what the [`model`] predicts.
+//! - After a process crash, everything acknowledged is present. The operation that was in flight is
+//!   complete, absent, or (for content) partial.
+//! - After a power failure, everything synced is present. The names match a state since the last
+//!   sync, and each byte of a file has a value that it had since the file's last sync.
+//! - After each restart, the file system check finds no inconsistency.
 //!
-//! It isn't a test of concurrency between programs: one program runs, against all the background
-//! work there is.
+//! The simulation doesn't test concurrency between applications: one application runs, concurrently
+//! with all background tasks of the cluster.
 
 #![warn(missing_docs)]
 

@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::prelude::*;
 
-/// The time of the simulated world, and the host whose code runs.
+/// Log timestamp: the simulated time, and the host whose code runs.
 struct Whereabouts;
 
 impl FormatTime for Whereabouts {
@@ -86,13 +86,13 @@ fn number_of(command: &Command) -> u64 {
     seeds.end - seeds.start
 }
 
-/// What is told of the run of one seed.
+/// Summary of the run of one seed.
 struct Ran {
     operations: u64,
     fingerprint: u64,
 }
 
-/// Runs each seed by `run`; gives how many seeds failed.
+/// Runs each seed with `run`. Returns the number of seeds that failed.
 fn run_all(command: &Command, mut run: impl FnMut(u64) -> Result<Ran, String>) -> usize {
     let progress = std::io::stderr().is_terminal();
     let (mut operations, mut failed) = (0, 0);

@@ -1,4 +1,4 @@
-//! A naive file system: maps in memory, one operation after another, right by inspection.
+//! A naive file system: in-memory maps, sequential operations, correct by inspection.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,20 +14,20 @@ pub const ROOT: NodeId = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Node {
-    /// Content and number of names.
+    /// Content and link count.
     File { content: Rc<Vec<u8>>, links: u32 },
-    /// Names.
+    /// Entries by name.
     Directory { entries: BTreeMap<String, NodeId> },
 }
 
-/// The whole tree. Cloning is cheap enough to keep one for every step.
+/// The whole tree. A clone is cheap enough to retain one for every step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     nodes: BTreeMap<NodeId, Node>,
     next: NodeId,
 }
 
-/// An outcome as programs see it.
+/// The result of an operation as applications see it.
 pub type Outcome<T> = Result<T, Errno>;
 
 impl Default for Model {
@@ -40,12 +40,12 @@ impl Default for Model {
 }
 
 impl Model {
-    /// A node that exists.
+    /// Returns a node, if it exists.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(&id)
     }
 
-    /// Walks a path of names separated by `/`; the empty path is the root.
+    /// Resolves a path of names separated by `/`; the empty path is the root.
     pub fn walk(&self, path: &str) -> Outcome<NodeId> {
         path.split('/').filter(|name| !name.is_empty()).try_fold(ROOT, |dir, name| self.lookup(dir, name))
     }
@@ -54,7 +54,7 @@ impl Model {
         self.entries(dir)?.get(name).copied().ok_or(Errno::ENOENT)
     }
 
-    /// Names in a directory.
+    /// Returns the entries of a directory.
     pub fn entries(&self, dir: NodeId) -> Outcome<&BTreeMap<String, NodeId>> {
         match self.nodes.get(&dir) {
             Some(Node::Directory { entries }) => Ok(entries),
@@ -90,12 +90,12 @@ impl Model {
         Ok(id)
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub fn create(&mut self, path: &str) -> Outcome<NodeId> {
         self.make(path, Node::File { content: Rc::default(), links: 1 })
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn mkdir(&mut self, path: &str) -> Outcome<NodeId> {
         self.make(path, Node::Directory { entries: BTreeMap::new() })
     }
@@ -108,7 +108,7 @@ impl Model {
         }
     }
 
-    /// Removes a file's name. The node stays for whoever has it open.
+    /// Removes a name of a file. The node remains, since the file may be open.
     pub fn unlink(&mut self, path: &str) -> Outcome<()> {
         let (dir, name) = self.parent_of(path)?;
         let id = self.lookup(dir, &name)?;
@@ -132,7 +132,7 @@ impl Model {
         Ok(())
     }
 
-    /// Gives a file another name.
+    /// Adds a name to a file.
     pub fn link(&mut self, from: &str, to: &str) -> Outcome<()> {
         let id = self.walk(from)?;
         let (dir, name) = self.parent_of(to)?;
@@ -149,7 +149,7 @@ impl Model {
         Ok(())
     }
 
-    /// Moves, replacing what is there as POSIX allows.
+    /// Renames, and replaces an existing target as POSIX allows.
     pub fn rename(&mut self, from: &str, to: &str) -> Outcome<()> {
         let (from_dir, from_name) = self.parent_of(from)?;
         let id = self.lookup(from_dir, &from_name)?;
@@ -174,7 +174,7 @@ impl Model {
         Ok(())
     }
 
-    /// True when `dir` is `top` or lies below it.
+    /// Returns true if `dir` is `top` or a descendant of it.
     fn is_within(&self, dir: NodeId, top: NodeId) -> bool {
         dir == top
             || match self.nodes.get(&top) {
@@ -185,7 +185,7 @@ impl Model {
             }
     }
 
-    /// Content of a file, also one without a name.
+    /// Returns the content of a file, including an unlinked one.
     pub fn content(&self, id: NodeId) -> Rc<Vec<u8>> {
         match self.nodes.get(&id) {
             Some(Node::File { content, .. }) => content.clone(),
@@ -200,7 +200,7 @@ impl Model {
         }
     }
 
-    /// Number of names of a file.
+    /// Returns the link count of a file.
     pub fn links(&self, id: NodeId) -> u32 {
         match self.nodes.get(&id) {
             Some(Node::File { links, .. }) => *links,
@@ -208,7 +208,7 @@ impl Model {
         }
     }
 
-    /// Every path with its node, directories before what is in them.
+    /// Returns every path with its node, in path order: a directory precedes its entries.
     pub fn paths(&self) -> BTreeMap<String, NodeId> {
         let mut paths = BTreeMap::new();
         self.collect(ROOT, "", &mut paths);

@@ -4,19 +4,19 @@ use crate::model::{Model, NodeId};
 use std::fmt;
 use types::ByteRange;
 
-/// Names in every directory: few, so that operations meet.
+/// Names used in every directory: few, so that operations collide.
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Deepest path.
+/// Maximum depth of a path.
 const DEPTH: usize = 3;
-/// Largest file: several chunks on several targets at the smallest chunk size.
+/// Maximum file size in bytes: several chunks on several targets at the smallest chunk size.
 pub const MAX_FILE: u64 = 400 * 1024;
 
-/// A stream of random numbers (SplitMix64, Steele et al. 2014), independent of the simulated
+/// A random number generator (SplitMix64, Steele et al. 2014), independent of the simulated
 /// machine's.
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -25,7 +25,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..n`.
+    /// Returns a number in `0..n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
@@ -36,7 +36,7 @@ impl Dice {
         names.join("/")
     }
 
-    /// Mostly a path that exists.
+    /// Returns a path, in most cases one that exists.
     fn likely_path(&mut self, model: &Model) -> String {
         let paths = model.paths();
         if paths.is_empty() || self.below(5) == 0 {
@@ -63,7 +63,7 @@ impl Dice {
     }
 }
 
-/// What one step does.
+/// One operation of the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -87,7 +87,7 @@ pub enum Operation {
         from: String,
         to: String,
     },
-    /// `fill` seeds the bytes.
+    /// `fill` is the seed of the content.
     Write {
         path: String,
         range: ByteRange,
@@ -115,25 +115,26 @@ pub enum Operation {
     List {
         path: String,
     },
-    /// Keeps a file open over what follows; the oldest of a few is closed.
+    /// Opens a file and holds it open across later operations; beyond a limit, the oldest one is
+    /// closed.
     Hold {
         path: String,
     },
-    /// Reads and writes through an open file that may have lost its name.
+    /// Reads and writes through a held open file, which may be unlinked.
     UseHeld {
         index: usize,
         range: ByteRange,
         fill: u64,
     },
     SyncAll,
-    /// Lets background work run.
+    /// Sleeps, so that background tasks run.
     Rest {
         ms: u64,
     },
 }
 
 impl Operation {
-    /// A random operation on a tree like this.
+    /// Returns a random operation for the given tree.
     pub fn random(dice: &mut Dice, model: &Model) -> Operation {
         let path = dice.likely_path(model);
         match dice.below(100) {
@@ -162,7 +163,7 @@ impl Operation {
         }
     }
 
-    /// Carries out on the model what changes it; the node whose content changed.
+    /// Applies the operation to the model. Returns the node whose content changed.
     pub fn apply(&self, model: &mut Model, held: &[NodeId]) -> Option<NodeId> {
         match self {
             Operation::Create { path } => drop(model.create(path)),
@@ -198,7 +199,7 @@ fn edit_path(model: &mut Model, path: &str, change: impl FnOnce(&mut Vec<u8>)) -
     Some(id)
 }
 
-/// The bytes that a write with this seed carries.
+/// Returns the content of a write with the given seed.
 pub fn bytes_of(fill: u64, len: usize) -> Vec<u8> {
     let mut dice = Dice(fill);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -216,7 +217,7 @@ fn put(content: &mut Vec<u8>, range: ByteRange, fill: u64) {
     content[range.start as usize..range.end as usize].copy_from_slice(&bytes_of(fill, range.len() as usize));
 }
 
-/// The part of a range that lies in the first `len` bytes.
+/// Returns the part of a range within the first `len` bytes.
 pub fn within(range: ByteRange, len: usize) -> std::ops::Range<usize> {
     (range.start as usize).min(len)..(range.end as usize).min(len)
 }

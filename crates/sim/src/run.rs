@@ -1,4 +1,4 @@
-//! One run: rounds of random operations, each interrupted, recovered from and compared.
+//! One run: rounds of random operations, each followed by an interruption, recovery and comparison.
 
 use crate::cluster::{Cluster, Site};
 use crate::command::{Form, Replay, ShownOnPanic};
@@ -16,24 +16,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use types::{Result, SessionId};
 
-/// Operations that a violation shows.
+/// Number of operations that a violation lists.
 const SHOWN_OPERATIONS: usize = 20;
-/// Findings of a file system check that a violation shows.
+/// Number of file system check findings that a violation lists.
 const SHOWN_FINDINGS: usize = 5;
-/// Scheduler steps that an operation takes, roughly: interruptions are spread over as many per
-/// operation.
+/// Approximate number of scheduler steps per operation; interruptions are spread over this many
+/// steps per operation.
 const STEPS_PER_OPERATION: u64 = 40;
-/// Scheduler steps of a start, roughly.
+/// Approximate number of scheduler steps of a start.
 const STEPS_PER_START: u64 = 2_000;
 
-/// What a run is to do.
+/// Parameters of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
-    /// Interruptions; one more round ends with a clean shutdown.
+    /// Number of interruptions; one more round ends with a clean shutdown.
     pub rounds: u32,
-    /// Operations of a round, at most.
+    /// Maximum number of operations per round.
     pub operations: u64,
-    /// Whether targets keep their intent log. Without it runs fail: that shows that checks work.
+    /// Whether targets keep an intent log. Without it runs fail, which proves that the checks work.
     pub intent_log: bool,
 }
 
@@ -43,33 +43,33 @@ impl Default for RunOptions {
     }
 }
 
-/// What a run did.
+/// Summary of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
     /// Operations that returned.
     pub operations: u64,
-    /// Deaths of the process.
+    /// Crashes of the process.
     pub kills: u64,
-    /// Power cuts.
+    /// Power failures.
     pub power_cuts: u64,
-    /// A digest of all decisions and writes: equal for equal runs.
+    /// A digest of all decisions and writes; identical runs have the same digest.
     pub fingerprint: u64,
 }
 
-/// Something that must not happen.
+/// A violation of the guarantees.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// The run.
+    /// Seed of the run.
     pub seed: u64,
-    /// How it was set.
+    /// Parameters of the run.
     pub options: RunOptions,
-    /// The round, from 0.
+    /// Round number, from 0.
     pub round: u32,
-    /// Steps that the scheduler had made.
+    /// Number of steps that the scheduler had executed.
     pub step: u64,
-    /// What was wrong.
+    /// What was violated.
     pub cause: String,
-    /// The last operations with what they returned.
+    /// The last operations with their results.
     pub operations: Vec<String>,
 }
 
@@ -88,10 +88,10 @@ fn replay(seed: u64, options: RunOptions) -> Replay {
     Replay { seed, form: Form::Machine(options) }
 }
 
-/// What is shared between the run and the programs that it starts on the machine.
+/// State shared by the run and the tasks that it starts on the machine.
 struct Shared {
     world: World,
-    /// The program's file handles; gone with the process.
+    /// The application's file handles; a process crash drops them.
     driver: Option<Driver>,
     cluster: Option<Cluster>,
     trace: VecDeque<String>,
@@ -106,14 +106,15 @@ struct Run {
     shared: Rc<RefCell<Shared>>,
     round: u32,
     summary: Summary,
-    /// What happened since the last comparison; a power cut outweighs a kill.
+    /// The interruption since the last comparison; a power failure takes precedence over a process
+    /// crash.
     interruption: Option<Interruption>,
 }
 
 /// Runs one seed.
 ///
 /// # Errors
-/// The first thing that must not happen.
+/// Returns the first violation.
 pub fn run_seed(seed: u64, options: RunOptions) -> Result<Summary, Box<Violation>> {
     let _shown = ShownOnPanic(replay(seed, options));
     let mut run = Run {
@@ -142,7 +143,7 @@ impl Run {
     fn all(&mut self) -> Result<Summary, String> {
         let site = self.site.clone();
         self.uninterrupted(async move { site.format().await.map_err(|error| format!("format: {error}")) })?;
-        // The format's background tasks and handles.
+        // Ends the background tasks and handles that formatting started.
         self.machine.kill();
         for round in 0..self.options.rounds {
             self.round = round;
@@ -160,12 +161,12 @@ impl Run {
         Ok(self.summary)
     }
 
-    /// Steps after which the start is interrupted: in one round of five.
+    /// Returns the number of steps after which the start is interrupted: in one round of five.
     fn dice_says_interrupt_start(&mut self) -> Option<u64> {
         (self.dice.below(5) == 0).then(|| self.dice.below(STEPS_PER_START))
     }
 
-    /// Runs something to its end.
+    /// Runs a future to completion.
     fn uninterrupted<T: 'static>(
         &mut self,
         future: impl Future<Output = Result<T, String>> + 'static,
@@ -173,8 +174,8 @@ impl Run {
         self.machine.run(future).map_err(|deadlock| deadlock.to_string())?
     }
 
-    /// Starts a process and compares what it finds. False if it was interrupted after so many
-    /// steps.
+    /// Starts a process and compares the tree that it finds with the guarantees. Returns false if
+    /// the start was interrupted after the given number of steps.
     fn start(&mut self, interrupt_after: Option<u64>) -> Result<bool, String> {
         let (site, shared) = (self.site.clone(), self.shared.clone());
         let session = SessionId(2 + self.round as u64);
@@ -190,7 +191,7 @@ impl Run {
         Ok(true)
     }
 
-    /// Runs operations until a number of steps that the seed chooses, or until there are no more.
+    /// Runs operations until a number of steps chosen by the seed, or until all are done.
     fn operate(&mut self) -> Result<(), String> {
         let operations = 1 + self.dice.below(self.options.operations);
         let steps = 1 + self.dice.below(operations * STEPS_PER_OPERATION);
@@ -227,7 +228,7 @@ impl Run {
         }
     }
 
-    /// A round that ends with a clean shutdown, after which nothing may be different.
+    /// Runs a round that ends with a clean shutdown. After it, the tree must equal the model.
     fn finish(&mut self) -> Result<(), String> {
         self.start(None)?;
         let program = operate(self.shared.clone(), self.options.operations);
@@ -240,7 +241,7 @@ impl Run {
         self.uninterrupted(
             async move { cluster.stop().await.map_err(|error| format!("shutdown: {error}")) },
         )?;
-        // Nothing is lost by a power cut any more.
+        // After a clean shutdown, a power failure must not lose anything.
         self.machine.crash();
         self.site.engine.crash(0);
         self.round += 1;
@@ -250,8 +251,8 @@ impl Run {
     }
 }
 
-/// The program that starts a process: opens and recovers everything, checks it, and reads the whole
-/// tree.
+/// The task that starts a process: it opens and recovers everything, runs the file system check,
+/// and reads the whole tree.
 async fn start(
     site: Site,
     session: SessionId,
@@ -271,8 +272,8 @@ async fn start(
     Ok(found)
 }
 
-/// What a check may find: nothing, but that a power cut takes chunk files that nobody synced.
-/// Whether it took more shows in the content.
+/// Rejects findings of the file system check. The exception: a power failure may destroy chunk
+/// files that were not synced. The comparison of content shows whether it destroyed more.
 fn judge(findings: &[Finding], had_power_cut: bool) -> Result<(), String> {
     let excused = |finding: &&Finding| had_power_cut && finding.kind == Kind::MissingChunkFile;
     let wrong: Vec<&Finding> = findings.iter().filter(|finding| !excused(finding)).collect();
@@ -285,10 +286,10 @@ fn judge(findings: &[Finding], had_power_cut: bool) -> Result<(), String> {
     Err(format!("the file system check after a restart finds {} faults: {}", wrong.len(), lines.join("; ")))
 }
 
-/// The program that runs operations, each compared with the model.
+/// The task that runs operations and compares each result with the model.
 async fn operate(shared: Rc<RefCell<Shared>>, operations: u64) -> Result<(), String> {
-    // Out of the shared state, since it works across awaits; it is the process's, so it may die
-    // with this program.
+    // Moved out of the shared state, since it is used across awaits. It belongs to the process, so
+    // it may be dropped with this task.
     let mut driver = shared.borrow_mut().driver.take().expect("the process was started");
     for _ in 0..operations {
         let (operation, expected) = {
@@ -336,7 +337,7 @@ fn note(shared: &Rc<RefCell<Shared>>, line: String) {
     shared.borrow_mut().push(line);
 }
 
-/// An outcome without its bytes.
+/// Describes a result without its bytes.
 fn brief(outcome: &Outcome<Seen>) -> String {
     match outcome {
         Ok(Seen::Bytes(bytes)) => format!("{} bytes", bytes.len()),

@@ -1,4 +1,4 @@
-//! What a run knows: the model, what has been promised, and what may be in flight.
+//! State of a run: the model, the guarantees given to the application, and the operation in flight.
 
 use crate::driver::{Found, MAX_HELD, Seen};
 use crate::model::{Model, Node, NodeId, Outcome};
@@ -7,35 +7,36 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use types::{ByteRange, Errno, InodeId};
 
-/// Names may be those of any of these states after a power cut; a sync forgets all but the last. A
-/// bound, so that a long run without a sync stays cheap: the run syncs when it is reached.
+/// Maximum number of states since the last sync. After a power failure, the names may match any of
+/// these states; a sync drops all but the last. The run syncs at this limit, which bounds the cost
+/// of a long run without a sync.
 pub const MAX_HISTORY: usize = 256;
 
 /// How a run was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interruption {
-    /// The process died; the machine went on.
+    /// The process crashed; the machine kept running.
     Kill,
-    /// The power went.
+    /// The machine lost power.
     PowerCut,
 }
 
-/// What the model says and what was promised.
+/// The model, and the guarantees given to the application.
 pub struct World {
     pub model: Model,
     pub dice: Dice,
     /// Nodes that the driver holds open.
     pub held: Vec<NodeId>,
-    /// The operation that runs, with the model as it will be afterwards.
+    /// The operation in flight, with the model after it.
     in_flight: Option<(Operation, Model, Option<NodeId>)>,
-    /// States since the last sync of names, oldest first; the last is the model.
+    /// Name-space states since the last sync, oldest first. The last one is the model.
     history: Vec<Model>,
     /// Contents of each file since its last sync, oldest first.
     versions: BTreeMap<NodeId, Vec<Rc<Vec<u8>>>>,
 }
 
 impl World {
-    /// An empty file system.
+    /// Creates the state of an empty file system.
     pub fn new(seed: u64) -> World {
         let model = Model::default();
         World {
@@ -48,7 +49,7 @@ impl World {
         }
     }
 
-    /// Chooses the next operation and notes it as in flight.
+    /// Chooses the next operation and records it as in flight.
     pub fn begin(&mut self) -> Operation {
         let operation = if self.history.len() >= MAX_HISTORY {
             Operation::SyncAll
@@ -61,7 +62,7 @@ impl World {
         operation
     }
 
-    /// What a program must see of the operation in flight.
+    /// Returns the result that the application must get from the operation in flight.
     pub fn expected(&self) -> Outcome<Seen> {
         let (operation, after, _) = self.in_flight.as_ref().expect("an operation is in flight");
         let mut trial = self.model.clone();
@@ -104,7 +105,7 @@ impl World {
         }
     }
 
-    /// The operation in flight returned: what it did is acknowledged now.
+    /// Records that the operation in flight returned: its effect is acknowledged.
     pub fn acknowledge(&mut self) {
         let (operation, after, changed) = self.in_flight.take().expect("an operation is in flight");
         if let Some(id) = changed {
@@ -138,7 +139,7 @@ impl World {
         }
     }
 
-    /// Compares what a restart found with what was promised, and goes on from there.
+    /// Compares the tree found after a restart with the guarantees, and continues from it.
     pub fn recovered(&mut self, how: Interruption, found: &BTreeMap<String, Found>) -> Result<(), String> {
         let in_flight = self.in_flight.take();
         let mut candidates = match how {
@@ -171,7 +172,7 @@ impl World {
         ))
     }
 
-    /// Everything is on disk: only the model as it is may be found from now on.
+    /// Records that everything is on disk: from now on only the current model is allowed.
     pub fn forget_past(&mut self) {
         self.history = vec![self.model.clone()];
         self.versions.clear();
@@ -213,8 +214,8 @@ impl World {
         Ok(())
     }
 
-    /// Each byte must be one that the place held since the last sync; exactly the last where
-    /// nothing was lost.
+    /// Checks that each byte has a value that its offset had since the last sync. Where nothing may
+    /// be lost, only the last value is allowed.
     fn content_is_allowed(
         &self,
         how: Interruption,
@@ -239,7 +240,7 @@ impl World {
         }
         for (at, byte) in content.iter().enumerate() {
             let held = versions.iter().any(|version| version.get(at).is_some_and(|known| known == byte));
-            // A file that grew may have a hole where the power cut took the new bytes.
+            // A file that grew may have a hole where the power failure destroyed the new bytes.
             let hole = *byte == 0 && versions.len() > 1;
             if !held && !hole {
                 return Err(format!(
@@ -252,8 +253,8 @@ impl World {
         Ok(())
     }
 
-    /// The recovered state is the model of what follows. After a power cut all of it is on disk;
-    /// after the death of a process what was not synced still isn't.
+    /// Makes the recovered state the model for later operations. After a power failure all of it is
+    /// on disk; after a process crash, unsynced data is still unsynced.
     fn go_on(&mut self, how: Interruption, mut candidate: Model, found: &BTreeMap<String, Found>) {
         for (path, id) in candidate.paths() {
             if let Some((content, _)) = &found[&path].file

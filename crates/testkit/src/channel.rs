@@ -1,4 +1,4 @@
-//! The ways between clients and services, and what may happen on them.
+//! Routes between clients and services, with delays, cuts and redirections.
 
 use net::{Channel, Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
@@ -13,25 +13,25 @@ use std::time::Duration;
 use types::{Error, Result, TargetId};
 use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest};
 
-/// What answers storage requests.
+/// Handler of storage requests.
 pub type StorageHandler = Arc<dyn Handler<StorageRequest, StorageReply>>;
-/// What answers metadata requests.
+/// Handler of metadata requests.
 pub type MetaHandler = Arc<dyn Handler<MetaRequest, MetaResponse>>;
 
-/// The longest delay of a message on a slow way, microseconds.
+/// Longest delay of a message on a slow route, in microseconds.
 const MAX_DELAY_US: u64 = 3000;
 
-/// The same way to all targets.
+/// Returns channels that lead to one handler for all targets.
 pub fn to_storage(targets: impl IntoIterator<Item = TargetId>, handler: &StorageHandler) -> StorageChannels {
     targets.into_iter().map(|target| (target, Channel::in_process(handler.clone()))).collect()
 }
 
-/// How long messages take.
+/// Message latency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pace {
-    /// No time.
+    /// No latency.
     AtOnce,
-    /// Each message takes its own time, so that messages overtake each other.
+    /// A random latency per message, so that messages overtake each other.
     Slow,
 }
 
@@ -40,51 +40,50 @@ impl Pace {
         if self == Pace::AtOnce {
             return;
         }
-        // Mostly short, sometimes long.
+        // Most delays are short, some are long.
         let dice = rt::random_u64();
         let us = if dice.is_multiple_of(8) { dice / 8 % MAX_DELAY_US } else { dice / 8 % 100 };
         rt::sleep(Duration::from_micros(us)).await;
     }
 }
 
-/// The way to a service, which can lead to another one later.
+/// A route to a service, which can be redirected to another service.
 pub struct Route<Req, Rep> {
     pace: Pace,
     end: Mutex<End<Req, Rep>>,
     requests: AtomicU64,
 }
 
-/// Where a route leads.
+/// The destination of a route.
 struct End<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
-    /// Set when the route leads elsewhere: requests in flight to this service get no answer any
-    /// more.
+    /// Set when the route is redirected: requests in flight to this service get no more replies.
     is_over: Arc<Event>,
 }
 
 impl<Req, Rep> Route<Req, Rep> {
-    /// A route on which messages take no time.
+    /// Creates a route without latency.
     pub fn direct(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Route<Req, Rep>> {
         Route::new(Pace::AtOnce, service)
     }
 
-    /// A route on which messages overtake each other.
+    /// Creates a route on which messages overtake each other.
     pub fn slow(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Route<Req, Rep>> {
         Route::new(Pace::Slow, service)
     }
 
-    /// A route of a given pace.
+    /// Creates a route with a given latency.
     pub fn new(pace: Pace, service: Arc<dyn Handler<Req, Rep>>) -> Arc<Route<Req, Rep>> {
         let end = End { service, is_over: Arc::default() };
         Arc::new(Route { pace, end: Mutex::new(end), requests: AtomicU64::new(0) })
     }
 
-    /// Requests so far.
+    /// Returns the number of requests so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }
 
-    /// Leads to another service from now on. As after the end of a connection, requests in flight
+    /// Redirects the route to another service. As after the end of a connection, requests in flight
     /// are repeated there.
     pub fn lead_to(&self, service: Arc<dyn Handler<Req, Rep>>) {
         let old = std::mem::replace(&mut *self.end.lock(), End { service, is_over: Arc::default() });
@@ -117,35 +116,34 @@ impl<Req: Send + Clone, Rep> Handler<Req, Rep> for Route<Req, Rep> {
     }
 }
 
-/// A way that can be cut: nothing gets through, neither requests nor answers, until it is whole
-/// again.
+/// A route that can be cut: neither requests nor replies pass until it is restored.
 pub struct Cuttable<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
     whole: Event,
-    /// The answer to every request while it is set.
+    /// If set, the reply to every request.
     refusal: Mutex<Option<Error>>,
 }
 
 impl<Req, Rep> Cuttable<Req, Rep> {
-    /// A way that is whole.
+    /// Creates a route that isn't cut.
     pub fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Cuttable<Req, Rep>> {
         let whole = Event::new();
         whole.set();
         Arc::new(Cuttable { service, whole, refusal: Mutex::default() })
     }
 
-    /// Cuts the way.
+    /// Cuts the route.
     pub fn cut(&self) {
         self.whole.clear();
     }
 
-    /// Makes the way whole again.
+    /// Restores the route.
     pub fn mend(&self) {
         self.whole.set();
     }
 
-    /// Answers every request with an error from now on, as after a connection was ended and the
-    /// next one was refused; `None` ends that.
+    /// Answers every request with an error from now on, as when a connection ended and the service
+    /// refuses the next one. `None` ends that.
     pub fn refuse(&self, refusal: Option<Error>) {
         *self.refusal.lock() = refusal;
     }

@@ -5,8 +5,8 @@ use net::{MetaChannels, StorageChannels};
 use std::sync::Arc;
 use types::{MapHandle, SessionId};
 
-/// The options of a client that shares the cluster with others and keeps no writes. A test that
-/// wants another client changes fields: `ClientOptions { write_behind: true, ..options(..) }`.
+/// Returns the options of a client that shares the cluster with others and uses no write-behind.
+/// For other clients, tests override fields: `ClientOptions { write_behind: true, ..options(..) }`.
 pub fn options(
     session: SessionId,
     map: &MapHandle,
@@ -24,7 +24,7 @@ pub fn options(
     }
 }
 
-/// Makes a client, registers its session, and starts its background work on this core.
+/// Creates a client, registers its session, and starts its background tasks on this core.
 pub async fn start(options: ClientOptions) -> Arc<Client> {
     let client = Client::new(options);
     client.register().await.unwrap();

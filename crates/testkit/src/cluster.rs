@@ -1,4 +1,4 @@
-//! A whole cluster in one process: stores, a storage service, a metadata service.
+//! A whole cluster in one process: stores, a storage service and a metadata service.
 
 use crate::channel::{Pace, StorageHandler, to_storage};
 use crate::metadata::{Metadata, MetadataOptions};
@@ -15,11 +15,11 @@ use storage::StorageService;
 use types::{ClusterMap, InodeId, MapHandle, SessionId, TargetId};
 use wire::XattrMode;
 
-/// How often a cluster looks whether a target is empty, and how many times.
+/// Interval and maximum number of checks whether a drained target is empty.
 const DRAIN_LOOK: Duration = Duration::from_millis(100);
 const DRAIN_LOOKS: u32 = 600;
 
-/// Builds a cluster: on a simulated machine, with one route that is slow, if nothing else is said.
+/// Builds a cluster; by default on a simulated machine, with a slow route to the metadata service.
 pub struct ClusterBuilder {
     map: ClusterMap,
     base: PathBuf,
@@ -30,7 +30,7 @@ pub struct ClusterBuilder {
 }
 
 impl ClusterBuilder {
-    /// A cluster with the targets of a map.
+    /// Creates a builder of a cluster with the targets of a map.
     pub fn new(map: ClusterMap) -> ClusterBuilder {
         let metadata =
             MetadataOptions { partitions: 4, blocking: Blocking::Inline, background: true, pace: Pace::Slow };
@@ -44,44 +44,44 @@ impl ClusterBuilder {
         }
     }
 
-    /// On a real machine, below a directory.
+    /// Builds on a real machine, below a directory.
     pub fn on_disk(mut self, base: &Path) -> ClusterBuilder {
         self.base = base.to_path_buf();
         self.metadata.blocking = Blocking::Thread;
         self
     }
 
-    /// Bytes of each target's intent log.
+    /// Sets the size of each target's intent log in bytes.
     pub fn log_bytes(mut self, bytes: u64) -> ClusterBuilder {
         self.log_bytes = bytes;
         self
     }
 
-    /// Stores beside those of the targets, under names of their own.
+    /// Adds stores besides those of the map's targets, with their own target ids.
     pub fn copies(mut self, copies: impl IntoIterator<Item = TargetId>) -> ClusterBuilder {
         self.copies.extend(copies);
         self
     }
 
-    /// Over a metadata store that has been used before.
+    /// Builds over an existing metadata store.
     pub fn over(mut self, engine: Arc<Memory>) -> ClusterBuilder {
         self.engine = engine;
         self
     }
 
-    /// How long messages to the metadata service take.
+    /// Sets the latency of messages to the metadata service.
     pub fn pace(mut self, pace: Pace) -> ClusterBuilder {
         self.metadata.pace = pace;
         self
     }
 
-    /// The metadata service does no background work until the test starts it.
+    /// Disables background tasks of the metadata service until the test starts them.
     pub fn without_background(mut self) -> ClusterBuilder {
         self.metadata.background = false;
         self
     }
 
-    /// Makes the targets, and starts a storage service on them.
+    /// Creates the targets, and starts a storage service on them.
     pub async fn create(self) -> Site {
         for target in self.all_targets() {
             targets::format(&targets::directory(&self.base, target), target, self.log_bytes).await;
@@ -89,7 +89,7 @@ impl ClusterBuilder {
         self.open().await
     }
 
-    /// Starts a storage service on targets that have been made before.
+    /// Starts a storage service on existing targets.
     pub async fn open(self) -> Site {
         let stores = targets::open_all(&self.base, &self.all_targets()).await;
         let storage = Arc::new(StorageService::new(stores.iter().cloned()));
@@ -101,11 +101,11 @@ impl ClusterBuilder {
     }
 }
 
-/// A cluster whose storage service runs, and nothing else yet.
+/// A cluster in which only the storage service runs.
 pub struct Site {
-    /// The map, as all services and clients will see it.
+    /// The map that all services and clients will share.
     pub map: MapHandle,
-    /// The store of each target, in order, and then the copies.
+    /// The store of each target, in order, followed by the additional stores.
     pub stores: Vec<Arc<Store>>,
     /// The storage service of all targets.
     pub storage: Arc<StorageService>,
@@ -114,7 +114,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts the metadata service, which reaches the storage service directly.
+    /// Starts the metadata service, with a direct route to the storage service.
     pub async fn serve(self) -> Cluster {
         let storage = self.storage.clone();
         self.serve_over(storage).await
@@ -130,9 +130,9 @@ impl Site {
 
 /// A running cluster.
 pub struct Cluster {
-    /// The map, as all services and clients see it.
+    /// The map that all services and clients share.
     pub map: MapHandle,
-    /// The store of each target, in order, and then the copies.
+    /// The store of each target, in order, followed by the additional stores.
     pub stores: Vec<Arc<Store>>,
     /// The storage service of all targets.
     pub storage: Arc<StorageService>,
@@ -142,35 +142,35 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The targets.
+    /// Returns the targets of the map.
     pub fn targets(&self) -> Vec<TargetId> {
         targets::of_map(&self.map.read().unwrap())
     }
 
-    /// The options of one more client, with a session of its own.
+    /// Returns the options of a new client with its own session.
     pub fn options(&self, meta: impl Into<MetaChannels>, storage: &StorageHandler) -> ClientOptions {
         self.sessions.set(self.sessions.get() + 1);
         let session = SessionId(self.sessions.get());
         clients::options(session, &self.map, meta, to_storage(self.targets(), storage))
     }
 
-    /// The store of a target or of a copy.
+    /// Returns the store of a target, or an additional store.
     pub fn store(&self, target: TargetId) -> &Arc<Store> {
         self.stores.iter().find(|store| store.target() == target).unwrap()
     }
 
-    /// Chunk files on a target, by name.
+    /// Returns the chunk files on a target, by inode.
     pub async fn chunk_files(&self, target: TargetId) -> Vec<InodeId> {
         self.store(target).list().await.unwrap()
     }
 
-    /// Whether the metadata service says that a target is empty.
+    /// Returns whether the metadata service reports a drained target as empty.
     pub fn is_empty(&self, target: TargetId) -> bool {
         let drains = self.metadata.service().drains();
         drains.iter().any(|drain| drain.target == target && drain.is_empty)
     }
 
-    /// Waits until a drained target is empty; false when that takes more than a minute.
+    /// Waits until a drained target is empty. Returns false after one minute.
     pub async fn becomes_empty(&self, target: TargetId) -> bool {
         for _ in 0..DRAIN_LOOKS {
             if self.is_empty(target) {
@@ -182,7 +182,7 @@ impl Cluster {
     }
 }
 
-/// Sets the layout of files that will be created.
+/// Sets the layout of files created later.
 pub async fn set_pattern(client: &Client, pattern: &[u8]) {
     let (root, user) = (InodeId::ROOT, program::ROOT);
     client.setxattr(user, root, b"weft.pattern", pattern, XattrMode::Any, false).await.unwrap();

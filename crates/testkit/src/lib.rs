@@ -1,12 +1,12 @@
-//! The parts that integration tests build small clusters of.
+//! Building blocks of small clusters for integration tests.
 //!
 //! Each part is small and usable alone: a cluster map ([`map`]), stores of targets ([`targets`]),
-//! the ways between clients and services ([`channel`]), a metadata service ([`metadata`]), clients
-//! ([`clients`]), and what applications do with one ([`program`]). [`cluster`] assembles them. What
-//! only one suite of tests needs stays in that suite.
+//! routes between clients and services ([`channel`]), a metadata service ([`metadata`]), clients
+//! ([`clients`]), and application operations on a client ([`program`]). [`cluster`] assembles them.
+//! Helpers for a single test suite stay in that suite.
 //!
-//! Only integration tests (`tests/`) use this crate: in the unit tests of a crate that it depends
-//! on, the crate's types would be there twice.
+//! Only integration tests (`tests/`) use this crate. In unit tests of a crate that this crate
+//! depends on, the crate's types would exist twice.
 
 #![warn(missing_docs)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

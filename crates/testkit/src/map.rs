@@ -8,7 +8,7 @@ use types::{
     Scheme, Target, TargetId, TargetState,
 };
 
-/// Bytes that each target has, all of them free.
+/// Capacity of each target in bytes; all of it is free.
 const CAPACITY: u64 = 1 << 40;
 /// The pool of all targets.
 pub const POOL: PoolId = PoolId(1);
@@ -20,8 +20,8 @@ pub struct MapBuilder {
 }
 
 impl MapBuilder {
-    /// A map of targets 1 to `targets`, all of node 1, in the places that simulated machines have
-    /// for them.
+    /// Creates a builder of a map with targets 1 to `targets`, all on node 1, in the directories
+    /// used on simulated machines.
     pub fn new(targets: u32) -> MapBuilder {
         let map = ClusterMap {
             epoch: Epoch(1),
@@ -32,7 +32,7 @@ impl MapBuilder {
         MapBuilder { map }
     }
 
-    /// Places the targets below `base`.
+    /// Sets the targets' directories to those below `base`.
     pub fn below(mut self, base: &Path) -> MapBuilder {
         for target in &mut self.map.targets {
             target.path = targets::directory(base, target.id).display().to_string();
@@ -40,21 +40,20 @@ impl MapBuilder {
         self
     }
 
-    /// Gives each target a node of its own, with the same number.
+    /// Assigns each target to its own node, with the same number.
     pub fn node_per_target(mut self) -> MapBuilder {
         self.map.targets.iter_mut().for_each(|target| target.node = NodeId(target.id.0));
         self
     }
 
-    /// Adds a group of its own for each target.
+    /// Adds a single group for each target.
     pub fn single_groups(mut self) -> MapBuilder {
         let groups = layout::single_groups(&self.map);
         self.map.groups.extend(groups);
         self
     }
 
-    /// Adds a mirrored group, all of whose members are good. Groups have to be added in the order
-    /// of their ids.
+    /// Adds a mirrored group with all members in sync. Add groups in ascending order of their ids.
     pub fn mirror(mut self, id: GroupId, members: &[TargetId]) -> MapBuilder {
         self.map.groups.push(Group {
             scheme: Scheme::Mirror(members.len() as u8),
@@ -65,19 +64,19 @@ impl MapBuilder {
         self
     }
 
-    /// Adds nodes that run a metadata service, the first of which has all partitions.
+    /// Adds metadata nodes; the first one owns all partitions.
     pub fn metadata_nodes(mut self, nodes: &[NodeId], partitions: u16) -> MapBuilder {
         self.map.nodes.extend(nodes.iter().map(|id| metadata_node(*id)));
         self.map.partitions = vec![nodes[0]; partitions as usize];
         self
     }
 
-    /// The map.
+    /// Returns the map.
     pub fn build(self) -> ClusterMap {
         self.map
     }
 
-    /// The map, as services and clients share it.
+    /// Returns the map as a handle that services and clients share.
     pub fn share(self) -> MapHandle {
         share(self.map)
     }
@@ -110,17 +109,17 @@ fn metadata_node(id: NodeId) -> Node {
     }
 }
 
-/// A handle to a map.
+/// Returns a handle to a map.
 pub fn share(map: ClusterMap) -> MapHandle {
     Arc::new(RwLock::new(Arc::new(map)))
 }
 
-/// A handle of its own to the map that another handle has now.
+/// Returns an independent handle to the current map of another handle.
 pub fn fork(map: &MapHandle) -> MapHandle {
     Arc::new(RwLock::new(map.read().unwrap().clone()))
 }
 
-/// Puts the next version of a map in the place of what a handle has, and returns it.
+/// Replaces a handle's map with its next version, changed by `edit`, and returns it.
 pub fn change(map: &MapHandle, edit: impl FnOnce(&mut ClusterMap)) -> Arc<ClusterMap> {
     let mut next = ClusterMap::clone(&map.read().unwrap());
     next.epoch.0 += 1;
@@ -130,7 +129,7 @@ pub fn change(map: &MapHandle, edit: impl FnOnce(&mut ClusterMap)) -> Arc<Cluste
     next
 }
 
-/// Begins or ends the drain of a target.
+/// Starts or cancels the drain of a target.
 pub fn drain(map: &MapHandle, target: TargetId, drain: bool) {
     change(map, |map| map.targets.iter_mut().filter(|t| t.id == target).for_each(|t| t.drain = drain));
 }

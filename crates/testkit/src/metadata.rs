@@ -1,4 +1,4 @@
-//! A metadata service whose store is in memory.
+//! A metadata service with an in-memory store.
 
 use crate::channel::{MetaHandler, Pace, Route, StorageHandler, to_storage};
 use crate::targets;
@@ -9,20 +9,20 @@ use std::sync::Arc;
 use types::{MapHandle, NodeId};
 use wire::{MetaRequest, MetaResponse};
 
-/// How a metadata service runs.
+/// Options of a metadata service.
 #[derive(Clone, Copy, Debug)]
 pub struct MetadataOptions {
-    /// Partitions of the namespace.
+    /// Number of partitions of the name space.
     pub partitions: u16,
-    /// Where the engine waits for its disk: simulated machines have no threads.
+    /// Where the engine blocks on its disk: simulated machines have no threads.
     pub blocking: Blocking,
-    /// Whether the service does its background work.
+    /// Whether the service runs its background tasks.
     pub background: bool,
-    /// How long messages of clients take.
+    /// Latency of messages from clients.
     pub pace: Pace,
 }
 
-/// A metadata service that can be started again over the same store.
+/// A metadata service that can be restarted over the same store.
 pub struct Metadata {
     options: MetadataOptions,
     engine: Arc<Memory>,
@@ -32,25 +32,25 @@ pub struct Metadata {
     route: Arc<Route<MetaRequest, MetaResponse>>,
 }
 
-/// The process that runs now.
+/// The running process.
 struct Running {
     service: Arc<MetaService>,
     writer: Arc<Writer>,
 }
 
-/// The writer of an engine in memory.
+/// Returns a writer for an in-memory engine.
 pub fn writer(engine: &Arc<Memory>, blocking: Blocking) -> Arc<Writer> {
     let engine: Arc<dyn Engine> = engine.clone();
     Arc::new(Writer::with_blocking(engine, Durability::Process, blocking))
 }
 
-/// The options of a node's service.
+/// Returns the options of a node's service.
 pub fn options(node: NodeId, partitions: u16) -> MetaOptions {
     MetaOptions { node, hash_key: (1, 2), partitions }
 }
 
 impl Metadata {
-    /// Starts the service over what `engine` holds, and recovers what an earlier one left there.
+    /// Starts the service over `engine`, and recovers from the crash of an earlier one.
     pub async fn start(
         engine: Arc<Memory>,
         map: MapHandle,
@@ -63,39 +63,39 @@ impl Metadata {
         Metadata { options, engine, map, storage, running, route }
     }
 
-    /// The service that runs now.
+    /// Returns the running service.
     pub fn service(&self) -> Arc<MetaService> {
         self.running.borrow().service.clone()
     }
 
-    /// The writer of the service that runs now.
+    /// Returns the writer of the running service.
     pub fn writer(&self) -> Arc<Writer> {
         self.running.borrow().writer.clone()
     }
 
-    /// The store.
+    /// Returns the store's engine.
     pub fn engine(&self) -> &Arc<Memory> {
         &self.engine
     }
 
-    /// The way to the service that runs, also after a restart.
+    /// Returns the route to the service; it stays valid after a restart.
     pub fn route(&self) -> &Arc<Route<MetaRequest, MetaResponse>> {
         &self.route
     }
 
-    /// The same way, for what wraps it.
+    /// Returns the same route as a handler, so that a test can wrap it.
     pub fn handler(&self) -> MetaHandler {
         self.route.clone()
     }
 
-    /// Ends the service without warning, and starts another one.
+    /// Crashes the service, and starts a new one.
     pub async fn restart(&self) {
         self.service().stop();
         self.replace().await;
     }
 
-    /// The machine of the store loses its power, and with it what wasn't synced; then the service
-    /// starts again.
+    /// Simulates a power failure of the store's machine, which loses unsynced data, and starts a
+    /// new service.
     pub async fn lose_power(&self) {
         self.service().stop();
         self.engine.crash(0);

@@ -1,38 +1,38 @@
-//! What applications do on a client.
+//! Operations of applications on a client.
 
 use client::{Client, Handle, ReadHow, WriteHow};
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{Credentials, InodeId, Result, SetAttr};
 
-/// Flags of `open(2)`: reading.
+/// Flags of `open(2)`: read-only.
 pub const RDONLY: u32 = 0;
-/// Flags of `open(2)`: reading and writing.
+/// Flags of `open(2)`: read and write.
 pub const RDWR: u32 = 2;
 /// The user root.
 pub const ROOT: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 256 * 1024;
 
-/// An application of the user root, whose files are in the root directory.
+/// An application of the user root, with its files in the root directory.
 #[allow(async_fn_in_trait, reason = "all of it stays on one core")]
 pub trait Program {
     /// Creates a file and opens it for reading and writing.
     async fn make(&self, name: &str) -> Arc<Handle>;
     /// Opens a file.
     async fn open_named(&self, name: &str, flags: u32) -> Arc<Handle>;
-    /// Writes `len` times the same byte.
+    /// Writes `len` bytes of the value `byte`.
     async fn try_put(&self, file: &Arc<Handle>, offset: usize, len: usize, byte: u8) -> Result<usize>;
-    /// The same, which has to succeed.
+    /// Like `try_put`, but panics on failure.
     async fn put(&self, file: &Arc<Handle>, offset: usize, len: usize, byte: u8);
     /// Appends to a file.
     async fn append(&self, file: &Arc<Handle>, data: &[u8]);
-    /// Reads a file to its end.
+    /// Reads a file to its end. Panics on failure.
     async fn bytes(&self, file: &Arc<Handle>) -> Vec<u8>;
-    /// The same, which may fail.
+    /// Reads a file to its end.
     async fn try_bytes(&self, file: &Arc<Handle>) -> Result<Vec<u8>>;
-    /// Asks for the size of a file.
+    /// Returns the size of a file.
     async fn size(&self, ino: InodeId) -> u64;
     /// Truncates or extends a file.
     async fn set_size(&self, ino: InodeId, size: usize);
@@ -87,7 +87,7 @@ impl Program for Arc<Client> {
     }
 }
 
-/// Bytes as runs of equal ones: `(byte, how many)`.
+/// Returns bytes as runs of equal values: `(byte, length)`.
 pub fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
     bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A document with marks between which the output of a command belongs.
+/// A document with marks that enclose the output of a command.
 pub(super) struct Document {
     path: PathBuf,
     before: String,
@@ -13,7 +13,7 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// Errors: it can't be read, or has no place for what this command writes.
+    /// Opens a document. Fails if it can't be read, or has no marks for `command`.
     pub(super) fn open(path: &Path, command: &str) -> Result<Document, String> {
         let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let [begin, end] = ["begin", "end"].map(|side| format!("<!-- {command}: {side} -->"));
@@ -29,7 +29,7 @@ impl Document {
         Ok(Document { path: path.to_path_buf(), before, after, begin, end })
     }
 
-    /// Puts it there, whatever was there before.
+    /// Replaces the text between the marks.
     pub(super) fn put(&self, table: &str) -> Result<(), String> {
         let Document { path, before, after, begin, end } = self;
         let text = format!("{before}{begin}\n{table}{end}{after}");

@@ -1,10 +1,10 @@
-//! The load generator beside fio: the same four workloads by both on one directory, in turns.
+//! The load generator compared with fio: the same four workloads of both on one directory,
+//! alternating.
 //!
-//! Both make their files new in each round, with the same records, threads, depth and time, by
-//! direct transfers, and count a sync after writes. fio would give a file that it writes its size
-//! first, and is told not to. Whoever was first in one round is second in the next. Before a phase
-//! that reads, caches are dropped for both, where that is allowed and direct transfers don't go to
-//! a device of this machine.
+//! Both create new files in each round, with the same record size, threads, depth and time, use
+//! direct I/O, and include a sync after writes. By default fio preallocates a file that it writes;
+//! this is disabled. The order alternates between rounds. Before a read phase, both drop caches if
+//! permitted and if direct I/O doesn't reach a device of this machine.
 
 use crate::{build, process};
 use serde_json::Value;
@@ -15,24 +15,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How far the two may be apart.
+/// Largest accepted difference between the two.
 const MARK: f64 = 0.10;
 
-/// How long one run of either may take.
+/// Deadline of one run of either.
 const DEADLINE: Duration = Duration::from_secs(900);
 
 /// Options of `cargo xtask bench generator`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Directory that both put their load on, such as a mount
+    /// Directory for the load of both, such as a mount
     dir: PathBuf,
     /// The binary whose generator is checked [default: the release build]
     #[arg(long)]
     weft: Option<PathBuf>,
-    /// Rounds; the middle of their ratios counts.
+    /// Rounds; the median of their ratios counts.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
-    /// MiB of each thread's file.
+    /// Size of each thread's file in MiB.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     mib: u64,
     /// Seconds of each random workload.
@@ -41,19 +41,19 @@ pub struct Options {
     /// Threads, each with its own file.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
-    /// Transfers under way in each thread of random workloads.
+    /// I/O depth of each thread in random workloads.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
 }
 
-/// One workload in the words of both.
+/// One workload as options of both.
 struct Workload {
     name: &'static str,
-    /// What weft bench calls it.
+    /// Its name in weft bench.
     operation: &'static str,
     fio: &'static str,
     is_random: bool,
-    /// Reads something that has to be there.
+    /// Whether it reads existing files.
     reads: bool,
 }
 
@@ -88,16 +88,16 @@ const WORKLOADS: [Workload; 4] = [
     },
 ];
 
-/// What came of one workload in all rounds, operations a second.
+/// Results of one workload in all rounds, in operations per second.
 #[derive(Default)]
 struct Row {
     fio: Vec<f64>,
     weft: Vec<f64>,
-    /// What the generator takes for itself, nanoseconds for each operation.
+    /// CPU time of the generator itself, in nanoseconds per operation.
     own_ns: Vec<f64>,
 }
 
-/// Measures, prints the table, and says which workloads are beyond the mark.
+/// Runs the measurement, prints the table, and names the workloads beyond the accepted difference.
 pub fn run(options: &Options) -> Result<(), String> {
     let dir = options.dir.canonicalize().map_err(|error| format!("{}: {error}", options.dir.display()))?;
     let weft = match &options.weft {
@@ -137,7 +137,7 @@ fn last(rates: &[f64]) -> f64 {
     rates.last().copied().unwrap_or(0.0)
 }
 
-/// How busy the machine has been in the last minute.
+/// Returns the machine's load average of the last minute.
 fn load_average() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("").to_string()
@@ -161,7 +161,7 @@ fn of_weft(options: &Options, work: &Workload, dir: &Path, weft: &Path) -> Resul
     Ok((rate, figure["generator_ns"].as_f64().unwrap_or(0.0)))
 }
 
-/// The directory of fio's files, which goes with this value.
+/// The directory of fio's files, removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -176,7 +176,7 @@ fn of_fio(options: &Options, work: &Workload, dir: &Path) -> Result<f64, String>
     let folder = Folder(dir.join(format!("weft-generator-{}", std::process::id())));
     fs::create_dir(&folder.0).map_err(|error| format!("{}: {error}", folder.0.display()))?;
     if work.reads {
-        // As weft bench makes them.
+        // Created in the same way as by weft bench.
         fio(options, &folder.0, "--rw=write --bs=1M --ioengine=psync --direct=0 --end_fsync=1")?;
         drop_caches(&folder.0)?;
     }
@@ -190,14 +190,14 @@ fn of_fio(options: &Options, work: &Workload, dir: &Path) -> Result<f64, String>
     rate_of_fio(&fio(options, &folder.0, &words)?)
 }
 
-/// Drops caches as weft bench does: not where direct transfers go to a device of this machine, and
-/// only for root.
+/// Drops caches in the same cases as weft bench: only if direct I/O doesn't reach a device of this
+/// machine, and only for root.
 fn drop_caches(place: &Path) -> Result<(), String> {
     let device = fs::metadata(place).map_err(|error| format!("{}: {error}", place.display()))?.dev();
-    // File systems without a device of their own have numbers of the major 0.
+    // File systems without a block device have major number 0.
     if libc::major(device) == 0 {
         process::run_ok(Command::new("sync").arg("--file-system").arg(place), DEADLINE)?;
-        // Who isn't root may not, and weft bench may not either.
+        // Fails without root, as in weft bench.
         let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     }
     Ok(())
@@ -205,19 +205,19 @@ fn drop_caches(place: &Path) -> Result<(), String> {
 
 fn fio(options: &Options, dir: &Path, words: &str) -> Result<Value, String> {
     let mut command = Command::new("fio");
-    // The directory goes first: a file that is named before it is made where fio was started. Files
-    // grow as they are written.
+    // The directory comes first: fio creates a file whose name precedes it in the working
+    // directory. Files grow as they are written.
     command.arg("--directory").arg(dir);
     command.args(["--name=check", "--group_reporting", "--output-format=json", "--fallocate=none"]);
     command.args(["--thread", "--randrepeat=0", "--filename_format=file.$jobnum"]);
     command.arg(format!("--numjobs={}", options.threads)).arg(format!("--size={}M", options.mib));
     let done = process::run_ok(command.args(words.split(' ')), DEADLINE)?;
-    // Notes may stand before it.
+    // Notes may precede the JSON.
     let json = done.stdout.find('{').map_or("", |at| &done.stdout[at..]);
     serde_json::from_str(json).map_err(|error| format!("fio printed no JSON: {error}"))
 }
 
-/// Operations a second of both directions together, over the longer of their times.
+/// Returns operations per second of both directions together, over the longer of their times.
 fn rate_of_fio(told: &Value) -> Result<f64, String> {
     let job = &told["jobs"][0];
     let sides = [&job["read"], &job["write"]];
@@ -229,7 +229,7 @@ fn rate_of_fio(told: &Value) -> Result<f64, String> {
     }
 }
 
-/// The middle, or the lower of the two in the middle; 0 of none.
+/// Returns the median, the lower of two middle values; 0 for an empty slice.
 fn median(rates: &[f64]) -> f64 {
     let mut sorted = rates.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -237,8 +237,8 @@ fn median(rates: &[f64]) -> f64 {
 }
 
 impl Row {
-    /// weft bench by fio in each round: what else the machine does changes less between two that
-    /// follow each other.
+    /// Returns the ratio of weft bench to fio per round: other activity of the machine changes
+    /// least between consecutive runs.
     fn ratios(&self) -> Vec<f64> {
         self.weft.iter().zip(&self.fio).map(|(weft, fio)| weft / fio.max(f64::MIN_POSITIVE)).collect()
     }
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn workloads_beyond_the_mark_are_named_and_only_those() {
         let row = |fio: &[f64], weft: &[f64]| Row { fio: fio.into(), weft: weft.into(), own_ns: vec![80.0] };
-        // One round of three is spoilt.
+        // One of three rounds is an outlier.
         let near = || row(&[100.0, 50.0, 300.0], &[95.0, 49.0, 900.0]);
         let text = table(&[near(), near(), near(), near()]);
         assert!(text.contains("| 100 | 95 | 0.980 (0.950 to 3.000) | 80 |"), "{text}");

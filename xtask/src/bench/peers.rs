@@ -1,10 +1,10 @@
-//! weft beside other file systems on this machine: the same workloads of fio on all of them, in
-//! turns.
+//! weft compared with other file systems on this machine: the same fio workloads on all of them,
+//! alternating.
 //!
-//! weft is measured as one process and as two (a node and a mount over TCP), both with four targets
-//! on an XFS file system in a loop file; that file system by itself is the ceiling. Others are
-//! whatever is mounted already. Each round runs a workload on all systems, one after the other,
-//! before the next one, so that what else the machine does is the same for all.
+//! weft is measured as one process and as two (a node, and a mount over TCP), both with four
+//! targets on an XFS file system in a loop file. That file system by itself is the ceiling. Peers
+//! are existing mounts. Each round runs a workload on all systems one after the other before the
+//! next workload, so that other activity of the machine affects all equally.
 
 mod systems;
 mod table;
@@ -20,13 +20,13 @@ use systems::System;
 use table::Table;
 use workloads::{Sizes, WORKLOADS, Workload};
 
-/// Whose table it is in a document.
+/// The command that owns the table in a document.
 const COMMAND: &str = "cargo xtask bench peers";
 
-/// Bytes of the file system that targets are on, for each byte of a sequential workload: those of
-/// two clusters, and what is not removed at once.
+/// Bytes of the targets' file system per byte of a sequential workload: two clusters, and files
+/// that are removed with a delay.
 const ROOM_FACTOR: u64 = 6;
-/// And besides: journals, metadata, files.
+/// Additional space for journals, metadata and files, in MiB.
 const ROOM_MIB: u64 = 2048;
 
 /// Options of `cargo xtask bench peers`.
@@ -35,31 +35,32 @@ pub struct Options {
     /// The binary to measure [default: the release build]
     #[arg(long)]
     weft: Option<PathBuf>,
-    /// Another file system: what the table calls it, and a directory on it; several times.
+    /// Another file system: its name in the table, and a directory on it; repeatable.
     #[arg(long, value_name = "NAME=DIR", value_parser = named)]
     peer: Vec<(String, PathBuf)>,
-    /// Where the loop file of the targets goes; on a RAM disk software is measured and not a drive.
+    /// Folder of the targets' loop file; on a RAM disk, the software is measured instead of a
+    /// drive.
     #[arg(long, default_value = "/dev/shm")]
     on: PathBuf,
-    /// Rounds; the table has the middle one of each figure.
+    /// Rounds; the table shows the median of each figure.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
-    /// MiB of each sequential workload.
+    /// Size of each sequential workload in MiB.
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
     mib: u64,
-    /// Seconds of each workload that has no end of its own.
+    /// Seconds of each time-limited workload.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
     /// Files of each of four jobs.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     files: u64,
-    /// Only workloads with this in their name.
+    /// Only workloads whose name contains this.
     #[arg(long)]
     only: Option<String>,
-    /// How connections are protected.
+    /// Protection of connections.
     #[arg(long, default_value = "plain", value_parser = ["tls", "authenticated", "plain"])]
     protection: String,
-    /// A document that gets the table between its two marks.
+    /// A document in which the table replaces the text between two marks.
     #[arg(long)]
     write: Option<PathBuf>,
 }
@@ -71,7 +72,7 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// Measures all, and prints the table.
+/// Runs all measurements, and prints the table.
 pub fn run(options: &Options) -> Result<(), String> {
     let document = options.write.as_deref().map(|path| Document::open(path, COMMAND)).transpose()?;
     for (name, dir) in &options.peer {
@@ -90,7 +91,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     };
     let base = tempfile::tempdir_in(&options.on).map_err(|e| format!("{}: {e}", options.on.display()))?;
     let bytes = (ROOM_FACTOR * options.mib + ROOM_MIB) << 20;
-    // After what stands on it.
+    // Dropped after everything that uses it.
     let disk =
         Disk::new(base.path(), "disk", DiskKind::Xfs, bytes).map_err(|failure| format!("{failure:?}"))?;
     let systems = systems::start(&weft, base.path(), disk.path(), options)?;
@@ -108,7 +109,7 @@ impl Options {
     }
 }
 
-/// What the columns are called: as `systems::start` has them.
+/// Returns the column names, in the order of `systems::start`.
 fn names(options: &Options) -> Vec<String> {
     let own = [systems::CEILING, systems::ONE, systems::TWO].map(String::from);
     own.into_iter().chain(options.peer.iter().map(|(name, _)| name.clone())).collect()
@@ -132,7 +133,7 @@ fn measure(options: &Options, chosen: &[&Workload], systems: &[System]) -> Resul
     Ok(rows)
 }
 
-/// What was run, where and when: a table without it says nothing.
+/// Describes what was run, where and when, which the table needs to be meaningful.
 fn setting(options: &Options) -> String {
     let first_line = |command: &mut Command| {
         let said = command.output().map(|out| String::from_utf8_lossy(&out.stdout).into_owned());

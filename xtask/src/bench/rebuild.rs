@@ -1,12 +1,11 @@
-//! How fast a member of a mirrored group is rebuilt on another target, and what programs lose
-//! meanwhile.
+//! The speed of a resync of a mirrored group's member to another target, and its impact on
+//! applications.
 //!
-//! Three storage nodes and a mount, a process each, on this machine. A node is killed, and what it
-//! had is made anew on another one, at the throttle that a cluster has by itself, while fio works
-//! on the same files. Then all bytes of one target that is there move to another one, three times:
-//! beside fio at that throttle, the same without fio, and without a throttle. The ceiling is what
-//! one program writes to a file of one copy: each byte is read, summed, sent and written there as
-//! here.
+//! Three storage nodes and a mount run as one process each on this machine. A node is killed, and
+//! its data is resynced to another one at the cluster's default throttle, while fio runs on the
+//! same files. Then all bytes of one live target move to another one, three times: with fio at that
+//! throttle, without fio, and without a throttle. The ceiling is the rate at which one program
+//! writes to an unmirrored file: both read, checksum, send and write each byte.
 
 use super::node::{DEADLINE, Running, free_address, log_of};
 use crate::build;
@@ -20,19 +19,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long a rebuild may take.
+/// Longest duration of a resync.
 const REBUILD_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Bytes of one write.
+/// Bytes per write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Files that what there is to move is in.
+/// Number of files that contain the moved data.
 const FILES: u64 = 8;
 
-/// How long a node is away before others take its place.
+/// Time that a node is down before others replace it.
 const REPLACED_AFTER: &str = "5s";
 
-/// Faster than anything: no throttle.
+/// A rate above any hardware: no throttle.
 const NO_THROTTLE: &str = "1TiB";
 
 /// Options of `cargo xtask bench rebuild`.
@@ -41,27 +40,26 @@ pub struct Options {
     /// The binary to measure [default: the release build]
     #[arg(long)]
     weft: Option<PathBuf>,
-    /// MiB that are moved.
+    /// MiB to move.
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     mib: u64,
-    /// Seconds of each measurement of fio; the rebuild has to take longer than that at the
-    /// throttle.
+    /// Seconds of each fio measurement; the throttled resync must take longer.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(2..=60))]
     seconds: u64,
-    /// What a member is sent a second in the throttled rounds, such as 100MiB [default: what a
-    /// cluster does by itself]
+    /// Throttle per member and second in the throttled rounds, such as 100MiB [default: the
+    /// cluster's default]
     #[arg(long)]
     rate: Option<String>,
-    /// How connections are protected.
+    /// Protection of connections.
     #[arg(long, default_value = "plain", value_parser = ["tls", "authenticated", "plain"])]
     protection: String,
-    /// Where the cluster's directories go [default: the system's folder for temporary files]
+    /// Folder of the cluster's directories [default: the system's folder for temporary files]
     #[arg(long)]
     on: Option<PathBuf>,
 }
 
-/// Measures, and prints JSON: rates in MiB a second; `loss` is what fio did less of beside the
-/// rebuild, as a part of what it did before and after.
+/// Runs the measurement and prints JSON: rates in MiB per second. `loss` is the relative loss of
+/// fio during the resync, compared with before and after.
 pub fn run(options: &Options) -> Result<(), String> {
     let weft = match &options.weft {
         Some(weft) => weft.canonicalize().map_err(|error| format!("{}: {error}", weft.display()))?,
@@ -83,8 +81,8 @@ pub fn run(options: &Options) -> Result<(), String> {
     let beside = cluster.beside_a_rebuild(options.seconds)?;
     cluster.until_moved("3", begun)?;
     let after = cluster.fio(options.seconds)?;
-    // From the command to when the target has left its last group, which is after that group is in
-    // step.
+    // From the command until the target has left its last group, which happens after that group is
+    // in sync.
     let rate = |took: Duration| options.mib as f64 / took.as_secs_f64();
     let throttled = rate(cluster.until_moved("4", cluster.move_back("3", "4")?)?);
     cluster.manage(&["group", "resync", "set", "--rate", NO_THROTTLE])?;
@@ -104,7 +102,7 @@ pub fn run(options: &Options) -> Result<(), String> {
 
 /// A management node, storage nodes, and a mount.
 struct Cluster {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     mount: Option<Running>,
     nodes: Vec<Running>,
     weft: PathBuf,
@@ -200,7 +198,7 @@ impl Cluster {
         process::run_ok(&mut command, DEADLINE).map(drop)
     }
 
-    /// Writes a file past the page cache; gives MiB a second.
+    /// Writes a file past the page cache. Returns MiB per second.
     fn one_stream(&self, name: &str, mib: u64) -> Result<f64, String> {
         let path = self.base.join("mount/single").join(name);
         let rate = write_file(&path, mib).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -216,7 +214,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Random reads and writes of 64 KiB in the files that are moved; MiB a second.
+    /// Runs random reads and writes of 64 KiB on the moved files. Returns MiB per second.
     fn fio(&self, seconds: u64) -> Result<f64, String> {
         let size = fs::metadata(self.base.join("mount/mirrored/bench.0.0"))
             .map_err(|error| error.to_string())?
@@ -243,7 +241,7 @@ impl Cluster {
         Ok(side("read") + side("write"))
     }
 
-    /// fio while something is rebuilt, from its beginning to its end.
+    /// Runs fio during a resync, from its start to its end.
     fn beside_a_rebuild(&self, seconds: u64) -> Result<f64, String> {
         let beside = self.fio(seconds)?;
         match self.moved()? {
@@ -252,11 +250,11 @@ impl Cluster {
         }
     }
 
-    /// Kills the node of target 2, whose place target 3 takes, and adds another one, with target 4.
-    /// Gives what fio did meanwhile.
+    /// Kills the node of target 2, which target 3 replaces, and adds another node with target 4.
+    /// Returns fio's rate meanwhile.
     fn beside_a_loss(&mut self, seconds: u64) -> Result<f64, String> {
         self.manage(&["group", "resync", "set", "--replace-after", REPLACED_AFTER])?;
-        // Management, then the storage nodes.
+        // Index 0 is management, followed by the storage nodes.
         let node = self.nodes.remove(2);
         drop(sys::kill(node.child.id() as i32, libc::SIGKILL));
         drop(node);
@@ -266,12 +264,12 @@ impl Cluster {
         if !replaced {
             return Err(format!("target 2 isn't replaced after {} s", REBUILD_DEADLINE.as_secs()));
         }
-        // A new one, since the old one still has what it had.
+        // A new node, since the old one still has its data.
         self.add_storage("d")?;
         Ok(beside)
     }
 
-    /// Whether no group has a target as its member, and none has a member that isn't good.
+    /// Returns whether no group has the target as a member, and all members are in sync.
     fn is_without(&self, target: &str) -> Result<bool, String> {
         let told = self.manage(&["group", "list", "--json"])?;
         let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
@@ -287,7 +285,7 @@ impl Cluster {
         Ok(!groups.iter().filter(mirrored).any(has_it))
     }
 
-    /// Begins to move what a target has, and sees it under way.
+    /// Starts to move a target's data, and waits until the move is in progress.
     fn move_from(&self, target: &str) -> Result<Instant, String> {
         let watch = Instant::now();
         self.manage(&["target", "drain", target])?;
@@ -299,7 +297,7 @@ impl Cluster {
         if begun { Ok(()) } else { Err(format!("what target {target} has doesn't move")) }
     }
 
-    /// The same after another one was emptied, which gets it.
+    /// The same, after another target was emptied; that one receives the data.
     fn move_back(&self, emptied: &str, target: &str) -> Result<Instant, String> {
         self.manage(&["target", "set", emptied, "--drain", "off"])?;
         let watch = Instant::now();
@@ -307,7 +305,7 @@ impl Cluster {
         Ok(watch)
     }
 
-    /// Bytes that the member which is rebuilt was sent so far; `None` when none is.
+    /// Returns the bytes sent so far to the member under resync; `None` if there is none.
     fn moved(&self) -> Result<Option<u64>, String> {
         let told = self.manage(&["group", "resync", "status", "--json"])?;
         let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
@@ -316,8 +314,8 @@ impl Cluster {
         Ok(found.into_iter().max())
     }
 
-    /// Waits until a target is empty that began to be emptied at that moment; gives how long it
-    /// took until others had all that it has, in each of its groups.
+    /// Waits until a target whose drain began at `watch` is empty. Returns the time until other
+    /// targets had the data of all its groups.
     fn until_moved(&self, target: &str, watch: Instant) -> Result<Duration, String> {
         let mut outcome = Ok(());
         let has_left = process::eventually(REBUILD_DEADLINE, || match self.groups_left(target) {
@@ -332,27 +330,27 @@ impl Cluster {
         if !has_left {
             return Err(format!("target {target} is in groups yet after {} s", REBUILD_DEADLINE.as_secs()));
         }
-        // What it held is removed now and then.
+        // The service removes its old data periodically.
         let mut command = Command::new(&self.weft);
         command.args(["target", "drain", target, "--wait", "--dir"]).arg(self.dir("m"));
         process::run_ok(&mut command, REBUILD_DEADLINE)?;
         Ok(took)
     }
 
-    /// Groups that a drained target is in yet.
+    /// Returns the number of groups that a drained target still belongs to.
     fn groups_left(&self, target: &str) -> Result<u64, String> {
         let told = self.manage(&["target", "drain", target, "--json"])?;
         let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
-        // Without any it says nothing of groups.
+        // The field is absent if there are none.
         Ok(told["groups_left"].as_u64().unwrap_or(0))
     }
 }
 
-/// Writes a file past the page cache; gives MiB a second, the sync included.
+/// Writes a file past the page cache. Returns MiB per second, including the sync.
 fn write_file(path: &Path, mib: u64) -> std::io::Result<f64> {
     let file =
         File::options().write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT).open(path)?;
-    // Aligned for direct access, and not the same everywhere.
+    // Aligned for direct I/O, and not uniform.
     let buffer: Vec<u8> = (0..WRITE_BYTES + 4096).map(|at| ((at * 7919) >> 5) as u8).collect();
     let start = buffer.as_ptr().align_offset(4096);
     let watch = Instant::now();
@@ -363,7 +361,7 @@ fn write_file(path: &Path, mib: u64) -> std::io::Result<f64> {
     Ok(mib as f64 / watch.elapsed().as_secs_f64())
 }
 
-/// The numbers of this name anywhere in it.
+/// Collects all numbers with this key in a JSON value.
 fn numbers_called(value: &Value, name: &str, found: &mut Vec<u64>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(key, value)| match value.as_u64() {

@@ -1,7 +1,7 @@
-//! Several clients create files at once: each in a directory of its own, and all in one.
+//! Several clients create files concurrently: each in its own directory, and all in one.
 //!
-//! The cluster is a node of one process, with a process for each mount, on this machine. Both cases
-//! take turns in one run, so that what else the machine does is the same for both.
+//! The cluster consists of a node in one process and a process per mount, on this machine. Both
+//! cases alternate in one run, so that other activity of the machine affects both equally.
 
 use super::node::{DEADLINE, Running, free_address, log_of};
 use crate::build;
@@ -14,10 +14,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long one measurement may take.
+/// Longest duration of one measurement.
 const ROUND_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Longer than the cool-down of leases.
+/// Longer than the cool-down time of leases.
 const SETTLING: Duration = Duration::from_millis(1500);
 
 /// Options of `cargo xtask bench shared-dir`.
@@ -26,41 +26,41 @@ pub struct Options {
     /// The binary to measure [default: the release build]
     #[arg(long)]
     weft: Option<PathBuf>,
-    /// Mounts, and processes that create files.
+    /// Mounts, each with one process that creates files.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
-    /// Files that each of them creates in a round.
+    /// Files per process and round.
     #[arg(long, default_value_t = 2000)]
     files: u32,
     /// Rounds; each measures both cases.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// How connections are protected.
+    /// Protection of connections.
     #[arg(long, default_value = "plain", value_parser = ["tls", "authenticated", "plain"])]
     protection: String,
-    /// Where the cluster's directories go [default: the system's folder for temporary files]
+    /// Folder of the cluster's directories [default: the system's folder for temporary files]
     #[arg(long)]
     on: Option<PathBuf>,
-    /// Let mounts reach the node as those on its own machine do, not over TCP as others.
+    /// Let mounts use the same-host transport instead of TCP.
     #[arg(long)]
     on_host: bool,
-    /// Stay, and measure no more, until standard input ends: to look at the cluster.
+    /// Then stay until standard input ends, to inspect the cluster.
     #[arg(long)]
     hold: bool,
 }
 
-/// What a round of one case took.
+/// Result of a round of one case.
 struct Round {
     seconds: f64,
     server_cpu_s: f64,
     client_cpu_s: f64,
-    /// Commands that the metadata service carried out.
+    /// Commands that the metadata service executed.
     commands: f64,
 }
 
-/// Measures, and prints JSON: rates in files a second, CPU in microseconds a file, commands of the
-/// metadata service for a file, of the middle round of each case; `share` is the rate of the shared
-/// directory as a part of the other.
+/// Runs the measurement and prints JSON for the median round of each case: rates in files per
+/// second, CPU in microseconds per file, metadata commands per file. `share` is the rate in the
+/// shared directory divided by the rate in separate directories.
 pub fn run(options: &Options) -> Result<(), String> {
     let weft = match &options.weft {
         Some(weft) => weft.canonicalize().map_err(|error| format!("{}: {error}", weft.display()))?,
@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// The middle one of the rounds.
+/// Returns the median of the rounds.
 fn summary(mut rounds: Vec<Round>, files: f64) -> Value {
     rounds.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let rates: Vec<f64> = rounds.iter().map(|round| (files / round.seconds).round()).collect();
@@ -103,7 +103,7 @@ fn summary(mut rounds: Vec<Round>, files: f64) -> Value {
 
 /// A node and its mounts.
 struct Cluster {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     mounts: Vec<Running>,
     node: Running,
     weft: PathBuf,
@@ -168,14 +168,14 @@ impl Cluster {
         status["counters"]["metadata_commands"].as_f64().ok_or_else(|| "status has no counters".into())
     }
 
-    /// One process for each mount creates `files` files there, in the directory that `name` says;
-    /// all begin at once.
+    /// One process per mount creates `files` files in the directory given by `name`; all start at
+    /// the same time.
     fn measure(&self, folder: &str, files: u32, name: impl Fn(usize) -> String) -> Result<Round, String> {
         let all = 0..self.mounts.len();
         let mut makers = Vec::new();
         for at in all.clone() {
             let dir = self.mount(at).join(folder).join(name(at));
-            // Made by the one who uses it, as a job does.
+            // The client that uses the directory creates it, as a job does.
             fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
             let mut command = Command::new(this_program());
             command
@@ -184,12 +184,12 @@ impl Cluster {
             let maker = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
             makers.push(maker.map_err(|error| format!("cannot start a process: {error}"))?);
         }
-        // What several have just changed is leased to nobody for a second; the folder above is not
-        // what is measured.
+        // For one second, the service grants no leases on objects that several clients have just
+        // changed. The parent folder isn't part of the measurement.
         thread::sleep(SETTLING);
         let before = (self.node.cpu_s(), self.client_cpu_s(), self.commands()?);
         let watch = Instant::now();
-        // The end of standard input lets them go.
+        // The end of standard input starts them.
         makers.iter_mut().for_each(|maker| drop(maker.stdin.take()));
         for maker in &mut makers {
             let ended = process::wait(maker, ROUND_DEADLINE).map_err(|error| error.to_string())?;

@@ -1,10 +1,10 @@
-//! What `scale`, the simulation of `weft plan`, says of small clusters, beside such clusters.
+//! Predictions of `scale`, the simulation of `weft plan`, compared with real small clusters.
 //!
-//! Each node is in a network of its own (`e2e::netns`) and its wire carries little, so that wires
-//! bind and not the cores, which all nodes share. Targets are on a RAM disk. Programs write or read
-//! their own files in order, one record under way each, for some seconds; the simulation gets the
-//! same servers, clients, programs and files, and what a connection was measured to get of a wire.
-//! Nothing else is told to it.
+//! Each node has its own network namespace (`e2e::netns`) and a slow link, so that links are the
+//! bottleneck instead of the cores, which all nodes share. Targets are on a RAM disk. Programs
+//! write or read their own files sequentially for some seconds, with one record in flight each. The
+//! simulation gets the same servers, clients, programs and files, and the measured share of a link
+//! that a connection gets. It gets no other input.
 
 mod model;
 mod rebuilt;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use table::{Row, Table};
 use types::Scheme;
 
-/// Whose table it is in a document.
+/// The command that owns the table in a document.
 const COMMAND: &str = "cargo xtask bench simulated";
 
 /// Options of `cargo xtask bench simulated`.
@@ -29,7 +29,7 @@ pub struct Options {
     /// The binary to measure [default: the development build]
     #[arg(long)]
     weft: Option<PathBuf>,
-    /// Where the targets go; on a RAM disk no drive binds.
+    /// Folder of the targets; on a RAM disk, drives aren't the bottleneck.
     #[arg(long, default_value = "/dev/shm")]
     on: PathBuf,
     /// Numbers of storage nodes.
@@ -38,35 +38,35 @@ pub struct Options {
     /// Numbers of clients.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3", value_parser = clap::value_parser!(u8).range(1..=8))]
     clients: Vec<u8>,
-    /// Numbers of programs of each client.
+    /// Numbers of programs per client.
     #[arg(long, value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u8).range(1..=16))]
     programs: Vec<u8>,
-    /// How files are kept.
+    /// Redundancy of files.
     #[arg(long, value_delimiter = ',', default_value = "single,mirror:2")]
     schemes: Vec<Scheme>,
-    /// What is measured: all servers there, one of them lost, what takes its place.
+    /// What to measure: all servers present, one of them lost, the resync that replaces it.
     #[arg(long, value_delimiter = ',', default_value = "whole,degraded,rebuild")]
     parts: Vec<Measured>,
-    /// What the wire of a storage node carries in each direction with all headers, Mbit/s.
+    /// Capacity of a storage node's link in each direction with all headers, in Mbit/s.
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u64).range(8..=10_000))]
     server_mbit: u64,
     /// The same of a client.
     #[arg(long, default_value_t = 160, value_parser = clap::value_parser!(u64).range(8..=10_000))]
     client_mbit: u64,
-    /// How TCP takes its share of a wire: one of /proc/sys/net/ipv4/tcp_allowed_congestion_control.
+    /// Congestion control of TCP: one of /proc/sys/net/ipv4/tcp_allowed_congestion_control.
     #[arg(long, default_value = "reno")]
     congestion: String,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=600))]
     seconds: u64,
-    /// Measure again what was measured while more than so many percent of the cores were busy: then
-    /// cores bind, or others work.
+    /// Repeat a measurement if more than this percentage of the cores was busy: then cores are the
+    /// bottleneck, or other programs run.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u8).range(1..=100))]
     busy: u8,
-    /// So often at most.
+    /// Maximum number of attempts.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
     tries: u32,
-    /// A document that gets the table between its two marks.
+    /// A document in which the table replaces the text between two marks.
     #[arg(long)]
     write: Option<PathBuf>,
 }
@@ -79,7 +79,7 @@ enum Measured {
     Rebuild,
 }
 
-/// What is measured once.
+/// One measured configuration.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Case {
     servers: u8,
@@ -87,7 +87,7 @@ struct Case {
     programs: u8,
     scheme: Scheme,
     writes: bool,
-    /// The first server is lost.
+    /// Whether the first server is lost.
     degraded: bool,
 }
 
@@ -135,7 +135,7 @@ fn measure(options: &Options, weft: &Path) -> TestResult<Table> {
     Ok(table)
 }
 
-/// All numbers of clients and programs, writing and reading the files of a folder.
+/// Measures all numbers of clients and programs, for writes and reads of the files in a folder.
 fn measure_programs(
     site: &Site,
     folder: &str,

@@ -1,10 +1,10 @@
-//! The package is built, looked at, installed into a directory of its own, and what was installed
-//! is run. And the units say what systemd and weft understand.
+//! Builds the package, inspects it, installs it into a separate directory, and runs the installed
+//! program. Checks that systemd and weft accept the units.
 
 use super::*;
 use std::ffi::OsStr;
 
-/// The binary of the development profile, which is there when all tests are run.
+/// Returns the binary of the development profile, which exists when all tests run.
 fn weft() -> PathBuf {
     build::weft(false).unwrap()
 }
@@ -43,7 +43,7 @@ fn a_package_is_built_and_what_it_installs_runs() {
     assert!(node.join("node.toml").is_file() && node.join("client.toml").is_file());
 }
 
-/// dpkg itself installs it, with its scripts, and removes it; what nodes keep stays.
+/// dpkg installs the package, runs its scripts, and removes it; the state of nodes remains.
 #[test]
 fn dpkg_installs_and_removes_it() {
     let base = tempfile::tempdir().unwrap();
@@ -53,8 +53,8 @@ fn dpkg_installs_and_removes_it() {
     fs::create_dir_all(admin.join("updates")).unwrap();
     fs::write(admin.join("status"), "").unwrap();
     let root = base.path().join("root");
-    // The directory has no shell: the scripts run outside of it. DPKG_ROOT tells them to leave this
-    // machine alone.
+    // The directory has no shell, so the scripts run outside of it. DPKG_ROOT prevents them from
+    // changing this machine.
     let dpkg = |words: &[&str]| {
         let mut command = Command::new("dpkg");
         command.arg(format!("--root={}", root.display())).arg("--force-script-chrootless");
@@ -76,13 +76,13 @@ fn the_newest_glibc_counts() {
     assert_eq!(needed_glibc(b"nothing"), None);
 }
 
-/// The value of each line of a unit with this key.
+/// Returns the value of each line of a unit with this key.
 fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
 }
 
-/// Whether weft understands a command line: what it doesn't know it refuses before it comes to the
-/// request for help.
+/// Returns whether weft accepts a command line: it reports unknown arguments before it handles
+/// `--help`.
 fn understood(weft: &Path, line: &str) -> bool {
     let mut words = line.split(' ');
     let mut command = Command::new(weft);
@@ -105,14 +105,13 @@ fn units_start_what_weft_understands() {
     }
 }
 
-/// systemd's own judgement, where it is installed: it isn't on every machine that tests, and the
-/// units have to be read by it only where they run.
+/// Runs systemd's own verification if systemd is installed. Not every test machine has it.
 #[test]
 fn systemd_finds_nothing_odd_in_the_units() {
     let base = tempfile::tempdir().unwrap();
     for name in UNITS {
         let unit = fs::read_to_string(build::root().join("deploy").join(name)).unwrap();
-        // It looks for the program, too, which is installed on no machine that tests.
+        // systemd also checks that the program exists, which no test machine has installed.
         let unit = unit.replace("/usr/bin/weft", "/bin/true").replace("Documentation=file:", "# file:");
         let path = base.path().join(name.replace("@.", "@0."));
         fs::write(&path, unit).unwrap();

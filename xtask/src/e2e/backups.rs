@@ -1,4 +1,4 @@
-//! Copies of the metadata: a cluster that goes back to one, and one whose metadata is damaged.
+//! Metadata backups: restores of a cluster, and handling of damaged metadata.
 
 use super::cluster::ClusterRig;
 use super::disk::{Disk, DiskKind};
@@ -29,13 +29,13 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "cluster_store_loses_power", scope: Scope::Own, minutes: 10, run: store_loses_power },
 ];
 
-/// How long a client may take to find that its session has ended, and to begin another.
+/// Longest time until a client has detected the end of its session and started another one.
 const RETURN_DEADLINE: Duration = Duration::from_secs(120);
 
-/// How long the store may take to write what it has in memory, and a process to end.
+/// Longest time until the store has flushed its memory, and until a process ends.
 const STORE_DEADLINE: Duration = Duration::from_secs(90);
 
-/// Bytes that nobody else writes, different ones for each seed.
+/// Returns bytes that are unique to the seed.
 fn content(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3] ^ seed).collect()
 }
@@ -46,11 +46,11 @@ fn write(path: &Path, content: &[u8]) -> TestResult {
     file.sync_all().at(path.display())
 }
 
-/// What there is when the copy is made.
+/// Creates the state to back up.
 fn work_before(mount: &Path) -> TestResult {
     fs::create_dir(mount.join("dir")).at("mkdir")?;
-    // First, so that nobody has them open any more when the copy is made: the kernel tells of that
-    // a moment later.
+    // First, so that no file is open when the backup is made: the kernel reports a close with a
+    // delay.
     write(&mount.join("grows"), &content(2, 1_000_000))?;
     write(&mount.join("goes"), &content(3, 2_000_000))?;
     for number in 0..100u8 {
@@ -59,7 +59,7 @@ fn work_before(mount: &Path) -> TestResult {
     write(&mount.join("stays"), &content(1, 3_000_000))
 }
 
-/// What happens afterwards; the largest inode number that was given away.
+/// Makes changes after the backup. Returns the largest inode number used.
 fn work_after(mount: &Path) -> TestResult<u64> {
     let mut largest = 0;
     for number in 0..50u8 {
@@ -75,7 +75,7 @@ fn work_after(mount: &Path) -> TestResult<u64> {
     Ok(largest)
 }
 
-/// What is there again.
+/// Checks that the state of the backup is restored.
 fn is_as_before(mount: &Path) -> TestResult {
     let names = fs::read_dir(mount.join("dir")).at("dir")?.count();
     ensure_eq!(names, 100, "names in the directory");
@@ -89,7 +89,7 @@ fn is_as_before(mount: &Path) -> TestResult {
     Ok(())
 }
 
-/// A file that is made now has a number that nobody ever had.
+/// Checks that a new file gets an inode number that was never used before.
 fn numbers_go_on(mount: &Path, largest: u64) -> TestResult {
     let path = mount.join("dir/new");
     write(&path, &content(9, 100_000))?;
@@ -103,8 +103,7 @@ fn goes_back(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("goes-back", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir().to_string_lossy().into_owned();
     work_before(&rig.mount())?;
-    // So that nobody has a file open any more when the copy is made: the kernel tells of that a
-    // moment later.
+    // So that no file is open when the backup is made: the kernel reports a close with a delay.
     rig.down()?;
     rig.up()?;
     let full = rig.json(&["meta", "backup", "--dir", &dir])?;
@@ -126,10 +125,10 @@ fn goes_back(stage: &Stage) -> TestResult {
         "restored over a live one: {}",
         refused.tail()
     );
-    // As a crash leaves it: what was changing then is tidied at the next start.
+    // As in a crash: the next start reconciles files that were being changed.
     rig.kill();
     rig.unmount()?;
-    // Files that were changed before the restore are told from others by whole seconds.
+    // Changes before the restore are distinguished from later ones by whole seconds.
     thread::sleep(Duration::from_millis(1100));
     let restored = rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     let before = restored["before"].as_str().unwrap_or_default();
@@ -152,7 +151,7 @@ fn goes_back(stage: &Stage) -> TestResult {
     rig.up()
 }
 
-/// The chunk files that a file has.
+/// Returns the chunk files of a file.
 fn chunk_files_of(rig: &Rig, path: &Path) -> TestResult<Vec<PathBuf>> {
     let info = rig.json(&["entry", "info", &path.to_string_lossy()])?;
     let chunks = info["chunks"].as_array().cloned().unwrap_or_default();
@@ -162,7 +161,7 @@ fn chunk_files_of(rig: &Rig, path: &Path) -> TestResult<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Kinds and objects of what the file check of a stopped cluster finds.
+/// Checks a stopped cluster. Returns kinds and objects of the findings.
 fn check(rig: &Rig, dir: &str) -> TestResult<Vec<(String, String)>> {
     let done = rig.weft(&["fsck", "--json", "--dir", dir])?;
     let report: serde_json::Value = serde_json::from_str(&done.stdout)
@@ -172,7 +171,7 @@ fn check(rig: &Rig, dir: &str) -> TestResult<Vec<(String, String)>> {
     Ok(findings.iter().map(|f| (text(&f["kind"]), text(&f["object"]))).collect())
 }
 
-/// Files of the store, the largest part of the state that is not data.
+/// Returns the files of the store, the largest part of the state that isn't data.
 fn store_files(dir: &Path) -> TestResult<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).at(dir.display())? {
@@ -207,9 +206,9 @@ fn damaged(stage: &Stage) -> TestResult {
         let Some(used) = content.iter().rposition(|byte| *byte != 0).map(|last| last as u64 + 1) else {
             continue;
         };
-        // Lists of before are leftovers.
+        // Old version lists are obsolete files.
         let is_list = name.starts_with('v') && name != "version";
-        // The end of a journal is known from another record when the store was closed.
+        // After a clean stop, another record confirms the end of a journal.
         if name == "lock" || name == "synced" || is_list {
             continue;
         }
@@ -239,7 +238,7 @@ fn damaged(stage: &Stage) -> TestResult {
     rig.up()?;
     is_as_before(&rig.mount())?;
     rig.down()?;
-    // Missing altogether: not taken for a cluster that was never started.
+    // A missing store isn't mistaken for a cluster that was never started.
     fs::rename(dir.join("meta"), dir.join("away")).at("rename")?;
     let refused = process::run(&mut rig.up_command(), COMMAND_DEADLINE)?;
     ensure!(!refused.status.success() && refused.stderr.contains("it is missing"), "{}", refused.tail());
@@ -247,8 +246,8 @@ fn damaged(stage: &Stage) -> TestResult {
     rig.up()
 }
 
-/// What lost the end of its journal after a stop in good order isn't taken for a store without what
-/// was in it; and were it, the file check would keep the chunk files.
+/// A store that lost the end of its journal after a clean stop isn't mistaken for one without that
+/// content. And if it were, the file system check would retain the chunk files.
 fn lost_journal(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("lost-journal", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir();
@@ -290,7 +289,7 @@ fn lost_journal(stage: &Stage) -> TestResult {
     kept_without_metadata(&rig, &state)
 }
 
-/// Metadata that knows nothing, over the chunk files of before.
+/// Checks that chunk files are retained when the metadata doesn't refer to them.
 fn kept_without_metadata(rig: &Rig, state: &str) -> TestResult {
     let dir = rig.dir();
     let chunk_files = store_files(&dir.join("targets"))?;
@@ -325,8 +324,8 @@ fn kept_without_metadata(rig: &Rig, state: &str) -> TestResult {
     Ok(())
 }
 
-/// Damage that is met by reading: nothing is served from then on, and the next start finds the
-/// file.
+/// Damage detected by a read: from then on nothing is served, and the next start reports the
+/// damaged file.
 fn damaged_in_use(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("damaged-in-use", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir();
@@ -334,7 +333,7 @@ fn damaged_in_use(stage: &Stage) -> TestResult {
     work_before(&rig.mount())?;
     let copy = rig.json(&["meta", "backup", "--dir", &state])?;
     let copy = copy["file"].as_str().unwrap_or_default().to_string();
-    // As much as memory doesn't keep: it is sorted into tables.
+    // More than fits in memory, so that the store writes tables.
     for number in 0..6000 {
         fs::write(rig.mount().join(format!("dir/small{number}")), content(number as u8, 3900))
             .at("small files")?;
@@ -385,12 +384,12 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     rig.stop("m")?;
     rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     rig.serve("m")?;
-    // Nodes and targets don't go back in time.
+    // A restore keeps later changes of nodes and targets.
     rig.wait_for_node("c", "online")?;
-    // The client is told that its session has ended, and begins another by itself.
+    // The client learns that its session has ended, and starts another one by itself.
     let mut last = String::new();
     let is_back = process::eventually(RETURN_DEADLINE, || {
-        // Where it has written what isn't there any more, it ends when it hears so.
+        // If `x` has written changes that the restore discarded, it ends when it detects that.
         match rig.serve_if_ended("x").and_then(|()| is_as_before(&mount)) {
             Ok(()) => true,
             Err(error) => {
@@ -402,7 +401,7 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     ensure!(is_back, "the client doesn't see what was restored: {last}");
     numbers_go_on(&mount, largest)?;
     rig.unmount(&mount)?;
-    // On another machine, from the copy alone.
+    // On another machine, with only the backup.
     rig.serve_if_ended("x")?;
     rig.stop("x")?;
     rig.stop("m")?;
@@ -417,8 +416,8 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
 }
 
 /// The machine of the metadata store loses power while another node executes half of the
-/// partitions. What that one knows of changes that went with the power mustn't come back by its
-/// next commits; what was synced is all there.
+/// partitions. The other node's later commits must not contain changes that depend on lost ones;
+/// all synced changes must be present.
 fn store_loses_power(stage: &Stage) -> TestResult {
     let base = stage.base("store-power")?;
     let disk = Disk::new(&base, "node-m", DiskKind::Xfs, 1 << 30)?;
@@ -429,18 +428,18 @@ fn store_loses_power(stage: &Stage) -> TestResult {
     for round in 0..3 {
         let kept = mount.join(format!("kept{round}"));
         keep(&kept).or_else(|_| {
-            // Of the round before something may have gone: that is told once.
+            // Changes of the previous round may be lost, which is reported once.
             fs::remove_dir_all(&kept).or_else(gone_already).at(kept.display())?;
             keep(&kept)
         })?;
         let lost = mount.join(format!("lost{round}"));
         fs::create_dir(&lost).at(lost.display())?;
         for number in 0..30 {
-            // Some lie in partitions of one node, some in those of the other.
+            // Some are in partitions of one node, some in those of the other.
             fs::create_dir(lost.join(number.to_string())).at("mkdir")?;
         }
         disk.shut_down()?;
-        // What is under way then is repeated, and mustn't be done on what has gone.
+        // Requests in flight are retransmitted, and must not be executed on lost directories.
         let under_way: Vec<_> = (0..30)
             .map(|number| lost.join(format!("{number}/early")))
             .map(|path| {
@@ -461,7 +460,7 @@ fn store_loses_power(stage: &Stage) -> TestResult {
         });
         ensure!(is_back, "nothing can be written after round {round}: {last}");
         under_way.into_iter().for_each(|thread| drop(thread.join()));
-        // Where the directories are gone this fails.
+        // This fails if the directories are lost.
         (0..30).for_each(|number| drop(fs::write(lost.join(format!("{number}/file")), "late")));
         for round in 0..=round {
             (0..20).try_for_each(|number| {
@@ -480,7 +479,7 @@ fn gone_already(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// Directories with a file each, all synced.
+/// Creates directories with a file each, all synced.
 fn keep(dir: &Path) -> TestResult {
     let sync = |dir: &Path| File::open(dir).and_then(|dir| dir.sync_all()).at(dir.display());
     fs::create_dir(dir).at(dir.display())?;

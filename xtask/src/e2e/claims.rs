@@ -1,5 +1,5 @@
-//! Which process serves a target: one at a time, and none where its disk is missing or it was
-//! removed.
+//! Exclusive ownership of targets: one process at a time serves a target, and none does if its disk
+//! is missing or it was removed.
 
 use super::cluster::{ClusterRig, NOTICE_DEADLINE, check_files, write_files};
 use super::outcome::{At, TestResult, ensure, ensure_eq};
@@ -18,8 +18,8 @@ pub(super) const TESTS: &[TestCase] = &[TestCase {
     run: target_of_two_nodes,
 }];
 
-/// One target is never open in two processes, however the second one is told of it. When its node
-/// has stopped, another one takes it over at its start.
+/// Two processes never open the same target, however the second one is configured. After its node
+/// has stopped, another node takes it over on start.
 fn target_of_two_nodes(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start(stage, "cluster-claims", "plain")?;
     rig.add_node("a")?;
@@ -43,7 +43,7 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     rig.refused(&["target", "add", &target, "--dir", &b], "is already served by process")?;
     ensure_eq!(fs::read_to_string(&config).at("node.toml")?, empty, "what was refused has changed node.toml");
 
-    // By hand, so that nothing but the process itself is in the way.
+    // Edited by hand, so that only the process itself can refuse it.
     fs::write(&config, format!("{empty}\n[[target]]\npath = {target:?}\npool = \"default\"\n"))
         .at("node.toml")?;
     rig.serve("b")?;
@@ -56,7 +56,7 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     rig.stop("b")?;
     fs::write(&config, &empty).at("node.toml")?;
 
-    // The disk moves, at a start of its new node.
+    // The disk moves when its new node starts.
     rig.serve("b")?;
     rig.stop("a")?;
     rig.wait_for_node("a", "offline")?;
@@ -69,7 +69,7 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     ensure!(!text.contains("new = true"), "a later start would make an empty target 1:\n{text}");
     check_files(&mount, 1)?;
     write_files(&mount, 2)?;
-    // Who had it finds it taken.
+    // The former owner finds it taken.
     rig.serve("a")?;
     ensure!(owner(&rig)? != before, "target 1 has gone back to node {before}");
     check_files(&mount, 2)?;
@@ -77,12 +77,12 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     missing_disk(&mut rig)?;
     removed_target(&mut rig, &target, &mount)?;
     rig.unmount(&mount)?;
-    // A stopped node has nothing to check by itself.
+    // A stopped node can't be checked by itself.
     rig.stop("a")?;
     rig.refused(&["fsck", "--dir", &a], "the node is not running")
 }
 
-/// An empty directory that `node.toml` of node `b` lists, as after a restore on another machine,
+/// An empty directory listed in `node.toml` of node `b`, as after a restore on another machine,
 /// doesn't become a target.
 fn missing_disk(rig: &mut ClusterRig) -> TestResult {
     let (m, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("b")));
@@ -105,7 +105,7 @@ fn missing_disk(rig: &mut ClusterRig) -> TestResult {
     rig.serve("b")
 }
 
-/// Waits until management has heard of a node twice more.
+/// Waits for two more heartbeats of a node.
 fn wait_for_heartbeats(rig: &ClusterRig, node: &str) -> TestResult {
     let dir = rig.text(&rig.dir("m"));
     let silent_s = || rig.json(&["node", "show", node, "--dir", &dir]).ok()?["silent_s"].as_u64();
@@ -118,8 +118,8 @@ fn wait_for_heartbeats(rig: &ClusterRig, node: &str) -> TestResult {
     Ok(())
 }
 
-/// One that was removed keeps its node, which is `b`, from nothing: neither when management is
-/// started anew nor when the node is.
+/// A removed target doesn't impede its node `b`, neither after a restart of management nor after a
+/// restart of the node.
 fn removed_target(rig: &mut ClusterRig, target: &str, mount: &Path) -> TestResult {
     let (m, a, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")), rig.text(&rig.dir("b")));
     let other = rig.text(&rig.base.join("target-b"));
@@ -136,14 +136,14 @@ fn removed_target(rig: &mut ClusterRig, target: &str, mount: &Path) -> TestResul
         rig.serve(node)?;
         rig.wait_for_node("b", "online")?;
         check_files(mount, 2)?;
-        // By the answer to a heartbeat it would be told to go.
+        // The reply to a heartbeat would tell it to end.
         wait_for_heartbeats(rig, "b")?;
         rig.wait_for_node("b", "online")?;
     }
     rig.refused(&["target", "add", target, "--dir", &a], "is not in the cluster")?;
 
-    // The directory of one that was removed a moment ago becomes another one when it is empty, on
-    // the node that has it open.
+    // When empty, the directory of a target that was just removed can become a new target, on the
+    // node that has it open.
     let third = rig.text(&rig.base.join("target-third"));
     let added = rig.json(&["target", "add", &third, "--dir", &a])?["target"].to_string();
     rig.ok(&["target", "drain", &added, "--wait", "--dir", &m])?;

@@ -1,7 +1,7 @@
-//! What a test run holds of the machine, and how it is given back whatever happens.
+//! Resources of a test run on this machine, and their guaranteed release.
 //!
-//! Everything that would outlive us (a process, a mount, a loop device) is noted here as long as it
-//! exists. Its owner gives it back when dropped; an interrupt or a test that hangs gives back
+//! Everything that would outlive the run (a process, a mount, a loop device) is registered here as
+//! long as it exists. Its owner releases it when dropped; an interrupt or a hung test releases
 //! everything at once.
 
 use super::{mounts, netns};
@@ -11,14 +11,14 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Deadline of one program that gives something back.
+/// Deadline of one program that releases a resource.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Something that would outlive us.
+/// A resource that would outlive the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// A process of ours, by id; noted only while its handle is unreaped, so that the id can't have
-    /// been reused.
+    /// A child process by id; registered only while its handle is unreaped, so that the id can't be
+    /// reused.
     Process(i32),
     /// A mount of weft.
     Mount(PathBuf),
@@ -35,21 +35,21 @@ pub enum Resource {
 static HELD: Mutex<Vec<Resource>> = Mutex::new(Vec::new());
 
 fn held() -> MutexGuard<'static, Vec<Resource>> {
-    // A list of plain values is whole even when a holder of the lock panicked.
+    // A list of plain values stays consistent even if a holder of the lock panicked.
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes that something now exists.
+/// Registers a resource.
 pub fn hold(resource: Resource) {
     held().push(resource);
 }
 
-/// Notes that it has been given back.
+/// Removes a released resource from the register.
 pub fn released(resource: &Resource) {
     held().retain(|other| other != resource);
 }
 
-/// Frees everybody who waits for a weft mount: kills the processes and aborts the kernel's
+/// Unblocks all processes that wait for a weft mount: kills the services and aborts the kernel's
 /// connections.
 pub fn abort_mounts() {
     let list = held().clone();
@@ -65,7 +65,7 @@ pub fn abort_mounts() {
     }
 }
 
-/// Gives everything back, the last first.
+/// Releases everything in reverse order of registration.
 pub fn release_all() {
     abort_mounts();
     let list = std::mem::take(&mut *held());
@@ -75,8 +75,8 @@ pub fn release_all() {
             Resource::Mount(path) | Resource::Disk(path) => mounts::force_unmount(path),
             Resource::Loop(device) => detach_loop(device),
             Resource::Namespace(name) => netns::remove(name),
-            // Gone already where its owner was dropped; what is mounted below it must not be
-            // emptied.
+            // It doesn't exist any more if its owner was dropped. A folder that contains a mount
+            // must not be emptied.
             Resource::Folder(path) if !mounts::any_below(path) => drop(std::fs::remove_dir_all(path)),
             Resource::Folder(_) => {}
         }
@@ -90,7 +90,7 @@ pub fn detach_loop(device: &std::path::Path) {
     }
 }
 
-/// From now on an interrupt gives everything back and ends the program.
+/// Installs the interrupt handling: an interrupt releases everything and ends the program.
 pub fn on_interrupt() -> Result<(), String> {
     interrupt::watch(release_all)
 }

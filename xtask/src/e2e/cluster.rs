@@ -1,5 +1,5 @@
-//! A cluster of several processes: management, storage nodes and clients that meet over the
-//! loopback network.
+//! A cluster of several processes: management, storage nodes and clients, which communicate over
+//! the loopback network.
 
 use super::cleanup::{self, Resource};
 use super::machines::is_healthy;
@@ -28,16 +28,16 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "cluster_of_all_roles", scope: Scope::Own, minutes: 8, run: all_roles },
 ];
 
-/// How long a node may take until it serves, and a mount until it is mounted.
+/// Longest time until a node serves, and until a mount is mounted.
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
-/// How long an orderly stop may take.
+/// Longest time of a clean stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long the cluster may take to notice what has become of a node.
+/// Longest time until the cluster detects a node's change of state.
 pub(super) const NOTICE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// A cluster below a base folder; everything of it is gone when this is dropped.
+/// A cluster below a base folder; dropping it removes everything.
 pub(super) struct ClusterRig {
     weft: PathBuf,
     pub(super) base: PathBuf,
@@ -48,7 +48,7 @@ pub(super) struct ClusterRig {
 }
 
 impl ClusterRig {
-    /// Makes the cluster: management and metadata on a node `m`, which runs.
+    /// Creates a cluster with management and metadata on a running node `m`.
     pub(super) fn start(stage: &Stage, name: &str, protection: &'static str) -> TestResult<ClusterRig> {
         ClusterRig::start_as(stage, name, protection, &["--roles", "mgmt,meta"])
     }
@@ -63,7 +63,7 @@ impl ClusterRig {
         ClusterRig::start_below(stage, stage.base(name)?, protection, options)
     }
 
-    /// The same below a folder in which there may be something already.
+    /// The same below a folder that may contain files already.
     pub(super) fn start_below(
         stage: &Stage,
         base: PathBuf,
@@ -86,7 +86,7 @@ impl ClusterRig {
         Ok(rig)
     }
 
-    /// A storage node with one target, which runs.
+    /// Adds and starts a storage node with one target.
     pub(super) fn add_node(&mut self, name: &str) -> TestResult {
         self.join(name, "storage")?;
         self.add_target(name)
@@ -98,7 +98,7 @@ impl ClusterRig {
         self.ok(&["target", "add", &target, "--dir", &dir]).map(drop)
     }
 
-    /// A node, which runs.
+    /// Adds and starts a node.
     pub(super) fn join(&mut self, name: &str, roles: &str) -> TestResult {
         let token = self.ok(&["cluster", "token", "--dir", &self.text(&self.dir("m"))])?.stdout;
         let token_file = self.base.join("token");
@@ -110,7 +110,7 @@ impl ClusterRig {
         self.serve(name)
     }
 
-    /// Waits until the metadata services execute so many partitions, by node.
+    /// Waits until the metadata services execute these numbers of partitions, by node.
     fn wait_for_partitions(&self, counts: &[usize]) -> TestResult {
         let dir = self.text(&self.dir("m"));
         let mut last = serde_json::Value::Null;
@@ -169,7 +169,7 @@ impl ClusterRig {
         Ok(child)
     }
 
-    /// Ends a node as a crash would.
+    /// Kills a node as in a crash.
     pub(super) fn kill(&mut self, name: &str) {
         if let Some(at) = self.nodes.iter().position(|(other, _)| other == name) {
             let (_, mut child) = self.nodes.remove(at);
@@ -179,12 +179,12 @@ impl ClusterRig {
         }
     }
 
-    /// Unmounts in good order.
+    /// Unmounts cleanly.
     pub(super) fn unmount(&mut self, path: &Path) -> TestResult {
         self.ok(&["umount", &self.text(path)])?;
         let Some(at) = self.mounts.iter().position(|(other, _)| other == path) else { return Ok(()) };
         let (_, mut child) = self.mounts.remove(at);
-        // The servers may be stopped from now on.
+        // The services may stop from now on.
         let has_ended = child.try_wait().at("the client")?.is_some();
         let status = process::wait(&mut child, STOP_DEADLINE).at("waiting for a client")?;
         cleanup::released(&Resource::Process(child.id() as i32));
@@ -199,7 +199,7 @@ impl ClusterRig {
         Ok(())
     }
 
-    /// Stops a node in good order.
+    /// Stops a node cleanly.
     pub(super) fn stop(&mut self, name: &str) -> TestResult {
         self.ok(&["down", "--dir", &self.text(&self.dir(name))])?;
         let Some(at) = self.nodes.iter().position(|(other, _)| other == name) else { return Ok(()) };
@@ -214,12 +214,12 @@ impl ClusterRig {
         Ok(())
     }
 
-    /// Starts a node anew that has ended by itself, as its unit does.
+    /// Restarts a node that has ended by itself, as systemd does.
     pub(super) fn serve_if_ended(&mut self, name: &str) -> TestResult {
         if self.forget_if_ended(name) { self.serve(name) } else { Ok(()) }
     }
 
-    /// Waits for the end of a node that ends by itself.
+    /// Waits until a node has ended by itself.
     pub(super) fn wait_for_end(&mut self, name: &str) -> TestResult {
         let ended = process::eventually(STOP_DEADLINE, || self.forget_if_ended(name));
         ensure!(ended, "node {name} goes on:\n    {}", last_lines(&self.log(name)));
@@ -274,7 +274,7 @@ impl ClusterRig {
             .map_err(|error| Failure::Failed(format!("weft {}: no JSON: {error}", arguments.join(" "))))
     }
 
-    /// A command that must be refused, with a hint.
+    /// Runs a command that must be refused, with a hint.
     pub(super) fn refused(&self, arguments: &[&str], cause: &str) -> TestResult {
         let done = self.weft(arguments)?;
         ensure!(
@@ -305,13 +305,13 @@ impl Drop for ClusterRig {
     }
 }
 
-/// An address that nobody listens at.
+/// Returns an unused address.
 fn free_address() -> TestResult<String> {
     let listener = TcpListener::bind("127.0.0.1:0").at("a free port")?;
     Ok(listener.local_addr().at("a free port")?.to_string())
 }
 
-/// Files of sizes around the limits: inline, a chunk, several chunks on both targets.
+/// Writes files of sizes around the limits: inline, one chunk, several chunks on both targets.
 pub(super) fn write_files(dir: &Path, seed: u64) -> TestResult {
     for size in [0usize, 5, 4096, 4097, 1 << 20, 5 << 20] {
         let path = dir.join(format!("{seed}-{size}"));
@@ -329,8 +329,8 @@ pub(super) fn check_files(dir: &Path, seed: u64) -> TestResult {
     Ok(())
 }
 
-/// What a mount tells of its connections to the nodes: each has at least one, and none goes another
-/// way.
+/// Checks the connections to the nodes that a mount reports: each node has at least one, and all
+/// use this transport.
 fn ensure_transports(rig: &ClusterRig, mount: &Path, transport: &str) -> TestResult {
     let peers = rig.json(&["net", "show", &rig.text(mount)])?;
     let all = peers.as_array().cloned().unwrap_or_default();
@@ -354,7 +354,7 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start(stage, "cluster-two", "tls")?;
     rig.add_node("a")?;
     let first = rig.mount("mnt1")?;
-    // The second comes after the client: it is found without mounting again.
+    // The second node comes after the client: the client finds it without a new mount.
     rig.add_node("b")?;
     let second = rig.mount("mnt2")?;
     fs::create_dir(first.join("one")).at("mkdir")?;
@@ -393,12 +393,11 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     rig.unmount(&again)
 }
 
-/// A file that gives its program rights loses them when somebody changes it, who may do so without
-/// having them.
+/// A file with file capabilities loses them when an unprivileged user changes it.
 fn changes_take_capabilities(first: &Path, second: &Path) -> TestResult {
     const OTHER_USER: u32 = 65534;
     const CAPABILITY: &str = "security.capability";
-    // Revision 2, in force: CAP_NET_RAW (linux/capability.h).
+    // Revision 2, effective: CAP_NET_RAW (linux/capability.h).
     const NET_RAW: [u32; 5] = [0x0200_0001, 1 << 13, 0, 0, 0];
     let value: Vec<u8> = NET_RAW.iter().flat_map(|word| word.to_le_bytes()).collect();
     let path = first.join("program");
@@ -426,7 +425,7 @@ fn changes_take_capabilities(first: &Path, second: &Path) -> TestResult {
             process::run_ok(&mut shell, START_DEADLINE)?;
             ensure_taken(change)?;
         }
-        // Through a file that was open, and written, before.
+        // Also through a file that was opened and written earlier.
         let file = File::options().write(true).open(&path).at("program")?;
         file.write_all_at(b"before", 0).at("write")?;
         set()?;
@@ -436,7 +435,7 @@ fn changes_take_capabilities(first: &Path, second: &Path) -> TestResult {
     Ok(())
 }
 
-/// A client's line in fstab: what mount(8) calls for it.
+/// Mounts a client's line in fstab as mount(8) does.
 fn by_mount_helper(rig: &ClusterRig, other: &Path) -> TestResult {
     let (file, path) = (rig.text(&rig.dir("m").join("client.toml")), rig.base.join("fstab"));
     fs::create_dir(&path).at("fstab")?;
@@ -447,7 +446,7 @@ fn by_mount_helper(rig: &ClusterRig, other: &Path) -> TestResult {
     check_files(&path.join("one"), 1)?;
     ensure!(fs::write(path.join("new"), "x").is_err(), "a mount that is to be read-only takes a file");
     ensure!(!other.join("new").exists(), "it is there");
-    // Its line in fstab is mounted already.
+    // The mount of the line in fstab exists already.
     let table = rig.base.join("fstab.txt");
     fs::write(&table, format!("{file} {} fuse.weft ro,_netdev 0 0\n", path.display())).at("the table")?;
     let all =
@@ -471,7 +470,7 @@ fn killed_node(stage: &Stage) -> TestResult {
     check_files(&mount, 1)?;
     write_files(&mount, 2)?;
 
-    // Management goes and comes; the nodes register again, the client goes on.
+    // Management is killed and restarted; the nodes register again, the client continues.
     rig.kill("m");
     rig.serve("m")?;
     rig.wait_for_node("a", "online")?;
@@ -482,7 +481,8 @@ fn killed_node(stage: &Stage) -> TestResult {
     (1..=3).try_for_each(|seed| check_files(&again, seed))
 }
 
-/// Directories whose inodes spread over all metadata services, with files that move between them.
+/// Creates directories whose inodes are spread over all metadata services, and moves files between
+/// them.
 fn shuffle(from: &Path, to: &Path, round: usize) -> TestResult {
     for i in 0..24 {
         let (old, new) = (from.join(format!("dir{i}")), to.join(format!("dir{}", (i + 7) % 24)));
@@ -518,7 +518,7 @@ fn metadata_nodes(stage: &Stage) -> TestResult {
     (0..24).try_for_each(|i| fs::create_dir(first.join(format!("dir{i}"))).at("mkdir"))?;
     shuffle(&first, &first, 1)?;
 
-    // Half of the partitions move to a node that comes, under a client that is mounted.
+    // Half of the partitions move to a new node while a client is mounted.
     rig.join("b", "meta")?;
     rig.wait_for_partitions(&[32, 32])?;
     let second = rig.mount("mnt2")?;
@@ -528,13 +528,13 @@ fn metadata_nodes(stage: &Stage) -> TestResult {
     shuffle(&first, &first, 3)?;
     check_shuffled(&second, 3)?;
 
-    // It dies, and the other takes over; programs wait and go on.
+    // It crashes, and the other node takes over; applications wait and continue.
     rig.kill("b");
     shuffle(&first, &first, 4)?;
     check_shuffled(&second, 4)?;
     rig.wait_for_partitions(&[64, 0])?;
 
-    // It comes back, and management and the store die.
+    // It restarts, and management and the store crash.
     rig.serve("b")?;
     rig.wait_for_partitions(&[32, 32])?;
     shuffle(&second, &second, 5)?;
@@ -544,7 +544,7 @@ fn metadata_nodes(stage: &Stage) -> TestResult {
     shuffle(&first, &first, 6)?;
     check_shuffled(&second, 6)?;
 
-    // In good order, too.
+    // Also by a clean stop.
     rig.stop("b")?;
     rig.wait_for_partitions(&[64, 0])?;
     check_shuffled(&second, 6)?;
@@ -552,8 +552,8 @@ fn metadata_nodes(stage: &Stage) -> TestResult {
     rig.unmount(&first)
 }
 
-/// A target is emptied under load, removed, and its node with it; every byte is there after it, on
-/// the other nodes.
+/// A target is drained under load and removed, and then its node is; all data is then on the other
+/// nodes.
 fn drained_target(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start(stage, "cluster-drain", "plain")?;
     ["a", "b", "c"].iter().try_for_each(|name| rig.add_node(name))?;
@@ -586,7 +586,7 @@ fn drained_target(stage: &Stage) -> TestResult {
     rig.unmount(&second)
 }
 
-/// Writes all over a file until it is stopped, once over all of it at least; what it holds then.
+/// Overwrites a file until it is stopped, at least once completely. Returns its final content.
 fn rewrite(path: &Path, stop: &std::sync::atomic::AtomicBool) -> TestResult<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     const BLOCK: usize = 24 << 10;
@@ -620,7 +620,7 @@ fn refusals(stage: &Stage) -> TestResult {
         "roles \"mgmt,storage\"",
     )?;
     rig.refused(&["node", "join", token, "--dir", &a, "--protection", "plain"], "already")?;
-    // Encrypted, where nothing is.
+    // Encryption is refused, since the cluster doesn't use it.
     rig.refused(&["node", "join", token, "--dir", &fresh], "--protection is the cluster's")?;
     ensure!(!Path::new(&fresh).exists(), "a join that was refused has left {fresh}");
     rig.refused(&["up", "--dir", &a, "--mount", &rig.text(&rig.base)], "")?;
@@ -649,8 +649,8 @@ fn refusals(stage: &Stage) -> TestResult {
     rig.refused(&["serve", "--dir", &rig.text(&copy)], "alive already")
 }
 
-/// The first node as `weft cluster init` makes it unless told otherwise: with all roles, and disks
-/// of its own. It goes and comes back under programs.
+/// The first node with the defaults of `weft cluster init`: all roles, and its own disks. It is
+/// restarted while applications run.
 fn all_roles(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start_as(stage, "cluster-roles", "tls", &[])?;
     rig.add_target("m")?;
@@ -688,7 +688,7 @@ fn all_roles(stage: &Stage) -> TestResult {
     for name in ["m", "a"] {
         rig.stop(name)?;
     }
-    // Names can be looked at where they are kept, and nowhere else.
+    // The name space can be checked only where it is stored.
     for arguments in [&["fsck", "--dir", &m][..], &["fsck", "--repair", "--dir", &m]] {
         let names = rig.json(arguments)?;
         ensure!(names["verdict"] == "clean" && names["files"] == 48 && names["chunk_files"] == 0, "{names}");
@@ -700,7 +700,7 @@ fn all_roles(stage: &Stage) -> TestResult {
     for dir in [&mount, &mirrored] {
         (1..=4).try_for_each(|seed| check_files(dir, seed))?;
     }
-    // What is seen to after a crash is no damage.
+    // State that crash reconciliation repairs isn't reported as damage.
     write_files(&mirrored, 5)?;
     for name in ["m", "a"] {
         rig.kill(name);

@@ -1,5 +1,4 @@
-//! What programs on several mounts see has one order that explains it: histories, recorded under
-//! load and judged.
+//! Histories of applications on several mounts, recorded under load, must be linearizable.
 
 use super::cleanup::{self, Resource};
 use super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
@@ -22,46 +21,47 @@ pub(super) const TESTS: &[TestCase] = &[TestCase {
     run: history_of_one_mount,
 }];
 
-/// Seconds of load of the short and of the long form.
+/// Duration of the load in seconds, in the short and the long form.
 const SECONDS: (u64, u64) = (3, 60);
 
-/// Seconds that a call may take when the load is over, before it counts as one that never returns.
+/// Seconds granted to calls in flight at the end of the load; after that a call counts as one that
+/// never returns.
 const GRACE_SECONDS: u64 = 90;
 
-/// Calls that a load makes at least, however long that takes: with fewer, too little happens at
-/// once to show anything.
+/// Minimum number of calls of a load, however long they take: with fewer, too little concurrency
+/// occurs.
 pub const MIN_CALLS: u64 = 1500;
 
-/// How long the load may take beyond all that to look at everything again and to write its history.
+/// Additional time for reading everything again and writing the history.
 const END_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long a mount may take to make some hundred calls when others were in its way: longer than a
-/// session may be silent, and than a machine may be busy.
+/// Longest time in which a mount makes some hundred calls despite conflicts with others: longer
+/// than a session's time-out on a busy machine.
 const CALLS_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A load that runs in a process of its own.
+/// A load in a separate process.
 pub struct Load {
     child: Child,
     out: PathBuf,
     seconds: u64,
 }
 
-/// What a load is to do.
+/// Parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadPlan {
-    /// Threads on each mount.
+    /// Threads per mount.
     pub threads: u32,
-    /// How long, at least: it goes on until [`Load::finish`] is called.
+    /// Minimum duration in seconds; the load continues until [`Load::finish`] is called.
     pub seconds: u64,
-    /// Seed of what is done.
+    /// Seed of the operations.
     pub seed: u64,
-    /// Which ways of opening files go together.
+    /// Which ways of opening files are combined.
     pub mix: Mix,
 }
 
 impl Load {
-    /// Starts a load on a folder as several mounts show it; the history goes to a folder outside of
-    /// them.
+    /// Starts a load on a folder visible through several mounts; the history is written to a folder
+    /// outside of them.
     pub fn start(folders: &[PathBuf], outside: &Path, plan: LoadPlan) -> TestResult<Load> {
         let out = outside.join(format!("history-{}.jsonl", plan.seed));
         let mut command = Command::new(process::this_program());
@@ -85,28 +85,29 @@ impl Load {
         Ok(Load { child, out, seconds: plan.seconds })
     }
 
-    /// How many calls of a mount are on record so far that ended without an error.
+    /// Returns the number of calls of a mount recorded so far that succeeded.
     pub fn calls_of(&self, client: u32) -> TestResult<usize> {
         let is_counted = |record: &Record| record.client == client && record.returned_ns.is_some();
         Ok(history::read(&self.out)?.iter().filter(|record| is_counted(record)).count())
     }
 
-    /// Waits until a mount has made so many calls more.
+    /// Waits until a mount has made `more` further calls.
     pub fn wait_for_calls(&self, client: u32, more: usize) -> TestResult {
         let enough = self.calls_of(client)? + more;
         let end = Instant::now() + CALLS_DEADLINE;
         while self.calls_of(client)? < enough {
             ensure!(Instant::now() < end, "mount {client} doesn't go on: {} calls", self.calls_of(client)?);
-            // The whole record is read each time.
+            // Each check reads the whole record.
             thread::sleep(Duration::from_millis(500));
         }
         Ok(())
     }
 
-    /// Tells it to end, waits for that, and judges what it has written.
+    /// Stops the load, waits for its end, and checks its history.
     pub fn finish(mut self, limits: Limits) -> TestResult<(Outcome, Report)> {
         drop(self.child.stdin.take());
-        // The grace is granted twice: to reach the least number of calls, and to the last calls.
+        // The grace period applies twice: to reach the minimum number of calls, and to the last
+        // calls.
         let deadline = Duration::from_secs(self.seconds + 2 * GRACE_SECONDS) + END_DEADLINE;
         let Some(status) = process::wait(&mut self.child, deadline).at("the load")? else {
             return Err(format!("the load goes on after {} s", deadline.as_secs()).into());
@@ -129,20 +130,20 @@ impl Drop for Load {
     }
 }
 
-/// The report must be clean, and must be one of something.
+/// Checks that the history is coherent and not trivial.
 pub fn ensure_coherent(report: &Report) -> TestResult {
     ensure!(report.is_linearizable(), "{report}");
     ensure!(report.concurrent >= 100, "too little happened at once to show anything: {report}");
     Ok(())
 }
 
-/// The mount twice, as if it were two: the kernel's caches and the parallel ways through one
+/// Uses one mount as if it were two: tests the kernel's caches and concurrent paths through one
 /// client.
 fn history_of_one_mount(stage: &Stage) -> TestResult {
     let seconds = if stage.full { SECONDS.1 } else { SECONDS.0 };
     let (dir, outside) = (stage.folder("history")?, stage.scratch("history")?);
     let plan = LoadPlan { threads: 3, seconds, seed: u64::from(std::process::id()), mix: Mix::ByEpoch };
-    // Reads of most local file systems may catch a write half done.
+    // On most local file systems, a read may see a write half done.
     let forgive_torn_reads = matches!(stage.subject, Subject::Directory(_));
     let limits = Limits { forgive_torn_reads, one_mount: true, ..Limits::default() };
     let (outcome, report) = Load::start(&[dir.clone(), dir], &outside, plan)?.finish(limits)?;

@@ -1,17 +1,17 @@
-//! Content that proves itself: bytes that follow from a few numbers, so that a reader can tell
-//! right from wrong.
+//! Self-verifying content: bytes derived from a few numbers, so that a reader can verify them.
 
-/// A small, fast generator; the same seed gives the same sequence on every machine (SplitMix64).
+/// A small, fast random number generator; a seed gives the same sequence on every machine
+/// (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts a sequence.
+    /// Creates a generator with a seed.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -20,12 +20,12 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// `length` bytes.
+    /// Returns `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
         bytes.truncate(length);
@@ -33,14 +33,14 @@ impl Rng {
     }
 }
 
-/// What a file holds: a header that names itself and bytes that follow from the header.
+/// Content of a file: a header that identifies it, and bytes derived from the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Which file.
+    /// Id of the file.
     pub id: u64,
-    /// Which of its successive contents.
+    /// Version of the file's content.
     pub version: u64,
-    /// Bytes in all; at least [`Content::HEADER`].
+    /// Total bytes; at least [`Content::HEADER`].
     pub length: u64,
 }
 
@@ -48,7 +48,7 @@ impl Content {
     /// Bytes of the header.
     pub const HEADER: u64 = 24;
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn bytes(self) -> Vec<u8> {
         let mut bytes: Vec<u8> =
             [self.id, self.version, self.length].iter().flat_map(|number| number.to_le_bytes()).collect();
@@ -57,7 +57,7 @@ impl Content {
         bytes
     }
 
-    /// Which content these bytes are; `None` when they are none, or are damaged.
+    /// Identifies the content of these bytes; `None` if they are invalid or damaged.
     pub fn recognise(bytes: &[u8]) -> Option<Content> {
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let content = Content { id: number(0)?, version: number(8)?, length: number(16)? };

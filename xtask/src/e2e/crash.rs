@@ -1,4 +1,4 @@
-//! `kill -9` of the process under load: what was promised is there afterwards, and nothing hangs.
+//! `kill -9` of the process under load: all guarantees must hold afterwards, and nothing may hang.
 
 use super::cleanup::{self, Resource};
 use super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
@@ -18,19 +18,19 @@ use std::time::Duration;
 pub(super) const TESTS: &[TestCase] =
     &[TestCase { name: "kill_under_load", scope: Scope::Own, minutes: 15, run: kill_under_load }];
 
-/// Rounds of the short and of the long form.
+/// Rounds in the short and the long form.
 const ROUNDS: (u64, u64) = (10, 50);
 
-/// Programs that change files at the same time.
+/// Number of programs that change files concurrently.
 const LOADERS: u64 = 2;
 
-/// How long a program may take to notice that its file system is gone.
+/// Longest time until a program notices that its file system has failed.
 const END_DEADLINE: Duration = Duration::from_secs(120);
 
-/// The kill comes within so many milliseconds after the start of the load.
+/// Time from the start of the load to the kill, in milliseconds.
 const KILL_MS: std::ops::Range<u64> = 100..3000;
 
-/// A program under which the file system is killed, and what it was promised.
+/// A load program whose file system is killed, and the guarantees it received.
 struct Loader {
     child: Child,
     promises: Option<JoinHandle<Vec<Promise>>>,
@@ -57,7 +57,7 @@ impl Loader {
         Ok(Loader { child, promises: Some(promises) })
     }
 
-    /// Waits for its end and answers what it was promised.
+    /// Waits for its end and returns the guarantees.
     fn finish(mut self) -> TestResult<Vec<Promise>> {
         let ended = process::wait(&mut self.child, END_DEADLINE).at("the loader")?;
         if ended.is_none() {
@@ -79,14 +79,14 @@ impl Drop for Loader {
     }
 }
 
-/// The state line of a process, for messages.
+/// Returns the state line of a process, for messages.
 fn state_of(pid: u32) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().find(|line| line.starts_with("State")).unwrap_or("gone").to_string()
 }
 
-/// Processes of this run that wait in the kernel for a FUSE reply and can't be killed. Those of
-/// runs beside it are in other network namespaces.
+/// Returns processes of this run that wait in the kernel for a FUSE reply and can't be killed.
+/// Processes of concurrent runs are in other network namespaces.
 fn stuck_processes() -> Vec<String> {
     let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let ours = network("self");
@@ -124,8 +124,8 @@ fn in_round(failure: Failure, round: &str) -> Failure {
     }
 }
 
-/// One round: load, kill, look at what is left, start again, compare with the promises, check the
-/// whole.
+/// Runs one round: load, kill, inspection, restart, comparison with the guarantees, file system
+/// check.
 fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
     let dirs: Vec<_> =
         (0..LOADERS).map(|loader| rig.mount().join(format!("round-{round}-{loader}"))).collect();
@@ -137,7 +137,7 @@ fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
     ensure_eq!(stuck_processes(), Vec::<String>::new(), "processes stuck after the kill");
     rig.unmount()?;
     if round % 3 == 2 {
-        // A crash soon after the restart, when recovery may just be running.
+        // A crash soon after the restart, possibly during recovery.
         let mut again =
             rig.up_command().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let again = again.as_mut().map_err(|error| format!("weft up: {error}"))?;
@@ -160,12 +160,12 @@ fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
     rig.up()
 }
 
-/// All that must hold after the crash of one loader's file system.
+/// Everything that must hold after the crash of one load's file system.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Owed {
     /// New files and their lengths.
     new: BTreeMap<u64, u64>,
-    /// New files below this id are gone; the one with this id may be.
+    /// New files below this id don't exist; the one with this id may exist.
     removed: u64,
     replaced: BTreeMap<u64, u64>,
     slots: BTreeMap<u64, u64>,
@@ -211,7 +211,7 @@ impl Owed {
         self.check_log(dir)
     }
 
-    /// One overwrite may have been caught in the middle; each of its bytes is then old or new.
+    /// The crash may have interrupted one overwrite; each of its bytes is then old or new.
     fn check_slots(&self, dir: &Path) -> TestResult {
         let path = dir.join(names::SLOTTED);
         let read = if self.slots.is_empty() { Vec::new() } else { fs::read(&path).at(path.display())? };
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// The check must be able to fail: each broken promise is found.
+    /// The check must be able to fail: it detects each broken guarantee.
     #[test]
     fn broken_promises_are_found() {
         let dir = tempfile::tempdir().unwrap();

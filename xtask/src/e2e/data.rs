@@ -1,4 +1,4 @@
-//! Content: holes, preallocation, mappings, odd offsets, several writers.
+//! File content: holes, preallocation, mappings, unaligned offsets, several writers.
 
 use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno};
 use super::stage::Stage;
@@ -62,14 +62,15 @@ fn holes(stage: &Stage) -> TestResult {
     file.sync_all().at("fsync")?;
     let data = |from| sys::seek(&file, from, libc::SEEK_DATA);
     let hole = |from| sys::seek(&file, from, libc::SEEK_HOLE);
-    // A file system may call a hole data, never data a hole: these hold on all of them.
+    // A file system may report a hole as data, but never data as a hole: these checks hold on all
+    // of them.
     ensure!(data(0).at("SEEK_DATA")? <= 4 * MIB, "SEEK_DATA skips data");
     ensure_eq!(data(4 * MIB + 100).at("SEEK_DATA")?, 4 * MIB + 100, "SEEK_DATA within data");
     ensure!(hole(4 * MIB).at("SEEK_HOLE")? >= 4 * MIB + 4096, "SEEK_HOLE within data");
     ensure!(data(5 * MIB).at("SEEK_DATA")? <= 9 * MIB, "SEEK_DATA skips the second piece");
     expect_errno(data(16 * MIB), libc::ENXIO, "SEEK_DATA at the end")?;
     expect_errno(hole(17 * MIB), libc::ENXIO, "SEEK_HOLE beyond the end")?;
-    // These say that holes are really seen.
+    // These checks verify that holes are reported.
     ensure_eq!(data(0).at("SEEK_DATA")?, 4 * MIB, "first data");
     ensure_eq!(hole(0).at("SEEK_HOLE")?, 0, "first hole");
     ensure_eq!(hole(9 * MIB).at("SEEK_HOLE")?, 9 * MIB + 4096, "hole after the second piece");
@@ -81,8 +82,8 @@ fn holes(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Programs that copy a sparse file look at its blocks first, also while it is written and right
-/// after.
+/// Programs that copy a sparse file check its block count first, also during and right after
+/// writes.
 fn holes_of_a_file_that_is_written(path: &Path) -> TestResult {
     const LENGTH: u64 = 1 << 30;
     const FEW: u64 = MIB / 512;
@@ -125,7 +126,7 @@ fn fallocate_modes(stage: &Stage) -> TestResult {
     let mut expected = Rng::new(1).bytes(3 * MIB as usize);
     file.write_all_at(&expected, 0).at("write")?;
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // Neither end on a block, and over the border of a chunk.
+    // Neither end is block-aligned, and the range crosses a chunk boundary.
     for (mode, from, length) in [
         (punch, MIB - 5000, 10_001),
         (libc::FALLOC_FL_ZERO_RANGE, 2 * MIB + 1, 77_777),
@@ -170,7 +171,7 @@ fn mapped_files(stage: &Stage) -> TestResult {
     shared.sync().at("msync")?;
     ensure_same(&fs::read(&path).at("read")?, &expected, "the file after msync")?;
     ensure_eq!(private.read(100, 10), b"mine alone", "the private mapping");
-    // What write() changes, an existing shared mapping shows.
+    // An existing shared mapping shows changes by write().
     file.write_all_at(b"written", 2 * MIB).at("write")?;
     ensure_eq!(shared.read(2 * MIB as usize, 7), b"written", "a write, seen through the mapping");
     Ok(())
@@ -186,7 +187,7 @@ fn mapping_survives(stage: &Stage) -> TestResult {
     ensure_same(&fs::read(&path).at("read")?, &helper::mapped_content(length), "the mapped file")
 }
 
-/// Small appends and overwrites while a file grows from inline over the first chunks.
+/// Small appends and overwrites while a file grows from inline to several chunks.
 fn growing(stage: &Stage) -> TestResult {
     let dir = stage.folder("growing")?;
     let path = dir.join("file");
@@ -289,9 +290,9 @@ fn direct_and_buffered(stage: &Stage) -> TestResult {
     ensure_same(&fs::read(&path).at("read")?, &expected, "the file")
 }
 
-/// Programs read a file through the kernel's cache while another writes it past that: what is
-/// written is there for all of them as soon as the write has returned, whatever the readers have
-/// put back into the cache meanwhile.
+/// Programs read a file through the page cache while another one writes it with direct I/O. Written
+/// data is visible to all as soon as the write has returned, whatever the readers have loaded into
+/// the cache meanwhile.
 fn direct_writes_beside_readers(stage: &Stage) -> TestResult {
     const LENGTH: usize = 640 << 10;
     let path = stage.folder("direct_writes_beside_readers")?.join("file");

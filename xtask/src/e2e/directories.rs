@@ -20,7 +20,7 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "parallel_creates", scope: Scope::Mounted, minutes: 2, run: parallel_creates },
 ];
 
-/// Entries of the huge directory.
+/// Number of entries in the huge directory.
 const HUGE: usize = 100_000;
 
 /// Deadline of listing it.
@@ -57,7 +57,7 @@ fn delete_during_readdir(stage: &Stage) -> TestResult {
     for number in 0..ENTRIES {
         File::create(dir.join(number.to_string())).at("create")?;
     }
-    // As `rm -r` does: each entry goes as soon as it has been seen.
+    // Like `rm -r`: each entry is removed as soon as it has been seen.
     let mut seen = 0;
     for entry in fs::read_dir(&dir).at("opendir")? {
         fs::remove_file(entry.at("readdir")?.path()).at("unlink")?;
@@ -78,7 +78,7 @@ fn create_during_readdir(stage: &Stage) -> TestResult {
     for (number, entry) in fs::read_dir(&dir).at("opendir")?.enumerate() {
         let name = entry.at("readdir")?.file_name();
         if number < OLD {
-            // More come, and every second old one that has been seen goes.
+            // New entries are created, and every second old one that has been seen is removed.
             File::create(dir.join(format!("new-{number}"))).at("create")?;
             if number % 2 == 0 {
                 fs::remove_file(dir.join(&name)).at("unlink")?;
@@ -103,7 +103,7 @@ fn deep_tree(stage: &Stage) -> TestResult {
     }
     fs::write(dir.join("file"), "deep").at("file")?;
     ensure_eq!(fs::metadata(&dir).at("stat")?.nlink(), 2, "links of the lowest folder");
-    // A folder can't go below itself.
+    // A directory can't move below itself.
     expect_errno(fs::rename(top.join("d"), dir.join("d")), libc::EINVAL, "rename below itself")?;
     fs::rename(top.join("d"), top.join("moved")).at("rename")?;
     let moved = top.join("moved").join(dir.strip_prefix(top.join("d")).expect("dir lies below d"));
@@ -117,7 +117,7 @@ fn parallel_creates(stage: &Stage) -> TestResult {
     let dir = stage.folder("parallel_creates")?;
     let make = |thread: usize| {
         for number in 0..EACH {
-            // Every name is wanted by two threads; exactly one may make it.
+            // Two threads try to create each name; exactly one may succeed.
             let name = format!("{}-{number}", thread / 2);
             match File::create_new(dir.join(&name)) {
                 Ok(_) => {}

@@ -1,4 +1,4 @@
-//! Small local file systems on loop devices: targets of a chosen kind and size.
+//! Small local file systems on loop devices: targets of a given kind and size.
 
 use super::cleanup::{self, Resource};
 use super::mounts;
@@ -13,11 +13,10 @@ use std::time::Duration;
 /// Deadline of one `losetup`, `mkfs` or `mount`.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The least that mkfs.xfs accepts is 300 MiB.
+/// Size of the smallest XFS in tests; mkfs.xfs accepts 300 MiB or more.
 pub const SMALLEST_XFS_BYTES: u64 = 320 << 20;
 
-/// Names of files that take room begin so, and the sizes of the largest and smallest of them, as
-/// powers of two.
+/// Prefix of files that occupy space, and the largest and smallest of their sizes as powers of two.
 const BALLAST: &str = "ballast.";
 const MOST_PIECE_BITS: u32 = 29;
 const LEAST_PIECE_BITS: u32 = 12;
@@ -25,9 +24,9 @@ const LEAST_PIECE_BITS: u32 = 12;
 /// Kind of a local file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskKind {
-    /// What targets normally stand on.
+    /// The default file system of targets.
     Xfs,
-    /// The other one that is supported; can be very small.
+    /// The other supported file system; it can be very small.
     Ext4,
 }
 
@@ -39,8 +38,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes the image `folder/name.img`, formats it and mounts it at `folder/name`. Skips the test
-    /// where that can't be done.
+    /// Creates the image `folder/name.img`, formats it and mounts it at `folder/name`. Skips the
+    /// test if that isn't possible.
     pub fn new(folder: &Path, name: &str, kind: DiskKind, bytes: u64) -> TestResult<Disk> {
         if !sys::is_root() {
             return skip("loop devices need root");
@@ -58,7 +57,7 @@ impl Disk {
         let disk = Disk { image, device, mount };
         let format = match kind {
             DiskKind::Xfs => ["mkfs.xfs", "-q", "-f"],
-            // No reserved blocks, so that the last byte can be used up by a test.
+            // No reserved blocks, so that a test can use the last byte.
             DiskKind::Ext4 => ["mkfs.ext4", "-qF", "-m0"],
         };
         process::run_ok(Command::new(format[0]).args(&format[1..]).arg(&disk.device), DEADLINE)?;
@@ -67,21 +66,21 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.mount
     }
 
-    /// Takes so much room, as somebody else's file would.
+    /// Occupies space, like other users' files.
     pub fn take(&self, bytes: u64) -> TestResult {
         let path = self.mount.join(format!("{BALLAST}taken"));
         process::run_ok(Command::new("fallocate").args(["-l", &bytes.to_string()]).arg(&path), DEADLINE)?;
         Ok(())
     }
 
-    /// Takes all the room that is left.
+    /// Occupies all remaining space.
     pub fn fill(&self) -> TestResult {
-        // In pieces that get smaller, each kind until there is no room for another one.
+        // In files of decreasing size; each size until none fits any more.
         for bits in (LEAST_PIECE_BITS..=MOST_PIECE_BITS).rev() {
             let mut piece = 0;
             loop {
@@ -98,7 +97,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives back the room that [`Disk::fill`] took.
+    /// Frees the space that [`Disk::fill`] occupied.
     pub fn relieve(&self) -> TestResult {
         for entry in fs::read_dir(&self.mount).at(self.mount.display())?.flatten() {
             if entry.file_name().to_string_lossy().starts_with(BALLAST) {
@@ -108,26 +107,26 @@ impl Disk {
         Ok(())
     }
 
-    /// From now on everything fails with EIO, and what isn't on disk yet never will be. XFS only.
+    /// Makes all later I/O fail with EIO; unsynced data is lost. XFS only.
     pub fn shut_down(&self) -> TestResult {
         process::run_ok(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&self.mount), DEADLINE)?;
         Ok(())
     }
 
-    /// Takes it away from its path, whoever uses it: what is open stays open.
+    /// Unmounts it lazily, even if in use: open files stay open.
     pub fn unmount_lazily(&self) -> TestResult {
         process::run_ok(Command::new("umount").arg("--lazy").arg(&self.mount), DEADLINE)?;
         Ok(())
     }
 
-    /// Mounts it where it was.
+    /// Mounts it at its former path.
     pub fn mount_again(&self) -> TestResult {
         process::run_ok(Command::new("mount").arg(&self.device).arg(&self.mount), DEADLINE)?;
         Ok(())
     }
 
-    /// Mounts it anew, as after a power cut. Nobody uses it any more; the rings of a process that
-    /// was killed let go of its files a moment after its end.
+    /// Remounts it, as after a power failure. No process uses it any more; the io_uring instances
+    /// of a killed process release its files some time after its end.
     pub fn remount(&self) -> TestResult {
         let mut last = None;
         let umount = || process::run_ok(Command::new("umount").arg(&self.mount), DEADLINE);
@@ -137,12 +136,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Cuts the backing file, so that reads and writes beyond `bytes` fail with EIO from now on.
+    /// Truncates the backing file, so that reads and writes beyond `bytes` fail with EIO from now
+    /// on.
     pub fn lose_everything_after(&self, bytes: u64) -> TestResult {
         let at = self.image.display();
         let image = File::options().write(true).open(&self.image).at(&at)?;
         image.set_len(bytes).at(&at)?;
-        // Otherwise reads would go on being answered from memory.
+        // Otherwise reads would still be served from memory.
         fs::write("/proc/sys/vm/drop_caches", "3").at("drop_caches")
     }
 }

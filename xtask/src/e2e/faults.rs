@@ -1,5 +1,5 @@
-//! Targets that fail: full, broken, damaged. The program gets the right error, everybody else goes
-//! on, the log names the target.
+//! Failed targets: full, broken, damaged. The application gets the correct error, others continue,
+//! and the log names the target.
 
 use super::disk::{Disk, DiskKind, SMALLEST_XFS_BYTES};
 use super::outcome::{At, Failure, TestResult, ensure, ensure_eq, expect_errno};
@@ -33,12 +33,12 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "flipped_bit", scope: Scope::Own, minutes: 3, run: flipped_bit },
 ];
 
-/// How long the space of removed files may take to be free again.
+/// Longest time until the space of removed files is free again.
 const RECLAIM_DEADLINE: Duration = Duration::from_secs(60);
 
 const MIB: u64 = 1 << 20;
 
-/// Writes and syncs a file; the first error of either ends it.
+/// Writes and syncs a file; returns the first error.
 fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(bytes)?;
@@ -67,7 +67,7 @@ fn full_target(stage: &Stage) -> TestResult {
     ensure!(written > 3, "full after {written} files of 8 MiB");
     ensure_logged(&rig, 1)?;
     ensure_class(&rig, "emergency")?;
-    // Names, attributes and what is stored already are as good as ever.
+    // Names, attributes and existing data are still accessible.
     fs::create_dir(dir.join("sub")).at("mkdir on a full target")?;
     for id in 0..written {
         let read = fs::read(dir.join(id.to_string())).at(format!("file {id} on a full target"))?;
@@ -90,7 +90,7 @@ fn full_target(stage: &Stage) -> TestResult {
     rig.fsck()
 }
 
-/// The only target is classified so, a moment later at most.
+/// Checks that the only target gets this capacity class within a short time.
 fn ensure_class(rig: &Rig, class: &str) -> TestResult {
     let mut seen = serde_json::Value::Null;
     let is_told = process::eventually(RECLAIM_DEADLINE, || {
@@ -102,7 +102,7 @@ fn ensure_class(rig: &Rig, class: &str) -> TestResult {
     Ok(())
 }
 
-/// Makes numbered files until there is no space, and answers how many were made.
+/// Creates numbered files until there is no space. Returns the number of files.
 fn fill(dir: &Path, name: &str, most: usize, make: impl Fn(&Path) -> io::Result<()>) -> TestResult<usize> {
     for number in 0..most {
         let path = dir.join(format!("{name}{number}"));
@@ -121,11 +121,11 @@ fn full_disk_shared_with_metadata(stage: &Stage) -> TestResult {
     let mut rig = Rig::start(stage.binary()?, disk.path(), RigOptions::new(stage.transport()?))?;
     let dir = rig.mount().join("dir");
     let large = Rng::new(31).bytes(8 * MIB as usize);
-    // Lives in the metadata store, and can't be compressed.
+    // Stored in the metadata store, and incompressible.
     let small = Rng::new(32).bytes(3000);
-    // The second round shows that nothing was lost for good.
+    // The second round verifies that no space was lost permanently.
     for round in 0..2 {
-        // What was removed from a full disk gives its room back a moment later.
+        // A full disk frees the space of removed files with a delay.
         let made = || fs::create_dir(&dir).is_ok();
         ensure!(process::eventually(RECLAIM_DEADLINE, made), "round {round}: no room for a directory");
         let first = || write_synced(&dir.join("first"), &large).is_ok();
@@ -152,8 +152,7 @@ fn full_disk_shared_with_metadata(stage: &Stage) -> TestResult {
     rig.fsck()
 }
 
-/// A reservation of more than the disk has, by several programs at once, and beside them work of
-/// others.
+/// Concurrent reservations of more space than the disk has, by several programs, while others work.
 fn fallocate_takes_all_or_nothing(stage: &Stage) -> TestResult {
     const DISK_BYTES: u64 = 640 * MIB;
     const PROGRAMS: usize = 3;
@@ -181,12 +180,12 @@ fn fallocate_takes_all_or_nothing(stage: &Stage) -> TestResult {
             let error = reserved.err().and_then(|error| error.raw_os_error());
             ensure_eq!(error, Some(libc::ENOSPC), "round {round}: twice the disk was reserved");
         }
-        // Half of it fits on either of the two targets alone.
+        // Half of it fits on each of the two targets.
         let error = reserve(&dir.join("wide"), before / 4 * 5)?.err().and_then(|e| e.raw_os_error());
         ensure_eq!(error, Some(libc::ENOSPC), "round {round}: more than the disk has was reserved");
         let free = sys::space(disk.path()).at("statvfs")?.0;
         ensure!(free + 8 * MIB >= before, "round {round}: {free} of {before} bytes are free after a refusal");
-        // Each program fits alone, and both together take the reserve.
+        // Each program's reservation fits alone; both together would need the reserve.
         let half = (before - DISK_BYTES / 8) * 3 / 4;
         let pair: Vec<_> = std::thread::scope(|scope| {
             let ask = |name: &'static str| reserve(&dir.join(name), half);
@@ -211,20 +210,20 @@ fn fallocate_takes_all_or_nothing(stage: &Stage) -> TestResult {
         let given_back = || sys::space(disk.path()).is_ok_and(|(free, _)| free + 8 * MIB >= before);
         ensure!(process::eventually(RECLAIM_DEADLINE, given_back), "round {round}: space is lost");
     }
-    // What was reserved before is there still.
+    // Earlier reservations are unaffected.
     let blocks = fs::metadata(dir.join("kept")).at("stat")?.blocks();
     ensure!(blocks * 512 >= 16 * MIB, "{blocks} blocks of 512 bytes are left of an earlier reservation");
     rig.down()?;
     rig.fsck()
 }
 
-/// `fallocate(2)` of a file from its start.
+/// Calls `fallocate(2)` on a file from its start.
 fn reserve(path: &Path, bytes: u64) -> TestResult<io::Result<()>> {
     let file = File::options().create(true).truncate(false).write(true).open(path).at(path.display())?;
     Ok(sys::fallocate(&file, 0, 0, bytes))
 }
 
-/// Another program takes the last byte of the disk, and the process dies.
+/// Another program uses the last byte of the disk, and the process crashes.
 fn start_on_a_full_disk(stage: &Stage) -> TestResult {
     let folder = stage.scratch("full_start")?;
     let disk = Disk::new(&folder, "shared", DiskKind::Xfs, 640 * MIB)?;
@@ -254,7 +253,7 @@ fn start_on_a_full_disk(stage: &Stage) -> TestResult {
     rig.down()
 }
 
-/// A line of the log tells of trouble with the target of this number.
+/// Checks that the log has a warning or error about this target.
 fn ensure_logged(rig: &Rig, target: u32) -> TestResult {
     let log = rig.log();
     let names = |line: &str| {
@@ -271,7 +270,7 @@ fn ensure_logged(rig: &Rig, target: u32) -> TestResult {
     Ok(())
 }
 
-/// The chunk file that holds the start of a file.
+/// Returns the chunk file that contains the start of a file.
 fn first_chunk_file(rig: &Rig, path: &Path) -> TestResult<PathBuf> {
     let info = rig.entry(path)?;
     let chunk_file = info["chunks"][0]["chunk_file"].as_str().map(PathBuf::from);
@@ -299,7 +298,7 @@ fn failing_target(stage: &Stage) -> TestResult {
     let count = on_bad.iter().filter(|bad| **bad).count();
     ensure!(count > 0 && count < FILES as usize, "{count} of {FILES} files are on the second target");
 
-    // Cuts through the middle of what the files occupy.
+    // Cuts in the middle of the space that the files occupy.
     disk.lose_everything_after(MIB * 4 * count as u64 / 2)?;
     let mut failed = 0;
     for id in 0..FILES {
@@ -319,15 +318,16 @@ fn failing_target(stage: &Stage) -> TestResult {
         let read = fs::read(path(id)).at("read from the good target")?;
         ensure_eq!(Content::recognise(&read), Some(content(id + 1000)), "a file on the good target");
     }
-    // Beside its inode: in `dir` it would be on one of the two targets.
+    // Inline, so in the metadata store: in `dir` it would be on one of the two targets.
     fs::write(rig.mount().join("small"), "metadata goes on").at("a new small file")?;
-    // Its stop may say that a target can't be synced, which is right; that it ends is enough.
+    // Its stop may report, correctly, that a target can't be synced; it only has to end.
     drop(rig.down());
     Ok(())
 }
 
-/// A stopped file system with two files on one target each, one of them then damaged by `damage`;
-/// the other must be well, the damaged one must give EIO and never wrong bytes, and fsck must tell.
+/// Runs a stopped file system with two files on one target each, one of them damaged by `damage`.
+/// The other must be intact; the damaged one must return EIO and never wrong bytes; and fsck must
+/// report it.
 fn with_damage(stage: &Stage, name: &str, damage: fn(&File) -> io::Result<()>) -> TestResult {
     let mut rig = stage.start_rig(name, RigOptions::new(stage.transport()?))?;
     let dir = rig.mount().join("dir");
@@ -344,7 +344,7 @@ fn with_damage(stage: &Stage, name: &str, damage: fn(&File) -> io::Result<()>) -
     rig.up()?;
     ensure!(fs::read(&other).at("other")? == content, "the other file is damaged too");
     expect_errno(fs::read(&victim), libc::EIO, "reading the damaged file")?;
-    // Piece by piece: what can be read is right.
+    // Block by block: readable blocks must be correct.
     let open = File::open(&victim).at("victim")?;
     let mut lost = 0;
     for (number, expected) in content.chunks(65_536).enumerate() {
@@ -362,8 +362,8 @@ fn with_damage(stage: &Stage, name: &str, damage: fn(&File) -> io::Result<()>) -
     given_up(stage, &mut rig, &victim, &content)
 }
 
-/// What has no second copy isn't repaired, and is given up only when that is asked for: then it is
-/// listed, and reads as zeros.
+/// Data without a second replica can't be repaired. It is given up only on request, then listed,
+/// and reads as zeros.
 fn given_up(stage: &Stage, rig: &mut Rig, victim: &Path, content: &[u8]) -> TestResult {
     let dir = rig.dir().to_string_lossy().into_owned();
     let list = stage.scratch("lost")?.join("list");

@@ -1,4 +1,4 @@
-//! Flags and projects of inodes, by the programs that people use for them.
+//! Inode flags and project ids, tested with the standard programs.
 
 use super::outcome::{At, Failure, TestResult, ensure, ensure_eq, expect_errno, skip};
 use super::stage::{Stage, Subject};
@@ -20,13 +20,13 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "projects_of_files", scope: Scope::Mounted, minutes: 1, run: projects_of_files },
 ];
 
-/// An ordinary user that every Debian has.
+/// A regular user that exists on every Debian.
 const OTHER_USER: u32 = 1;
 
 /// Deadline of one small program.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs a program that is installed, and gives what it prints.
+/// Runs an installed program, and returns its output.
 fn say(arguments: &[&str], path: &Path) -> TestResult<String> {
     let program = tools::find(arguments[0])?;
     Ok(process::run_ok(Command::new(program).args(&arguments[1..]).arg(path), DEADLINE)?.stdout)
@@ -36,7 +36,7 @@ fn chattr(change: &str, path: &Path) -> TestResult {
     say(&["chattr", change], path).map(drop)
 }
 
-/// The letters that lsattr(1) shows.
+/// Returns the letters that lsattr(1) shows.
 fn letters(path: &Path) -> TestResult<String> {
     let line = say(&["lsattr", "-d"], path)?;
     Ok(line.split_whitespace().next().unwrap_or_default().replace('-', ""))
@@ -52,7 +52,7 @@ fn append(path: &Path) -> io::Result<File> {
     File::options().append(true).open(path)
 }
 
-/// Takes the flags away again, so that the folder can be removed whatever a test comes to.
+/// Clears the flags when dropped, so that the folder can be removed after any test result.
 struct Marked<'a>(&'a Path);
 
 impl Drop for Marked<'_> {
@@ -120,7 +120,7 @@ fn append_only_files(stage: &Stage) -> TestResult {
     let mut log = append(&file).at("open for appending")?;
     log.write_all(b"two\n").at("append")?;
     eperm("ftruncate", log.set_len(0))?;
-    // A local file system refuses this already.
+    // A local file system already refuses this.
     let without = sys::set_status_flags(&log, 0).and_then(|()| log.write_all(b"over"));
     eperm("write without O_APPEND", without)?;
     drop(log);
@@ -138,7 +138,7 @@ fn marked_folders(stage: &Stage) -> TestResult {
     let (closed, growing) = (dir.join("closed"), dir.join("growing"));
     for folder in [&closed, &growing] {
         fs::create_dir(folder).at("folder")?;
-        // Many in a row: the client makes files without asking then.
+        // Many in a row: the client then creates files under a delegation.
         for number in 0..20 {
             fs::write(folder.join(format!("file-{number}")), "content").at("file")?;
         }
@@ -218,7 +218,7 @@ fn projects_of_files(stage: &Stage) -> TestResult {
     fs::rename(tree.join("sub/file"), tree.join("file")).at("rename within a project")?;
     fs::rename(tree.join("file"), dir.join("file")).at("rename out of a project")?;
     ensure_eq!(project(&dir.join("file"))?, 4711, "project of what has left");
-    // mv(1) copies where it can't rename.
+    // mv(1) copies if it can't rename.
     process::run_ok(Command::new("mv").arg(&outside).arg(tree.join("in")), DEADLINE)?;
     ensure_eq!(project(&tree.join("in"))?, 4711, "project of a copy");
     Ok(())

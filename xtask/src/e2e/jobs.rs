@@ -1,4 +1,4 @@
-//! Distributes the tests over processes that run side by side, and runs again, alone, what failed.
+//! Distributes the tests over concurrent processes, and repeats failed tests alone.
 
 use super::rig::Transport;
 use super::tools;
@@ -14,23 +14,23 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a process may go on after the deadlines of all its tests: it starts, stops and checks a
-/// file system besides.
+/// Time granted to a process beyond the deadlines of all its tests: it also starts, stops and
+/// checks a file system.
 const GRACE: Duration = Duration::from_secs(5 * 60);
 
-/// Tests that one process runs one after the other, all on one transport.
+/// Tests that one process runs sequentially, all on one transport.
 struct Job {
     tests: Vec<&'static TestCase>,
     transport: Transport,
 }
 
-/// What every job needs.
+/// Parameters common to all jobs.
 struct Plan<'a> {
     binary: &'a Path,
     options: &'a Options,
 }
 
-/// Runs all these tests with this binary.
+/// Runs all given tests with this binary.
 pub fn run(
     binary: &Path,
     tests: &[&'static TestCase],
@@ -38,7 +38,7 @@ pub fn run(
 ) -> Result<(Summary, Timing), String> {
     let mut timing = Timing::default();
     let start = Instant::now();
-    // Before the tests begin, whose own networks reach no registry.
+    // Installed first, since the tests' network namespaces don't reach a registry.
     tools::install();
     timing.add("programs that the end-to-end tests use", start.elapsed(), Vec::new());
 
@@ -68,8 +68,8 @@ pub fn run(
     Ok((summary, timing))
 }
 
-/// All tests of a mounted file system in one job a transport, every other test in one of its own;
-/// the longest come first.
+/// Creates one job per transport for all tests of a mounted file system, and one job for every
+/// other test. The longest come first.
 fn jobs(tests: &[&'static TestCase], options: &Options) -> Vec<Job> {
     let transports = transports(options);
     let (mounted, mut own): (Vec<&'static TestCase>, Vec<_>) =
@@ -80,15 +80,15 @@ fn jobs(tests: &[&'static TestCase], options: &Options) -> Vec<Job> {
     shared.chain(own).filter(|job| !job.tests.is_empty()).collect()
 }
 
-/// Whether a test compares data or histories: one wrong answer of a file system is one too many,
-/// however rarely it comes.
+/// Returns whether a test compares data or histories. Such a test isn't repeated: a single wrong
+/// result of a file system is a failure, however rare.
 fn is_final(test: &TestCase) -> bool {
     let parts = ["history", "under_load", "fsx", "fio", "sqlite", "migrate", "mends", "mended"];
     parts.iter().any(|part| test.name.contains(part))
 }
 
 impl Plan<'_> {
-    /// Runs a job in a process of its own and answers what became of its tests.
+    /// Runs a job in a separate process. Returns the results of its tests.
     fn work(&self, job: &Job) -> Vec<Verdict> {
         let start = Instant::now();
         let (mut verdicts, error) = match self.results_of(job) {
@@ -108,7 +108,8 @@ impl Plan<'_> {
         verdicts
     }
 
-    /// The results that a job's process has left, and what went wrong with the process itself.
+    /// Returns the results that a job's process has written, and the failure of the process itself,
+    /// if any.
     fn results_of(&self, job: &Job) -> Result<(Vec<Verdict>, Option<String>), String> {
         let file = tempfile::NamedTempFile::new().map_err(|error| format!("no file for results: {error}"))?;
         let full = self.options.form.full;
@@ -137,8 +138,8 @@ impl Plan<'_> {
         command
     }
 
-    /// Runs a test that failed again, alone: on a machine that stood still a test may fail by
-    /// chance. It is named then.
+    /// Repeats a failed test alone: on a stalled machine a test may fail by chance. A test that
+    /// then passes is reported as flaky.
     fn work_again(&self, job: &Job, message: &str, summary: &mut Summary) {
         let name = format!("e2e {} [{}]", job.tests[0].name, job.transport.name());
         if !summary.grants_again() {
@@ -154,8 +155,8 @@ impl Plan<'_> {
     }
 }
 
-/// Runs a worker and prints what it prints as it comes; an error says how it ended when it didn't
-/// end well.
+/// Runs a worker and forwards its output as it arrives. Returns an error with its status unless it
+/// succeeded.
 fn follow(command: &mut Command, deadline: Duration) -> Result<(), String> {
     let failed = |error| format!("cannot start a process for tests: {error}");
     let (output, input) = std::io::pipe().map_err(failed)?;
@@ -163,15 +164,15 @@ fn follow(command: &mut Command, deadline: Duration) -> Result<(), String> {
     sys::end_with_parent(command);
     command.stdin(Stdio::null()).stdout(input).stderr(errors);
     let mut child = interrupt::spawn(command, Reach::Ask).map_err(failed)?;
-    // The command holds ends of the pipe, and the output ends with the last of them.
+    // The command holds ends of the pipe, and the output ends only when all are closed.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let printing = thread::spawn(move || {
         BufReader::new(output).lines().map_while(Result::ok).for_each(|line| println!("{line}"));
     });
     let ended = end_of(&mut child, deadline);
     interrupt::ended(&child);
-    // What a worker has started may hold the pipe when it had to be killed; what it printed until
-    // then is printed.
+    // Children of a worker that had to be killed may still hold the pipe. Its output until then has
+    // been printed.
     if ended.is_ok() {
         drop(printing.join());
     }

@@ -1,5 +1,5 @@
-//! The life of a mount: starting, stopping, what outlives a restart, read-only, the administrator's
-//! commands.
+//! The life cycle of a mount: start, stop, persistence over a restart, read-only mode,
+//! administrative commands.
 
 use super::disk::{Disk, DiskKind, SMALLEST_XFS_BYTES};
 use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno, skip};
@@ -65,7 +65,7 @@ fn restart_keeps(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// A small tree with one of everything that is stored.
+/// Creates a small tree with one object of each stored kind.
 fn fill(dir: &Path) -> std::io::Result<()> {
     let mut rng = Rng::new(11);
     for (number, length) in [0usize, 1, 4096, 4097, 1 << 20, 5 << 20].into_iter().enumerate() {
@@ -82,7 +82,7 @@ fn fill(dir: &Path) -> std::io::Result<()> {
     sparse.set_len(1 << 30)
 }
 
-/// All that a tree shows, as text, sorted.
+/// Describes a tree as sorted text.
 fn snapshot(dir: &Path) -> std::io::Result<Vec<String>> {
     let mut lines = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -124,7 +124,7 @@ fn remount_read_only(stage: &Stage) -> TestResult {
         expect_errno(fs::create_dir(dir.join("new")), libc::EROFS, "mkdir")?;
         expect_errno(fs::remove_file(dir.join("file")), libc::EROFS, "unlink")
     })();
-    // Back to writable for the tests to come, whatever was found.
+    // Back to writable for the following tests, whatever the result.
     remount("remount,rw")?;
     checked?;
     fs::write(dir.join("file"), "after").at("write after remount,rw")
@@ -136,7 +136,7 @@ fn detached(stage: &Stage) -> TestResult {
     let mut up = rig.up_command();
     up.arg("--detach");
     process::run_ok(&mut up, COMMAND_DEADLINE)?;
-    // It has said that it is mounted by ending well.
+    // Its successful exit means that it is mounted.
     ensure!(mounts::is_weft(&rig.mount()), "weft up --detach ended before it had mounted");
     let checked = (|| {
         fs::write(rig.mount().join("file"), "content").at("write")?;

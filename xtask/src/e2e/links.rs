@@ -1,4 +1,4 @@
-//! Names: renames, links, special files, files without a name.
+//! Names: renames, links, special files, unnamed files.
 
 use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno};
 use super::stage::Stage;
@@ -96,7 +96,7 @@ fn hard_links(stage: &Stage) -> TestResult {
     ensure_eq!((a.ino(), a.nlink()), (b.ino(), 2), "inode and links of both names");
     fs::write(other.join("b"), "two").at("write by the other name")?;
     ensure_eq!(fs::read(dir.join("a")).at("a")?, b"two", "content by the first name");
-    // Two names of one inode: POSIX says that this rename does nothing.
+    // Two links to one inode: POSIX specifies that this rename does nothing.
     fs::rename(dir.join("a"), other.join("b")).at("rename onto a link of itself")?;
     ensure!(dir.join("a").exists(), "a rename onto a link of itself removed a name");
     fs::remove_file(dir.join("a")).at("unlink")?;
@@ -125,7 +125,7 @@ fn special_nodes(stage: &Stage) -> TestResult {
     let kind = |name: &str| fs::symlink_metadata(dir.join(name)).map(|meta| meta.file_type()).at(name);
     sys::mknod(&dir.join("fifo"), libc::S_IFIFO | 0o600, 0).at("mknod of a fifo")?;
     ensure!(kind("fifo")?.is_fifo(), "the fifo is none");
-    // A fifo is the kernel's once it is there: two ends meet through the name.
+    // An open fifo is handled by the kernel: both ends meet through the name.
     let path = dir.join("fifo");
     let writer = std::thread::spawn(move || fs::write(path, "through"));
     ensure_eq!(fs::read(dir.join("fifo")).at("fifo")?, b"through", "what came through the fifo");
@@ -167,7 +167,7 @@ fn odd_names(stage: &Stage) -> TestResult {
         ensure_eq!(fs::read(dir.join(name)).at(name)?, name.as_bytes(), "content of {name:?}");
     }
     expect_errno(fs::write(dir.join("n".repeat(256)), ""), libc::ENAMETOOLONG, "a name of 256 bytes")?;
-    // XFS ends at 1024; weft has the kernel's own limit.
+    // XFS limits symlinks to 1024; weft has the kernel's own limit.
     let longest = if stage.binary().is_ok() { 4095 } else { 1000 };
     for length in [1, 60, longest] {
         let (link, target) = (dir.join(format!("link{length}")), "t".repeat(length));

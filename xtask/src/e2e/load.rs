@@ -1,5 +1,5 @@
-//! The load of `weft bench` on a mount: what it measures, how it ends, what it refuses, and that it
-//! leaves nothing.
+//! `weft bench` on a mount: its measurements, its end, the arguments that it refuses, and its
+//! cleanup.
 
 use super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::refusals::refused;
@@ -20,17 +20,17 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "bench_refuses", scope: Scope::Own, minutes: 2, run: refuses },
 ];
 
-/// How long one command may take.
+/// Deadline of one command.
 const DEADLINE: Duration = Duration::from_secs(240);
 
-/// How long it may take until the second number of threads has begun, after one phase of a second
-/// for the first.
+/// Longest time until the second number of threads begins, after a phase of one second for the
+/// first.
 const BEGUN: Duration = Duration::from_secs(60);
 
-/// How long an interrupted load may take to end and to remove its files.
+/// Longest time until an interrupted load has ended and removed its files.
 const ENDED: Duration = Duration::from_secs(30);
 
-/// A weft, a folder on it that is measured, and one elsewhere for reports.
+/// A weft, a folder on it to measure, and another folder for reports.
 struct Place {
     rig: Rig,
     dir: PathBuf,
@@ -51,7 +51,7 @@ impl Place {
         Ok(command)
     }
 
-    /// What a load measured; no operation may have failed, and no byte may be wrong.
+    /// Runs a load and returns its results; no operation may fail, and no byte may be wrong.
     fn measured(&self, stage: &Stage, kind: &str, words: &[&str]) -> TestResult<Value> {
         let mut command = self.bench(stage, kind, words)?;
         let done = process::run_ok(command.arg("--json"), DEADLINE)?;
@@ -81,7 +81,8 @@ impl Place {
         Ok(())
     }
 
-    /// Small figures of all drives and processors, so that a characterisation needn't measure them.
+    /// Measures the ceilings of all drives and processors with small sizes, so that a
+    /// characterisation doesn't have to.
     fn measure_ceilings(&self) -> TestResult {
         let dir = self.rig.dir();
         let dir = dir.to_string_lossy();
@@ -139,15 +140,15 @@ fn io_and_meta(stage: &Stage) -> TestResult {
         let of_all = told["measured"].as_array().map_or(0, Vec::len);
         ensure_eq!(of_all % 4, 0, "operations of meta {words:?}");
     }
-    // Now that there are ceilings, each figure of bytes has its share.
+    // With known ceilings, each throughput figure has a utilisation.
     place.measure_ceilings()?;
     let told = place.measured(stage, "io", &["--threads", "1", "--size", "4MiB"])?;
     ensure_shares(&told, 2)?;
     place.stop()
 }
 
-/// So many figures of bytes at least have a ceiling that binds them, and all of them have a share
-/// of it.
+/// Checks that at least `least` throughput figures have a limiting ceiling, and that each of these
+/// has a utilisation.
 fn ensure_shares(told: &Value, least: usize) -> TestResult {
     ensure!(told["ceilings"].as_array().is_some_and(|all| !all.is_empty()), "no ceilings: {told}");
     let figures = told["measured"].as_array().cloned().unwrap_or_default();
@@ -168,7 +169,7 @@ fn characterize(stage: &Stage) -> TestResult {
     let place = Place::new(stage, "bench-report")?;
     let out = place.reports.join("report");
     let words = ["--scale", "0.0625", "--iterations", "1", "--out", &out.to_string_lossy()];
-    // Nobody has measured ceilings: it does, and management keeps them.
+    // Without known ceilings, it measures them, and management stores them.
     let done = process::run_ok(&mut place.bench(stage, "characterize", &words)?, DEADLINE)?;
     ensure!(done.stdout.contains("index.html"), "where the report is: {}", done.tail());
     place.ensure_empty("characterize")?;
@@ -191,13 +192,13 @@ fn characterize(stage: &Stage) -> TestResult {
     place.stop()
 }
 
-/// Starts a load in a way that a signal reaches it alone.
+/// Starts a load in its own process group, so that a signal reaches only it.
 fn started(mut command: Command) -> TestResult<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     sys::let_be_interrupted(&mut command).spawn().at("weft bench")
 }
 
-/// Interrupts it when its folder of this number is there; the exit code.
+/// Interrupts the load when its folder with this number exists. Returns the exit code.
 fn interrupted_at(child: &mut Child, place: &Place, number: u32) -> TestResult<Option<i32>> {
     let folder = place.dir.join(format!("weft-bench-{}-{number}", child.id()));
     let begun = process::eventually(BEGUN, || folder.exists());
@@ -218,7 +219,7 @@ fn interrupted(stage: &Stage) -> TestResult {
     let random = ["--access", "random", "--threads", "1,2", "--size", "8MiB", "--seconds", "1"];
     let mut io = place.bench(stage, "io", &random)?;
     io.args(["--iterations", "1", "--out"]).arg(&out);
-    // The second number of threads has a folder of its own: the figures of the first are there.
+    // The second number of threads has a separate folder: the results of the first are complete.
     let code = interrupted_at(&mut started(io)?, &place, 1)?;
     ensure_eq!(code, Some(1), "exit code of weft bench io");
     place.ensure_empty("weft bench io and SIGINT")?;
@@ -262,14 +263,14 @@ fn refuses(stage: &Stage) -> TestResult {
     let mut io = place.bench(stage, "io", &["--size", "1PiB", "--threads", "1,8"])?;
     io.args(["--out", &to]);
     refused(io, "are free")?;
-    // What is served by the process of its mount has no other way in.
+    // Files served by the process of their mount can't be accessed in another way.
     for kind in ["io", "meta"] {
         refused(place.bench(stage, kind, &["--through", "core", "--out", &to])?, "weft up")?;
     }
     let mut compare = Command::new(stage.binary()?);
     compare.args(["bench", "compare"]).arg(&later).arg(&later);
     refused(compare, "later.json")?;
-    // What is no directory, isn't there, or isn't on a weft.
+    // Paths that aren't directories, don't exist, or aren't on weft.
     let file = place.rig.mount().join("file");
     fs::write(&file, "").at(file.display())?;
     for wrong in [&file, &place.rig.mount().join("missing")] {

@@ -1,4 +1,4 @@
-//! Locks: conflicts, waiting, interruption, and what ends them.
+//! Locks: conflicts, waiting, interruption and release.
 
 use super::cleanup::{self, Resource};
 use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno};
@@ -34,7 +34,7 @@ pub(super) const TESTS: &[TestCase] = &[
     },
 ];
 
-/// How long a signal or a release may take to reach a waiter.
+/// Longest time until a signal or a release reaches a waiter.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const KINDS: [(LockKind, &str); 2] = [(LockKind::Flock, "flock"), (LockKind::Fcntl, "fcntl")];
@@ -47,7 +47,7 @@ fn write_lock(start: u64, length: u64) -> RangeLock {
     RangeLock { kind: libc::F_WRLCK, start, length, pid: 0 }
 }
 
-/// Takes the whole file without waiting.
+/// Locks the whole file without waiting.
 fn take(file: &File, kind: LockKind) -> std::io::Result<()> {
     match kind {
         LockKind::Flock => sys::flock(file, libc::LOCK_EX | libc::LOCK_NB),
@@ -89,7 +89,7 @@ impl Waiter {
         self.child.id() as i32
     }
 
-    /// Waits for its next word. A waiter that never says it is ended by the test's deadline.
+    /// Waits for its next word. If the word never arrives, the test's deadline applies.
     fn says(&mut self, word: &str) -> TestResult {
         let mut line = String::new();
         self.lines.read_line(&mut line).at("the lock helper")?;
@@ -113,7 +113,8 @@ impl Drop for Waiter {
     }
 }
 
-/// Who hears of a close from the one that has closed finds the lock free, on another core, too.
+/// A process that learns of a close from the closing process finds the lock free, also on another
+/// core.
 fn flock_after_close(stage: &Stage) -> TestResult {
     const ROUNDS: u32 = 2000;
     let path = stage.folder("flock_after_close")?.join("file");
@@ -151,7 +152,8 @@ fn flock_conflicts(stage: &Stage) -> TestResult {
     sys::flock(&a, libc::LOCK_UN).at("LOCK_UN")?;
     take(&b, LockKind::Flock).at("LOCK_EX alone")?;
     expect_errno(sys::flock(&a, libc::LOCK_SH | libc::LOCK_NB), libc::EAGAIN, "LOCK_SH beside LOCK_EX")?;
-    // The lock is the open file's: a duplicate keeps it, the last close ends it.
+    // The lock belongs to the open file: a duplicate descriptor retains it, the last close releases
+    // it.
     let duplicate = b.try_clone().at("dup")?;
     drop(b);
     expect_errno(take(&a, LockKind::Flock), libc::EAGAIN, "LOCK_EX while a duplicate is open")?;
@@ -173,7 +175,7 @@ fn fcntl_ranges(stage: &Stage) -> TestResult {
     expect_errno(take(&file, LockKind::Fcntl), libc::EAGAIN, "a lock that another process holds")?;
     other.ends()?;
     sys::range_lock(&file, libc::F_SETLK, write_lock(0, 100)).at("F_SETLK")?;
-    // A hole in the middle of a range leaves two locks.
+    // Unlocking the middle of a range leaves two locks.
     let middle = RangeLock { kind: libc::F_UNLCK, ..write_lock(40, 20) };
     sys::range_lock(&file, libc::F_SETLK, middle).at("unlock in the middle")?;
     let mut waiter = Waiter::start(&path, "fcntl")?;
@@ -182,8 +184,8 @@ fn fcntl_ranges(stage: &Stage) -> TestResult {
     waiter.ends()
 }
 
-/// Locks of open files (`F_OFD_SETLK`): they end with the last close, of which the kernel tells in
-/// another way than of those of processes.
+/// Locks of open files (`F_OFD_SETLK`): the last close releases them. The kernel reports it
+/// differently from closes that release locks of processes.
 fn open_file_locks(stage: &Stage) -> TestResult {
     let path = stage.folder("open_file_locks")?.join("file");
     let take = |file: &File| sys::range_lock(file, libc::F_OFD_SETLK, write_lock(0, 100)).map(drop);
@@ -199,7 +201,7 @@ fn open_file_locks(stage: &Stage) -> TestResult {
         ensure!(process::eventually(DEADLINE, || take(&next).is_ok()), "the lock outlives the last close");
         last = next;
     }
-    // Closing another descriptor ends the lock of the process, and not that of the open file.
+    // Closing another descriptor releases the lock of the process, but not that of the open file.
     drop(open(&path)?);
     expect_errno(take(&open(&path)?), libc::EAGAIN, "a lock after another file was closed")
 }
@@ -211,11 +213,11 @@ fn wait_is_granted(stage: &Stage) -> TestResult {
         let file = open(&path)?;
         take(&file, kind).at("the first lock")?;
         let mut waiters = [Waiter::start(&path, name)?, Waiter::start(&path, name)?];
-        // They may not have reached the call yet; it is granted at once or after waiting, both are
-        // right.
+        // The waiters may not have reached the call yet; a grant at once or after waiting is
+        // correct.
         release(&file, kind).at("unlock")?;
         let (first, second) = waiters.split_at_mut(1);
-        // Which of the two is first is nobody's promise: end whoever holds it.
+        // The order of the two isn't specified: end the one that holds the lock.
         let granted_first = process::eventually(DEADLINE, || is_holder(&file, kind, &first[0], &second[0]));
         ensure!(granted_first, "{name}: nobody got the released lock");
         drop(first[0].child.stdin.take());
@@ -229,7 +231,7 @@ fn wait_is_granted(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Whether one of the two holds the lock.
+/// Returns whether one of the two holds the lock.
 fn is_holder(file: &File, kind: LockKind, first: &Waiter, second: &Waiter) -> bool {
     match kind {
         LockKind::Fcntl => sys::range_lock(file, libc::F_GETLK, write_lock(0, 0))
@@ -251,8 +253,7 @@ fn wait_is_interrupted(stage: &Stage) -> TestResult {
         let file = open(&path)?;
         take(&file, kind).at("the first lock")?;
         let mut waiter = Waiter::start(&path, name)?;
-        // A signal that comes before the call has no effect, so it is sent until one arrives during
-        // the call.
+        // A signal before the call has no effect, so it is sent until one arrives during the call.
         let pid = waiter.pid();
         let ended = process::eventually(DEADLINE, || {
             drop(sys::kill(pid, libc::SIGUSR1));
@@ -261,7 +262,7 @@ fn wait_is_interrupted(stage: &Stage) -> TestResult {
         });
         ensure!(ended, "{name}: a signal doesn't end the wait");
         waiter.says("interrupted")?;
-        // The interrupted request must be gone: the lock can go to and fro.
+        // The interrupted request must be cancelled: the lock can be released and taken again.
         release(&file, kind).at("unlock")?;
         let mut next = Waiter::start(&path, name)?;
         next.says("granted")?;
@@ -285,7 +286,7 @@ fn end_with_process(stage: &Stage) -> TestResult {
         expect_errno(take(&file, kind), libc::EAGAIN, "a lock that another process holds")?;
         drop(holder.child.kill());
         drop(process::wait(&mut holder.child, DEADLINE));
-        // The kernel gives the open file back after the process has been reaped.
+        // The kernel releases the open file after the process has been reaped.
         ensure!(
             process::eventually(DEADLINE, || take(&file, kind).is_ok()),
             "{name}: the lock outlives its process"

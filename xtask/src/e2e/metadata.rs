@@ -25,7 +25,7 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "access_times", scope: Scope::Mounted, minutes: 1, run: access_times },
 ];
 
-/// An ordinary user that every Debian has.
+/// A regular user that exists on every Debian.
 const OTHER_USER: u32 = 1;
 
 /// Deadline of one small program.
@@ -67,7 +67,7 @@ fn xattr_namespaces(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Runs `setfacl` or `getfacl` and gives what it prints.
+/// Runs `setfacl` or `getfacl` and returns its output.
 fn acl(arguments: &[&str], path: &Path) -> TestResult<String> {
     let program = tools::find(arguments[0])?;
     Ok(process::run_ok(Command::new(program).args(&arguments[1..]).arg(path), DEADLINE)?.stdout)
@@ -97,7 +97,7 @@ fn acl_inheritance(stage: &Stage) -> TestResult {
     if !sys::is_root() {
         return Ok(());
     }
-    // The entry must count, not only be shown.
+    // The entry must be enforced, not only shown.
     fs::write(dir.join("secret"), "secret").at("secret")?;
     fs::set_permissions(dir.join("secret"), fs::Permissions::from_mode(0o600)).at("chmod")?;
     let read = || {
@@ -137,7 +137,7 @@ fn times_far_away(stage: &Stage) -> TestResult {
     let file = File::create(&path).at("file")?;
     let set = |time: SystemTime| file.set_times(FileTimes::new().set_accessed(time).set_modified(time));
     // The last second of 32-bit time, the first beyond it, and one that ext4 and XFS can still
-    // hold.
+    // store.
     for seconds in [i32::MAX as u64, i32::MAX as u64 + 1, 7_000_000_000] {
         set(UNIX_EPOCH + Duration::new(seconds, 123_456_789)).at("set_times")?;
         let meta = fs::metadata(&path).at("stat")?;
@@ -182,8 +182,8 @@ fn write_clears_setuid(stage: &Stage) -> TestResult {
     let path = dir.join("program");
     let set = || fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).at("chmod");
     File::create(&path).and_then(|mut file| file.write_all(b"text")).at("program")?;
-    // Past the kernel's cache, it's the file system that clears them: in an inline file and in a
-    // larger one, by a write and by an open.
+    // With direct I/O, the file system must clear them: in an inline file and in a larger one, by a
+    // write and by an open.
     let past =
         |bytes: u32| format!("dd if=/dev/zero of=program bs={bytes} count=1 oflag=direct conv=notrunc");
     let changes = [
@@ -199,7 +199,7 @@ fn write_clears_setuid(stage: &Stage) -> TestResult {
         let mut shell = Command::new("sh");
         shell.args(["-c", change]).current_dir(&dir).uid(OTHER_USER).gid(OTHER_USER);
         process::run_ok(&mut shell, DEADLINE)?;
-        // Asked for nothing but the mode, the kernel doesn't ask anew: it is what an exec goes by.
+        // If only the mode is requested, the kernel uses its cached one: this is what an exec uses.
         let told = process::run_ok(Command::new("stat").args(["--format", "%a"]).arg(&path), DEADLINE)?;
         ensure_eq!(told.stdout.trim(), "777", "mode after `{change}` by another user");
     }
@@ -217,7 +217,7 @@ fn space_is_reported(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// How many inodes are in use, as `df -i` shows it.
+/// Returns the number of used and of all inodes, as shown by `df -i`.
 fn inodes_in_use(path: &Path) -> TestResult<(u64, u64)> {
     let said = process::run_ok(Command::new("df").arg("--output=iused,iavail").arg(path), DEADLINE)?.stdout;
     let mut numbers = said.lines().last().unwrap_or_default().split_whitespace().map(str::parse::<u64>);
@@ -227,7 +227,8 @@ fn inodes_in_use(path: &Path) -> TestResult<(u64, u64)> {
     }
 }
 
-/// A count is shown for a second, and deleted files go in the background.
+/// Waits for a number of used inodes: a count is cached for a second, and deleted files are removed
+/// in the background.
 fn inodes_in_use_are(path: &Path, expected: u64) -> TestResult {
     let end = Instant::now() + DEADLINE;
     loop {
@@ -240,9 +241,10 @@ fn inodes_in_use_are(path: &Path, expected: u64) -> TestResult {
     }
 }
 
-/// How many inodes are in use once that rests: what earlier tests have deleted may still be going.
+/// Returns the number of used inodes once it is stable: files deleted by earlier tests may still be
+/// in removal.
 fn inodes_at_rest(path: &Path) -> TestResult<u64> {
-    /// So often in a row the count must be the same, each time a new one.
+    /// Number of equal consecutive counts, each a fresh one, that makes the count stable.
     const SAME: u32 = 3;
     let end = Instant::now() + DEADLINE;
     let (mut last, mut same) = (inodes_in_use(path)?.0, 0);
@@ -283,7 +285,7 @@ fn access_times(stage: &Stage) -> TestResult {
     let file = dir.join("file");
     fs::write(&file, vec![7; 8192]).at("file")?;
     File::open(&file).and_then(|file| file.sync_all()).at("fsync")?;
-    // Reads that the page cache answers are the kernel's secret.
+    // Reads from the page cache aren't visible to the file system.
     let read = || {
         let mut dd = Command::new("dd");
         dd.arg(format!("if={}", file.display())).args([

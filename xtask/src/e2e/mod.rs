@@ -1,12 +1,11 @@
-//! The end-to-end suite: a real weft, mounted, under real programs, crashes and faults.
+//! The end-to-end suite: a real, mounted weft under real programs, crashes and faults.
 //!
 //! Every test is a named function in one of the modules' `TESTS` tables. Tests of scope
-//! [`Scope::Mounted`] share one running file system for each transport; those of scope
-//! [`Scope::Own`] start their own. Each has a deadline, after which the kernel's connection is
-//! aborted, so that a hung mount fails its test and nothing more. Several processes run tests side
-//! by side ([`jobs`] distributes them, [`worker`] runs them), each in a network of its own.
-//! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's
-//! fault.
+//! [`Scope::Mounted`] share one running file system per transport; those of scope [`Scope::Own`]
+//! start their own. Each has a deadline, after which the kernel's connection is aborted, so that a
+//! hung mount fails only its test. Several processes run tests concurrently ([`jobs`] distributes
+//! them, [`worker`] runs them), each in its own network namespace. `--on DIR` runs the tests that
+//! need only POSIX on any directory: a failure there is a bug in the test.
 
 mod backups;
 mod claims;
@@ -57,10 +56,10 @@ use std::time::Duration;
 pub struct Options {
     /// Run only tests whose name contains one of these.
     names: Vec<String>,
-    /// List the tests and run nothing.
+    /// List the tests without running them.
     #[arg(long)]
     list: bool,
-    /// Run on an ordinary directory instead of a weft.
+    /// Run on an ordinary directory instead of weft.
     #[arg(long, value_name = "DIR")]
     on: Option<PathBuf>,
     /// Test this binary instead of building one.
@@ -69,36 +68,37 @@ pub struct Options {
     /// Test only this transport.
     #[arg(long)]
     transport: Option<TransportName>,
-    /// What the targets stand on.
+    /// File system below the targets.
     #[arg(long, default_value = "temp")]
     base: BaseKind,
-    /// Run a test that fails once more, alone, and count it as passed if it passes then; it is
-    /// named at the end.
+    /// Repeat a failed test once, alone, and count it as passed if it passes then; it is named at
+    /// the end.
     #[arg(long)]
     again: bool,
-    /// How many tests run side by side.
+    /// Number of concurrent tests.
     #[arg(long, value_name = "COUNT", default_value_t = SIDE_BY_SIDE, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
-    /// Run the tests of exactly these names in this process, and write the results to this file.
+    /// Run only the tests of exactly these names in this process, and write the results to this
+    /// file.
     #[arg(long, value_name = "FILE", hide = true)]
     worker: Option<PathBuf>,
     #[command(flatten)]
     form: Form,
 }
 
-/// How long tests are, and which part of them runs.
+/// Length of the tests, and the rounds to run.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Form {
     /// The long form: more rounds, more seeds, full sizes.
     #[arg(long)]
     pub full: bool,
-    /// Begin tests of many rounds or seeds with this one.
+    /// First round or seed of tests that have many.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub from: u64,
-    /// Run so many rounds or seeds of them.
+    /// Number of rounds or seeds to run.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub rounds: Option<u64>,
-    /// Keep the services' logs and the histories of tests that fail in this folder.
+    /// Folder for the services' logs and the histories of failed tests.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
 }
@@ -109,7 +109,7 @@ impl Default for Form {
     }
 }
 
-/// What targets stand on.
+/// The file system below the targets.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BaseKind {
     /// The folder for temporary files.
@@ -127,7 +127,7 @@ enum TransportName {
 }
 
 impl Options {
-    /// All tests in their short or long form.
+    /// Returns options for all tests in their short or long form.
     pub fn everything(form: Form) -> Options {
         Options {
             names: Vec::new(),
@@ -152,15 +152,15 @@ impl Options {
     }
 }
 
-/// Tests that run side by side on two cores: most of them wait most of the time.
+/// Number of concurrent tests on two cores: most of them mostly wait.
 const SIDE_BY_SIDE: u8 = 4;
 
-/// What a test needs.
+/// The environment that a test needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// A folder on a mounted file system; run on every transport.
+    /// A folder on a mounted file system; the test runs on every transport.
     Mounted,
-    /// Starts a weft of its own, or several; run once.
+    /// Starts one or several wefts itself; the test runs once.
     Own,
 }
 
@@ -168,7 +168,7 @@ enum Scope {
 struct TestCase {
     name: &'static str,
     scope: Scope,
-    /// Deadline of the short form, minutes; the long form has ten times as long.
+    /// Deadline of the short form in minutes; the long form has ten times as much.
     minutes: u64,
     run: fn(&Stage) -> TestResult,
 }
@@ -227,7 +227,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::ADDRESS_TESTS,
 ];
 
-/// All tests.
+/// Returns all tests.
 fn all() -> impl Iterator<Item = &'static TestCase> {
     TABLES.iter().flat_map(|table| *table)
 }
@@ -256,7 +256,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Runs the suite, for a caller that has totals of its own to add.
+/// Runs the suite, for a caller that adds other totals.
 pub fn run_suite(options: &Options) -> Result<(Summary, Timing), String> {
     let tests = options.selected();
     if let Some(path) = &options.on {
@@ -274,10 +274,10 @@ pub fn run_suite(options: &Options) -> Result<(Summary, Timing), String> {
     jobs::run(&binary, &tests, options)
 }
 
-/// The least memory that tests of whole clusters side by side need.
+/// Minimum memory for concurrent tests of whole clusters, in bytes.
 const MEMORY_BYTES: u64 = 3 << 30;
 
-/// An error says why no weft can be mounted and tested here, if that is so.
+/// Returns an error with the reason if weft can't be mounted and tested here.
 fn obstacle() -> Result<(), String> {
     if !sys::is_root() {
         return Err("mounting needs root; hint: run it with sudo".to_string());
@@ -286,7 +286,7 @@ fn obstacle() -> Result<(), String> {
         let hint = "modprobe fuse, or run the container with --device /dev/fuse";
         return Err(format!("there is no /dev/fuse; hint: {hint}"));
     }
-    // In a thread of its own, which nothing else will need.
+    // In a separate thread, which nothing else uses.
     let left = std::thread::spawn(sys::leave_network).join().expect("the call doesn't panic");
     left.map_err(|error| {
         format!("no network namespace can be made: {error}; hint: a container needs --privileged")
@@ -298,7 +298,7 @@ fn obstacle() -> Result<(), String> {
     Ok(())
 }
 
-/// The transports to test, in order; tests that start a weft of their own use the first.
+/// Returns the transports to test, in order; tests that start their own weft use the first.
 fn transports(options: &Options) -> Vec<Transport> {
     match options.transport {
         None => vec![Transport::Uring, Transport::Dev],
@@ -307,7 +307,7 @@ fn transports(options: &Options) -> Vec<Transport> {
     }
 }
 
-/// Whether a weft is mounted at this path.
+/// Returns whether a weft is mounted at this path.
 pub fn is_mounted(path: &Path) -> bool {
     path.canonicalize().is_ok_and(|path| mounts::is_weft(&path))
 }

@@ -1,6 +1,6 @@
-//! Looking at mounts without touching them, and getting rid of them.
+//! Inspecting mounts without accessing them, and removing them.
 //!
-//! A hung mount hangs whoever stats it, so everything here goes by the kernel's list.
+//! A `stat` of a hung mount hangs, so this module uses only the kernel's list of mounts.
 
 use crate::process;
 use crate::sys;
@@ -9,47 +9,47 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long an orderly unmount may take.
+/// Longest time of a clean unmount.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Where the kernel lists FUSE connections.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// A mount as the kernel lists it.
+/// A mount in the kernel's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     /// Minor number of its device, which names its FUSE connection.
     pub minor: u32,
-    /// Where it is mounted.
+    /// Mount point.
     pub path: PathBuf,
-    /// Options of this mount.
+    /// Mount options.
     pub options: String,
     /// Type of the file system.
     pub kind: String,
 }
 
-/// The topmost mount at exactly this path.
+/// Returns the topmost mount at exactly this path.
 pub fn find(path: &Path) -> Option<Mounted> {
     list().into_iter().rev().find(|mount| mount.path == path)
 }
 
-/// Whether something is mounted below this folder.
+/// Returns whether there is a mount below this folder.
 pub fn any_below(folder: &Path) -> bool {
     list().iter().any(|mount| mount.path.starts_with(folder))
 }
 
-/// Where something is mounted, oldest first.
+/// Returns all mount points, oldest first.
 pub fn paths() -> Vec<PathBuf> {
     list().into_iter().map(|mount| mount.path).collect()
 }
 
-/// All mounts, oldest first.
+/// Returns all mounts, oldest first.
 fn list() -> Vec<Mounted> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     text.lines().filter_map(parse).collect()
 }
 
-/// One line of `/proc/self/mountinfo`.
+/// Parses one line of `/proc/self/mountinfo`.
 fn parse(line: &str) -> Option<Mounted> {
     let (own, kernel) = line.split_once(" - ")?;
     let fields: Vec<&str> = own.split(' ').collect();
@@ -59,12 +59,12 @@ fn parse(line: &str) -> Option<Mounted> {
     Some(Mounted { minor, path: path.into(), options: fields.get(5)?.to_string(), kind })
 }
 
-/// Whether a weft is mounted here.
+/// Returns whether a weft is mounted here.
 pub fn is_weft(path: &Path) -> bool {
     find(path).is_some_and(|mount| mount.kind.starts_with("fuse"))
 }
 
-/// Tells the kernel to fail every request of this FUSE mount, waiting or to come.
+/// Makes the kernel fail every present and future request of this FUSE mount.
 pub fn abort(path: &Path) {
     let Some(mount) = find(path).filter(|mount| mount.kind.starts_with("fuse")) else { return };
     let connections = Path::new(CONNECTIONS);
@@ -77,7 +77,7 @@ pub fn abort(path: &Path) {
     }
 }
 
-/// Unmounts in order: an error says why it couldn't be done.
+/// Unmounts cleanly; an error gives the reason of a failure.
 pub fn unmount(path: &Path) -> Result<(), String> {
     if find(path).is_none() {
         return Ok(());
@@ -85,7 +85,7 @@ pub fn unmount(path: &Path) -> Result<(), String> {
     process::run_ok(Command::new("umount").arg(path), UNMOUNT_DEADLINE).map(drop)
 }
 
-/// Unmounts whatever it takes.
+/// Unmounts by all available means.
 pub fn force_unmount(path: &Path) {
     if unmount(path).is_ok() {
         return;

@@ -1,5 +1,5 @@
-//! Files move in one process, while programs use them: the mount of `weft up` has no leases, and
-//! makes way by itself.
+//! Migration of files in one process while applications use them: the mount of `weft up` has no
+//! leases, and coordinates with the migrator directly.
 
 use super::outcome::{At, Failure, TestResult, ensure};
 use super::rig::{COMMAND_DEADLINE, Rig, RigOptions};
@@ -20,13 +20,13 @@ pub(super) const TESTS: &[TestCase] = &[TestCase {
     run: files_in_use,
 }];
 
-/// Bytes of the file that is written meanwhile.
+/// Bytes of the file that is written during the migration.
 const BYTES: usize = 24 << 20;
-/// Targets of the file system.
+/// Number of targets.
 const TARGETS: usize = 4;
 
-/// To and fro between redundancies, and off a target, while a file is written and read all the
-/// time.
+/// Repeated migrations between redundancy schemes, and a drain of a target, while a file is written
+/// and read continually.
 fn files_in_use(stage: &Stage) -> TestResult {
     let base = stage.base("moves-targets")?;
     let target_dirs = (0..TARGETS).map(|number| base.join(format!("t{number}"))).collect();
@@ -73,7 +73,7 @@ fn move_about(stage: &Stage, rig: &Rig, folder: &Path) -> TestResult {
     Ok(())
 }
 
-/// Writes pieces of a file anew, and looks at others; what is in it when that is over.
+/// Rewrites parts of a file and reads others. Returns the final content.
 fn keep_changing(path: &Path, is_over: &AtomicBool) -> TestResult<Vec<u8>> {
     const PIECE: usize = 70_000;
     let mut rng = Rng::new(18);

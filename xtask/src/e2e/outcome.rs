@@ -1,4 +1,4 @@
-//! How a test ends.
+//! Results of tests.
 
 use std::fmt::Display;
 use std::io;
@@ -6,9 +6,9 @@ use std::io;
 /// Why a test didn't pass.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// It can't be run here, and why.
+    /// The test can't run here, with the reason.
     Skipped(String),
-    /// The file system didn't do what it promises.
+    /// The file system violated a guarantee.
     Failed(String),
 }
 
@@ -21,14 +21,14 @@ impl From<String> for Failure {
     }
 }
 
-/// The result of a test that can't be run here.
+/// Returns the result of a test that can't run here.
 pub fn skip<T>(reason: impl Display) -> TestResult<T> {
     Err(Failure::Skipped(reason.to_string()))
 }
 
-/// Says of a system error what was being done.
+/// Adds the failed operation to a system error.
 pub trait At<T> {
-    /// Turns an error into a failure that starts with `what`.
+    /// Converts an error to a failure that starts with `what`.
     fn at(self, what: impl Display) -> TestResult<T>;
 }
 

@@ -1,4 +1,4 @@
-//! Programs that people run.
+//! Common application programs.
 
 use super::cleanup::{self, Resource};
 use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno, skip};
@@ -32,8 +32,8 @@ fn git(stage: &Stage) -> TestResult {
     tools::find("git")?;
     let (outside, dir) = (stage.scratch("git")?, stage.folder("git")?);
     let identity = "-c user.name=tester -c user.email=tester@localhost";
-    // A repository of our own source with some history, so that nothing depends on how this tree
-    // was obtained.
+    // A repository of weft's own source with some history, so that the test doesn't depend on how
+    // this tree was obtained.
     let source = build::root().join("xtask");
     let script = format!(
         "git init -q repo && cp -r '{}/src' repo/ && cd repo && git add -A && git {identity} commit -qm one
@@ -56,7 +56,7 @@ fn git(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// A mounted overlay file system. It goes with the test, whatever that comes to: weft below it
+/// A mounted overlay file system. It is unmounted with any test result: otherwise the weft below it
 /// couldn't be unmounted.
 struct Overlay(PathBuf);
 
@@ -83,8 +83,8 @@ impl Drop for Overlay {
     }
 }
 
-/// An overlay file system, as containers use it, whose upper directory is on weft. What it has
-/// removed or renamed is marked there by whiteouts, which rename(2) leaves behind.
+/// An overlay file system, as containers use it, with its upper directory on weft. Removed or
+/// renamed entries become whiteouts there, which rename(2) creates.
 fn overlay(stage: &Stage) -> TestResult {
     if !fs::read_to_string("/proc/filesystems").at("/proc/filesystems")?.contains("\toverlay\n") {
         return skip("this kernel has no overlay file system");
@@ -120,7 +120,8 @@ fn overlay(stage: &Stage) -> TestResult {
     mounted.unmount()
 }
 
-/// A tree of many files of many sizes, with links and modes; the same for the same count.
+/// Creates a tree of many files of various sizes, with links and modes; deterministic for a given
+/// count.
 fn generate_tree(top: &Path, files: u64) -> std::io::Result<()> {
     let mut rng = Rng::new(files);
     for number in 0..files {
@@ -129,7 +130,7 @@ fn generate_tree(top: &Path, files: u64) -> std::io::Result<()> {
             fs::create_dir_all(&folder)?;
         }
         let path = folder.join(format!("file-{number}"));
-        // Mostly small, as real trees are; every hundredth has several chunks' worth or none.
+        // Mostly small, as in real trees; every hundredth file is empty or has several chunks.
         let length = match number % 100 {
             0 => rng.below(1_500_000),
             1 => 0,
@@ -152,8 +153,7 @@ fn tar(stage: &Stage) -> TestResult {
     let archive = outside.join("tree.tar");
     sh(&format!("tar -xf '{}'", archive.display()), &dir)?;
     sh(&format!("diff -r --no-dereference '{}' tree", outside.join("tree").display()), &dir)?;
-    // And back, from the mount: names, modes, owners, times, links and content, compared by tar
-    // itself.
+    // And back from the mount: tar itself compares names, modes, owners, times, links and content.
     sh("tar -cf again.tar tree && tar -df again.tar", &dir)?;
     sh(&format!("tar -df '{}'", dir.join("again.tar").display()), &outside)?;
     sh("rm -rf tree && test ! -e tree", &dir)?;
@@ -186,7 +186,7 @@ fn sqlite(stage: &Stage) -> TestResult {
         };
         ask(format!("pragma journal_mode={journal}; create table t(writer, row, filler);"))?;
         let write = |writer: u64| {
-            // Each row in a transaction of its own, several to a call.
+            // One transaction per row, several rows per call.
             for start in (0..ROWS).step_by(10) {
                 let insert = |row| format!("insert into t values({writer}, {row}, hex(randomblob(500)));");
                 ask((start..start + 10).map(insert).collect())?;
@@ -212,7 +212,7 @@ fn sqlite(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// A program that runs can't be written or cut, and goes on.
+/// The file of a running program can't be written or truncated, and the program continues.
 fn running_program(stage: &Stage) -> TestResult {
     let dir = stage.folder("running_program")?;
     let program = dir.join("sleep");

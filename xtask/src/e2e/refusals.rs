@@ -1,5 +1,5 @@
-//! Wrong calls and wrong directories: refused with object, cause and remedy, and nothing changed on
-//! disk.
+//! Wrong arguments and wrong directories: refused with object, cause and remedy, and without
+//! changes on disk.
 
 use super::disk::{Disk, DiskKind};
 use super::outcome::{At, TestResult, ensure, ensure_eq};
@@ -23,13 +23,13 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "refuses_a_full_disk", scope: Scope::Own, minutes: 2, run: full_disk },
 ];
 
-/// Name, mode, size and content of everything below a folder.
+/// Returns name, mode, size and content of everything below a folder.
 fn fingerprint(dir: &Path) -> TestResult<Vec<String>> {
     let mut lines = Vec::new();
     for entry in fs::read_dir(dir).at(dir.display())? {
         let path = entry.at(dir.display())?.path();
         let meta = fs::symlink_metadata(&path).at(path.display())?;
-        // The log may say that something was refused.
+        // The log may record the refusal.
         if path.extension().is_some_and(|end| end == "log") {
             continue;
         }
@@ -48,7 +48,7 @@ fn fingerprint(dir: &Path) -> TestResult<Vec<String>> {
     Ok(lines)
 }
 
-/// Runs a command that must fail with a message that names `object` and tells a remedy.
+/// Runs a command that must fail with a message that names `object` and a remedy.
 pub(super) fn refused(mut command: Command, object: &str) -> TestResult<Finished> {
     let what = process::describe(&command);
     let done = process::run(&mut command, COMMAND_DEADLINE)?;
@@ -62,14 +62,14 @@ pub(super) fn refused(mut command: Command, object: &str) -> TestResult<Finished
     Ok(done)
 }
 
-/// `weft up` on a directory and a mount point.
+/// Returns the command `weft up` with a directory and a mount point.
 fn up(stage: &Stage, dir: &Path, mount: &Path, more: &[&str]) -> TestResult<Command> {
     let mut command = Command::new(stage.binary()?);
     command.arg("up").arg("--dir").arg(dir).arg("--mount").arg(mount).args(more);
     Ok(command)
 }
 
-/// A refused `weft up` that must leave the directory as it was and nothing mounted.
+/// Runs a `weft up` that must be refused, leave the directory unchanged, and mount nothing.
 fn up_refused(stage: &Stage, dir: &Path, mount: &Path, more: &[&str], object: &str) -> TestResult {
     let before = fingerprint(dir)?;
     refused(up(stage, dir, mount, more)?, object)?;
@@ -78,7 +78,7 @@ fn up_refused(stage: &Stage, dir: &Path, mount: &Path, more: &[&str], object: &s
     Ok(())
 }
 
-/// A file system that has been made, holds a file, and is stopped.
+/// Returns a stopped file system that contains a file.
 fn stopped(stage: &Stage, name: &str) -> TestResult<Rig> {
     let mut rig = stage.start_rig(name, RigOptions::new(stage.transport()?))?;
     fs::write(rig.mount().join("file"), vec![5; 100_000]).at("write")?;
@@ -86,7 +86,7 @@ fn stopped(stage: &Stage, name: &str) -> TestResult<Rig> {
     Ok(rig)
 }
 
-/// It still starts and has its file.
+/// Checks that it still starts and has its file.
 fn still_good(mut rig: Rig) -> TestResult {
     rig.up()?;
     ensure_eq!(
@@ -149,7 +149,7 @@ fn foreign_directories(stage: &Stage) -> TestResult {
     fs::write(&file, "a file").at("file")?;
     refused(up(stage, &file, &mount, &[])?, &file.to_string_lossy())?;
     ensure_eq!(fs::read(&file).at("file")?, b"a file", "the file that was no directory");
-    // A target's folder that holds something else.
+    // A target folder with other content.
     let dir = base.join("weft");
     let target = foreign.to_string_lossy().into_owned();
     let before = fingerprint(&foreign)?;
@@ -175,7 +175,7 @@ fn damaged_superblock(stage: &Stage) -> TestResult {
     let path = rig.dir().join("weft.toml");
     let good = fs::read(&path).at("the superblock")?;
     let mut flipped = good.clone();
-    // A digit of some value: the file still parses and only its checksum can tell.
+    // A digit of a value: the file still parses, and only its checksum reveals the change.
     let digit = flipped.iter().rposition(u8::is_ascii_digit).unwrap_or(0);
     flipped[digit] ^= 1;
     for bad in [flipped, good[..good.len() / 2].to_vec(), b"\0\xff\xfe".to_vec(), Vec::new()] {
@@ -202,7 +202,7 @@ fn missing_target(stage: &Stage) -> TestResult {
     let (target, away) = (rig.dir().join("targets/t2"), rig.dir().with_file_name("away"));
     fs::rename(&target, &away).at("moving a target away")?;
     up_refused(stage, &rig.dir(), &rig.mount(), &[], "t2")?;
-    // An empty folder in its place is no target either: a disk that wasn't mounted looks like this.
+    // An empty folder in its place isn't a target: an unmounted disk looks like this.
     fs::create_dir(&target).at("an empty folder")?;
     up_refused(stage, &rig.dir(), &rig.mount(), &[], "t2")?;
     fs::remove_dir(&target).and_then(|()| fs::rename(&away, &target)).at("moving the target back")?;

@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long a start, with the recovery after a crash, may take.
+/// Longest time of a start, including recovery after a crash.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long an orderly stop may take.
+/// Longest time of a clean stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Deadline of one administrator's command.
+/// Deadline of one administrative command.
 pub const COMMAND_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Deadline of a check of the whole file system.
 const FSCK_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Which face to the kernel is under test.
+/// The kernel interface under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// FUSE over io_uring.
@@ -31,7 +31,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The word that `weft up --transport` knows.
+    /// Returns the value for `weft up --transport`.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Uring => "uring",
@@ -40,26 +40,26 @@ impl Transport {
     }
 }
 
-/// How to start a weft.
+/// Options for starting weft.
 #[derive(Clone, Debug)]
 pub struct RigOptions {
-    /// Face to the kernel.
+    /// Kernel interface.
     pub transport: Transport,
-    /// Folders of targets; empty: two of weft's own.
+    /// Folders of targets; if empty, weft creates two.
     pub target_dirs: Vec<PathBuf>,
     /// `--durability`.
     pub durability: &'static str,
 }
 
 impl RigOptions {
-    /// Two targets of its own, the default durability.
+    /// Returns options with two targets created by weft, and the default durability.
     pub fn new(transport: Transport) -> RigOptions {
         RigOptions { transport, target_dirs: Vec::new(), durability: "relaxed" }
     }
 }
 
-/// A cluster directory and a mount point below a base folder, and the process that serves them
-/// while it runs.
+/// A cluster directory and a mount point below a base folder, and the process that serves them if
+/// it runs.
 pub struct Rig {
     weft: PathBuf,
     base: PathBuf,
@@ -68,7 +68,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Makes a file system below `base` and mounts it.
+    /// Creates a file system below `base` and mounts it.
     pub fn start(weft: &Path, base: &Path, options: RigOptions) -> TestResult<Rig> {
         let mut rig = Rig { weft: weft.to_path_buf(), base: base.to_path_buf(), options, process: None };
         fs::create_dir_all(rig.mount()).at(rig.mount().display())?;
@@ -76,17 +76,17 @@ impl Rig {
         Ok(rig)
     }
 
-    /// The cluster's directory.
+    /// Returns the cluster's directory.
     pub fn dir(&self) -> PathBuf {
         self.base.join("weft")
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn mount(&self) -> PathBuf {
         self.base.join("mnt")
     }
 
-    /// What the process has printed and logged so far.
+    /// Returns the output and log of the process so far.
     pub fn log(&self) -> String {
         let read = |path: PathBuf| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let printed = read(self.output()).unwrap_or_default();
@@ -97,12 +97,12 @@ impl Rig {
         self.base.join("output")
     }
 
-    /// The process id, while it runs.
+    /// Returns the process id if the process runs.
     pub fn pid(&self) -> Option<i32> {
         self.process.as_ref().map(|child| child.id() as i32)
     }
 
-    /// The command line that starts it.
+    /// Returns the command that starts it.
     pub fn up_command(&self) -> Command {
         let mut command = Command::new(&self.weft);
         command.arg("up").arg("--dir").arg(self.dir()).arg("--mount").arg(self.mount());
@@ -134,7 +134,8 @@ impl Rig {
             mounts::is_weft(&mount) || ended.is_some()
         });
         if mounted && ended.is_none() {
-            // Answered only when the process serves, not just when the kernel knows the mount.
+            // Succeeds only when the process serves requests, not just when the kernel knows the
+            // mount.
             return process::run_ok(Command::new("stat").arg(&mount), START_DEADLINE)
                 .map(drop)
                 .map_err(Failure::from);
@@ -147,7 +148,7 @@ impl Rig {
         Err(Failure::Failed(format!("weft up {cause}:\n    {}", last_lines(&self.log()))))
     }
 
-    /// Stops it as an administrator would; an error if it doesn't end well.
+    /// Stops the process as an administrator does; a failed shutdown is an error.
     pub fn down(&mut self) -> TestResult {
         process::run_ok(Command::new(&self.weft).arg("down").arg("--dir").arg(self.dir()), STOP_DEADLINE)?;
         let Some(child) = &mut self.process else { return Ok(()) };
@@ -167,13 +168,13 @@ impl Rig {
         Ok(())
     }
 
-    /// Stops and starts it.
+    /// Stops and starts the process.
     pub fn restart(&mut self) -> TestResult {
         self.down()?;
         self.up()
     }
 
-    /// Ends the process as a crash would, and nothing else: the dead mount stays.
+    /// Kills the process as in a crash; the dead mount remains.
     pub fn kill(&mut self) {
         if let Some(child) = &mut self.process {
             drop(child.kill());
@@ -185,14 +186,15 @@ impl Rig {
         }
     }
 
-    /// Takes away the mount that a crash left behind.
+    /// Removes the mount that a crash left.
     pub fn unmount(&mut self) -> TestResult {
         mounts::unmount(&self.mount())?;
         self.forget_mount();
         Ok(())
     }
 
-    /// Unmounts by umount(8) and mounts again at once, while the process of before may be ending.
+    /// Unmounts by umount(8) and mounts again at once, while the previous process may still be
+    /// ending.
     pub fn unmount_and_up(&mut self) -> TestResult {
         self.unmount()?;
         let before = self.process.take();
@@ -214,34 +216,34 @@ impl Rig {
         cleanup::released(&Resource::Mount(self.mount()));
     }
 
-    /// Whether the process still runs.
+    /// Returns whether the process runs.
     pub fn is_alive_process(&mut self) -> bool {
         self.process.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Whether the process still runs and is still mounted.
+    /// Returns whether the process runs and is mounted.
     pub fn is_alive(&mut self) -> bool {
         self.is_alive_process() && mounts::is_weft(&self.mount())
     }
 
-    /// Runs one of weft's own commands to its end, whatever that is.
+    /// Runs a weft command to its end, with any exit status.
     pub fn weft(&self, arguments: &[&str]) -> TestResult<Finished> {
         Ok(process::run(Command::new(&self.weft).args(arguments), COMMAND_DEADLINE)?)
     }
 
-    /// Runs one of weft's own commands, which has to succeed, and parses what it prints as JSON.
+    /// Runs a weft command that must succeed, and parses its JSON output.
     pub fn json(&self, arguments: &[&str]) -> TestResult<serde_json::Value> {
         let done = process::run_ok(Command::new(&self.weft).args(arguments).arg("--json"), COMMAND_DEADLINE)?;
         serde_json::from_str(&done.stdout)
             .map_err(|error| Failure::Failed(format!("weft {}: no JSON: {error}", arguments.join(" "))))
     }
 
-    /// What `weft entry info` tells of a path.
+    /// Returns the output of `weft entry info` for a path.
     pub fn entry(&self, path: &Path) -> TestResult<serde_json::Value> {
         self.json(&["entry", "info", &path.to_string_lossy()])
     }
 
-    /// Makes new files in `dir` live on one target each, never inline.
+    /// Sets a pattern on `dir`: new files are on one target each, never inline.
     pub fn one_target_per_file(&self, dir: &Path) -> TestResult {
         let dir = dir.to_string_lossy();
         let arguments = ["entry", "set-pattern", &dir, "--stripe-count", "1", "--inline-limit", "0"];
@@ -252,7 +254,7 @@ impl Rig {
         }
     }
 
-    /// Checks the stopped file system: everything must be in order.
+    /// Checks the stopped file system, which must have no findings.
     pub fn fsck(&self) -> TestResult {
         let mut command = Command::new(&self.weft);
         command.arg("fsck").arg("--dir").arg(self.dir());
@@ -262,14 +264,14 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // Where the base is a disk of its own, a process in the background logs to /var/log/weft.
+        // If the base is a separate disk, a background process logs to /var/log/weft.
         if let Ok(log) = fs::read_link(self.dir().join("weft.log")) {
             drop(fs::remove_file(log));
         }
         if self.is_alive() && self.down().is_ok() {
             return;
         }
-        // A test that failed or crashed its weft on purpose ends here; nothing may stay behind.
+        // Clean up after a test that failed or crashed its weft on purpose.
         if self.process.is_some() {
             mounts::abort(&self.mount());
         }
@@ -279,7 +281,7 @@ impl Drop for Rig {
     }
 }
 
-/// The end of a log, for messages.
+/// Returns the end of a log, for messages.
 pub fn last_lines(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(15)..].join("\n    ")

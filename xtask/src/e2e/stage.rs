@@ -1,4 +1,4 @@
-//! What a test gets to work with.
+//! The environment of tests.
 
 use super::cleanup::{self, Resource};
 use super::disk::{Disk, DiskKind};
@@ -13,27 +13,27 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
-/// Size of the XFS that rigs stand on when asked for; sparse in memory.
+/// Size of the XFS below rigs if requested; sparse in memory.
 const XFS_BASE_BYTES: u64 = 12 << 30;
-/// What the shared file system and one test put on a disk; beside the last percent, in which its
-/// targets take no new files.
+/// Space that the shared file system and one test use on a disk, in addition to the last percent,
+/// in which targets accept no new files.
 const ROOM_BYTES: u64 = 4 << 30;
-/// The log of a service that a test has started.
+/// Name of the log of a service that a test has started.
 const LOG: &str = "output";
-/// Warnings that are told of each log after a test that fails, the last ones.
+/// Maximum number of warnings shown per log after a failed test; the last ones.
 const WARNINGS: usize = 5;
 
-/// What is under test.
+/// The system under test.
 #[derive(Clone, Debug)]
 pub enum Subject {
-    /// A weft of this binary, mounted by this transport.
+    /// A weft of this binary, mounted with this transport.
     Weft { binary: PathBuf, transport: Transport },
-    /// An ordinary directory: shows what the tests themselves are worth.
+    /// An ordinary directory, which verifies the tests themselves.
     Directory(PathBuf),
 }
 
 impl Subject {
-    /// For messages.
+    /// Returns its name for messages.
     pub fn name(&self) -> &str {
         match self {
             Subject::Weft { transport, .. } => transport.name(),
@@ -42,24 +42,24 @@ impl Subject {
     }
 }
 
-/// The place of a series of tests: one subject, started once and shared, and a scratch folder
+/// The environment of a series of tests: one subject, started once and shared, and a scratch folder
 /// outside of it.
 pub struct Stage {
-    /// What is under test.
+    /// The system under test.
     pub subject: Subject,
-    /// The long form of every test.
+    /// Whether tests run in their long form.
     pub full: bool,
     form: Form,
-    // Fields are dropped in this order: what stands on another goes first.
+    // Fields are dropped in this order: dependents first.
     rig: Mutex<Option<Rig>>,
     disk: Option<Disk>,
     scratch: TempDir,
-    /// Folders that were made since the last [`Stage::tidy`].
+    /// Folders created since the last [`Stage::tidy`].
     made: Mutex<Vec<PathBuf>>,
 }
 
 impl Stage {
-    /// A stage on which nothing runs yet.
+    /// Creates a stage without running services.
     pub fn new(subject: Subject, base: BaseKind, form: Form) -> TestResult<Stage> {
         let folder = std::env::temp_dir();
         if let Subject::Weft { .. } = subject {
@@ -68,7 +68,7 @@ impl Stage {
         Stage::below(&folder, subject, base, form)
     }
 
-    /// The same, with its folders below this one.
+    /// The same, with its folders below `folder`.
     pub fn below(folder: &Path, subject: Subject, base: BaseKind, form: Form) -> TestResult<Stage> {
         let scratch = readable_temp_dir(folder)?;
         cleanup::hold(Resource::Folder(scratch.path().to_path_buf()));
@@ -89,23 +89,24 @@ impl Stage {
         })
     }
 
-    /// One for measurements of a cluster of this binary, with its folders below this one.
+    /// Creates a stage for measurements of a cluster of this binary, with its folders below
+    /// `folder`.
     pub fn on_folder(weft: &Path, folder: &Path) -> TestResult<Stage> {
         let subject = Subject::Weft { binary: weft.to_path_buf(), transport: Transport::Uring };
         Stage::below(folder, subject, BaseKind::Temp, Form::default())
     }
 
-    /// The numbers of the rounds of a test that has so many in its short and in its long form, or
-    /// those of them that were asked for. What a round does follows from its number alone, so that
-    /// a long form can be run in pieces, and one round again.
+    /// Returns the numbers of a test's rounds in its short or long form, or the requested ones. A
+    /// round depends only on its number, so a long form can run in parts, and a single round can be
+    /// repeated.
     pub fn rounds(&self, (short, long): (u64, u64)) -> RangeInclusive<u64> {
         let all = if self.full { long } else { short };
         let last = self.form.rounds.map_or(all, |rounds| self.form.from + rounds - 1);
         self.form.from..=last
     }
 
-    /// Prints the last warnings of all services, and copies what they have said, and what programs
-    /// have seen, to the folder that was named for it.
+    /// Prints the last warnings of all services, and copies logs and histories to the folder
+    /// requested for them.
     pub fn keep(&self, test: &str) -> TestResult {
         let base = self.scratch.path();
         let mut found = Vec::new();
@@ -127,36 +128,34 @@ impl Stage {
     }
 
     fn shared(&self) -> MutexGuard<'_, Option<Rig>> {
-        // A rig is looked at (`is_alive`) before it is used again, so a panic of its last user does
-        // no harm.
+        // A rig is checked (`is_alive`) before each use, so a panic of its last user is harmless.
         self.rig.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A fresh folder outside the file system under test; readable for everybody, removed after the
-    /// test.
+    /// Creates an empty folder outside the file system under test, readable by all users, and
+    /// removed after the test.
     pub fn scratch(&self, name: &str) -> TestResult<PathBuf> {
         self.fresh(self.scratch.path(), name)
     }
 
-    /// A fresh folder for a rig of a test's own, removed after the test.
+    /// Creates an empty folder for a test's own rig, removed after the test.
     pub fn base(&self, name: &str) -> TestResult<PathBuf> {
         self.fresh(self.bases(), name)
     }
 
-    /// Where the folders of rigs are.
+    /// Returns the folder that contains the folders of rigs.
     fn bases(&self) -> &Path {
         self.disk.as_ref().map_or(self.scratch.path(), Disk::path)
     }
 
-    /// A fresh folder that goes with the test.
+    /// Creates an empty folder that is removed after the test.
     fn fresh(&self, parent: &Path, name: &str) -> TestResult<PathBuf> {
         let folder = fresh_folder(parent, name)?;
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(folder.clone());
         Ok(folder)
     }
 
-    /// Removes the folders of a test that has ended. What is still in use stays until the stage
-    /// ends.
+    /// Removes the folders of a finished test. Folders in use remain until the stage ends.
     pub fn tidy(&self) {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         for folder in made {
@@ -166,12 +165,12 @@ impl Stage {
         }
     }
 
-    /// A fresh folder on the shared file system under test, which is started if it doesn't run.
+    /// Creates an empty folder on the shared file system under test, which is started if necessary.
     pub fn folder(&self, name: &str) -> TestResult<PathBuf> {
         fresh_folder(&self.root()?, name)
     }
 
-    /// The top folder of the shared file system under test, which is started if it doesn't run.
+    /// Returns the root folder of the shared file system under test, which is started if necessary.
     pub fn root(&self) -> TestResult<PathBuf> {
         let (binary, transport) = match &self.subject {
             Subject::Directory(path) => return Ok(path.clone()),
@@ -179,7 +178,7 @@ impl Stage {
         };
         let mut shared = self.shared();
         if !shared.as_mut().is_some_and(Rig::is_alive) {
-            // The old one must be gone from the mount point before another takes it.
+            // The old one must have left the mount point before a new one uses it.
             *shared = None;
             let base = fresh_folder(self.bases(), "shared")?;
             *shared = Some(Rig::start(binary, &base, RigOptions::new(transport))?);
@@ -187,7 +186,7 @@ impl Stage {
         Ok(shared.as_ref().expect("started above").mount())
     }
 
-    /// Stops and starts the shared file system; an ordinary directory has nothing to restart.
+    /// Restarts the shared file system; does nothing for an ordinary directory.
     pub fn restart(&self) -> TestResult {
         match self.shared().as_mut() {
             Some(rig) => rig.restart(),
@@ -202,19 +201,19 @@ impl Stage {
         rig.fsck()
     }
 
-    /// Ends the shared file system by force, after a test that hung on it.
+    /// Kills the shared file system after a test that hung on it.
     pub fn abandon(&self) {
         if let Ok(mut shared) = self.rig.try_lock() {
             *shared = None;
         }
     }
 
-    /// A weft of the test's own, with its folders below a fresh base.
+    /// Starts a weft for one test, with its folders below a new base.
     pub fn start_rig(&self, name: &str, options: RigOptions) -> TestResult<Rig> {
         Rig::start(self.binary()?, &self.base(name)?, options)
     }
 
-    /// The binary under test; skips where an ordinary directory is.
+    /// Returns the binary under test; skips the test on an ordinary directory.
     pub fn binary(&self) -> TestResult<&Path> {
         match &self.subject {
             Subject::Weft { binary, .. } => Ok(binary),
@@ -222,7 +221,7 @@ impl Stage {
         }
     }
 
-    /// The transport under test; an ordinary directory has none and skips.
+    /// Returns the transport under test; skips the test on an ordinary directory.
     pub fn transport(&self) -> TestResult<Transport> {
         match &self.subject {
             Subject::Weft { transport, .. } => Ok(*transport),
@@ -231,8 +230,7 @@ impl Stage {
     }
 }
 
-/// Logs of services and histories, wherever they are below a folder, but for what is mounted or
-/// stored there.
+/// Collects logs of services and histories anywhere below a folder, except in mounts and targets.
 fn evidence(folder: &Path, found: &mut Vec<PathBuf>) -> TestResult {
     for entry in fs::read_dir(folder).at(folder.display())?.flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -246,7 +244,7 @@ fn evidence(folder: &Path, found: &mut Vec<PathBuf>) -> TestResult {
     Ok(())
 }
 
-/// The last lines of a log that tell of trouble.
+/// Returns the last lines of a log that contain warnings or errors.
 fn warnings(log: &str) -> Vec<&str> {
     let mut lines: Vec<&str> =
         log.lines().filter(|line| line.contains(" WARN ") || line.contains("ERROR ")).collect();
@@ -254,7 +252,7 @@ fn warnings(log: &str) -> Vec<&str> {
     lines
 }
 
-/// Empties or makes a folder that everybody may enter.
+/// Empties or creates a folder that all users may enter.
 fn fresh_folder(parent: &Path, name: &str) -> TestResult<PathBuf> {
     let path = parent.join(name);
     if mounts::find(&path.join("mnt")).is_some() {
@@ -269,15 +267,15 @@ fn fresh_folder(parent: &Path, name: &str) -> TestResult<PathBuf> {
     Ok(path)
 }
 
-/// A temporary folder that programs of other users may enter.
+/// Creates a temporary folder that other users may enter.
 fn readable_temp_dir(parent: &Path) -> TestResult<TempDir> {
     let dir = tempfile::Builder::new().prefix("weft-").tempdir_in(parent).at("a temporary folder")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).at("a temporary folder")?;
     Ok(dir)
 }
 
-/// Skips the tests on a disk that is nearly full: its targets take no new files, and each test
-/// would fail with a message of its own.
+/// Skips the tests on a nearly full disk: its targets accept no new files, so each test would fail
+/// with a different message.
 fn ensure_room(folder: &Path) -> TestResult {
     let (free, total) = sys::space(folder).at(folder.display())?;
     let wanted = ROOM_BYTES + total / 100;

@@ -1,4 +1,4 @@
-//! The POSIX suites that others wrote: pjdfstest, fsx, fio with verification.
+//! External POSIX test suites: pjdfstest, fsx, fio with verification.
 
 use super::outcome::{At, TestResult, ensure, ensure_eq, skip};
 use super::stage::{Stage, Subject};
@@ -17,12 +17,11 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "fio_verify", scope: Scope::Mounted, minutes: 5, run: fio },
 ];
 
-/// Deadline of one run of a suite in its short form; the tests' own deadlines end it earlier where
-/// they are shorter.
+/// Deadline of one run of a suite in its short form; a test's own deadline may be shorter.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Tests that pjdfstest can't run on a mounted weft: 13 that remount, and one for a LINK_MAX that
-/// FUSE can't tell.
+/// Tests that pjdfstest can't run on a mounted weft: 13 that remount, and one that needs LINK_MAX,
+/// which FUSE can't report.
 const SKIPPED_BY_PJDFSTEST: &[&str] = &[
     "chmod::erofs_named",
     "chown::erofs_named",
@@ -40,18 +39,18 @@ const SKIPPED_BY_PJDFSTEST: &[&str] = &[
     "unlink::erofs_named",
 ];
 
-/// Tests of pjdfstest that pass on a file system without LINK_MAX.
+/// Number of pjdfstest tests that pass on a file system without LINK_MAX.
 const PASSED_BY_PJDFSTEST: usize = 384;
 
-/// pjdfstest fills paths up to PATH_MAX with whole components, and some lengths of the folder's own
-/// path make it panic; from 48 bytes on its names don't fit a socket's address. This length is
-/// known to work.
+/// Length of the folder's path. pjdfstest fills paths up to PATH_MAX with whole components, and
+/// some lengths make it panic; from 48 bytes on its names don't fit a socket's address. This length
+/// works.
 const PJDFSTEST_PATH_BYTES: usize = 40;
 
-/// The suites' configurations, compiled in so that the program needs no files beside it.
+/// The suites' configurations, compiled in so that the program needs no other files.
 const PJDFSTEST_CONFIG: &str = include_str!("../../suites/pjdfstest.toml");
-/// Seeds with which fsx itself gets through: with 3 and 5 it asks for an allocation of no bytes
-/// within 100,000 operations, which every file system refuses.
+/// Seeds with which fsx itself works: with 3 and 5 it requests an empty allocation within 100,000
+/// operations, which every file system refuses.
 pub const FSX_SEEDS: [u32; 8] = [1, 2, 4, 6, 7, 8, 9, 10];
 
 const FSX_CONFIG: &str = include_str!("../../suites/fsx.toml");
@@ -69,23 +68,23 @@ fn pjdfstest(stage: &Stage) -> TestResult {
     }
     let suite = Pjdfstest::prepare(stage, &stage.root()?)?;
     let (mut command, _) = suite.command(&[])?;
-    // It takes the output itself.
+    // It consumes the output itself.
     let done = process::run(&mut command, DEADLINE)?;
     suite.judge(&done.stdout, done.status.success(), !matches!(stage.subject, Subject::Directory(_)))
 }
 
-/// pjdfstest, ready to run.
+/// pjdfstest, prepared to run.
 pub struct Pjdfstest {
     program: PathBuf,
     config: PathBuf,
-    /// Where it works.
+    /// Its working folder.
     pub dir: PathBuf,
     other: PathBuf,
     output: PathBuf,
 }
 
 impl Pjdfstest {
-    /// Below the root of a mount.
+    /// Prepares it below the root of a mount.
     pub fn prepare(stage: &Stage, root: &Path) -> TestResult<Pjdfstest> {
         let program = tools::from_registry("pjdfstest")?;
         let config = config(stage, "pjdfstest.toml", PJDFSTEST_CONFIG)?;
@@ -97,7 +96,7 @@ impl Pjdfstest {
             }
             _ => fs::create_dir(&dir).at(dir.display())?,
         }
-        // Its tests drop to other users, who must reach the folder.
+        // Its tests switch to other users, who must be able to reach the folder.
         for reached in [root, &dir] {
             fs::set_permissions(reached, fs::Permissions::from_mode(0o755)).at(reached.display())?;
         }
@@ -106,8 +105,8 @@ impl Pjdfstest {
         Ok(Pjdfstest { program, config, dir, other, output })
     }
 
-    /// The command for tests whose names contain one of these, all when there are none, and where
-    /// it puts what it says.
+    /// Returns the command for tests whose names contain one of the patterns, or all tests if there
+    /// are none, and the file of its output.
     pub fn command(&self, patterns: &[&str]) -> TestResult<(Command, PathBuf)> {
         let output = fs::File::create(&self.output).at(self.output.display())?;
         let mut command = Command::new(&self.program);
@@ -123,8 +122,7 @@ impl Pjdfstest {
         Ok((command, self.output.clone()))
     }
 
-    /// Whether it went as it should; `all`: of all tests on a weft as many as are known must have
-    /// passed.
+    /// Checks its result. `all`: as many tests as known must have passed on weft.
     pub fn judge(&self, said: &str, succeeded: bool, all: bool) -> TestResult {
         let results = Results::parse(said);
         ensure_eq!(results.failed, BTreeSet::new(), "tests of pjdfstest that failed");
@@ -138,7 +136,8 @@ impl Pjdfstest {
     }
 }
 
-/// A folder on another file system than `dir`, for what must not work across two.
+/// Creates a folder on another file system than `dir`, for operations that must fail across file
+/// systems.
 fn other_file_system(stage: &Stage, dir: &Path) -> TestResult<PathBuf> {
     let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).at(path.display());
     let ours = device(dir)?;
@@ -150,7 +149,7 @@ fn other_file_system(stage: &Stage, dir: &Path) -> TestResult<PathBuf> {
     skip("there is no second file system")
 }
 
-/// What pjdfstest printed.
+/// Results printed by pjdfstest.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Results {
     passed: usize,
@@ -186,7 +185,7 @@ fn fsx(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// fsx on a file, with everything that it can do.
+/// Returns an fsx command for a file, with all of fsx's operations.
 pub fn fsx_command(stage: &Stage, file: &Path, seed: u32, operations: u32) -> TestResult<Command> {
     let program = tools::from_registry("fsx")?;
     let name = file.file_name().map_or_else(Default::default, |name| name.to_string_lossy().into_owned());
@@ -209,8 +208,8 @@ fn fio(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Writes the jobs' files in one folder and verifies them in another one, which shows the same
-/// files.
+/// Writes the jobs' files in one folder and verifies them through another folder that shows the
+/// same files.
 pub fn fio_write_and_verify(stage: &Stage, write_in: &Path, verify_in: &Path) -> TestResult {
     let program = tools::find("fio")?;
     let mut jobs = FIO_CONFIG.replace("verify_backlog=256\n", "");
@@ -227,7 +226,7 @@ pub fn fio_write_and_verify(stage: &Stage, write_in: &Path, verify_in: &Path) ->
     Ok(())
 }
 
-/// Runs a job file and answers each job's name and error number.
+/// Runs a job file. Returns each job's name and error number.
 fn fio_errors(program: &Path, config: &Path, dir: &Path) -> TestResult<Vec<(String, i64)>> {
     let mut command = Command::new(program);
     command.arg("--output-format=json").arg("--directory").arg(dir).arg(config).current_dir(dir);

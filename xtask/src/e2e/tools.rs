@@ -1,4 +1,4 @@
-//! Programs that the suite uses.
+//! External programs used by the suite.
 
 use super::outcome::{TestResult, skip};
 use crate::{build, process};
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Deadline of building one tool.
+/// Deadline for building one tool.
 const INSTALL_DEADLINE: Duration = Duration::from_secs(600);
 
-/// The path of a program; skips the test where it isn't installed.
+/// Returns the path of a program; skips the test if it isn't installed.
 pub fn find(program: &str) -> TestResult<PathBuf> {
     match search(program) {
         Some(path) => Ok(path),
@@ -19,16 +19,16 @@ pub fn find(program: &str) -> TestResult<PathBuf> {
 
 fn search(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    // Administrators' programs are not always on a user's search path.
+    // A user's search path doesn't always include administrative programs.
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     folders.map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// The test programs that come from the crate registry: name and version.
+/// Test programs from the crate registry: name and version.
 const FROM_REGISTRY: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
-/// Installs the test programs that come from the crate registry. Tests that use one which can't be
-/// installed say so.
+/// Installs the test programs from the crate registry. If one can't be installed, the tests that
+/// use it report that.
 pub fn install() {
     for (name, _) in FROM_REGISTRY {
         if let Err(failure) = from_registry(name) {
@@ -37,8 +37,8 @@ pub fn install() {
     }
 }
 
-/// A test program from the crate registry, installed beside the build if the machine doesn't have
-/// it.
+/// Returns a test program from the crate registry, installed in the build folder if the machine
+/// doesn't have it.
 pub fn from_registry(name: &str) -> TestResult<PathBuf> {
     let known = FROM_REGISTRY.iter().find(|(known, _)| *known == name);
     let (_, version) = known.ok_or_else(|| format!("{name} is no test program of the registry"))?;

@@ -1,4 +1,4 @@
-//! Runs tests one after the other in this process, each with its deadline, and reports the results.
+//! Runs tests sequentially in this process, each with its deadline, and reports the results.
 
 use super::outcome::{Failure, TestResult};
 use super::stage::{Stage, Subject};
@@ -15,41 +15,42 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test may go on after the file system under it was aborted.
+/// Longest time that a test may continue after the file system under it was aborted.
 const ABORT_GRACE: Duration = Duration::from_secs(60);
 
 /// Deadline of a call of `ip`.
 const IP_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How much of a failure's message is shown: enough to see what, not all of a long listing.
+/// Maximum length of a failure's message, in characters: enough to identify the failure, but not a
+/// whole listing.
 const MAX_MESSAGE_CHARS: usize = 3000;
 
-/// How a test ended.
+/// Outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it should.
+    /// The test passed.
     Passed,
-    /// It could not run here; the reason.
+    /// The test can't run here, with the reason.
     Skipped(String),
-    /// The message.
+    /// The test failed, with the message.
     Failed(String),
 }
 
 /// The result of one test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The test.
+    /// Name of the test.
     pub name: String,
-    /// What was tested: the transport.
+    /// The tested transport.
     pub subject: String,
     /// How it ended.
     pub outcome: Outcome,
-    /// From start to end.
+    /// Duration of the test.
     pub took: Duration,
 }
 
 impl Verdict {
-    /// As a line of the file in which a worker reports.
+    /// Formats the result as a line of the file in which a worker reports.
     fn to_json(&self) -> Value {
         let (word, message) = match &self.outcome {
             Outcome::Passed => ("passed", ""),
@@ -60,7 +61,7 @@ impl Verdict {
                "milliseconds": self.took.as_millis() as u64})
     }
 
-    /// From such a line; `None` when it isn't one.
+    /// Parses such a line; `None` if it is invalid.
     pub fn from_json(line: &str) -> Option<Verdict> {
         let value: Value = serde_json::from_str(line).ok()?;
         let text = |field: &str| value[field].as_str().map(str::to_string);
@@ -74,7 +75,7 @@ impl Verdict {
         Some(Verdict { name: text("name")?, subject: text("subject")?, outcome, took })
     }
 
-    /// Prints it in a line.
+    /// Prints the result in one line.
     pub fn print(&self) {
         let (word, message) = match &self.outcome {
             Outcome::Passed => ("ok", String::new()),
@@ -86,7 +87,7 @@ impl Verdict {
         println!("e2e {} [{}] {word} ({:.1} s){message}", self.name, self.subject, self.took.as_secs_f64());
     }
 
-    /// Counts it.
+    /// Adds the result to the totals.
     pub fn count(&self, summary: &mut Summary) {
         match &self.outcome {
             Outcome::Passed => summary.passed += 1,
@@ -98,8 +99,8 @@ impl Verdict {
     }
 }
 
-/// Runs the tests of exactly the names in `options` as a process of its own: in a network of its
-/// own, so that no other run can have its ports, and with everything given back at its end.
+/// Runs the tests of exactly the names in `options` as a worker process: in its own network
+/// namespace, so that its ports are free, and with a complete cleanup at its end.
 pub fn run(options: &Options, results: &Path) -> Result<(), String> {
     sys::leave_network().map_err(|error| format!("cannot make a network namespace: {error}"))?;
     process::run_ok(Command::new("ip").args(["link", "set", "lo", "up"]), IP_DEADLINE)?;
@@ -131,7 +132,7 @@ pub fn run_here(subject: Subject, tests: &[&'static TestCase], options: &Options
     Ok(summary)
 }
 
-/// Runs tests one after the other on one stage, then checks what they leave.
+/// Runs tests sequentially on one stage, then checks the file system that they leave.
 fn run_all(
     subject: Subject,
     tests: &[&'static TestCase],
@@ -158,7 +159,7 @@ fn run_all(
             }
             let start = Instant::now();
             let closed = if stage.binary().is_ok() { guarded(|| stage.close()) } else { Ok(()) };
-            // Not a test of its own where nothing was mounted.
+            // This isn't a separate test if nothing was mounted.
             if stage.binary().is_ok() && !matches!(closed, Err(Failure::Skipped(_))) {
                 add("clean_after_all", start, closed);
             }
@@ -168,7 +169,7 @@ fn run_all(
     Ok(())
 }
 
-/// Runs one test, and keeps what explains its failure.
+/// Runs one test, and preserves evidence of a failure.
 fn attempt(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
     let result = match (test.scope, stage.binary()) {
         (Scope::Own, Err(failure)) => Err(failure),
@@ -179,7 +180,7 @@ fn attempt(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
     result
 }
 
-/// Keeps what explains a failure, if that was asked for.
+/// Preserves evidence of a failure, if requested.
 fn kept(stage: &Stage, test: &TestCase, failure: Failure) -> Failure {
     match failure {
         Failure::Failed(message) => match stage.keep(test.name) {
@@ -190,7 +191,7 @@ fn kept(stage: &Stage, test: &TestCase, failure: Failure) -> Failure {
     }
 }
 
-/// Runs one test in a thread of its own and sees to its deadline.
+/// Runs one test in a separate thread and enforces its deadline.
 fn run_test(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
     let deadline = test.deadline(stage.full);
     let on = Arc::clone(stage);
@@ -198,7 +199,8 @@ fn run_test(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
     if finished_within(&thread, deadline) {
         return thread.join().unwrap_or_else(|_| Err(Failure::Failed("panicked".to_string())));
     }
-    // Now everybody who waits for the file system gets an error, the test's thread too.
+    // After this, all callers that wait for the file system get an error, including the test's
+    // thread.
     cleanup::abort_mounts();
     let ended = finished_within(&thread, ABORT_GRACE);
     stage.abandon();
@@ -210,7 +212,7 @@ fn finished_within<T>(thread: &thread::JoinHandle<T>, deadline: Duration) -> boo
     process::eventually(deadline, || thread.is_finished())
 }
 
-/// Turns a panic into a failure.
+/// Converts a panic to a failure.
 fn guarded(run: impl FnOnce() -> TestResult) -> TestResult {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().map(String::as_str);

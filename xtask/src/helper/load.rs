@@ -1,62 +1,62 @@
-//! The load of the crash tests: changes files and says, after each change that has been
-//! acknowledged, what must still hold after a crash of the file system's process.
+//! The workload of the crash tests: changes files and prints, after each acknowledged change, a
+//! guarantee that must hold after a crash of the file system's process.
 //!
-//! A promise is printed only after the call that makes it true has returned, so that everything
-//! printed is owed.
+//! A guarantee is printed only after the call that establishes it has returned, so that every
+//! printed guarantee is binding.
 
 use crate::e2e::{Content, Rng};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// How many files are replaced again and again by rename.
+/// Number of files that are repeatedly replaced by rename.
 pub const CHANGING_FILES: u64 = 8;
 
-/// How many slots the file that is overwritten in place has.
+/// Number of slots in the file that is overwritten in place.
 pub const SLOTS: u64 = 64;
 
-/// Bytes of one slot: not a multiple of any block, so that slots share blocks.
+/// Size of a slot in bytes: not a multiple of any block size, so that slots share blocks.
 pub const SLOT_BYTES: u64 = 5000;
 
-/// Bytes of one record of the log that only grows.
+/// Size of a record of the append-only log in bytes.
 pub const LOG_RECORD_BYTES: u64 = 333;
 
-/// The largest new file, bytes: inline ones, small ones and ones of several chunks occur.
+/// Maximum size of a new file in bytes: inline, small and multi-chunk files occur.
 const MAX_FILE_BYTES: u64 = 3 << 20;
 
-/// Paths below the load's folder.
+/// Paths below the workload's folder.
 pub mod names {
-    /// The `id`th new file.
+    /// Name of the `id`th new file.
     pub fn new_file(id: u64) -> String {
         format!("new/{:02}/{id}", id % 16)
     }
-    /// The `id`th file that is replaced by rename.
+    /// Name of the `id`th file that is replaced by rename.
     pub fn replaced(id: u64) -> String {
         format!("replaced-{id}")
     }
     /// The file that is overwritten in place.
     pub const SLOTTED: &str = "slotted";
-    /// The file that only grows.
+    /// The append-only file.
     pub const LOG: &str = "log";
 }
 
-/// Something that must still hold after a crash.
+/// A guarantee that must hold after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// New file `id` has this length and its content.
+    /// New file `id` has this length and the expected content.
     New { id: u64, length: u64 },
-    /// New file `id` is gone.
+    /// New file `id` doesn't exist.
     Removed { id: u64 },
-    /// File `id` holds this version or a later one, whole.
+    /// File `id` contains this version or a later one, complete.
     Replaced { id: u64, version: u64 },
-    /// Slot `id` holds this version or a later one.
+    /// Slot `id` contains this version or a later one.
     Slot { id: u64, version: u64 },
-    /// The log has at least so many records.
+    /// The log has at least this many records.
     Log { records: u64 },
 }
 
 impl Promise {
-    /// As a line, without its end.
+    /// Formats the guarantee as a line, without the line end.
     pub fn line(self) -> String {
         match self {
             Promise::New { id, length } => format!("new {id} {length}"),
@@ -67,7 +67,7 @@ impl Promise {
         }
     }
 
-    /// From a line; `None` for one that the crash cut short.
+    /// Parses a line; `None` for one that the crash truncated.
     pub fn parse(line: &str) -> Option<Promise> {
         let mut words = line.strip_suffix('\n')?.split(' ');
         let kind = words.next()?;
@@ -83,7 +83,7 @@ impl Promise {
     }
 }
 
-/// Works until a call fails, as it does when the file system dies.
+/// Runs until a call fails, which happens when the file system's process ends.
 pub fn run(dir: &Path, seed: u64) -> io::Result<()> {
     let mut load = Load::new(dir, seed)?;
     loop {
@@ -137,8 +137,8 @@ impl<'a> Load<'a> {
         Content::HEADER + self.rng.below(limit)
     }
 
-    /// A new file, with or without fsync: what `write` and `close` acknowledged must survive the
-    /// process either way.
+    /// Creates a file, with or without fsync: data acknowledged by `write` and `close` must survive
+    /// a process crash either way.
     fn make_new(&mut self) -> io::Result<Option<Promise>> {
         let (id, length) = (self.next_id, self.length());
         self.next_id += 1;
@@ -151,19 +151,20 @@ impl<'a> Load<'a> {
         Ok(Some(Promise::New { id, length }))
     }
 
-    /// Removes the oldest new file, as long as enough are left.
+    /// Removes the oldest new file, if enough remain.
     fn remove_new(&mut self) -> io::Result<Option<Promise>> {
         if self.next_id - self.removed < 10 {
             return Ok(None);
         }
         let id = self.removed;
         self.removed += 1;
-        // The oldest only, so that a reader knows which one a crash may have caught in the middle.
+        // Only the oldest one, so that a reader knows which file a crash may have interrupted.
         fs::remove_file(self.dir.join(names::new_file(id)))?;
         Ok(Some(Promise::Removed { id }))
     }
 
-    /// The way careful programs save: write beside, fsync, rename over.
+    /// Saves as careful applications do: writes a temporary file, calls fsync, and renames it over
+    /// the old one.
     fn replace(&mut self) -> io::Result<Promise> {
         let id = self.rng.below(CHANGING_FILES);
         let version = self.versions[id as usize] + 1;

@@ -1,20 +1,20 @@
-//! A process that waits for a lock and can be interrupted while it does.
+//! A process that waits for a lock and can be interrupted meanwhile.
 
 use crate::sys::{self, RangeLock};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Kind of a lock.
+/// The kind of a lock.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// `flock(2)`, the whole file, held by the open file.
+    /// `flock(2)`: the whole file, owned by the open file.
     Flock,
-    /// `fcntl(2)`, a byte range, held by the process.
+    /// `fcntl(2)`: a byte range, owned by the process.
     Fcntl,
 }
 
-/// Says `waiting`, then `granted` or `interrupted`, and holds a granted lock until standard input
+/// Prints `waiting`, then `granted` or `interrupted`, and holds a granted lock until standard input
 /// ends.
 pub fn run(path: &Path, kind: LockKind) -> io::Result<()> {
     sys::interrupt_calls_on(libc::SIGUSR1)?;
@@ -37,7 +37,7 @@ pub fn run(path: &Path, kind: LockKind) -> io::Result<()> {
     }
 }
 
-/// Prints a line at once.
+/// Prints a line and flushes it.
 pub(super) fn say(word: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{word}")?;

@@ -1,5 +1,5 @@
-//! Small programs that the end-to-end suite runs as processes of their own, so that they can be
-//! killed, signalled and waited for. They talk to the suite by lines on standard output.
+//! Small programs that the end-to-end suite runs as separate processes, so that it can kill, signal
+//! and wait for them. They communicate by lines on standard output.
 
 mod load;
 mod lock;
@@ -19,79 +19,79 @@ pub use turns::TURNS_CONTENT;
 /// The programs.
 #[derive(clap::Subcommand)]
 pub enum Helper {
-    /// Change files and print a promise after each change that must outlive a crash, until an error
-    /// ends it.
+    /// Change files, and print a guarantee after each change that must survive a crash, until an
+    /// error occurs.
     Load {
-        /// Folder to work in.
+        /// Working folder.
         dir: PathBuf,
         /// Seed of the sequence of changes.
         #[arg(long)]
         seed: u64,
     },
-    /// Take a lock, waiting for it; print how that ended; hold it until standard input ends.
+    /// Wait for a lock, print the outcome, and hold the lock until standard input ends.
     Lock {
         /// File to lock.
         file: PathBuf,
-        /// Which kind.
+        /// Kind of lock.
         #[arg(long)]
         kind: LockKind,
     },
-    /// Append numbered lines to a file shared with others.
+    /// Append numbered lines to a file that several processes share.
     Append {
         /// File to append to.
         file: PathBuf,
-        /// Start of each line.
+        /// Prefix of each line.
         #[arg(long)]
         id: u64,
-        /// How many lines.
+        /// Number of lines.
         #[arg(long)]
         lines: u64,
     },
-    /// Change a file in turns with others, under a lock, and look each time whether it is as the
+    /// Change a file under a lock in turn with other processes; check each time that it is as the
     /// last one left it.
     Turns {
-        /// The file, which is empty at first.
+        /// The file, which is initially empty.
         file: PathBuf,
-        /// A folder outside of the file system under test, with an empty file for the expected
+        /// A folder outside the file system under test, with an empty file for the expected
         /// content.
         outside: PathBuf,
-        /// Which kind of lock.
+        /// Kind of lock.
         #[arg(long)]
         kind: LockKind,
-        /// How many turns.
+        /// Number of turns.
         #[arg(long)]
         turns: u64,
-        /// Seed of what is done.
+        /// Seed of the operations.
         #[arg(long)]
         seed: u64,
     },
-    /// Wait for the end of standard input, and create empty files.
+    /// Wait for the end of standard input, then create empty files.
     Create {
-        /// Folder to create them in.
+        /// Folder of the new files.
         dir: PathBuf,
-        /// Start of each name.
+        /// Prefix of each name.
         #[arg(long)]
         id: u64,
-        /// How many.
+        /// Number of files.
         #[arg(long)]
         files: u64,
     },
-    /// Open or make the files that standard input names, and print for each how that ended.
+    /// Open or create the files named on standard input, and print each outcome.
     Open {
         /// Folder of the files.
         dir: PathBuf,
     },
-    /// Write a file through a shared mapping and leave without unmapping or closing.
+    /// Write a file through a shared mapping, and exit without unmapping or closing it.
     MapWrite {
         /// File to write.
         file: PathBuf,
-        /// Length of the mapping, bytes.
+        /// Length of the mapping in bytes.
         #[arg(long)]
         length: usize,
     },
 }
 
-/// Runs one of them.
+/// Runs a helper.
 pub fn run(helper: &Helper) -> Result<(), String> {
     match helper {
         Helper::Load { dir, seed } => load::run(dir, *seed),
@@ -105,8 +105,8 @@ pub fn run(helper: &Helper) -> Result<(), String> {
     .map_err(|error| error.to_string())
 }
 
-/// The line with this number that the appender with this id writes; lengths vary so that overlaps
-/// show.
+/// Returns the line with this number of the appender with this id; lengths vary so that overlaps
+/// are detectable.
 pub fn appended_line(id: u64, number: u64) -> String {
     format!("{id}:{number}:{}\n", "x".repeat(((id * 31 + number * 7) % 200) as usize))
 }
@@ -119,7 +119,7 @@ fn append(path: &PathBuf, id: u64, lines: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// What [`Helper::MapWrite`] leaves in the file.
+/// Returns the content that [`Helper::MapWrite`] writes.
 pub fn mapped_content(length: usize) -> Vec<u8> {
     crate::e2e::Rng::new(length as u64).bytes(length)
 }
@@ -131,7 +131,7 @@ fn map_write(path: &PathBuf, length: usize) -> io::Result<()> {
     std::process::exit(0);
 }
 
-/// Creates files one after another, when it is told.
+/// Creates files one after another when standard input ends.
 fn create(dir: &Path, id: u64, files: u64) -> io::Result<()> {
     io::read_to_string(io::stdin())?;
     (0..files).try_for_each(|number| File::create_new(dir.join(format!("{id}-{number}"))).map(drop))

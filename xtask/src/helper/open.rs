@@ -1,5 +1,5 @@
-//! A process that opens files by name, one after another as it is told, and makes those that don't
-//! exist.
+//! A process that opens the files named on its standard input one after another, and creates
+//! missing ones.
 
 use super::lock::say;
 use std::fs::File;
@@ -7,12 +7,11 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What the process prints for a file that it has opened. For any other file it prints the error
-/// number.
+/// Printed for a file that was opened. For any other file, the error number is printed.
 pub const OPENED: &str = "opened";
 
-/// Opens each file that standard input names, for reading and writing and with `O_CREAT`. A new
-/// file has mode 0600.
+/// Opens each file named on standard input for reading and writing with `O_CREAT`. A new file has
+/// mode 0600.
 pub fn run(dir: &Path) -> io::Result<()> {
     for name in io::stdin().lines() {
         let mut options = File::options();

@@ -1,8 +1,7 @@
-//! A process that changes a file in turns with others, on other mounts: each turn under a lock, and
-//! each finds what the last one has left.
+//! A process that changes a file in turn with others on other mounts. Each turn runs under a lock,
+//! and checks what the last one left.
 //!
-//! What the file must hold is kept beside it in a folder that isn't under test, and changed under
-//! the same lock.
+//! The expected content is in a folder outside the test, and changes under the same lock.
 
 use super::LockKind;
 use crate::e2e::Rng;
@@ -12,26 +11,26 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// File with the expected content.
+/// Name of the file with the expected content.
 pub const TURNS_CONTENT: &str = "expected";
 
-/// The file never gets longer, bytes.
+/// Maximum length of the file in bytes.
 const MAX_BYTES: u64 = 192 << 10;
 
-/// The most that one turn changes, bytes.
+/// Maximum number of bytes that one turn changes.
 const MAX_CHANGE: u64 = 24 << 10;
 
-/// Takes so many turns.
+/// Runs the given number of turns.
 pub fn run(path: &Path, outside: &Path, kind: LockKind, turns: u64, seed: u64) -> io::Result<()> {
     let expected = outside.join(TURNS_CONTENT);
     let mut rng = Rng::new(seed);
     let mut file = File::options().read(true).write(true).open(path)?;
-    // Not the file itself: a process loses its byte-range locks on a file with the first descriptor
-    // of it that it closes.
+    // A separate lock file: a process loses its byte-range locks on a file when it closes any
+    // descriptor of it.
     let turns_lock =
         File::options().write(true).create(true).truncate(false).open(path.with_extension("lock"))?;
     for turn in 0..turns {
-        // What a fresh open sees must be right as well as what an open file sees.
+        // A new open must see the current content, as an open file must.
         if rng.below(16) == 0 {
             file = File::options().read(true).write(true).open(path)?;
         }
@@ -64,7 +63,7 @@ fn lock(file: &File, kind: LockKind, take: bool) -> io::Result<()> {
     }
 }
 
-/// Looks at the file in one of several ways.
+/// Checks the file in one of several ways.
 fn check(file: &File, path: &Path, content: &[u8], rng: &mut Rng) -> io::Result<()> {
     let (lengths, seen) = match rng.below(3) {
         _ if content.is_empty() => ([file.metadata()?.len(), fs::metadata(path)?.len()], Vec::new()),
@@ -90,7 +89,7 @@ fn check(file: &File, path: &Path, content: &[u8], rng: &mut Rng) -> io::Result<
     }
 }
 
-/// Changes file and expectation alike, in one of several ways.
+/// Changes the file and the expected content in one of several ways.
 fn change(file: &File, content: &mut Vec<u8>, rng: &mut Rng) -> io::Result<()> {
     let (offset, length) = (rng.below(MAX_BYTES - MAX_CHANGE), 1 + rng.below(MAX_CHANGE));
     let (from, to) = (offset as usize, (offset + length) as usize);

@@ -1,4 +1,4 @@
-//! The file of a history: one record a line, as JSON.
+//! The file format of a history: one JSON record per line.
 
 use ::history::Record;
 use std::fs::File;
@@ -6,30 +6,29 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Takes records from many threads.
+/// A writer for records from many threads.
 pub struct Sink(Mutex<BufWriter<File>>);
 
 impl Sink {
-    /// Makes the file.
+    /// Creates the file.
     pub fn create(path: &Path) -> io::Result<Sink> {
         Ok(Sink(Mutex::new(BufWriter::new(File::create(path)?))))
     }
 
-    /// Adds a record.
+    /// Appends a record.
     pub fn add(&self, record: &Record) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
         self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
     }
 
-    /// Sees to it that all is in the file.
+    /// Flushes all records to the file.
     pub fn flush(&self) -> io::Result<()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
     }
 }
 
-/// Reads a history. A last line without its end was cut short by the death of its writer and
-/// doesn't count.
+/// Reads a history. An incomplete last line is ignored: its writer was killed.
 pub fn read(path: &Path) -> Result<Vec<Record>, String> {
     let at = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let mut lines = BufReader::new(File::open(path).map_err(|error| at(&error))?);

@@ -1,4 +1,4 @@
-//! The load: many threads on several mounts, and every call's time and answer on record.
+//! The workload: many threads on several mounts, which record the time and result of every call.
 
 use super::file::Sink;
 use super::objects::{Mix, Task, Worker};
@@ -14,76 +14,75 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long threads work on the same objects before they get fresh ones.
+/// Time that threads work on the same objects before they switch to new ones.
 const EPOCH: Duration = Duration::from_millis(1500);
 
-/// A thread pauses for less than so many microseconds between two calls: with fewer, one thread
-/// holds what it touches for long.
+/// Upper bound of the pause between two calls of a thread, in microseconds. With shorter pauses,
+/// one thread holds the objects that it uses for long.
 const MAX_PAUSE_US: u64 = 400;
 
-/// After an error a thread waits so long, so that a dead file system doesn't fill the record.
+/// Pause of a thread after an error, so that a failed file system doesn't flood the record.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
 
 /// Options of `cargo xtask history load`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct LoadOptions {
-    /// A folder of the file system, once for each mount that shows it.
+    /// A folder of the file system, once per mount.
     #[arg(long = "mount", required = true, value_name = "DIR")]
     pub mounts: Vec<PathBuf>,
-    /// Threads on each mount.
+    /// Threads per mount.
     #[arg(long, default_value_t = 4)]
     pub threads: u32,
-    /// How long, at least.
+    /// Minimum duration in seconds.
     #[arg(long, default_value_t = 20)]
     pub seconds: u64,
-    /// Go on until so many calls have returned, however long that takes on a busy machine, but no
-    /// longer than the time for a last call beyond that.
+    /// Continue until this number of calls has returned, but at most for the time granted to last
+    /// calls.
     #[arg(long, default_value_t = 0)]
     pub calls: u64,
-    /// Go on until standard input ends, too: whoever started the load tells it so when it has seen
-    /// enough.
+    /// Also continue until standard input ends, by which the parent process stops the load.
     #[arg(long)]
     pub until_told: bool,
-    /// Seed of what is done.
+    /// Seed of the operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Which ways of opening files go together on one object.
+    /// Which ways of opening files are combined on one object.
     #[arg(long, default_value = "by-epoch")]
     pub mix: Mix,
-    /// Seconds that a call may still take when time is up; then it counts as one that never
+    /// Seconds granted to calls in flight at the end; after that a call counts as one that never
     /// returned.
     #[arg(long, default_value_t = 90)]
     pub grace: u64,
-    /// Where to write the history.
+    /// Output file of the history.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
 }
 
-/// How a load ended.
+/// Result of a load.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Calls that returned.
+    /// Number of calls that returned.
     pub calls: u64,
-    /// Of them, those that failed with an error that says nothing on the effect.
+    /// Failed calls with an uncertain outcome, by error.
     pub errors: BTreeMap<String, u64>,
-    /// The first of them: who called for what, when, and what was the answer.
+    /// The first of these errors, with caller, call, time and result.
     pub first_errors: Vec<String>,
     /// Threads whose last call never returned.
     pub stuck: u64,
 }
 
-/// How many errors are told one by one.
+/// Maximum number of errors reported individually.
 const TOLD_ERRORS: usize = 12;
 
 impl Outcome {
-    /// As one line.
+    /// Formats the outcome as one line.
     pub fn to_json(&self) -> String {
         let Outcome { calls, errors, first_errors, stuck } = self;
         serde_json::json!({"calls": calls, "errors": errors, "first_errors": first_errors, "stuck": stuck})
             .to_string()
     }
 
-    /// From the line.
+    /// Parses such a line.
     pub fn parse(line: &str) -> Option<Outcome> {
         let json: serde_json::Value = serde_json::from_str(line.trim()).ok()?;
         let errors = json["errors"].as_object()?.iter();
@@ -100,21 +99,21 @@ impl Outcome {
     }
 }
 
-/// What all threads share.
+/// State shared by all threads.
 struct Shared {
     start: Instant,
     sink: Sink,
     epoch: AtomicU64,
     stop: AtomicBool,
-    /// For values that nothing else has; small, so that they can be read.
+    /// Source of unique values; small, so that they are readable.
     unique: AtomicU64,
     calls: AtomicU64,
     errors: Mutex<Errors>,
-    /// Nobody wants it to go on any longer.
+    /// Whether the load may stop: standard input has ended, or isn't used.
     told: AtomicBool,
 }
 
-/// Errors by their text, and the first of them one by one.
+/// Errors by text, and the first of them individually.
 #[derive(Clone, Default)]
 struct Errors {
     counts: BTreeMap<String, u64>,
@@ -147,12 +146,12 @@ struct Caller {
     thread: u32,
     mount: PathBuf,
     mix: Mix,
-    /// The change under way, for the case that it never returns.
+    /// The change in flight, in case that it never returns.
     pending: Arc<Mutex<Option<Record>>>,
 }
 
-/// Runs the load to its end. A failure is one of the history's file or of the first folders, not of
-/// the calls.
+/// Runs the load to its end. It fails only if it can't write the history or create the first
+/// folders; errors of calls are recorded.
 pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
     let at = |error: io::Error| format!("{}: {error}", options.out.display());
     let shared = Arc::new(Shared {
@@ -173,7 +172,7 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
     }
     while !wait_for_end(options, &shared, EPOCH) {
         let next = shared.epoch.load(SeqCst) + 1;
-        // While the file system is out of order the old objects have to do.
+        // While the file system is unavailable, threads continue with the old objects.
         if make_epoch(&options.mounts, next).is_ok() {
             shared.epoch.store(next, SeqCst);
         }
@@ -200,17 +199,17 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
     })
 }
 
-/// Notes when standard input ends.
+/// Records the end of standard input.
 fn listen(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     thread::spawn(move || {
-        // An error ends it like its end.
+        // An error counts as the end.
         drop(io::copy(&mut io::stdin(), &mut io::sink()));
         shared.told.store(true, SeqCst);
     });
 }
 
-/// Waits for so long, or until the load is to end; whether it is.
+/// Waits for `time` or until the load must end. Returns whether it must end.
 fn wait_for_end(options: &LoadOptions, shared: &Shared, time: Duration) -> bool {
     let enough = Duration::from_secs(options.seconds);
     let most = enough + Duration::from_secs(options.grace);
@@ -221,7 +220,8 @@ fn wait_for_end(options: &LoadOptions, shared: &Shared, time: Duration) -> bool 
     })
 }
 
-/// What an older run has left would look like content from nowhere.
+/// Fails if the folder isn't empty: files of an older run would look like content of unknown
+/// origin.
 fn ensure_empty(mount: &Path) -> Result<(), String> {
     match fs::read_dir(mount).map(|mut entries| entries.next().is_none()) {
         Ok(true) => Ok(()),
@@ -230,13 +230,12 @@ fn ensure_empty(mount: &Path) -> Result<(), String> {
     }
 }
 
-/// The folder of an epoch.
+/// Returns the folder of an epoch.
 fn folder(mount: &Path, epoch: u64) -> PathBuf {
     mount.join(format!("epoch-{epoch}"))
 }
 
-/// Makes the folder of an epoch. Each mount is asked: after the first one it exists for all of
-/// them.
+/// Creates the folder of an epoch on each mount; after the first mount it exists for all.
 fn make_epoch(mounts: &[PathBuf], epoch: u64) -> io::Result<()> {
     mounts.iter().try_for_each(|mount| fs::create_dir_all(folder(mount, epoch)))
 }
@@ -263,7 +262,7 @@ fn start(options: &LoadOptions, shared: &Arc<Shared>) -> Vec<Running> {
     running
 }
 
-/// When all is quiet, looks at every object from every mount.
+/// Reads every object from every mount after the load has ended.
 fn look_at_all(options: &LoadOptions, shared: &Arc<Shared>) -> io::Result<()> {
     for epoch in 0..=shared.epoch.load(SeqCst) {
         for (client, mount) in (0u32..).zip(&options.mounts) {
@@ -294,8 +293,7 @@ impl Caller {
                 epoch = current;
                 worker = Worker::new(&folder(&self.mount, epoch));
             }
-            // Files stay open for a while, so that both what an open sees and what an open file
-            // sees is tried.
+            // Files stay open for some time, so that both new opens and open files are tested.
             if rng.below(8) == 0 {
                 worker.close();
             }
@@ -314,7 +312,7 @@ impl Caller {
         }
     }
 
-    /// An error with the time of day, by which it is found in the services' logs.
+    /// Describes an error with the time of day, which locates it in the services' logs.
     fn told(&self, epoch: u64, task: Task, (called, returned): (u64, u64), error: &io::Error) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (hours, minutes, seconds) = (now / 3600 % 24, now / 60 % 60, now % 60);
@@ -326,8 +324,8 @@ impl Caller {
         )
     }
 
-    /// Makes a call and puts it on record; `false` when its outcome isn't known. An error is one of
-    /// the record.
+    /// Makes a call and records it. Returns `false` if its outcome is uncertain. Fails if recording
+    /// fails.
     fn call(&mut self, worker: &mut Worker, epoch: u64, task: Task) -> io::Result<bool> {
         let shared = &self.shared;
         let unique = shared.unique.fetch_add(1, SeqCst) + 1;
@@ -366,7 +364,8 @@ impl Caller {
     }
 }
 
-/// Whether an error leaves open what happened: something on the way is out of order.
+/// Returns whether an error leaves the outcome uncertain: a component between caller and file is
+/// unavailable.
 fn says_nothing(error: &io::Error) -> bool {
     const OUT_OF_ORDER: [i32; 15] = [
         libc::EIO,
@@ -383,9 +382,9 @@ fn says_nothing(error: &io::Error) -> bool {
         libc::EREMOTEIO,
         libc::ENOSPC,
         libc::ENODEV,
-        // What calls under way are told when the process of their mount is killed.
+        // The error of calls in flight when the process of their mount is killed.
         libc::ECANCELED,
     ];
-    // Without a number it is one of our own: a call that was done in part.
+    // An error without a number comes from this program: a call that was executed partially.
     error.raw_os_error().is_none_or(|errno| OUT_OF_ORDER.contains(&errno))
 }

@@ -1,5 +1,5 @@
-//! Histories of what programs see on several mounts of one file system: recorded by a load, judged
-//! by [`::history`].
+//! Histories of what applications observe on several mounts of one file system: recorded by a load,
+//! checked by [`::history`].
 
 mod file;
 mod load;
@@ -12,28 +12,28 @@ pub use file::read;
 pub use load::{LoadOptions, Outcome};
 pub use objects::Mix;
 
-/// What can be done with histories.
+/// Commands for histories.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Work on the mounts with many threads at once and write down what they see.
+    /// Run many concurrent threads on the mounts and record what they observe.
     Load(LoadOptions),
-    /// Judge a history.
+    /// Check a history.
     Check {
-        /// What `load` has written.
+        /// File written by `load`.
         history: PathBuf,
-        /// Give up on an object after so many steps.
+        /// Give up on an object after this number of steps.
         #[arg(long, default_value_t = Limits::default().max_steps)]
         max_steps: u64,
-        /// Accept reads that catch a write half done: a local file system promises no more.
+        /// Accept torn reads of a concurrent write: local file systems don't guarantee more.
         #[arg(long)]
         forgive_torn_reads: bool,
-        /// The clients of the history are one mount, with one page cache.
+        /// The clients of the history share one mount with one page cache.
         #[arg(long)]
         one_mount: bool,
     },
 }
 
-/// Does it.
+/// Runs a command.
 pub fn run(command: &Command) -> Result<(), String> {
     match command {
         Command::Load(options) => {

@@ -1,9 +1,9 @@
-//! What the load does to files: one call, its answer as an event.
+//! Operations of the load on files: one call, and its result as an event.
 //!
-//! Every epoch of a run has a folder of its own with the same objects: a file of neighbouring
-//! blocks, which begins inline, one whose blocks lie far apart, on different targets, a few names,
-//! a log, a file that is replaced by rename, and one whose length is set. So the first writes and
-//! the growth of files are tried again and again.
+//! Every epoch of a run has its own folder with the same objects: a file of adjacent blocks, which
+//! is initially inline; a file with distant blocks, on different targets; some names; a log; a file
+//! that is replaced by rename; and a file whose length changes. So first writes and growth of files
+//! are tested repeatedly.
 
 use crate::e2e::Rng;
 use crate::sys::AlignedBuffer;
@@ -15,21 +15,21 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a block: what is read and written at once, and what `O_DIRECT` can do everywhere.
+/// Block size in bytes: the unit of reads and writes, and valid for `O_DIRECT` everywhere.
 const BLOCK_BYTES: usize = 4096;
 
-/// Files of blocks: name, number of blocks, bytes from one to the next.
+/// Files of blocks: name, number of blocks, distance of blocks in bytes.
 const BLOCK_FILES: [(&str, u64, u64); 2] = [("near", 8, BLOCK_BYTES as u64), ("far", 4, 1 << 20)];
 
-/// Names that are made and removed.
+/// Number of names that are created and removed.
 const NAMES: u64 = 4;
 
-/// The file that only grows, the one that is replaced by rename, and the one whose length is set.
+/// The append-only file, the one that is replaced by rename, and the one whose length changes.
 const LOG: &str = "log";
 const REPLACED: &str = "replaced";
 const LENGTH: &str = "length";
 
-/// One thing to do.
+/// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     Read(Block),
@@ -40,10 +40,10 @@ pub enum Task {
     Open(u64),
     Append,
     ReadLog,
-    /// Writes a new file and renames it over the old one: the name is a register, too.
+    /// Writes a new file and renames it over the old one: the name is also a register.
     Replace,
     ReadReplaced,
-    /// Cuts or extends a file: its length is a register.
+    /// Truncates or extends a file: its length is a register.
     SetLength,
     StatLength,
 }
@@ -51,31 +51,31 @@ pub enum Task {
 /// A block of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Which of [`BLOCK_FILES`].
+    /// Index in [`BLOCK_FILES`].
     file: usize,
     number: u64,
     way: Way,
 }
 
-/// How a file is open.
+/// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// For reading and writing.
     Buffered,
-    /// For reading only: what a file system may cache longest.
+    /// For reading only, which allows the longest caching.
     ReadOnly,
     /// With `O_DIRECT`.
     Direct,
 }
 
-/// Which ways go together on one object.
+/// Which ways of opening are combined on one object.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mix {
-    /// Through the page cache or past it, by the epoch's number. A kernel doesn't keep its page
-    /// cache in step with `O_DIRECT` while a write is under way.
+    /// Buffered or direct, by the parity of the epoch's number. A kernel doesn't keep its page
+    /// cache coherent with `O_DIRECT` during a write.
     #[default]
     ByEpoch,
-    /// All at once.
+    /// All combined.
     All,
 }
 
@@ -91,7 +91,7 @@ impl Mix {
 }
 
 impl Task {
-    /// Draws one.
+    /// Returns a random task.
     pub fn draw(rng: &mut Rng, mix: Mix, epoch: u64) -> Task {
         let file = rng.below(2) as usize;
         let block = Block { file, number: rng.below(BLOCK_FILES[file].1), way: mix.draw(rng, epoch) };
@@ -112,7 +112,7 @@ impl Task {
         }
     }
 
-    /// Looks at everything that an epoch has.
+    /// Returns tasks that read all objects of an epoch.
     pub fn look_at_all() -> Vec<Task> {
         let blocks = (0..BLOCK_FILES.len()).flat_map(|file| {
             (0..BLOCK_FILES[file].1).map(move |number| Task::Read(Block { file, number, way: Way::ReadOnly }))
@@ -121,7 +121,7 @@ impl Task {
         blocks.chain((0..NAMES).map(Task::Stat)).chain(others).collect()
     }
 
-    /// What it is done to, without the epoch.
+    /// Returns the name of the object, without the epoch.
     pub fn object(self) -> String {
         match self {
             Task::Read(block) | Task::Write(block) => {
@@ -134,8 +134,8 @@ impl Task {
         }
     }
 
-    /// What is known of it before it has returned; `None` when it only looks. A change gets the
-    /// number that makes it recognisable.
+    /// Returns the event as far as it is known before the call returns; `None` for a read. `unique`
+    /// identifies a change.
     pub fn intent(self, unique: u64) -> Option<Event> {
         match self {
             Task::Write(_) | Task::Replace | Task::SetLength => Some(Event::Write { value: unique }),
@@ -152,7 +152,7 @@ fn name_of(number: u64) -> String {
     format!("name {number}")
 }
 
-/// One thread's files on one mount.
+/// One thread's open files on one mount.
 pub struct Worker {
     dir: PathBuf,
     open: HashMap<(usize, Way), File>,
@@ -160,17 +160,17 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Works in the folder of an epoch.
+    /// Creates a worker in the folder of an epoch.
     pub fn new(dir: &Path) -> Worker {
         Worker { dir: dir.to_path_buf(), open: HashMap::new(), buffer: AlignedBuffer::new(BLOCK_BYTES) }
     }
 
-    /// Forgets the files that it has open.
+    /// Closes all open files.
     pub fn close(&mut self) {
         self.open.clear();
     }
 
-    /// Does it.
+    /// Executes a task.
     pub fn perform(&mut self, task: Task, unique: u64) -> io::Result<Event> {
         match task {
             Task::Read(block) => self.read(block),
@@ -190,12 +190,12 @@ impl Worker {
 
     fn read(&mut self, block: Block) -> io::Result<Event> {
         let file = match file(&mut self.open, &self.dir, block.file, block.way) {
-            // Made by the first who can write.
+            // The first writer creates the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Event::Read { value: 0 }),
             other => other?,
         };
         let bytes = self.buffer.bytes();
-        // A block beyond the end of the file holds zeros like one that was never written.
+        // A block beyond the end of the file reads as zeros, like one that was never written.
         bytes.fill(0);
         file.read_at(bytes, offset(block))?;
         Ok(block_content(bytes, block.way != Way::Direct))
@@ -208,7 +208,7 @@ impl Worker {
         bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
         match file.write_at(bytes, offset(block))? {
             BLOCK_BYTES => Ok(Event::Write { value }),
-            // Half of it may be there, which is as good as an error.
+            // Part of it may be in the file, which counts as an error.
             written => Err(io::Error::other(format!("only {written} bytes were written"))),
         }
     }
@@ -250,7 +250,7 @@ impl Worker {
         let mut text = Vec::new();
         match File::open(self.dir.join(LOG)) {
             Ok(mut file) => drop(file.read_to_end(&mut text)?),
-            // Made by the first append.
+            // The first append creates the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -259,7 +259,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// Every other content lies beside its inode, the others in chunks.
+    /// Alternates between inline content and content in chunks.
     fn replace(&self, value: u64) -> io::Result<Event> {
         let length = if value.is_multiple_of(2) { BLOCK_BYTES } else { 3 * BLOCK_BYTES };
         let beside = self.dir.join(format!("beside {value}"));
@@ -291,7 +291,7 @@ impl Worker {
     }
 }
 
-/// A file of blocks, opened or still open.
+/// Returns a file of blocks, and opens it if necessary.
 fn file<'a>(
     open: &'a mut HashMap<(usize, Way), File>,
     dir: &Path,
@@ -316,7 +316,7 @@ fn offset(block: Block) -> u64 {
     block.number * BLOCK_FILES[block.file].2
 }
 
-/// What a block says: each of its words is the value that was written.
+/// Decodes a block: each of its words is the written value.
 fn block_content(bytes: &[u8], cached: bool) -> Event {
     let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
     let mut values: Vec<u64> = words.collect();
@@ -330,20 +330,20 @@ fn block_content(bytes: &[u8], cached: bool) -> Event {
     }
 }
 
-/// Parts of a torn block that are told, and characters of what is no record.
+/// Limits of reports: parts of a torn block, and characters of an invalid record.
 const MAX_TORN_VALUES: usize = 16;
 const MAX_REST_CHARS: usize = 80;
 
-/// The line of a record; lengths vary so that overlaps show.
+/// Returns the line of a record; lengths vary so that overlaps are detectable.
 fn log_line(record: u64) -> String {
     format!("{record}:{}\n", "x".repeat((record * 31 % 150) as usize))
 }
 
-/// The records of a log, as far as there are whole ones.
+/// Decodes the complete records of a log.
 ///
-/// The beginning of a record at the very end is passed over: no file system of Linux shows a read
-/// either all or nothing of an append that is under way, page by page. One whose append has
-/// returned is missed all the same, since its record isn't among those found.
+/// A partial record at the end is ignored: on Linux no file system makes a concurrent append atomic
+/// for reads across pages. If its append has returned, the record still counts as missing, since it
+/// isn't among the complete records.
 fn log_content(text: &[u8]) -> Event {
     let mut records = Vec::new();
     let mut rest = text;
@@ -362,7 +362,7 @@ fn log_content(text: &[u8]) -> Event {
     Event::TornLog { records, rest }
 }
 
-/// Whether these bytes are none or the first of a record, but not all of it.
+/// Returns whether these bytes are a proper prefix of a record, possibly empty.
 fn is_beginning(bytes: &[u8]) -> bool {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits == bytes.len() {

@@ -1,12 +1,12 @@
-//! The load and the checker together, on plain directories: what is one file system passes, what
-//! only pretends to be one doesn't.
+//! Tests of load and checker on plain directories: one file system passes, and separate directories
+//! that pretend to be one fail.
 
 use super::{LoadOptions, Mix, Outcome, load, read};
 use ::history::{Limits, Report, judge};
 use std::path::PathBuf;
 
-/// Runs a short load on the folders and judges it. What local file systems don't promise is
-/// forgiven.
+/// Runs a short load on the folders and checks its history. Torn reads are accepted, since local
+/// file systems permit them.
 fn run_on(mounts: Vec<PathBuf>) -> (Outcome, Report) {
     let out = tempfile::NamedTempFile::new().unwrap();
     let options = LoadOptions {
@@ -41,7 +41,7 @@ fn two_directories_are_not_one() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let (_, report) = run_on(dirs.iter().map(|dir| dir.path().to_path_buf()).collect());
     assert!(report.undecided.is_empty(), "{report}");
-    // Each kind of object shows it.
+    // Each kind of object must reveal it.
     for kind in ["near block", "far block", "name", "log", "replaced", "length"] {
         assert!(report.violations.iter().any(|violation| violation.contains(kind)), "{kind}: {report}");
     }

@@ -1,4 +1,4 @@
-//! Linux's asynchronous I/O (io_submit(2)), by which databases write past the kernel's cache.
+//! Linux asynchronous I/O (io_submit(2)), which databases use to bypass the page cache.
 
 use super::{AlignedBuffer, check_size};
 use std::fs::File;
@@ -36,18 +36,18 @@ struct Event {
     second_result: i64,
 }
 
-/// A queue of one write.
+/// A queue for one write.
 pub struct Aio(libc::c_ulong);
 
 impl Aio {
     pub fn new() -> io::Result<Aio> {
         let mut context: libc::c_ulong = 0;
-        // SAFETY: the pointer is to where the kernel puts the context's number.
+        // SAFETY: the pointer is to the variable in which the kernel stores the context's id.
         succeeded(unsafe { libc::syscall(libc::SYS_io_setup, 1, ptr::from_mut(&mut context)) })?;
         Ok(Aio(context))
     }
 
-    /// Writes all of a buffer, and waits until that is done.
+    /// Writes all of a buffer, and waits for completion.
     pub fn write_all_at(&self, file: &File, buffer: &mut AlignedBuffer, offset: u64) -> io::Result<()> {
         let bytes = buffer.bytes();
         let mut block = ControlBlock {
@@ -59,11 +59,12 @@ impl Aio {
             ..ControlBlock::default()
         };
         let blocks = [ptr::from_mut(&mut block)];
-        // SAFETY: block and buffer are there until the write has ended, which is waited for.
+        // SAFETY: control block and buffer live until the write has ended, since the function waits
+        // for it.
         succeeded(unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1, blocks.as_ptr()) })?;
         let mut event = Event::default();
         let no_limit = ptr::null::<libc::timespec>();
-        // SAFETY: there is room for the one event that is asked for.
+        // SAFETY: there is space for the single requested event.
         succeeded(unsafe {
             libc::syscall(libc::SYS_io_getevents, self.0, 1, 1, ptr::from_mut(&mut event), no_limit)
         })?;
@@ -77,7 +78,7 @@ impl Aio {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        // SAFETY: nothing is under way.
+        // SAFETY: no request is in flight.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }

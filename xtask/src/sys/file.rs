@@ -32,7 +32,7 @@ pub fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
     u64::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// `copy_file_range(2)` with explicit offsets; answers how much was copied.
+/// `copy_file_range(2)` with explicit offsets; returns the number of bytes copied.
 pub fn copy_file_range(from: &File, from_at: u64, to: &File, to_at: u64, length: usize) -> io::Result<usize> {
     let (mut source, mut target) = (from_at as i64, to_at as i64);
     // SAFETY: both offsets are live locals for the length of the call.
@@ -47,20 +47,20 @@ pub fn flock(file: &File, operation: i32) -> io::Result<()> {
     check(unsafe { libc::flock(file.as_raw_fd(), operation) })
 }
 
-/// A POSIX byte-range lock as `fcntl(2)` sees it.
+/// A POSIX byte-range lock of `fcntl(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeLock {
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: i32,
     /// First byte.
     pub start: u64,
-    /// Bytes; 0 reaches to the end of the file.
+    /// Length in bytes; 0 extends to the end of the file.
     pub length: u64,
     /// The holder, filled in by `F_GETLK`.
     pub pid: i32,
 }
 
-/// `fcntl(2)` with `F_SETLK`, `F_SETLKW` or `F_GETLK`; answers the lock as the kernel left it.
+/// `fcntl(2)` with `F_SETLK`, `F_SETLKW` or `F_GETLK`; returns the lock as the kernel left it.
 pub fn range_lock(file: &File, command: i32, lock: RangeLock) -> io::Result<RangeLock> {
     // SAFETY: `flock` is plain integers, for which all-zero is a valid value.
     let mut raw: libc::flock = unsafe { std::mem::zeroed() };
@@ -92,12 +92,12 @@ pub fn mknod(path: &Path, mode: u32, device: u64) -> io::Result<()> {
     check(unsafe { libc::mknod(path.as_ptr(), mode, device) })
 }
 
-/// The device number of `major` and `minor`.
+/// Returns the device number of `major` and `minor`.
 pub fn device(major: u32, minor: u32) -> u64 {
     libc::makedev(major, minor)
 }
 
-/// Gives an unnamed file (`O_TMPFILE`) a name.
+/// Links an unnamed file (`O_TMPFILE`) to a name.
 pub fn link_open_file(file: &File, to: &Path) -> io::Result<()> {
     let from = c_name(&format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let to = c_path(to)?;
@@ -149,11 +149,12 @@ pub fn remove_xattr(path: &Path, name: &str) -> io::Result<()> {
     check(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) })
 }
 
-/// The kernel's limit on one attribute's value and on a list of names (`XATTR_SIZE_MAX`).
+/// The kernel's limit on the size of one attribute's value and of the list of names
+/// (`XATTR_SIZE_MAX`).
 const MAX_XATTR_BYTES: usize = 64 * 1024;
 
-/// Seconds and nanoseconds since 1970 at which the file was born; `None` where the file system
-/// doesn't know.
+/// Returns the birth time of a file in seconds and nanoseconds since 1970; `None` if the file
+/// system doesn't record it.
 pub fn birth_time(path: &Path) -> io::Result<Option<(i64, u32)>> {
     let path = c_path(path)?;
     // SAFETY: `statx` is plain integers, for which all-zero is a valid value.
@@ -163,11 +164,11 @@ pub fn birth_time(path: &Path) -> io::Result<Option<(i64, u32)>> {
     Ok((out.stx_mask & libc::STATX_BTIME != 0).then_some((out.stx_btime.tv_sec, out.stx_btime.tv_nsec)))
 }
 
-/// Room for the opaque part of a file handle (`MAX_HANDLE_SZ`).
+/// Maximum size of the opaque part of a file handle (`MAX_HANDLE_SZ`).
 const MAX_HANDLE_BYTES: usize = 128;
 
-/// What `name_to_handle_at(2)` gives: a name for an inode that outlives the file's path and the
-/// mount.
+/// A file handle of `name_to_handle_at(2)`: it identifies an inode beyond the lifetime of its path
+/// and of the mount.
 #[repr(C, align(8))]
 #[derive(Clone)]
 pub struct FileHandle {
@@ -181,8 +182,8 @@ pub fn handle_of(path: &Path) -> io::Result<FileHandle> {
     let path = c_path(path)?;
     let mut handle = FileHandle { bytes: MAX_HANDLE_BYTES as u32, kind: 0, opaque: [0; MAX_HANDLE_BYTES] };
     let mut mount_id = 0;
-    // SAFETY: `FileHandle` is laid out as the kernel's `file_handle` with room for the size that it
-    // states.
+    // SAFETY: `FileHandle` has the layout of the kernel's `file_handle`, with space for the stated
+    // size.
     check(unsafe {
         libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut handle).cast(), &mut mount_id, 0)
     })?;
@@ -192,11 +193,11 @@ pub fn handle_of(path: &Path) -> io::Result<FileHandle> {
 /// `open_by_handle_at(2)`, for reading; `mount` is any open file of the file system.
 pub fn open_handle(mount: &File, handle: &FileHandle) -> io::Result<File> {
     let mut handle = handle.clone();
-    // SAFETY: `FileHandle` is laid out as the kernel's `file_handle`; the descriptor is open while
-    // borrowed.
+    // SAFETY: `FileHandle` has the layout of the kernel's `file_handle`; the descriptor is open
+    // while borrowed.
     let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), libc::O_RDONLY) };
     check(fd)?;
-    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -206,7 +207,7 @@ pub fn sync_file_system(file: &File) -> io::Result<()> {
     check(unsafe { libc::syncfs(file.as_raw_fd()) })
 }
 
-/// Free and total bytes of the file system that holds `path`.
+/// Returns free and total bytes of the file system that contains `path`.
 pub fn space(path: &Path) -> io::Result<(u64, u64)> {
     let path = c_path(path)?;
     // SAFETY: `statvfs` is plain integers, for which all-zero is a valid value.
@@ -216,7 +217,7 @@ pub fn space(path: &Path) -> io::Result<(u64, u64)> {
     Ok((out.f_bavail * out.f_frsize, out.f_blocks * out.f_frsize))
 }
 
-/// Bytes of memory that programs can still take (`MemAvailable`).
+/// Returns the bytes of memory available to programs (`MemAvailable`).
 pub fn available_memory() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -224,7 +225,7 @@ pub fn available_memory() -> io::Result<u64> {
     kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other("no MemAvailable"))
 }
 
-/// Bytes mapped from a file.
+/// A memory mapping of a file.
 pub struct Mapping {
     address: *mut u8,
     length: usize,
@@ -268,12 +269,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: names exactly the live mapping, which nobody can reach any more.
+        // SAFETY: names exactly the live mapping, to which no reference remains.
         unsafe { libc::munmap(self.address.cast(), self.length) };
     }
 }
 
-/// A buffer that `O_DIRECT` accepts: aligned to a page.
+/// A page-aligned buffer for `O_DIRECT`.
 pub struct AlignedBuffer {
     memory: Vec<Page>,
     length: usize,
@@ -284,12 +285,12 @@ pub struct AlignedBuffer {
 struct Page([u8; 4096]);
 
 impl AlignedBuffer {
-    /// Zeros.
+    /// Allocates zeroed memory.
     pub fn new(length: usize) -> AlignedBuffer {
         AlignedBuffer { memory: vec![Page([0; 4096]); length.div_ceil(4096)], length }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the pages are contiguous plain bytes, at least `length` of them, borrowed
         // mutably.

@@ -1,6 +1,6 @@
-//! Safe faces of the Linux calls that the standard library doesn't offer.
+//! Safe wrappers of Linux system calls that the standard library doesn't offer.
 //!
-//! The only place in `xtask` with `unsafe`; everything above it is ordinary Rust.
+//! The only module of `xtask` with `unsafe`.
 #![allow(unsafe_code)]
 
 mod aio;
@@ -20,17 +20,17 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A path as the kernel wants it; a NUL inside is `EINVAL`.
+/// Converts a path to a C string; a NUL inside is `EINVAL`.
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// A name (of an attribute, a file system) as the kernel wants it.
+/// Converts a name (of an attribute, a file system) to a C string.
 fn c_name(name: &str) -> io::Result<CString> {
     CString::new(name).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Turns the -1 convention into a `Result`.
+/// Converts a return value of -1 to an error from `errno`.
 fn check(result: libc::c_int) -> io::Result<()> {
     check_size(result as isize).map(drop)
 }

@@ -20,8 +20,8 @@ pub fn unmount(target: &Path, flags: i32) -> io::Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), flags) })
 }
 
-/// Puts another view of the directory `source` at `target`, whose ids are mapped as those of a user
-/// namespace (`mount_setattr(2)`).
+/// Mounts the directory `source` at `target` with ids mapped as in a user namespace
+/// (`mount_setattr(2)`).
 pub fn mount_idmapped(source: &Path, target: &Path, namespace: &File) -> io::Result<()> {
     let (source, target) = (c_path(source)?, c_path(target)?);
     let flags = libc::c_long::from(libc::OPEN_TREE_CLONE) | libc::c_long::from(libc::O_CLOEXEC);

@@ -13,32 +13,32 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) })
 }
 
-/// Whether this process runs as root.
+/// Returns whether this process runs as root.
 pub fn is_root() -> bool {
     // SAFETY: takes nothing and can't fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Moves this thread, and no other one, into the network namespace that the file stands for.
+/// Moves only this thread into the network namespace of the file.
 pub fn enter_network(namespace: &File) -> io::Result<()> {
     // SAFETY: takes integers only; the descriptor is open while `namespace` is borrowed.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
-/// Moves this thread, and those that it starts, into a network namespace of its own, whose loopback
-/// is down.
+/// Moves this thread, and threads that it starts, into a new network namespace, whose loopback is
+/// down.
 pub fn leave_network() -> io::Result<()> {
     // SAFETY: takes integers only.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
 }
 
-/// Gives a program that is about to be started a mount namespace of its own: what it mounts goes
-/// with it and its children.
+/// Gives a program that is about to be started its own mount namespace: its mounts disappear with
+/// it and its children.
 pub fn keep_mounts_to_oneself(command: &mut Command) -> &mut Command {
     let private = || {
         // SAFETY: takes integers only.
         if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-            // A container may forbid it, and much else runs there.
+            // A container may forbid it, and many tests run there anyway.
             return Ok(());
         }
         let flags = libc::MS_REC | libc::MS_PRIVATE;
@@ -52,17 +52,16 @@ pub fn keep_mounts_to_oneself(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(private) }
 }
 
-/// Lets a program that is about to be started get SIGTERM when the thread that starts it ends.
+/// Makes a program that is about to be started receive SIGTERM when the thread that starts it ends.
 pub fn end_with_parent(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec only `prctl` is called, which is safe there.
     unsafe { command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM))) }
 }
 
-/// Gives this thread a table of open files of its own, with nothing in it but standard input,
-/// output and error: files that the process has open can't be used in it. What it opens isn't
-/// inherited by programs that other threads start; these close such files when they are executed,
-/// and to close a file of a mount may take its services, which such a program may be about to
-/// become.
+/// Gives this thread its own table of open files with only standard input, output and error. The
+/// thread can't use other open files of the process. Programs started by other threads don't
+/// inherit its files. Otherwise they would close them at exec. Closing a file of a mount may need
+/// the mount's services, which such a program may be about to become.
 pub fn keep_files_to_oneself() -> io::Result<()> {
     // SAFETY: the call takes no pointers, and the rest of the process keeps its own table.
     check(unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) })
@@ -79,8 +78,8 @@ pub fn interrupt_calls_on(signal: i32) -> io::Result<()> {
     check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })
 }
 
-/// Blocks SIGINT and SIGTERM for this thread and those it starts, so that [`wait_for_interrupt`]
-/// gets them.
+/// Blocks SIGINT and SIGTERM for this thread and threads that it starts, so that
+/// [`wait_for_interrupt`] receives them.
 pub fn hold_interrupts() -> io::Result<()> {
     let set = interrupts();
     // SAFETY: `set` is a live, initialised set.
@@ -90,7 +89,7 @@ pub fn hold_interrupts() -> io::Result<()> {
     }
 }
 
-/// Waits for SIGINT or SIGTERM.
+/// Waits for SIGINT or SIGTERM, and returns the signal.
 pub fn wait_for_interrupt() -> i32 {
     let set = interrupts();
     let mut signal = 0;
@@ -99,8 +98,8 @@ pub fn wait_for_interrupt() -> i32 {
     signal
 }
 
-/// Lets a program that is about to be started be interrupted: it would inherit what
-/// [`hold_interrupts`] has blocked.
+/// Unblocks interrupts for a program that is about to be started: it would inherit the mask of
+/// [`hold_interrupts`].
 pub fn let_be_interrupted(command: &mut Command) -> &mut Command {
     let set = interrupts();
     let unblock = move || {
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Whether the calling thread has the file open.
+    /// Returns whether the calling thread has the file open.
     fn has_open(file: &Path) -> bool {
         let open = std::fs::read_dir("/proc/thread-self/fd").unwrap();
         open.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|path| path == file))

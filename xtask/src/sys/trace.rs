@@ -1,5 +1,5 @@
-//! A program that is stopped after each of its system calls, so that somebody can look at what the
-//! call has done.
+//! Runs a program that stops after each of its system calls, so that a test can check the effect of
+//! the call.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,18 +7,18 @@ use std::mem::size_of;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What marks the stop at a system call among other traps.
+/// Distinguishes a system-call stop from other traps.
 const SYSTEM_CALL_STOP: i32 = libc::SIGTRAP | 0x80;
 
-/// How `PTRACE_GET_SYSCALL_INFO` names the stops before and after a call.
+/// Values by which `PTRACE_GET_SYSCALL_INFO` identifies the stops before and after a call.
 const BEFORE: u8 = 1;
 const AFTER: u8 = 2;
 
-/// Runs a program to its end and calls `after` with the number of each system call that has
-/// succeeded, while the program stands still. An error of `after` ends the program. The calling
-/// thread must have no other children: it waits for whatever stops or ends.
+/// Runs a program to its end. Calls `after` with the number of each successful system call, while
+/// the program is stopped. An error of `after` ends the program. The calling thread must have no
+/// other children, since it waits for any child.
 ///
-/// Returns the program's exit status as `wait(2)` tells it.
+/// Returns the program's exit status in the format of `wait(2)`.
 pub fn trace(command: &mut Command, mut after: impl FnMut(i64) -> Result<(), String>) -> Result<i32, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let said = |error: io::Error| format!("tracing {program}: {error}");
@@ -50,8 +50,7 @@ pub fn trace(command: &mut Command, mut after: impl FnMut(i64) -> Result<(), Str
                 Ok((AFTER, _, succeeded)) if succeeded && failed.is_none() => {
                     failed = after(*number as i64).err();
                 }
-                // A program that was killed meanwhile can't be asked any more; its end is the next
-                // news.
+                // A program that was killed meanwhile can't be queried; the next event is its end.
                 _ => {}
             }
         } else if !known {
@@ -73,7 +72,8 @@ pub fn trace(command: &mut Command, mut after: impl FnMut(i64) -> Result<(), Str
     }
 }
 
-/// Which stop it is, the number of the call before it, whether it succeeded after it.
+/// Returns the kind of stop; the number of the call at a stop before it; and whether it succeeded
+/// at a stop after it.
 fn system_call(pid: i32) -> io::Result<(u8, u64, bool)> {
     // SAFETY: the struct is plain integers, for which all-zero is a valid value.
     let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
@@ -115,7 +115,7 @@ fn ptrace(request: libc::c_uint, pid: i32, address: usize, data: usize) -> io::R
 mod tests {
     use super::*;
 
-    /// In a thread of its own, which has no other children.
+    /// Runs in a separate thread, which has no other children.
     fn traced(
         script: &'static str,
         after: impl FnMut(i64) -> Result<(), String> + Send + 'static,

@@ -1,5 +1,5 @@
-//! The tests of the crates: built together, their programs run side by side, what failed run again
-//! alone.
+//! The tests of the crates: their programs are built together and run concurrently; failed tests
+//! are repeated alone.
 
 mod output;
 mod programs;
@@ -11,24 +11,24 @@ use output::Output;
 use programs::{Ended, Program};
 use std::time::{Duration, Instant};
 
-/// Programs that run side by side, and threads of each: many tests wait for a disk or a time-out
-/// most of the time.
+/// Number of concurrent programs, and of threads in each: many tests mostly wait for a disk or a
+/// time-out.
 const WIDTH: usize = 3;
 const THREADS: &str = "--test-threads=4";
 
-/// Deadline of the examples in the documentation of all crates.
+/// Deadline of the documentation examples of all crates.
 const EXAMPLES_DEADLINE: Duration = Duration::from_secs(20 * 60);
 
-/// A test that failed.
+/// A failed test.
 struct Failure {
     program: Program,
     test: String,
     message: String,
 }
 
-/// Builds and runs the tests of all crates, in their long form if that is asked for. A test that
-/// fails is run again, alone: on a machine that stood still a test may fail by chance, and then it
-/// is named as such. A wrong result of a test whose course is given by a seed stays wrong.
+/// Builds and runs the tests of all crates, in their long form if `is_full`. A failed test is
+/// repeated alone: on a stalled machine a test may fail by chance, and is then reported as flaky. A
+/// test whose execution a seed determines fails again if its result is wrong.
 pub fn run(is_full: bool) -> Result<(Summary, Timing), String> {
     let mut timing = Timing::default();
     let start = Instant::now();
@@ -57,7 +57,7 @@ pub fn run(is_full: bool) -> Result<(Summary, Timing), String> {
     Ok((summary, timing))
 }
 
-/// Prints and counts what a program reported.
+/// Prints and counts the results of a program.
 fn judge(
     program: &Program,
     ended: Ended,
@@ -89,7 +89,7 @@ fn judge(
     }));
 }
 
-/// Runs a test that failed again, alone, if that is granted.
+/// Repeats a failed test alone, if the limit permits it.
 fn judge_again(failure: &Failure, is_full: bool, summary: &mut Summary) {
     let name = format!("{} {}", failure.program.name(), failure.test);
     if summary.grants_again() && passes_alone(failure, is_full) {
@@ -105,7 +105,7 @@ fn passes_alone(failure: &Failure, is_full: bool) -> bool {
     ended.is_success && ended.output.is_ok_and(|text| Output::read(&text).passed == 1)
 }
 
-/// Runs the examples in the documentation of all crates.
+/// Runs the documentation examples of all crates.
 fn examples(summary: &mut Summary) {
     const ARGUMENTS: [&str; 3] = ["test", "--workspace", "--doc"];
     println!("$ cargo {}", ARGUMENTS.join(" "));

@@ -1,65 +1,64 @@
-//! What a test program prints, read.
+//! Parser for the output of test programs.
 
-/// How a test says that it could not run here, at the beginning of a line that it prints.
+/// Prefix of a line by which a test reports that it can't run here.
 const SKIPPED: &str = "skipped: ";
 
-/// The results that are in the output of a test program, or of several.
+/// The results in the output of one or several test programs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Tests that passed, those that said that they could not run among them.
+    /// Number of tests that passed, including those that reported that they can't run here.
     pub passed: u64,
-    /// Tests that are marked as ignored.
+    /// Number of tests marked as ignored.
     pub ignored: u64,
-    /// Tests that could not run here, each with the reason.
+    /// Tests that can't run here, each with the reason.
     pub skipped: Vec<(String, String)>,
-    /// Tests that failed, each with what it printed.
+    /// Failed tests, each with its output.
     pub failures: Vec<(String, String)>,
     /// Whether the last program reported its totals.
     pub is_complete: bool,
 }
 
-/// Which part of a program's closing report is being read.
+/// The part of a program's final report that is being parsed.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Section {
     #[default]
     Outside,
-    /// What a test printed.
+    /// The output of a test.
     Printed,
-    /// The names of those that failed.
+    /// Names of failed tests.
     Failed,
-    /// The names of those that passed.
+    /// Names of passed tests.
     Passed,
 }
 
 #[derive(Default)]
 struct Reader {
     output: Output,
-    /// Whether the results of several programs are added up.
+    /// Whether the results of several programs are summed up.
     adds_up: bool,
     section: Section,
-    /// Of the program that is being read: what its tests printed, and the names of those that
-    /// failed.
+    /// For the current program: outputs of its tests, and names of failed tests.
     printed: Vec<(String, String)>,
     failed: Vec<String>,
 }
 
 impl Output {
-    /// Reads what a test program printed with `--show-output` or without. Its totals are the last
-    /// ones: a test may have printed those of a program that it ran.
+    /// Parses the output of a test program, with or without `--show-output`. The last totals count:
+    /// a test may have printed those of a program that it ran.
     pub fn read(text: &str) -> Output {
         let mut reader = Reader::default();
         text.lines().for_each(|line| reader.take(line));
         reader.output
     }
 
-    /// Reads what several test programs printed one after the other.
+    /// Parses the concatenated output of several test programs.
     pub fn read_all(text: &str) -> Output {
         let mut reader = Reader { adds_up: true, ..Reader::default() };
         text.lines().for_each(|line| reader.take(line));
         reader.output
     }
 
-    /// The result in a few words.
+    /// Returns a short description of the result.
     pub fn result(&self) -> String {
         match (self.is_complete, self.failures.len()) {
             (false, _) => "died".to_string(),
@@ -85,7 +84,7 @@ impl Reader {
             self.printed.push((test.to_string(), String::new()));
             self.section = Section::Printed;
         } else if line == "failures:" {
-            // Once before what they printed, and once before their names.
+            // This section occurs twice: before the outputs, and before the names.
             self.failed.clear();
             self.section = Section::Failed;
         } else if line == "successes:" {
@@ -110,7 +109,7 @@ impl Reader {
         }
     }
 
-    /// A program has reported its totals.
+    /// Handles the totals of a program.
     fn end(&mut self) {
         let (printed, failed) = (std::mem::take(&mut self.printed), std::mem::take(&mut self.failed));
         for test in &failed {
@@ -125,7 +124,7 @@ impl Reader {
     }
 }
 
-/// The number that stands before `word`; 0 when there is none.
+/// Returns the number before `word`; 0 if there is none.
 fn count_before(line: &str, word: &str) -> u64 {
     let Some(end) = line.find(word) else { return 0 };
     line[..end].rsplit([' ', ';']).next().and_then(|number| number.parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The test programs of all crates: built together, named, run one by one.
+//! The test programs of all crates: built together, run one by one.
 
 use crate::interrupt::{self, Reach};
 use crate::{build, process, sys};
@@ -8,44 +8,43 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long one test program may run: the slowest ends within a few minutes.
+/// Deadline of one test program: the slowest takes a few minutes.
 const DEADLINE: Duration = Duration::from_secs(20 * 60);
 
-/// The environment variable that asks tests of the crates for their long form.
+/// The environment variable that selects the long form of the crates' tests.
 const FULL: &str = "WEFT_TEST_FULL";
 
-/// Programs that run longest. They start first, so that the run does not end with one of them
-/// alone.
+/// The slowest programs. They start first, so that the run doesn't end with a single program.
 const LONGEST: &[&str] = &["sim", "client", "storage", "meta", "net", "fuse"];
 
-/// A test program as cargo built it.
+/// A test program built by cargo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The crate.
+    /// Name of the crate.
     pub package: String,
-    /// What `cargo test -p PACKAGE` is given to run it alone: `--lib`, `--bin NAME` or
-    /// `--test NAME`.
+    /// The arguments of `cargo test -p PACKAGE` that run only this program: `--lib`, `--bin NAME`
+    /// or `--test NAME`.
     pub selection: Vec<String>,
     executable: PathBuf,
-    /// The crate's folder, in which cargo runs it.
+    /// The crate's folder, which cargo uses as the working directory.
     folder: PathBuf,
 }
 
-/// What a test program left behind.
+/// Result of a test program.
 pub struct Ended {
-    /// Its output; on an error the reason why there is none.
+    /// Its output; on an error, the reason why there is none.
     pub output: Result<String, String>,
     /// Whether it reported success.
     pub is_success: bool,
 }
 
 impl Program {
-    /// Its name for people: what to give to `cargo test`.
+    /// Returns its name as arguments of `cargo test`.
     pub fn name(&self) -> String {
         format!("-p {} {}", self.package, self.selection.join(" "))
     }
 
-    /// Runs it to its end, its tests in their short or in their long form.
+    /// Runs the program to its end, with its tests in short or long form.
     pub fn run(&self, is_full: bool, arguments: &[&str]) -> Ended {
         let mut command = Command::new(&self.executable);
         command.args(arguments).current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
@@ -70,7 +69,7 @@ impl Program {
     }
 }
 
-/// Builds every program and every test program of the workspace; the longest come first.
+/// Builds all programs and test programs of the workspace. The slowest come first.
 pub fn build() -> Result<Vec<Program>, String> {
     let arguments = ["build", "--workspace", "--bins", "--tests"];
     println!("$ cargo {}", arguments.join(" "));
@@ -95,7 +94,7 @@ fn rank(program: &Program) -> usize {
     LONGEST.iter().position(|name| *name == program.package).unwrap_or(LONGEST.len())
 }
 
-/// The test program of which a message of cargo tells, if it tells of one.
+/// Returns the test program in a message of cargo, if there is one.
 fn program(line: &str) -> Option<Program> {
     let message: Value = serde_json::from_str(line).ok()?;
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
@@ -111,8 +110,8 @@ fn program(line: &str) -> Option<Program> {
     Some(Program { package: package(message["package_id"].as_str()?)?, selection, executable, folder })
 }
 
-/// The crate's name in cargo's id of a package: `path+file:///folder#version` where the folder has
-/// its name, else `path+file:///folder#name@version`.
+/// Returns the crate's name from cargo's package id: `path+file:///folder#version` if the folder
+/// has the crate's name, else `path+file:///folder#name@version`.
 fn package(id: &str) -> Option<String> {
     let (place, rest) = id.rsplit_once('#')?;
     match rest.split_once('@') {

@@ -1,8 +1,8 @@
 //! Management's process, and the metadata services of a cluster that has one.
 //!
-//! Management is the real one. Where nothing is mirrored it has nodes for metadata only, and what
-//! the map says of targets stays as it was made. Its process has the metadata store, too, and the
-//! services reach it over the network, as those of real nodes do.
+//! The management service is the real one. Without mirrored groups its nodes are metadata hosts
+//! only, and the targets in the map stay as initially created. Its process also contains the
+//! metadata store, which the services reach over the network, as on real nodes.
 
 use super::member::{Member, RETRY, VERSION, address_of, out_of_turn};
 use super::process::{Site, new_identity, peer, serve};
@@ -23,13 +23,13 @@ use types::{
 use wire::mgmt::{DrainProgress, Join, NewToken, SessionInfo, Touched};
 use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
-/// How often a service looks for targets that were left in disorder.
+/// Interval at which a service checks for targets that need crash reconciliation.
 const TIDY_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a start of a metadata service waits for the hosts with members of groups: what was
-/// being written is settled with them.
+/// Longest time that a start of a metadata service waits for the hosts of group members, which size
+/// recovery needs.
 const NODES_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Lets everybody in.
+/// Admits every node.
 struct Open;
 
 impl Gate for Open {
@@ -45,21 +45,21 @@ impl Gate for Open {
         Ok(String::new())
     }
 
-    /// Everybody has the cluster's keys from the start ([`super::process::ring`]).
+    /// All processes have the cluster's keys from the start ([`super::process::ring`]).
     fn capability_keys(&self, _now_s: i64) -> Result<String> {
         Ok(String::new())
     }
 }
 
-/// Management's host, and what it keeps.
+/// Management's host and its persistent state.
 #[derive(Clone)]
 pub(super) struct Office {
     pub(super) ip: Ipv4Addr,
     pub(super) engine: Arc<Memory>,
 }
 
-/// The metadata services, as management reaches them: for what a crash left on targets. Nobody asks
-/// it for anything else here.
+/// The metadata services as seen by management, for crash reconciliation of targets. The simulation
+/// uses no other request.
 struct Names {
     management: Arc<Management>,
     identity: ClientIdentity,
@@ -123,7 +123,7 @@ impl mgmt::Metadata for Names {
 }
 
 impl Site {
-    /// Management's process.
+    /// Runs management's process.
     pub(super) async fn serve_management(self) -> Result<()> {
         let Some(office) = &self.office else { return Ok(()) };
         let engine: Arc<dyn Engine> = office.engine.clone();
@@ -156,7 +156,7 @@ impl Site {
         std::future::pending().await
     }
 
-    /// A metadata host's process, where there is a management.
+    /// Runs a metadata host's process in a cluster with management.
     pub(super) async fn serve_share(self, index: usize) -> Result<()> {
         let identity = new_identity(&format!("metadata {index}"));
         let ip = self.meta_ips[index];
@@ -165,7 +165,7 @@ impl Site {
         let store = loop {
             match self.store(&identity, index).await {
                 Ok(store) => break store,
-                // Management's process is away for now.
+                // Management's process is down.
                 Err(_) => rt::sleep(RETRY).await,
             }
         };
@@ -196,12 +196,13 @@ impl Site {
         let _server = serve(format!("metadata {index}"), ip, router)?;
         loop {
             rt::sleep(TIDY_INTERVAL).await;
-            // What fails is tried again.
+            // The next iteration retries failures.
             let _ = self.tidy(&meta).await;
         }
     }
 
-    /// Has management make the mirrored groups, once all storage hosts have told of their targets.
+    /// Lets management create the mirrored groups once all storage hosts have reported their
+    /// targets.
     pub(super) async fn make_groups(&self) -> Result<()> {
         let identity = new_identity("setting up");
         let management = self.management(&identity).ok_or(Errno::ENODEV)?;
@@ -221,7 +222,7 @@ impl Site {
     }
 }
 
-/// Executes what the map says, from when the hosts with targets are there.
+/// Executes the partitions that the map assigns, once the hosts with targets are registered.
 async fn execute(meta: Arc<MetaService>, member: Arc<Member>) {
     let began_ns = rt::monotonic_ns();
     let some_missing =

@@ -1,4 +1,4 @@
-//! Storage hosts with members of mirrored groups, and whether their copies are the same in the end.
+//! Storage hosts with members of mirrored groups, and the final comparison of their replicas.
 
 use super::member::{Member, RETRY, current_map, out_of_turn};
 use super::process::{Site, new_identity, serve};
@@ -14,17 +14,17 @@ use types::{ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, Result, Targe
 use wire::mgmt::Touched;
 use wire::{MgmtReply, MgmtRequest, StorageReply, StorageRequest};
 
-/// Where the target of each host is.
+/// Directory of the target on each host.
 const TARGET: &str = "/target";
-/// Bytes of each intent log file of a group: small, so that it is full now and then, and everything
-/// has to be compared.
+/// Size of each intent log file of a group in bytes: small, so that it overflows occasionally and a
+/// full resync is needed.
 const GROUP_LOG_BYTES: u64 = 64 * 1024;
 
-/// The chunk files that a target has of groups, with what is in them.
+/// The chunk files of mirrored groups on a target, with their content.
 pub(super) type Copies = BTreeMap<(GroupId, InodeId), Vec<u8>>;
 
 impl Site {
-    /// A storage host's process, where groups are mirrored.
+    /// Runs a storage host's process in a cluster with mirrored groups.
     pub(super) async fn serve_copies(self, index: usize) -> Result<()> {
         let own = new_identity(&format!("storage host {index}"));
         let ip = self.storage_ips[index];
@@ -61,7 +61,7 @@ impl Site {
         std::future::pending().await
     }
 
-    /// Opens the target of a storage host; makes it if nothing is there.
+    /// Opens the target of a storage host, and creates it if it doesn't exist.
     async fn open_target(&self, member: &Member) -> Result<Arc<Store>> {
         let dir = Path::new(TARGET);
         let known = Store::identify(dir).await.map_err(store_error)?;
@@ -84,14 +84,14 @@ impl Site {
         Ok(opened.map_err(store_error)?.0)
     }
 
-    /// The map as management has it.
+    /// Returns management's current map.
     pub(super) async fn map_of_management(self) -> Result<Arc<ClusterMap>> {
         let management = self.management(&new_identity("looking")).ok_or(Errno::ENODEV)?;
         current_map(&management).await
     }
 }
 
-/// Mirrored groups that have a member that isn't good, in words; nothing when all are in step.
+/// Describes mirrored groups with a member that isn't in sync; `None` if all are in sync.
 pub(super) fn out_of_step(map: &ClusterMap) -> Option<String> {
     let mirrored = |group: &&Group| group.scheme.is_mirrored() && group.is_degraded();
     let words = |group: &Group| {
@@ -103,7 +103,7 @@ pub(super) fn out_of_step(map: &ClusterMap) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Reads what the target of the host that runs has of mirrored groups, past the services.
+/// Reads the chunk files of mirrored groups from the current host's target, bypassing the services.
 pub(super) async fn copies_here() -> Result<(TargetId, Copies)> {
     let dir = Path::new(TARGET);
     let own = Store::identify(dir).await.map_err(store_error)?.ok_or(Errno::ENODEV)?;
@@ -124,7 +124,7 @@ pub(super) async fn copies_here() -> Result<(TargetId, Copies)> {
     Ok((own.target, copies))
 }
 
-/// What of mirrored groups doesn't match its checksums on the host that runs. Its process is gone.
+/// Returns checksum mismatches in mirrored groups on the current host. Its process isn't running.
 pub(super) async fn wrong_here() -> Result<Vec<String>> {
     let dir = Path::new(TARGET);
     let own = Store::identify(dir).await.map_err(store_error)?.ok_or(Errno::ENODEV)?;
@@ -144,7 +144,7 @@ pub(super) async fn wrong_here() -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// The inode of a chunk file; nothing for other files.
+/// Returns the inode of a chunk file; `None` for other files.
 fn chunk_of(path: &Path) -> Option<InodeId> {
     let name = path.file_name()?.to_str()?;
     u64::from_str_radix(name, 16).ok().map(InodeId)
@@ -169,7 +169,7 @@ fn failed(error: std::io::Error) -> types::Error {
     types::Error::new(Errno::EIO, error.to_string())
 }
 
-/// Compares the copies of all groups of a map; gives how many chunk files there are.
+/// Compares the replicas of all groups in a map. Returns the number of chunk files.
 pub(super) fn compare(map: &ClusterMap, copies: &BTreeMap<TargetId, Copies>) -> Result<u64, String> {
     let mut files = 0;
     for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {

@@ -1,33 +1,34 @@
-//! What goes wrong, and how it is repaired.
+//! Faults and their repair.
 
 use super::run::{PowerCuts, Run};
 use rt::sim::{HostId, NetworkOptions, World};
 use std::time::Duration;
 
-/// How long a process stays dead, at most, and how long things go wrong before something else does.
+/// Longest time that a process stays down, and longest time between two faults.
 pub(super) const MAX_DEAD_MS: u64 = 2_000;
 pub(super) const MAX_QUIET_MS: u64 = 1_000;
-/// Chances in a million that a piece of a stream breaks its connection.
+/// Probability, in millionths, that a segment of a stream breaks its connection.
 const RESETS_PER_MILLION: u32 = 300;
-/// Of a bad network, chances in a million that something is slow, and by how much: more than others
-/// wait before they count a connection as broken.
+/// In a bad network: probability of a delay, in millionths, and its length. It may exceed the time
+/// after which peers count a connection as broken.
 const BAD_SLOW_PER_MILLION: u32 = 100_000;
 const BAD_SLOW_NS: (u64, u64) = (10_000_000, 1_500_000_000);
-/// With a management: how long some faults last, so that it gives partitions to others and takes
-/// members out of groups.
+/// With management: longest duration of some faults, so that management reassigns partitions and
+/// ejects members from groups.
 pub(super) const MAX_LONG_MS: u64 = 30_000;
-/// How long clients are cut off before the power of the store's host is cut.
+/// Longest time that clients are cut off before the power failure of the store's host.
 const MAX_CUT_OFF_MS: u64 = 20;
-/// How often they are, until something was committed meanwhile.
+/// Maximum number of cut-offs until a commit occurs during one.
 const CUT_OFFS: u32 = 20;
-/// All processes die so often in a row, at most, one after the other within this time each, and how
-/// long they run in between: longer than clients need to come back, or not.
+/// Maximum number of crashes of all processes in a row, the time within which the processes of one
+/// round crash, and the time between rounds. The latter may be shorter or longer than clients need
+/// to recover.
 const MAX_DEATHS_OF_ALL: u64 = 4;
 const MAX_DYING_MS: u64 = 20;
 const MAX_BETWEEN_DEATHS_MS: u64 = 8_000;
-/// How soon a process is started again that has ended itself.
+/// Time until a process that ended itself is restarted.
 const UNIT_LOOK: Duration = Duration::from_millis(100);
-/// Clocks differ by so much then, and run so much faster or slower, millionths.
+/// Longest offset of a clock, and its maximum drift in millionths.
 const MAX_AHEAD_NS: u64 = 10_000_000_000;
 const MAX_DRIFT_PPM: u64 = 2_000;
 
@@ -55,8 +56,8 @@ impl Run {
         self.advance(time);
     }
 
-    /// Time passes. Metadata processes that end themselves because of what the store's host has
-    /// lost are started again.
+    /// Advances time. Restarts metadata processes that end themselves because the store's host lost
+    /// commits.
     pub(super) fn advance(&mut self, time: Duration) {
         if !self.options.store_power {
             return self.world.advance(time);
@@ -75,8 +76,8 @@ impl Run {
         }
     }
 
-    /// Clients hear again of metadata hosts that have opened the store since its host lost its
-    /// power. One that goes on without is never heard of, and the run fails for it.
+    /// Reconnects clients with metadata hosts that have opened the store since its host lost power.
+    /// A metadata host that continues without that stays cut off, which makes the run fail.
     fn let_be_heard(&mut self) {
         let opened = self.site.opened();
         for index in self.unheard.intersection(&opened).copied().collect::<Vec<_>>() {
@@ -95,13 +96,13 @@ impl Run {
         self.unheard.iter().any(|index| is_way(self.metas[*index]))
     }
 
-    /// Time passes in which nothing changes, and programs take theirs.
+    /// Advances time by a random amount without new faults, while applications make long pauses.
     pub(super) fn let_pass_calmly(&mut self, limit_ms: u64) {
         let time = Duration::from_millis(self.below(limit_ms));
         self.pass(time);
     }
 
-    /// The same for so long.
+    /// Advances time by the given amount, while applications make long pauses.
     pub(super) fn pass(&mut self, time: Duration) {
         self.journal.calm.set(true);
         self.advance(time);
@@ -126,7 +127,7 @@ impl Run {
         self.world.clock_ns() as f64 / 1e9
     }
 
-    /// Something goes wrong, or is repaired.
+    /// Injects a fault, or repairs faults.
     pub(super) fn disturb(&mut self) -> Result<(), String> {
         let hosts = self.all_hosts();
         let (a, b) = (self.one_of(&hosts), self.one_of(&hosts));
@@ -180,7 +181,7 @@ impl Run {
             }
         }
         self.summary.cuts += 1;
-        // Long enough for management to take a host for dead.
+        // Long enough for management to count a host as offline.
         if self.management.is_some() && self.below(4) == 0 {
             self.let_pass_calmly(MAX_LONG_MS);
         }
@@ -205,11 +206,11 @@ impl Run {
         self.start_storage(index);
     }
 
-    /// Storage hosts with copies die, or lose their power: one, some, or all of them at once.
+    /// Storage hosts with replicas crash or lose power: one, some, or all at once.
     fn strike_storages(&mut self) -> Result<(), String> {
         let is_alone = self.options.power_cuts == PowerCuts::OneAtATime;
         if is_alone {
-            // Each copy is all there is of what the other hasn't synced.
+            // Each member may be the only one with data that the others haven't synced.
             self.repair();
             self.await_step()?;
         }
@@ -245,12 +246,12 @@ impl Run {
         self.options.racks > 0 && self.options.scheme.is_mirrored()
     }
 
-    /// All storage hosts of a rack die or lose their power at once, or nobody else reaches them any
-    /// more.
+    /// All storage hosts of a rack crash or lose power at once, or are cut off from all other
+    /// hosts.
     fn strike_rack(&mut self) -> Result<(), String> {
         let is_alone = self.options.power_cuts == PowerCuts::OneAtATime;
         if is_alone {
-            // Other racks have everything, as no two copies are in one.
+            // The other racks have all data, since no two members are in one rack.
             self.repair();
             self.await_step()?;
         }
@@ -319,7 +320,7 @@ impl Run {
         self.start_meta(index);
     }
 
-    /// Kills the process that has the store, which may be management's.
+    /// Crashes the process of the store, which may be management's.
     pub(super) fn kill_store(&mut self) {
         let Some(host) = self.store else { return };
         if self.options.store_power && self.below(2) == 0 {
@@ -335,12 +336,12 @@ impl Run {
         self.start_management();
     }
 
-    /// The store's host loses its power, and some of the last commits with it. No program is told
-    /// of those: clients get no answers before, what was on its way to them never arrives, and they
-    /// hear of no metadata host again before it has begun anew.
+    /// The store's host loses power, together with some of the last commits. No application has
+    /// seen those commits: clients get no replies before, replies in flight never arrive, and all
+    /// metadata hosts are cut off from clients until they have restarted.
     ///
-    /// Where that isn't so yet since the last time, nothing is lost: what the hosts do meanwhile
-    /// may be told as soon as they are heard of.
+    /// If metadata hosts are still cut off since the last power failure, no commits are lost: their
+    /// later commits may become visible as soon as they are reconnected.
     fn cut_power_of_store(&mut self, host: HostId) {
         let ways: Vec<(HostId, HostId)> = self
             .metas
@@ -373,8 +374,8 @@ impl Run {
         self.start_management();
     }
 
-    /// Cuts clients off from all metadata hosts until something has been committed, for a while at
-    /// most; how much that was.
+    /// Cuts clients off from all metadata hosts until commits occur, for a limited time. Returns
+    /// the number of these commits.
     fn commits_that_nobody_hears_of(&mut self, ways: &[(HostId, HostId)]) -> u64 {
         for _ in 0..CUT_OFFS {
             ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
@@ -384,14 +385,14 @@ impl Run {
             if last > 0 {
                 return last;
             }
-            // Nobody was about to change anything.
+            // No change was in flight.
             ways.iter().for_each(|(meta, client)| self.world.heal(*meta, *client));
             self.let_pass(MAX_CUT_OFF_MS);
         }
         0
     }
 
-    /// The processes of all services die, and are started again; several times in a row.
+    /// Crashes and restarts the processes of all services, several times in a row.
     fn kill_all(&mut self) {
         for _ in 0..=self.below(MAX_DEATHS_OF_ALL) {
             tracing::info!(clock_s = self.clock_s(), "all services are killed");
@@ -426,7 +427,7 @@ impl Run {
         }
     }
 
-    /// Much is late from now on, and connections break over it.
+    /// Makes the network slow from now on, which breaks connections.
     fn slow_down(&mut self) {
         tracing::info!(clock_s = self.clock_s(), "the network is slow");
         let (slow_per_million, slow_ns) = (BAD_SLOW_PER_MILLION, BAD_SLOW_NS);

@@ -1,4 +1,4 @@
-//! What programs on the clients do, and the record of what they saw.
+//! The workload of the applications on the clients, and the history of what they observed.
 
 use client::{Client, File, ReadHow, Succession, WriteHow};
 use history::{Event, Record};
@@ -12,20 +12,20 @@ use types::{Credentials, Errno, Error, InodeId, Result, SetAttr};
 const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
 const O_RDWR: u32 = 0o2;
 const O_EXCL_RDWR: u32 = 0o202;
-/// Bytes that are written and read together.
+/// Bytes per read or write.
 const BLOCK: usize = 4096;
-/// Distance of blocks in a file: they lie askew to pages, in several chunks of 64 KiB, and none in
-/// two.
+/// Distance of blocks in a file: blocks aren't aligned to pages, are spread over several chunks of
+/// 64 KiB, and none spans two.
 const STRIDE: u64 = 40_000;
-/// Files, and blocks of each.
+/// Number of files, and of blocks in each.
 const FILES: u64 = 2;
 const BLOCKS: u64 = 4;
-/// Bytes of a record of a log.
+/// Size of a log record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Records {
-    /// Chunks end between records.
+    /// Chunk boundaries coincide with record boundaries.
     Short,
-    /// Many records lie in two chunks.
+    /// Many records span two chunks.
     Long,
 }
 
@@ -37,8 +37,8 @@ impl Records {
         }
     }
 
-    /// Records after which the next log is begun, so that logs outgrow their inode and can still be
-    /// read whole each time.
+    /// Returns the number of records after which the next log begins: logs outgrow inline storage,
+    /// but each read still covers the whole log.
     fn per_log(self) -> u64 {
         match self {
             Records::Short => 48,
@@ -46,7 +46,7 @@ impl Records {
         }
     }
 
-    /// Bytes that are read of a log: more than it has.
+    /// Returns the bytes per read of a log: more than its size.
     fn read_bytes(self) -> usize {
         match self {
             Records::Short => 128 << 10,
@@ -54,51 +54,52 @@ impl Records {
         }
     }
 }
-/// Names that are made and removed.
+/// Number of names that are created and removed.
 const NAMES: u64 = 3;
-/// Small files that a client makes one after the other, and those that it makes in one directory:
-/// enough for it to want that to itself.
+/// Number of small files that a client creates in a row, and in one directory: enough to trigger a
+/// request for a directory delegation.
 const SMALL_AT_ONCE: u64 = 6;
 const SMALL_PER_DIR: u64 = 24;
-/// Beginnings of names in directories in which all make small files.
+/// Number of name prefixes in directories in which all clients create small files.
 const KINDS: u64 = 3;
-/// Bytes of a small file.
+/// Size of a small file in bytes.
 const SMALL: usize = 64;
-/// How long one stays empty, at most: longer than it is kept from the service.
+/// Longest time that a small file stays empty: longer than its asynchronous create is delayed.
 const MAX_EMPTY_NS: u64 = 50_000_000;
-/// Operations on one opening of a file, at most.
+/// Maximum number of operations per open file.
 const MAX_PER_OPEN: u64 = 4;
-/// Pause between two operations of a program, at most.
+/// Longest pause between two operations of an application.
 const MAX_PAUSE_NS: u64 = 50_000_000;
-/// The same while nothing goes wrong for long, which has little to show.
+/// The same during long periods without a new fault, which reveal little.
 const MAX_CALM_PAUSE_NS: u64 = 1_000_000_000;
-/// Time between a write and its fsync, at most: as long as a storage host is without power.
+/// Longest time between a write and its fsync: as long as a storage host is without power.
 const MAX_UNSYNCED_NS: u64 = 3_000_000_000;
-/// Time between an append and the flush of a file, at most, where writes are kept for a moment:
-/// longer than they are.
+/// Longest time between an append and the flush of the file with write-behind: longer than the
+/// write-behind delay.
 const MAX_KEPT_NS: u64 = 1_500_000_000;
 
-/// What all programs write down. The clock counts calls and returns, which is all that their order
-/// needs.
+/// The history that all applications record. The clock counts calls and returns, which suffices to
+/// order them.
 #[derive(Default)]
 pub(super) struct Journal {
     pub(super) records: RefCell<Vec<Record>>,
     clock: Cell<u64>,
-    /// Returns so far.
+    /// Number of operations that returned.
     pub(super) returned: Cell<u64>,
     next_value: Cell<u64>,
-    /// Blocks of which nobody knows what is on disk: they aren't read before they have been written
-    /// and synced.
+    /// Blocks whose content on disk is uncertain: applications don't read them until they have been
+    /// written and synced.
     in_doubt: RefCell<BTreeSet<(u64, u64)>>,
-    /// Records that were appended or tried.
+    /// Number of records that were appended, or whose append was attempted.
     appended: Cell<u64>,
-    /// Small files that were made or tried: who makes them, and the how manieth of his it is.
+    /// Small files that were created or attempted: the creating host, and the file's number on that
+    /// host.
     small: RefCell<Vec<(u32, u64)>>,
-    /// The longest that an operation took.
+    /// Longest duration of an operation.
     pub(super) longest_ns: Cell<u64>,
-    /// Sessions that took the place of one that the cluster had ended.
+    /// Sessions that replaced one that the cluster had ended.
     pub(super) replaced: Cell<u64>,
-    /// Programs are to take their time.
+    /// Whether applications make long pauses.
     pub(super) calm: Cell<bool>,
     pub(super) stop: Cell<bool>,
 }
@@ -109,48 +110,48 @@ impl Journal {
         self.clock.get()
     }
 
-    /// A value that no other write has. 0 is what blocks begin with.
+    /// Returns a value that no other write has. 0 is the initial value of blocks.
     fn new_value(&self) -> u64 {
         self.next_value.set(self.next_value.get() + 1);
         self.next_value.get()
     }
 
-    /// From now on nobody knows whether what a program was told of will last. Gives when that was.
+    /// Marks the outcome of a returned operation as uncertain. Returns its return time.
     fn doubt(&self, index: usize) -> Option<u64> {
         self.records.borrow_mut()[index].returned_ns.take()
     }
 
-    /// It will.
+    /// Marks the outcome as certain again.
     fn vouch(&self, index: usize, returned: u64) {
         self.records.borrow_mut()[index].returned_ns = Some(returned);
     }
 }
 
-/// One program.
+/// One application.
 pub(super) struct Program {
     pub(super) client: Arc<Succession>,
     pub(super) journal: Rc<Journal>,
     pub(super) host: u32,
     pub(super) number: u32,
-    /// Clients that the blocks are dealt out to in turn, for writing; 1: everybody writes
-    /// everywhere.
+    /// Number of clients that the blocks are assigned to round-robin for writing; 1: all clients
+    /// write all blocks.
     pub(super) writers: u32,
-    /// Which of so many programs it is that share the blocks out among them, for reading, too: it
-    /// syncs each write by a call of its own.
+    /// This application's index and the number of applications that partition the blocks among
+    /// them, for reads and writes. Each write is followed by an fsync.
     pub(super) owns: Option<(u32, u32)>,
-    /// Directories over which everything is spread; 0: it is all in the root directory.
+    /// Number of directories over which everything is spread; 0: all is in the root directory.
     pub(super) dirs: u64,
-    /// Whether it appends to logs, too.
+    /// Whether it also appends to logs.
     pub(super) logs: bool,
-    /// What it appends; long records more often than it does anything else.
+    /// Size of appended records. With long records, most operations are appends.
     pub(super) records: Records,
     /// Whether everything that it writes is on disk when the call returns.
     pub(super) durable: bool,
-    /// Whether its client keeps writes for a moment.
+    /// Whether its client uses write-behind.
     pub(super) behind: bool,
 }
 
-/// Makes the files that programs use, full of zeros: as data, or as one hole.
+/// Creates the files for the applications, filled with zeros: as data, or as one hole.
 pub(super) async fn prepare(client: &Client, dirs: u64, holes: bool, durable: bool) -> Result<()> {
     for dir in 0..dirs {
         let made = client.mkdir(ROOT_USER, InodeId::ROOT, dir_name(dir).as_bytes(), 0o755, 0).await?;
@@ -177,7 +178,7 @@ fn dir_name(dir: u64) -> String {
     format!("dir{dir}")
 }
 
-/// The directory of the file or name with a number.
+/// Returns the directory of the file or name with a number.
 async fn parent_of(client: &Client, number: u64, dirs: u64) -> Result<InodeId> {
     if dirs == 0 {
         return Ok(InodeId::ROOT);
@@ -195,9 +196,9 @@ fn below(limit: u64) -> u64 {
     rt::random_u64() % limit
 }
 
-/// Whether a change that failed so may have happened. `EIO`: the session was ended, as that of a
-/// client is that was stopped or cut off for long, and what it had open is lost. `ESTALE` and
-/// `ESHUTDOWN`: the same, and the mount is to have no other session.
+/// Returns whether a change that failed with this error may have been executed. `EIO`: the session
+/// was ended, as happens when a client is paused or cut off for long, and its open files are lost.
+/// `ESTALE` and `ESHUTDOWN`: the same, and the mount gets no successor session.
 fn is_open(error: &Error) -> bool {
     matches!(error.errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ESTALE | Errno::ESHUTDOWN)
 }
@@ -207,7 +208,7 @@ fn refused(what: &str, error: &Error) -> Event {
 }
 
 impl Program {
-    /// Does one thing after the other until it is to stop.
+    /// Executes operations until `stop` is set.
     pub(super) async fn run(self) {
         let mut replaced = 0;
         while !self.journal.stop.get() {
@@ -228,7 +229,8 @@ impl Program {
         }
     }
 
-    /// Reads every block and looks every name up, so that the end of the history says what is left.
+    /// Reads every block and looks up every name, so that the end of the history shows the final
+    /// state.
     pub(super) async fn look_at_everything(&self) {
         for name in 0..NAMES {
             self.look(name).await;
@@ -252,9 +254,9 @@ impl Program {
         }
     }
 
-    /// Records an operation from its call to its return; gives the number of the record. One that
-    /// gives no event, or never returns, is kept as `event` without an answer: a look says nothing
-    /// then, and the effect of a change is open.
+    /// Records an operation from its call to its return. Returns the number of the record. An
+    /// operation without an event, or without a return, is recorded as `event` without a return
+    /// time: a read then has no meaning, and the outcome of a change is uncertain.
     async fn record(
         &self,
         object: String,
@@ -280,7 +282,7 @@ impl Program {
         index
     }
 
-    /// As the function of the same name, in whichever session there is.
+    /// Like the free function of the same name, in the current session.
     async fn parent_of(&self, number: u64) -> Result<InodeId> {
         if self.dirs == 0 {
             return Ok(InodeId::ROOT);
@@ -334,7 +336,7 @@ impl Program {
         handle.release().await;
     }
 
-    /// A block that nobody else uses.
+    /// Uses a block that no other application uses.
     async fn use_own(&self, handle: &File, file: u64, block: u64) {
         let is_in_doubt = self.journal.in_doubt.borrow().contains(&(file, block));
         if !is_in_doubt && below(2) == 0 {
@@ -346,7 +348,7 @@ impl Program {
             let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(BLOCK / 8));
             let how = WriteHow { direct: below(2) == 0, ..WriteHow::default() };
             let written = handle.write(block * STRIDE, buf, how).await;
-            // Time for the power to fail.
+            // Time for a power failure.
             rt::sleep(std::time::Duration::from_nanos(below(MAX_UNSYNCED_NS))).await;
             let synced = match written {
                 Ok(_) => handle.fsync(true).await,
@@ -403,8 +405,8 @@ impl Program {
                     if self.behind {
                         match self.journal.doubt(index) {
                             Some(returned) => unsure.push((index, returned)),
-                            // A failure that is told here may be one of those before, and no flush
-                            // tells it again.
+                            // A failure reported here may be that of an earlier append, and no
+                            // flush reports it again.
                             None => unsure.clear(),
                         }
                     }
@@ -423,7 +425,7 @@ impl Program {
         handle.release().await;
     }
 
-    /// A log, which is made when nobody has done so.
+    /// Opens a log, and creates it if it doesn't exist.
     async fn open_log(&self, log: u64) -> Option<File> {
         let name = log_name(log);
         let parent = self.parent_of(log).await.ok()?;
@@ -469,8 +471,8 @@ impl Program {
         self.record(log_name(log), Event::ReadLog { records: Vec::new() }, read).await;
     }
 
-    /// Makes some small files, or looks at one of anybody's. Each is a register: what is written
-    /// into it right after it was made, and nothing before.
+    /// Creates some small files, or reads one of any client. Each is a register: its content is
+    /// empty, or the value written right after its creation.
     async fn use_small(&self) {
         let known = self.journal.small.borrow().len() as u64;
         if known > 0 && below(2) == 0 {
@@ -497,7 +499,7 @@ impl Program {
                     Err(error) if error.errno == Errno::ENOENT => self.make_dir(&dir).await?,
                     found => found?.ino,
                 };
-                // As a kernel does it.
+                // A lookup precedes the create, as in a kernel.
                 self.client.find(ROOT_USER, parent, name.as_bytes()).await?;
                 let (attr, handle) =
                     self.client.create(ROOT_USER, parent, name.as_bytes(), 0o100644, 0, O_RDWR).await?;
@@ -561,7 +563,7 @@ impl Program {
         }
     }
 
-    /// The directory of a name. Those of files come first.
+    /// Returns the directory of a name. Numbers of files come first.
     async fn parent(&self, name: u64) -> Result<InodeId> {
         self.parent_of(FILES + name).await
     }
@@ -631,8 +633,8 @@ fn object_of(file: u64, block: u64) -> String {
     format!("file{file} block {block}")
 }
 
-/// The directory and the name of a small file: a directory of its maker, or one in which all make
-/// files, several in a row with names that begin alike.
+/// Returns the directory and the name of a small file: a directory of its maker, or one that all
+/// clients share, where consecutive files have the same name prefix.
 fn small_name(maker: u32, number: u64) -> (String, String) {
     let turn = number / SMALL_PER_DIR;
     match turn % 2 {
@@ -648,7 +650,7 @@ fn log_name(log: u64) -> String {
     format!("log{log}")
 }
 
-/// What a log says.
+/// Decodes the content of a log.
 fn found_in_log(bytes: &[u8], record_bytes: usize) -> Event {
     let mut records = Vec::new();
     for (at, bytes) in bytes.chunks(record_bytes).enumerate() {
@@ -663,7 +665,7 @@ fn found_in_log(bytes: &[u8], record_bytes: usize) -> Event {
     Event::ReadLog { records }
 }
 
-/// What a block says.
+/// Decodes the content of a block.
 fn found(bytes: &[u8]) -> Event {
     let mut values: Vec<u64> = Vec::new();
     for word in bytes.chunks_exact(8) {

@@ -1,5 +1,5 @@
-//! A process that belongs to a cluster with a management: it joins, registers, says that it lives,
-//! and follows the map.
+//! A process in a cluster with management: it joins, registers, sends heartbeats, and follows the
+//! map.
 
 use super::process::{Site, new_identity, peer_with, ring};
 use crate::cluster::cluster_map;
@@ -17,18 +17,18 @@ use wire::{MgmtReply, MgmtRequest};
 
 pub(super) type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
 
-/// How long a question to management is repeated: shorter than a serving lease.
+/// Longest time that a request to management is repeated: shorter than a serving lease.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client's request to a metadata service is repeated: a partition that has moved may be
-/// closed for 15 s, and a command that needs several tries for 15 s to have them all. One to a
-/// mirrored group may wait for as long for another primary.
+/// Longest time that a client's request to a metadata service is repeated. A partition that has
+/// moved may be closed for 15 s, and a command that needs several attempts has another 15 s. A
+/// request to a mirrored group may wait as long for a new primary.
 pub(super) const NAMES_TIMEOUT: Duration = Duration::from_secs(40);
-/// Rest before management is asked again that didn't answer well.
+/// Pause before a failed request to management is repeated.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
-/// Of all processes, in each run.
+/// Version of all processes, in each run.
 pub(super) const VERSION: &str = "0.0.0";
 
-/// What a process knows of its cluster.
+/// A process's view of its cluster.
 pub(super) struct Member {
     pub(super) node: NodeId,
     instance: u64,
@@ -36,20 +36,20 @@ pub(super) struct Member {
     role: Role,
     pub(super) management: MgmtChannel,
     pub(super) map: MapInForce,
-    /// Until when management counts on it.
+    /// The serving lease from management.
     pub(super) lease: Arc<ServingLease>,
-    /// Of a storage host.
+    /// Present on a storage host.
     storage: Option<Arc<StorageService>>,
     has_registered: AtomicBool,
-    /// What it signs capabilities with, or checks them.
+    /// Keys that sign or verify capabilities.
     pub(super) ring: Arc<CapabilityRing>,
 }
 
-/// The map that a process goes by.
+/// The map that a process follows.
 #[derive(Clone)]
 pub(super) struct MapInForce {
     pub(super) handle: MapHandle,
-    /// Whether targets are management's, too. Else they stay as they were made.
+    /// Whether management also manages the targets. Otherwise targets stay as initially created.
     is_whole: bool,
 }
 
@@ -83,7 +83,7 @@ impl MapInForce {
     }
 }
 
-/// Management's word on members of groups.
+/// Management's decisions on group members.
 struct Decisions {
     management: MgmtChannel,
     map: MapInForce,
@@ -126,7 +126,7 @@ impl Site {
         MapInForce { handle: Arc::new(RwLock::new(seen)), ..map_in_force }
     }
 
-    /// Joins if need be. It isn't registered yet.
+    /// Joins if necessary. The process isn't registered yet.
     pub(super) async fn become_member(
         &self,
         identity: &ClientIdentity,
@@ -188,7 +188,7 @@ impl Site {
         })
     }
 
-    /// The ways of a client to the metadata services, and the map that they follow.
+    /// Returns a client's channels to the metadata services, and the map that they follow.
     pub(super) async fn mapped(&self, identity: &ClientIdentity) -> Result<(MetaChannels, MapHandle)> {
         let management = self.management(identity).ok_or(Errno::ENODEV)?;
         let mut map = current_map(&management).await?;
@@ -205,8 +205,8 @@ impl Site {
         Ok((MetaChannels::mapped(map.handle.clone(), Box::new(connect)), map.handle))
     }
 
-    /// The ways to storage hosts that the map names. `own`: the service of the process itself, if
-    /// it is one of them.
+    /// Returns channels to the storage hosts in the map. `own`: the service of this process, if it
+    /// is one of them.
     pub(super) fn storage_by_map(
         &self,
         identity: &ClientIdentity,
@@ -230,12 +230,12 @@ impl Site {
 }
 
 impl Member {
-    /// Management's word on members of groups, for the service of this process.
+    /// Returns the source of management's decisions on group members, for this process's service.
     pub(super) fn decisions(&self) -> Arc<dyn Groups> {
         Arc::new(Decisions { management: self.management.clone(), map: self.map.clone() })
     }
 
-    /// Registers for the first time, however long that takes, and stays in touch from then on.
+    /// Registers for the first time, with unlimited retries, and sends heartbeats from then on.
     pub(super) async fn enter(self: &Arc<Self>) {
         while self.register().await.is_err() {
             rt::sleep(RETRY).await;
@@ -254,8 +254,8 @@ impl Member {
     }
 
     async fn register(&self) -> Result<()> {
-        // As a node does it: what a crash has left on a storage host is judged by management until
-        // it is seen to.
+        // As on a node: until crash reconciliation is finished, management decides what happens to
+        // the storage host's state.
         let has_registered = self.has_registered.load(Ordering::Relaxed);
         let is_settled = self.storage.as_ref().map(|storage| storage.is_settled(&self.map.current()));
         let again = has_registered && is_settled == Some(true);
@@ -278,8 +278,8 @@ impl Member {
         match self.management.call(MgmtRequest::Register(register), None).await? {
             MgmtReply::Registered(registered) => {
                 self.has_registered.store(true, Ordering::Relaxed);
-                // The map comes first: under a lease that came with it nothing is done by an older
-                // one.
+                // Install the map first: the process must not act on an older map under a lease
+                // that came with this one.
                 self.map.take_over(&registered.map);
                 self.ring.set_time(registered.time_s, rt::monotonic_ns());
                 self.renew(sent_ns, registered.lease_ms);
@@ -293,7 +293,7 @@ impl Member {
         self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(lease_ms));
     }
 
-    /// Says that it lives, for as long as it does.
+    /// Sends heartbeats as long as the process runs.
     async fn beat(self: Arc<Self>) {
         loop {
             rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
@@ -314,7 +314,7 @@ impl Member {
                     self.renew(sent_ns, alive.lease_ms);
                 }
                 Err(error) if error.errno == Errno::ETIMEDOUT => {}
-                // Management was started anew.
+                // Management has restarted.
                 _ => _ = self.register().await,
             }
         }
@@ -323,7 +323,7 @@ impl Member {
 
 async fn report(store: &Arc<Store>, is_proven: bool) -> TargetReport {
     let space = store.space().await.ok().filter(|_| is_proven);
-    // Each target has a file system of its own.
+    // Each target has its own file system.
     let device = u64::from(store.target().0);
     TargetReport {
         target: store.target(),

@@ -1,16 +1,15 @@
-//! The whole cluster on several simulated hosts: metadata, storage and clients talk over the
-//! simulated network by the real transport.
+//! The whole cluster on several simulated hosts: metadata, storage and clients communicate over the
+//! simulated network through the real transport.
 //!
-//! Programs on all clients use the same files and names while processes die and stop, ways are cut
-//! and connections break. What they saw must be explained by one operation happening after the
-//! other ([`history`]); each call must end in time; and when everything works again, programs must
-//! get on.
+//! Applications on all clients use the same files and names while processes crash and pause, links
+//! are cut and connections break. The recorded history must be linearizable ([`history`]); each
+//! call must return in time; and once all faults are repaired, applications must make progress.
 //!
-//! Where files are mirrored, storage hosts lose their power, too, several at once, with what wasn't
-//! synced lost or torn: either programs sync everything that they write, or it happens to one host
-//! at a time while the others have everything. In the end all groups must be in step by themselves,
-//! and the copies on the disks the same byte for byte. Of single files what survives the power is
-//! the business of the other scenario ([`crate::run_seed`]).
+//! With mirrored files, storage hosts also lose power, several at once, and unsynced data is lost
+//! or torn. Either applications sync everything that they write, or one host at a time fails while
+//! the others are in sync. In the end all groups must get in sync without intervention, and the
+//! replicas on disk must be identical byte for byte. The other scenario ([`crate::run_seed`])
+//! checks which data of unmirrored files survives a power failure.
 
 mod company;
 mod copies;

@@ -1,4 +1,4 @@
-//! The processes of a cluster, each on its host.
+//! The processes of a cluster, each on its own host.
 
 use super::company::Office;
 use crate::cluster::{
@@ -27,24 +27,24 @@ use types::{
 use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 const PORT: u16 = 7000;
-/// How long a capability is valid, seconds.
+/// Validity of a capability, in seconds.
 const CAPABILITY_VALIDITY_S: u16 = 8;
-/// The same where clocks differ by some seconds.
+/// Validity of a capability if clocks differ by some seconds, in seconds.
 const ASKEW_CAPABILITY_VALIDITY_S: u16 = 30;
-/// Name of the simulated cluster's only cluster.
+/// UUID of the simulated cluster.
 const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
-/// How long a call is repeated.
+/// Longest time that a call is repeated.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Short, so that silence is noticed often in a run.
+/// Short intervals, so that time-outs of silent connections are frequent in a run.
 const LIVENESS: Liveness =
     Liveness { ask_after: Duration::from_millis(500), give_up_after: Duration::from_secs(1) };
-/// How long a metadata service that can't start (a target doesn't answer) waits before it tries
-/// again.
+/// Pause of a metadata service between attempts to start; a start fails while a target doesn't
+/// answer.
 pub(super) const RESTART_PAUSE: Duration = Duration::from_millis(500);
-/// How often the metadata service looks for targets that were left in disorder.
+/// Interval at which the metadata service checks for targets that need crash reconciliation.
 const TIDY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A start of a target, and files that may be in disorder on it.
+/// A start of a target, and the files on it that may need crash reconciliation.
 #[derive(Clone)]
 pub(super) struct Touched {
     pub(super) target: TargetId,
@@ -52,45 +52,46 @@ pub(super) struct Touched {
     pub(super) left: wire::mgmt::Touched,
 }
 
-/// Where everything is, and what outlives processes besides the disks.
+/// Addresses and options of the cluster, and state that outlives processes besides the disks.
 #[derive(Clone)]
 pub(super) struct Site {
     pub(super) engine: Arc<Memory>,
-    /// Metadata hosts; where there are several, management deals the partitions out to them.
+    /// Metadata hosts. If there are several, management assigns the partitions to them.
     pub(super) meta_ips: Vec<Ipv4Addr>,
-    /// The host that has the store, if it isn't the metadata host: management's where there is one.
+    /// The host of the store, if it isn't the metadata host: management's host if there is one.
     pub(super) store_ip: Option<Ipv4Addr>,
     pub(super) office: Option<Office>,
-    /// Storage hosts; targets are dealt out to them in turn.
+    /// Storage hosts; targets are assigned to them round-robin.
     pub(super) storage_ips: Vec<Ipv4Addr>,
-    /// Files that targets found changing when they started.
+    /// Files that were dirty on a target when it started.
     pub(super) touched: Arc<Mutex<Vec<Touched>>>,
-    /// Racks that storage hosts are in, in turn.
+    /// Number of racks; storage hosts are assigned to them round-robin.
     pub(super) racks: usize,
-    /// How files are kept. Mirrored ones need a management.
+    /// Redundancy of files. Mirrored files need a management service.
     pub(super) scheme: Scheme,
-    /// Whether targets tell what may differ between copies.
+    /// Whether targets report what may differ between replicas.
     pub(super) notes: bool,
-    /// Whether clients keep writes for a moment.
+    /// Whether clients use write-behind.
     pub(super) write_behind: bool,
-    /// How long requests of clients wait.
+    /// Time-out of clients' requests.
     pub(super) patience: Duration,
-    /// Metadata hosts whose process goes by what the store's host has lost: it is to begin anew.
+    /// Metadata hosts whose process depends on commits that the store's host lost: the process must
+    /// restart.
     pub(super) outdated: Arc<Mutex<BTreeSet<usize>>>,
-    /// Metadata hosts that have opened the store since its host has lost its power.
+    /// Metadata hosts that have opened the store since its host lost power.
     pub(super) opened: Arc<Mutex<BTreeSet<usize>>>,
-    /// Storage hosts whose process hasn't told management yet that it is there: what the host may
-    /// have lost, nobody knows.
+    /// Storage hosts whose process hasn't registered with management yet: what the host may have
+    /// lost is unknown.
     pub(super) unregistered: Arc<Mutex<BTreeSet<usize>>>,
 }
 
 impl Site {
-    /// Storage hosts of whose last start management doesn't know.
+    /// Returns the storage hosts whose last start management doesn't know.
     pub(super) fn unregistered(&self) -> BTreeSet<usize> {
         lock(&self.unregistered).clone()
     }
 
-    /// A storage host's process is started.
+    /// Records that a storage host's process is being started.
     pub(super) fn is_starting(&self, index: usize) {
         lock(&self.unregistered).insert(index);
     }
@@ -99,7 +100,7 @@ impl Site {
         lock(&self.unregistered).remove(&index);
     }
 
-    /// Metadata hosts whose process is to begin anew, each once.
+    /// Returns the metadata hosts whose process must restart, each once.
     pub(super) fn take_outdated(&self) -> BTreeSet<usize> {
         std::mem::take(&mut lock(&self.outdated))
     }
@@ -108,7 +109,7 @@ impl Site {
         lock(&self.opened).clone()
     }
 
-    /// The store's host has lost its power.
+    /// Records that the store's host lost power.
     pub(super) fn clear_opened(&self) {
         lock(&self.opened).clear();
     }
@@ -121,7 +122,7 @@ impl Site {
         (target.0 as usize - 1) % self.storage_ips.len()
     }
 
-    /// The rack of the storage host at an address.
+    /// Returns the rack of the storage host at an address.
     pub(super) fn rack_at(&self, ip: Ipv4Addr) -> Option<String> {
         let index = self.storage_ips.iter().position(|host| *host == ip)?;
         self.rack(index)
@@ -135,7 +136,7 @@ impl Site {
         targets().filter(move |target| self.storage_of(*target) == index)
     }
 
-    /// Makes the targets of a storage host, where management doesn't number them.
+    /// Creates the targets of a storage host if management doesn't number them.
     pub(super) async fn format(self, index: usize) -> Result<()> {
         for target in self.targets_of(index) {
             Store::format_with_log(&directory(target), &identity(target), LOG_BYTES)
@@ -145,7 +146,7 @@ impl Site {
         Ok(())
     }
 
-    /// A storage host's process.
+    /// Runs a storage host's process.
     pub(super) async fn serve_storage(self, index: usize) -> Result<()> {
         if self.scheme.is_mirrored() {
             return self.serve_copies(index).await;
@@ -166,7 +167,7 @@ impl Site {
             service.add(store.clone())?;
         }
         service.all_added();
-        // Side by side: one may wait for a partition that nobody executes.
+        // Concurrently: one may wait for a partition that no service executes.
         let opened = stores.iter().map(|store| async {
             self.be_tidied(store).await;
             service.open_to_clients(store.target());
@@ -175,7 +176,7 @@ impl Site {
         std::future::pending().await
     }
 
-    /// Waits until the metadata services have put right what a target found changing when it
+    /// Waits until the metadata services have reconciled what was dirty on a target when it
     /// started.
     async fn be_tidied(&self, store: &Store) {
         let (target, start) = (store.target(), rt::random_u64());
@@ -196,7 +197,7 @@ impl Site {
         store.crash_is_seen_to();
     }
 
-    /// The metadata host's process. It starts when the targets answer.
+    /// Runs the metadata host's process. It starts once the targets answer.
     pub(super) async fn serve_meta(self) {
         let identity = new_identity("metadata");
         loop {
@@ -224,18 +225,18 @@ impl Site {
         let _server = serve("metadata".into(), self.meta_ips[0], Router::new().with(service))?;
         loop {
             rt::sleep(TIDY_INTERVAL).await;
-            // What fails is tried again.
+            // The next iteration retries failures.
             let _ = self.tidy(&meta).await;
         }
     }
 
-    /// The process of a host that has nothing but the store.
+    /// Runs the process of a host that serves only the store.
     pub(super) async fn serve_store(self, ip: Ipv4Addr) -> Result<()> {
         let _server = serve("store".into(), ip, Router::new().with(self.store_service()))?;
         std::future::pending().await
     }
 
-    /// What answers for the store.
+    /// Returns the service that serves the store.
     pub(super) fn store_service(&self) -> Arc<dyn Handler<KvRequest, KvReply>> {
         Arc::new(KvService::new(self.writer()))
     }
@@ -245,7 +246,7 @@ impl Site {
         Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline))
     }
 
-    /// The store, for a metadata host.
+    /// Opens the store for a metadata host.
     pub(super) async fn store(&self, identity: &ClientIdentity, index: usize) -> Result<kv::Store> {
         let Some(ip) = self.store_ip else { return Ok(self.writer().into()) };
         let channel = Channel::remote(peer("store".into(), ip, identity));
@@ -260,8 +261,8 @@ impl Site {
         Ok(Arc::new(RemoteWriter::new(remote)).into())
     }
 
-    /// Tidies what belongs to partitions that the service executes; what fails is tried again, by
-    /// whoever executes it then.
+    /// Reconciles the files in partitions that the service executes. The service that executes the
+    /// partition later retries failures.
     pub(super) async fn tidy(&self, meta: &MetaService) -> Result<()> {
         let executed = meta.executed();
         let touched = self.lock_touched().clone();
@@ -282,7 +283,8 @@ impl Site {
         Ok(())
     }
 
-    /// A mount, on the host that runs: when its session is ended, it gets another one.
+    /// Mounts on the current host. The mount gets a successor session when the cluster ends its
+    /// session.
     pub(super) async fn mount(&self) -> Result<Arc<Succession>> {
         let site = self.clone();
         let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
@@ -295,14 +297,14 @@ impl Site {
         Ok(mount)
     }
 
-    /// A client of one session, on the host that runs.
+    /// Returns a client with a single session, on the current host.
     pub(super) async fn client(&self, session: SessionId) -> Result<Arc<Client>> {
         let client = self.session(session).await?;
         rt::spawn(client.clone().background());
         Ok(client)
     }
 
-    /// A session that is registered. Its background work doesn't run yet.
+    /// Registers a session. Its background tasks don't run yet.
     async fn session(&self, session: SessionId) -> Result<Arc<Client>> {
         let identity = new_identity("client");
         let (meta, map) = match &self.office {
@@ -344,7 +346,7 @@ fn lock(hosts: &Mutex<BTreeSet<usize>>) -> MutexGuard<'_, BTreeSet<usize>> {
     hosts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a new file system gets.
+/// Sets the striping pattern of a new file system.
 pub(super) async fn set_pattern(client: &Client, scheme: Scheme) -> Result<()> {
     let root = Credentials::default();
     let mirrored = format!(r#"{{"chunk_size":65536,"scheme":"{scheme}"}}"#);
@@ -356,11 +358,11 @@ fn map() -> MapHandle {
     Arc::new(RwLock::new(Arc::new(cluster_map())))
 }
 
-/// The cluster's keys. What is signed with them ends so soon that it is renewed all the time.
+/// Returns the cluster's signing keys. Signatures expire so soon that they are renewed continually.
 pub(super) fn ring(clocks_differ: bool) -> Arc<CapabilityRing> {
     let validity_s = if clocks_differ { ASKEW_CAPABILITY_VALIDITY_S } else { CAPABILITY_VALIDITY_S };
     let ring = CapabilityRing::new(validity_s);
-    // Members hear of the cluster's time from management. Without one all clocks are right.
+    // Members get the cluster's time from management. Without management all clocks are correct.
     ring.set_time(rt::now().secs, rt::monotonic_ns());
     let text = format!("format = 1\nsigning = 1\n[[key]]\nid = 1\nsecret = \"{}\"\n", "07".repeat(32));
     ring.set(CapabilityKeys::parse(&text).expect("it is well-formed"));

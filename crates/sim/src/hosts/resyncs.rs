@@ -1,25 +1,25 @@
-//! Faults that aim at mirrored groups that are being brought in sync.
+//! Faults that target mirrored groups during a resync.
 
 use super::faults::MAX_DEAD_MS;
 use super::run::Run;
 use std::time::Duration;
 use types::{ClusterMap, Group, MemberState};
 
-/// How long a host is away, so that it has something to be sent: longer than management counts on
-/// it, or not.
+/// Longest time that a host is down, so that it needs a resync. It may exceed the time after which
+/// management counts the host as offline.
 const MAX_AWAY_MS: u64 = 20_000;
-/// How often it is looked whether one of its members is being brought in sync, and how many times.
+/// Interval and number of checks for a member of the host in state resyncing.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS: u32 = 1_000;
-/// How long a member has been brought in sync when the other one loses its power, at most.
+/// Longest time from the detection of the resync to the power failure of the in-sync member.
 const MAX_INTO_RESYNC_MS: u64 = 60;
-/// When management dies after that, when the member that was being brought in sync loses its power,
-/// and when hosts are there again.
+/// Latest times after that power failure: the crash of management, the power failure of the
+/// resyncing member, and the restart of hosts.
 const MAX_UNTIL_MANAGEMENT_DIES_MS: u64 = 12_000;
 const MAX_UNTIL_SECOND_LOSS_MS: u64 = 20_000;
 const MAX_UNTIL_BACK_MS: u64 = 25_000;
 
-/// What happens after the only member in sync has lost its power.
+/// A fault or repair after the only in-sync member has lost power.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     LosePower(usize),
@@ -28,9 +28,9 @@ enum Step {
 }
 
 impl Run {
-    /// A host comes back and is brought in sync. The host of the only member in sync loses its
-    /// power meanwhile; then management dies, and the first host loses its power, in some order and
-    /// at some time.
+    /// Restarts a host, so that a resync of it begins. During the resync, the host of the only
+    /// in-sync member loses power. Then management crashes and the first host loses power, in a
+    /// random order and at random times.
     pub(super) fn strike_resync(&mut self) -> Result<(), String> {
         self.repair();
         let first = self.below(self.storages.len() as u64) as usize;
@@ -71,8 +71,8 @@ impl Run {
         self.world.crash(self.storages[index]);
     }
 
-    /// Waits until a member on a host is being brought in sync by the only one that is; the host of
-    /// that one.
+    /// Waits until a member on a host is being resynced from the only in-sync member. Returns the
+    /// host of the latter.
     fn await_resync(&mut self, host: usize) -> Result<Option<usize>, String> {
         for _ in 0..LOOKS {
             let map = self.map_of_management()?;
@@ -86,7 +86,7 @@ impl Run {
     }
 }
 
-/// The host of a group's only member in sync, if one on this host is being brought in sync.
+/// Returns the host of a group's only in-sync member, if a member on `host` is being resynced.
 fn last_in_sync(map: &ClusterMap, group: &Group, host: usize) -> Option<usize> {
     let members: Vec<_> = group.with_states().map(|(id, state)| (host_of(map, id), state)).collect();
     let is_resynced = members.contains(&(Some(host), MemberState::Resyncing));
@@ -97,7 +97,7 @@ fn last_in_sync(map: &ClusterMap, group: &Group, host: usize) -> Option<usize> {
     }
 }
 
-/// The number of the storage host that has a target.
+/// Returns the number of the storage host that has a target.
 fn host_of(map: &ClusterMap, target: types::TargetId) -> Option<usize> {
     let node = map.node(map.target(target)?.node)?;
     node.name.strip_prefix("storage")?.parse().ok()

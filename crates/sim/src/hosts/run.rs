@@ -1,4 +1,4 @@
-//! One run: a cluster, its load, and what goes wrong.
+//! One run: a cluster, its workload, and faults.
 
 use super::company::Office;
 use super::copies::{self, Copies};
@@ -20,106 +20,104 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ClusterMap, Scheme, SessionId, TargetId};
 
-/// Calls that one operation makes one after the other, at most; each may take its time-out.
+/// Maximum number of sequential calls per operation; each may take its full time-out.
 const CALLS_PER_OPERATION: u32 = 8;
-/// How long a start of the cluster may take, and any other step of what looks at it.
+/// Time limit of the cluster's start, and of each other inspection step.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// How long everybody gets to recover when everything works again.
+/// Time for recovery after all faults are repaired.
 const RECOVERY: Duration = Duration::from_secs(15);
-/// Within this, each program must do something then. A metadata service that was started anew waits
-/// 15 s for clients that it knows, and those that are gone may have to be ended before others get
-/// on.
+/// Time within which each application must then make progress. A restarted metadata service waits
+/// 15 s for known clients, and may have to evict missing ones before others can continue.
 const PROGRESS: Duration = Duration::from_secs(40);
 
-/// With several metadata services: directories over which names and files are spread, more than
-/// partitions.
+/// With several metadata services: number of directories over which names and files are spread,
+/// more than partitions.
 const DIRECTORIES: u64 = 6;
-/// How long everybody gets to recover then: a service that was taken for dead gets partitions back,
-/// and whoever adopts some waits up to 15 s for sessions and as long again to end those that are
-/// gone.
+/// Time for recovery with several metadata services. A service that was counted as offline gets
+/// partitions back. A service that adopts partitions waits up to 15 s for sessions, and up to 15 s
+/// more to evict missing ones.
 const RECOVERY_OF_SEVERAL: Duration = Duration::from_secs(60);
-/// How long mirrored groups may take to be in step when everything works, and how often it is
-/// looked.
+/// Longest time until mirrored groups are in sync without faults, and the interval of the checks.
 const STEP_LIMIT: Duration = Duration::from_secs(300);
 const STEP_LOOK: Duration = Duration::from_secs(2);
-/// What is left to do when programs have ended is done within this.
+/// Time within which remaining background work finishes after the applications have ended.
 const QUIET: Duration = Duration::from_secs(30);
-/// How long a client looks for a service that executes a partition.
+/// Longest time that a client searches for a service that executes a partition.
 const SEARCH_TIME: Duration = Duration::from_secs(60);
 
-/// What a run is to do.
+/// Parameters of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostsOptions {
-    /// Clients, each on its host.
+    /// Number of clients, each on its own host.
     pub clients: u32,
-    /// Programs of each client.
+    /// Applications per client.
     pub programs: u32,
-    /// Storage hosts.
+    /// Number of storage hosts.
     pub storages: usize,
-    /// Racks that they are in, in turn, with clients; 0: nothing is known of racks. Only where
-    /// files are mirrored, there is somebody who minds.
+    /// Number of racks; storage hosts and clients are assigned to them round-robin. 0: racks are
+    /// unknown. Racks matter only for mirrored files.
     pub racks: usize,
-    /// Metadata hosts. With more than one there is a host for management, which moves partitions
-    /// from one to another and has the store that they share.
+    /// Number of metadata hosts. With more than one, a management host moves partitions between
+    /// them and holds their shared store.
     pub metas: u32,
-    /// Things that go wrong.
+    /// Number of faults.
     pub faults: u32,
     /// Whether clients write each other's blocks.
     pub shared_writes: bool,
-    /// Whether files begin as holes, so that their chunks are made while others have them open.
+    /// Whether files are created as holes, so that their chunks are allocated while other clients
+    /// have them open.
     pub holes: bool,
-    /// Whether the metadata service's process dies, too.
+    /// Whether the metadata service's process also crashes.
     pub meta_dies: bool,
-    /// Whether clients die, too.
+    /// Whether clients also crash.
     pub clients_die: bool,
-    /// Whether the store of a single metadata host is on another host, whose process dies as well.
-    /// That of several always is.
+    /// Whether the store of a single metadata host is on a separate host, whose process also
+    /// crashes. The store of several metadata hosts is always on a separate host.
     pub far_store: bool,
-    /// Whether storage hosts lose their power, too.
+    /// Whether and how storage hosts also lose power.
     pub power_cuts: PowerCuts,
-    /// Whether the host that has the store loses its power, too.
+    /// Whether the host of the store also loses power.
     pub store_power: bool,
-    /// How files are kept. Mirrored ones have a host for management, as several metadata hosts
-    /// have.
+    /// Redundancy of files. Mirrored files need a management host, as several metadata hosts do.
     pub scheme: Scheme,
-    /// Whether targets tell what may differ between copies, by the notes of their intent logs.
-    /// Without it runs with mirrored files fail: that shows that it is needed, and that checks
+    /// Whether targets report what may differ between replicas, from their intent logs. Without it,
+    /// runs with mirrored files fail, which proves that the report is necessary and that the checks
     /// work.
     pub notes: bool,
-    /// Whether clients keep small writes for a moment: what they append isn't certain before it is
-    /// flushed.
+    /// Whether clients use write-behind: an append is certain only after a flush.
     pub write_behind: bool,
-    /// Whether programs append records that lie in several chunks. Those of which nobody was told
-    /// an end may be found in part.
+    /// Whether applications append records that span several chunks. A record whose append never
+    /// returned may be found in part.
     pub long_records: bool,
-    /// Whether faults aim at mirrored groups that are being brought in sync: the only member that
-    /// is in sync loses its power then, and more goes wrong.
+    /// Whether faults target mirrored groups during a resync: the only in-sync member loses power,
+    /// and further faults follow.
     pub strike_resyncs: bool,
-    /// Whether the processes of all services die at once, and again before clients have gone on.
-    /// Requests have more time then.
+    /// Whether the processes of all services crash at once, and again before clients have
+    /// recovered. Requests then have a longer time-out.
     pub kill_all: bool,
 }
 
-/// How storage hosts lose their power.
+/// How storage hosts lose power.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PowerCuts {
-    /// Never: their processes die.
+    /// Never: only their processes crash.
     Never,
-    /// Instead of their process, although programs don't sync: runs fail then, which shows that
-    /// checks work.
+    /// Power failures replace process crashes, although applications don't sync. Runs then fail,
+    /// which proves that the checks work.
     Unsynced,
-    /// Any of them at any time, or their processes die. Programs sync everything that they write.
+    /// Any host at any time, or only its process crashes. Applications sync everything that they
+    /// write.
     Synced,
-    /// The same, and programs call fsync after each write instead. What hasn't been synced isn't
-    /// read, as it may be gone again.
+    /// Like `Synced`, but applications call fsync after each write. They don't read unsynced data,
+    /// which may disappear.
     Fsynced,
-    /// Of mirrored groups: one at a time, while the others have everything. Programs don't sync,
-    /// and nothing is lost all the same.
+    /// Mirrored groups: one host at a time, while the others are in sync. Applications don't sync,
+    /// and nothing may be lost.
     OneAtATime,
 }
 
 impl PowerCuts {
-    /// All of them, with how they are called.
+    /// All variants with their names.
     pub const ALL: [(&str, PowerCuts); 5] = [
         ("never", PowerCuts::Never),
         ("unsynced", PowerCuts::Unsynced),
@@ -173,39 +171,40 @@ impl Default for HostsOptions {
     }
 }
 
-/// What a run did.
+/// Summary of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostsSummary {
     /// Operations that returned.
     pub operations: u64,
-    /// Changes whose effect nobody knows.
+    /// Changes with an unknown outcome.
     pub open: u64,
     /// Operations that overlapped with another one on the same object.
     pub concurrent: u64,
-    /// Deaths of processes.
+    /// Process crashes.
     pub kills: u64,
-    /// Sessions that took the place of one that the cluster had ended.
+    /// Sessions that replaced one that the cluster had ended.
     pub replaced: u64,
-    /// Ways that were cut.
+    /// Network cuts and other faults.
     pub cuts: u64,
-    /// Commits that the store's host lost with its power.
+    /// Commits that the store's host lost in power failures.
     pub lost_commits: u64,
-    /// Chunk files of mirrored groups whose copies were compared.
+    /// Chunk files of mirrored groups whose replicas were compared.
     pub copies: u64,
-    /// A digest of all decisions, messages, writes and answers: equal for equal runs.
+    /// A digest of all decisions, messages, writes and results; identical runs have the same
+    /// digest.
     pub fingerprint: u64,
 }
 
-/// Something that must not happen.
+/// A violation of the guarantees.
 #[derive(Clone, Debug)]
 pub struct HostsViolation {
-    /// The run.
+    /// Seed of the run.
     pub seed: u64,
-    /// How it was set.
+    /// Parameters of the run.
     pub options: HostsOptions,
-    /// Steps that the scheduler had made.
+    /// Number of steps that the scheduler had executed.
     pub step: u64,
-    /// What was wrong.
+    /// What was violated.
     pub cause: String,
 }
 
@@ -227,13 +226,13 @@ pub(super) struct Run {
     pub(super) management: Option<HostId>,
     pub(super) storages: Vec<HostId>,
     pub(super) clients: Vec<HostId>,
-    /// The host that has the store, if it isn't the metadata host: management's, or one that has
-    /// nothing else.
+    /// The host of the store, if it isn't the metadata host: management's host, or a host that
+    /// serves nothing else.
     pub(super) store: Option<HostId>,
     pub(super) site: Site,
     pub(super) journal: Rc<Journal>,
     next_session: u64,
-    /// Metadata hosts that clients don't hear of, until they have begun anew.
+    /// Metadata hosts whose messages to clients are blocked until the hosts have restarted.
     pub(super) unheard: BTreeSet<usize>,
     pub(super) summary: HostsSummary,
 }
@@ -241,7 +240,7 @@ pub(super) struct Run {
 /// Runs one seed.
 ///
 /// # Errors
-/// The first thing that must not happen.
+/// Returns the first violation.
 pub fn run_hosts_seed(seed: u64, options: HostsOptions) -> Result<HostsSummary, Box<HostsViolation>> {
     let _shown = ShownOnPanic(replay(seed, options));
     let mut run = Run::new(seed, options);
@@ -264,8 +263,8 @@ impl Run {
             let all = metas.iter().chain(&storages).chain(&clients).chain(&management);
             all.copied().collect::<Vec<_>>().into_iter().for_each(|host| set_askew(&mut world, host));
         }
-        // Last, so that the other hosts are the same without it. Several services have it beside
-        // management.
+        // Added last, so that the other hosts are the same without it. With several metadata
+        // services the store is on management's host.
         let store = management.or_else(|| options.far_store.then(|| world.add_host("store")));
         let office = management.map(|host| Office { ip: world.ip(host), engine: Arc::new(Memory::new()) });
         let site = Site {
@@ -323,7 +322,7 @@ impl Run {
         self.judge()
     }
 
-    /// Runs something on a host to its end, for no longer than [`START_LIMIT`].
+    /// Runs a future on a host to completion. Fails after [`START_LIMIT`].
     pub(super) fn run_on<T: 'static>(
         &mut self,
         host: HostId,
@@ -333,8 +332,7 @@ impl Run {
         self.run_limited(host, what, async move { rt::timeout(START_LIMIT, future).await })
     }
 
-    /// Runs something on a host that gives nothing when it has to wait for longer than
-    /// [`START_LIMIT`].
+    /// Runs a future on a host that returns `None` when a wait exceeds [`START_LIMIT`].
     fn run_limited<T: 'static>(
         &mut self,
         host: HostId,
@@ -416,12 +414,13 @@ impl Run {
         });
     }
 
-    /// Directories over which names and files are spread; none: all are in the root directory.
+    /// Returns the number of directories over which names and files are spread; 0: all are in the
+    /// root directory.
     fn dirs(&self) -> u64 {
         if self.management.is_some() { DIRECTORIES } else { 0 }
     }
 
-    /// Whether programs append to logs.
+    /// Whether applications append to logs.
     fn logs(&self) -> bool {
         self.management.is_some() || self.options.long_records
     }
@@ -430,13 +429,13 @@ impl Run {
         if self.options.long_records { Records::Long } else { Records::Short }
     }
 
-    /// Whether programs sync what they write.
+    /// Whether applications sync their writes.
     fn are_durable(&self) -> bool {
         matches!(self.options.power_cuts, PowerCuts::Synced | PowerCuts::Fsynced)
     }
 
-    /// Programs that share the blocks out among them and sync each write by a call of its own; 0:
-    /// the others.
+    /// Returns the number of applications that partition the blocks among them and fsync each
+    /// write; 0 in the other modes.
     fn owners(&self) -> u32 {
         let is_so = self.options.power_cuts == PowerCuts::Fsynced;
         if is_so { self.options.clients * self.options.programs } else { 0 }
@@ -458,7 +457,7 @@ impl Run {
             let mount = loop {
                 match site.mount().await {
                     Ok(mount) => break mount,
-                    // The metadata service may be away for now.
+                    // The metadata service may be down.
                     Err(_) => rt::sleep(RESTART_PAUSE).await,
                 }
             };
@@ -484,7 +483,8 @@ impl Run {
         });
     }
 
-    /// Now that everything works, operations must return again, and none may have taken too long.
+    /// Checks, after all faults are repaired, that operations return and that none has taken too
+    /// long.
     fn see_progress(&mut self) -> Result<(), String> {
         self.journal.calm.set(self.management.is_some());
         self.advance(if self.management.is_some() { RECOVERY_OF_SEVERAL } else { RECOVERY });
@@ -500,7 +500,8 @@ impl Run {
         Ok(())
     }
 
-    /// A long run leaves many files: what is limited is how long nothing is seen.
+    /// Reads everything. A long run leaves many files, so the limit applies to the time without any
+    /// progress.
     fn look_at_everything(&mut self) -> Result<(), String> {
         let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
         let (dirs, logs, records) = (self.dirs(), self.logs(), self.records());
@@ -538,20 +539,20 @@ impl Run {
         self.run_limited(self.clients[0], "looking at everything", limited)
     }
 
-    /// The map as management has it.
+    /// Returns management's current map.
     pub(super) fn map_of_management(&mut self) -> Result<Arc<ClusterMap>, String> {
         let site = self.site.clone();
         self.run_on(self.clients[0], "asking management", site.map_of_management())
     }
 
-    /// Waits until all copies count as good. Everything works meanwhile.
+    /// Waits until all members are in sync. No faults are active meanwhile.
     pub(super) fn await_step(&mut self) -> Result<(), String> {
         if !self.options.scheme.is_mirrored() {
             return Ok(());
         }
         let end_ns = self.world.clock_ns() + STEP_LIMIT.as_nanos() as u64;
         loop {
-            // The map counts the copies of a host as good until its new process has registered.
+            // The map counts the members of a host as in sync until its new process has registered.
             let unregistered = self.site.unregistered();
             let map = self.map_of_management()?;
             let missing = match unregistered.first() {
@@ -568,7 +569,7 @@ impl Run {
         }
     }
 
-    /// No two copies are in one rack where there are enough racks.
+    /// Checks that no two members are in one rack, if there are enough racks.
     fn ensure_apart(&self, map: &ClusterMap) -> Result<(), String> {
         if self.options.racks < self.options.scheme.members() {
             return Ok(());
@@ -583,7 +584,7 @@ impl Run {
         Ok(())
     }
 
-    /// Nobody does anything any more: all copies must be the same.
+    /// Checks that all replicas are identical. The applications have ended.
     fn compare_copies(&mut self) -> Result<(), String> {
         if !self.options.scheme.is_mirrored() {
             return Ok(());
@@ -597,7 +598,7 @@ impl Run {
             let name = self.world.name(host);
             let (target, copies) = self.run_on(host, "reading copies", copies::copies_here())?;
             all.insert(target, copies);
-            // What is told by checksums is looked at with the process gone.
+            // The process must not run while its checksums are checked.
             self.world.kill(host);
             let wrong = self.run_on(host, "checking copies", copies::wrong_here())?;
             if !wrong.is_empty() {
@@ -618,10 +619,10 @@ impl Run {
             return Err(report.to_string());
         }
         let longest = Duration::from_nanos(self.journal.longest_ns.get());
-        // A stopped process can't return; it is stopped for as long as other faults take.
+        // A paused process can't return; a pause lasts as long as other faults.
         let (call, fault_ms) = match self.management {
             None if !self.options.kill_all => (CALL_TIMEOUT, MAX_QUIET_MS + MAX_DEAD_MS),
-            // A request waits until somebody executes its partition.
+            // A request waits until a service executes its partition.
             _ => (NAMES_TIMEOUT + SEARCH_TIME, MAX_QUIET_MS + MAX_LONG_MS),
         };
         let limit = call * CALLS_PER_OPERATION + Duration::from_millis(fault_ms) * self.options.faults;
@@ -638,8 +639,8 @@ impl Run {
     }
 }
 
-/// A write that nobody was told the end of may be on disk in part when the power was cut, or its
-/// client has died: looks at such a one say nothing.
+/// Drops torn reads that are allowed. A write that never returned may be on disk in part if the
+/// power failed or its client crashed.
 fn forgive_torn(records: &mut Vec<Record>) {
     let is_open = |record: &Record, value: u64| {
         record.returned_ns.is_none()

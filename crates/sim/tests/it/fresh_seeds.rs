@@ -1,17 +1,18 @@
-//! Seeds that are new in each run of the tests: what the fixed ones miss, one of many runs finds. A
-//! failure shows the command that replays it; `WEFT_SIM_SEED=N` runs that seed alone, in all forms.
+//! Seeds that are new in each test run: one of many runs finds bugs that the fixed seeds miss. A
+//! failure shows the command that replays it; `WEFT_SIM_SEED=N` runs only that seed, in all
+//! configurations.
 
 use crate::hosts::{mirrored, striking};
 use sim::hosts::{HostsOptions, PowerCuts, run_hosts_seed};
 use sim::{RunOptions, run_seed};
 
-/// Seeds of each form.
+/// Seeds per configuration.
 const SEEDS: usize = 4;
-/// Faults of a run with several hosts: fewer than by default, for many short runs see more starts
-/// than few long ones.
+/// Faults of a run with several hosts: fewer than the default, since many short runs cover more
+/// starts than few long ones.
 const FAULTS: u32 = 5;
 
-/// Short numbers: a human copies them.
+/// Returns small seeds, which are easy to copy.
 fn seeds() -> Vec<u64> {
     match std::env::var("WEFT_SIM_SEED") {
         Ok(text) => vec![text.parse().expect("WEFT_SIM_SEED is a number")],

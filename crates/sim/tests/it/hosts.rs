@@ -3,7 +3,7 @@
 use sim::hosts::{HostsOptions, PowerCuts, run_hosts_seed};
 use types::Scheme;
 
-/// Of tests that take longest the first seeds; all with `WEFT_TEST_FULL=1`.
+/// Returns the first seeds of the longest tests; all of them with `WEFT_TEST_FULL=1`.
 fn first_of<T>(seeds: &[T], usual: usize) -> &[T] {
     let is_full = std::env::var("WEFT_TEST_FULL").is_ok_and(|value| value == "1");
     if is_full { seeds } else { &seeds[..usual] }
@@ -47,8 +47,8 @@ fn what_programs_see_has_an_order_when_the_store_is_on_another_host() {
     );
 }
 
-/// Programs append to logs by small writes in a row, and what a log has by then is certain when it
-/// is flushed.
+/// Applications append to logs by consecutive small writes; the content of a log is certain after a
+/// flush.
 #[test]
 fn what_programs_see_has_an_order_where_writes_are_kept_for_a_moment() {
     seeds_pass(
@@ -57,8 +57,9 @@ fn what_programs_see_has_an_order_where_writes_are_kept_for_a_moment() {
     );
 }
 
-/// Storage is away for longer than a request waits. A program hears of what was kept by its next
-/// append, and nothing is certain that it has flushed afterwards: the simulation took it for that.
+/// Storage is down for longer than a request's time-out. The application's next append reports the
+/// failure of delayed writes, and a later flush doesn't make them certain. The simulation once
+/// assumed that it did.
 #[test]
 fn a_failure_that_is_told_once_covers_all_that_was_kept() {
     let options = HostsOptions {
@@ -71,8 +72,7 @@ fn a_failure_that_is_told_once_covers_all_that_was_kept() {
     run_hosts_seed(30065, options).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// With its power it loses commits on which metadata services have built, but of which no program
-/// has been told.
+/// The host loses commits that metadata services have built on, but that no application has seen.
 #[test]
 fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {
     let options = HostsOptions { clients: 2, metas: 3, store_power: true, ..HostsOptions::default() };
@@ -86,8 +86,8 @@ fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {
     assert!(lost > 0, "nothing was lost");
 }
 
-/// It loses its power once more before clients may hear of the metadata services again. The
-/// simulation let them, and programs were told of what was lost.
+/// The host loses power again before the metadata services are reconnected to clients. The
+/// simulation once reconnected them early, so applications saw commits that were lost.
 #[test]
 fn a_host_of_the_store_that_loses_its_power_twice_takes_nothing_that_was_told() {
     let options = HostsOptions { clients: 3, metas: 3, store_power: true, ..HostsOptions::default() };
@@ -95,7 +95,7 @@ fn a_host_of_the_store_that_loses_its_power_twice_takes_nothing_that_was_told() 
 }
 
 /// Clients overwrite each other's blocks. Each of these seeds once had a write that was repeated
-/// after its connection broke, and undid what another client had written after having seen it.
+/// after its connection broke, and undid another client's later write that had observed it.
 #[test]
 fn what_clients_write_over_each_other_has_an_order() {
     let options = HostsOptions { clients: 3, faults: 60, shared_writes: true, ..HostsOptions::default() };
@@ -104,9 +104,9 @@ fn what_clients_write_over_each_other_has_an_order() {
     }
 }
 
-/// With clocks that are askew, and hosts that are away for long enough that management gives their
-/// partitions to others. Seed 1: a service that had been taken for dead went on with a partition
-/// that it had lost and got back.
+/// With clocks that differ, and hosts that are down long enough for management to reassign their
+/// partitions. Seed 1: a service that had been counted as offline continued with a partition that
+/// it had lost and got back.
 #[test]
 fn what_programs_see_of_several_metadata_services_has_an_order() {
     let options = HostsOptions { clients: 2, programs: 2, metas: 3, ..HostsOptions::default() };
@@ -120,13 +120,12 @@ fn what_programs_see_of_several_metadata_services_has_an_order() {
     assert!(kills > 0);
 }
 
-/// Several services over the store of management's host, and clients that append to logs beside all
-/// else. Seeds 242 and 280: targets refused a session that the metadata services took for alive,
-/// which gave its leases up without telling what it had written. 239: the end of a session was sent
-/// twice. 143: the inline copy of a file was dropped at its new service after its chunks had been
-/// deleted. 348: a service that was counted on again answered from what it remembered. 1046: the
-/// answer to a report that ended a session's changes of a file was lost, and the report of what it
-/// appended afterwards made the file no longer.
+/// Several services share the store on management's host, and clients also append to logs. Seeds
+/// 242 and 280: targets refused a session that the metadata services counted as alive, which gave
+/// up its leases without reporting its writes. 239: the end of a session was sent twice. 143: a new
+/// owner dropped the inline copy of a file after its chunks had been deleted. 348: a service that
+/// was counted as online again answered from stale memory. 1046: the reply to a report that ended a
+/// session's changes of a file was lost, so the report of later appends didn't extend the file.
 #[test]
 fn what_programs_see_over_the_store_of_another_host_has_an_order() {
     let mixed = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
@@ -145,13 +144,12 @@ pub(crate) fn mirrored(copies: u8, power_cuts: PowerCuts) -> HostsOptions {
     HostsOptions { clients: 2, programs: 2, storages: 4, scheme, power_cuts, ..HostsOptions::default() }
 }
 
-/// Some storage hosts, or all, die or lose their power at once, with what wasn't synced lost or
-/// torn; ways are cut, clocks are askew, management dies. Copies come back in step and are the
-/// same.
+/// Some or all storage hosts crash or lose power at once, and unsynced data is lost or torn; links
+/// are cut, clocks differ, management crashes. Replicas get in sync again and are identical.
 #[test]
 fn what_programs_see_of_mirrored_files_has_an_order() {
     let (mut kills, mut copies) = (0, 0);
-    // The last takes as long as many others: groups come in step between its power cuts.
+    // The last one takes as long as many others: its groups get in sync between power failures.
     let runs = [
         (0, 2, PowerCuts::Never),
         (1, 2, PowerCuts::Synced),
@@ -171,8 +169,8 @@ fn what_programs_see_of_mirrored_files_has_an_order() {
     assert!(kills > 0 && copies > 0);
 }
 
-/// Racks die, lose their power or are cut off as a whole. In the last run programs sync nothing,
-/// and what a rack loses at once others have.
+/// Racks crash, lose power or are cut off as a whole. In the last run applications sync nothing,
+/// and other racks have all data that a rack loses.
 #[test]
 fn a_rack_that_fails_takes_nothing_with_it() {
     let runs = [(2, 3, PowerCuts::Never), (3, 3, PowerCuts::Synced), (2, 2, PowerCuts::OneAtATime)];
@@ -185,8 +183,8 @@ fn a_rack_that_fails_takes_nothing_with_it() {
     }
 }
 
-/// Power cuts between a write and its fsync: one that succeeds promises what was written. The
-/// second and third seed fail where clients don't look at verifiers.
+/// Power failures between a write and its fsync: an fsync that succeeds guarantees the written
+/// data. The second and third seed fail if clients don't check verifiers.
 #[test]
 fn what_an_fsync_has_promised_outlives_power_cuts() {
     let single = HostsOptions { clients: 2, power_cuts: PowerCuts::Fsynced, ..HostsOptions::default() };
@@ -201,13 +199,13 @@ fn what_an_fsync_has_promised_outlives_power_cuts() {
     }
 }
 
-/// Faults aim at groups that are being brought in sync.
+/// Returns options with faults that target resyncs.
 pub(crate) fn striking(copies: u8) -> HostsOptions {
     HostsOptions { strike_resyncs: true, faults: 4, ..mirrored(copies, PowerCuts::Fsynced) }
 }
 
-/// The only member in sync loses its power while another one is sent what it has missed; management
-/// dies, and the other member loses its power. What an fsync has promised is there all the same.
+/// The only in-sync member loses power during the resync of another one; management crashes, and
+/// the other member loses power. Data that an fsync guaranteed must still be present.
 #[test]
 fn a_resync_that_is_struck_undoes_no_fsync() {
     let (mut kills, mut copies) = (0, 0);
@@ -223,10 +221,10 @@ fn a_resync_that_is_struck_undoes_no_fsync() {
     assert!(kills > 0 && copies > 0);
 }
 
-/// All services die, several times in a row, while clients append records that lie in two chunks.
-/// Without the sizes that clients tell when they come back, a record is there twice (10), or a part
-/// of one is in front of it (8, 9). So it is when the process that was told them dies, and the next
-/// one is sent the rest (52001, 52022, 52048).
+/// All services crash, several times in a row, while clients append records that span two chunks.
+/// Without the sizes that clients report on reconnection, a record is duplicated (10), or a partial
+/// record precedes it (8, 9). The same happens if the process that received the sizes crashes and
+/// the next one receives the remaining data (52001, 52022, 52048).
 #[test]
 fn long_records_are_appended_once_and_as_a_whole_when_all_services_die() {
     let options = HostsOptions {
@@ -242,7 +240,7 @@ fn long_records_are_appended_once_and_as_a_whole_when_all_services_die() {
     }
 }
 
-/// The negative control: whoever isn't told what may differ brings nothing in step.
+/// Negative control: without reports of what may differ, members don't get in sync.
 #[test]
 fn copies_that_differ_are_noticed() {
     let options = HostsOptions { notes: false, ..mirrored(2, PowerCuts::Synced) };
@@ -251,7 +249,7 @@ fn copies_that_differ_are_noticed() {
     assert!(["violation", "differ", "lengths"].iter().any(|word| cause.contains(word)), "{cause}");
 }
 
-/// The negative control: what checks can't see missing, they can't see broken.
+/// Negative control: the checks must detect missing data, otherwise they can't detect bugs.
 #[test]
 fn writes_that_a_power_cut_takes_are_noticed() {
     let options = HostsOptions { power_cuts: PowerCuts::Unsynced, ..HostsOptions::default() };
@@ -262,10 +260,11 @@ fn writes_that_a_power_cut_takes_are_noticed() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let options = HostsOptions::default();
-    // A client that is killed, or begins anew, lets go of its connections to all hosts at once:
-    // their order counts, too.
+    // A client that crashes or restarts closes its connections to all hosts at once; their order is
+    // part of the run.
     let several = HostsOptions { clients: 3, metas: 2, ..options };
-    // What a member that lost its power is brought in step with is sent in some order.
+    // The resync of a member after a power failure sends its data in some order, which is part of
+    // the run.
     let copies = HostsOptions { faults: 6, ..mirrored(2, PowerCuts::OneAtATime) };
     for (seed, options) in [(1, options), (7, options), (15, several), (940_001, copies)] {
         assert_eq!(run_hosts_seed(seed, options).unwrap(), run_hosts_seed(seed, options).unwrap());

@@ -1,4 +1,4 @@
-//! Runs of the whole cluster, small enough for every build.
+//! Runs of the whole cluster on one machine, small enough for every build.
 
 use sim::{RunOptions, run_seed};
 
@@ -23,7 +23,8 @@ fn the_same_seed_gives_the_same_run() {
     assert_ne!(run_seed(1, SMALL).unwrap().fingerprint, run_seed(7, SMALL).unwrap().fingerprint);
 }
 
-/// The negative control: what checks can't see missing, they can't see broken.
+/// Negative control: the checks must detect a missing intent log, otherwise they can't detect a
+/// broken one.
 #[test]
 fn without_the_intent_log_damage_is_noticed() {
     let options = RunOptions { intent_log: false, ..SMALL };

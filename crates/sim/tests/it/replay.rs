@@ -1,4 +1,4 @@
-//! A seed decides its run in any process, and the command that a failure shows runs it again.
+//! A seed determines its run in any process, and the command shown with a failure replays it.
 
 use clap::Parser;
 use sim::RunOptions;
@@ -13,8 +13,8 @@ fn simulator(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs the simulator in two processes at once and compares what it prints: each seed's operations
-/// and the digest of its decisions, messages, writes and answers, with their times.
+/// Runs the simulator in two concurrent processes and compares their output: each seed's operations
+/// and the digest of its decisions, messages, writes and results, with timestamps.
 fn is_the_same_in_two_processes(arguments: &[&str]) {
     let running = [(); 2].map(|()| simulator(arguments).spawn().expect("the simulator starts"));
     let [first, second] = running.map(|process| {
@@ -48,13 +48,13 @@ fn a_run_with_mirrored_files_is_the_same_in_another_process() {
     }
 }
 
-/// The words of a command after those that build and start the simulator.
+/// Returns the arguments of a command after those that build and start the simulator.
 fn words_of(command: &str) -> Vec<&str> {
     let arguments = command.strip_prefix("cargo run -p sim -- ").expect("it can be pasted");
     arguments.split_whitespace().collect()
 }
 
-/// Hosts with every option other than by default.
+/// Returns options of which none has its default value.
 fn all_options() -> HostsOptions {
     let usual = HostsOptions::default();
     HostsOptions {
@@ -96,8 +96,7 @@ fn the_command_that_is_shown_has_all_options() {
     }
 }
 
-/// Runs the command that a violation shows, in another process, and expects the very same
-/// violation.
+/// Runs the command that a violation shows in another process, and expects the same violation.
 fn is_replayed(violation: &str) {
     let (_, command) = violation.split_once("to replay: ").expect("a violation shows how to replay it");
     let output = simulator(&words_of(command.trim_end())).output().expect("the simulator starts");

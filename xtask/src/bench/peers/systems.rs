@@ -1,4 +1,4 @@
-//! What is measured: weft in two forms, what it stands on, and others.
+//! The measured systems: weft in two forms, the file system below it, and peers.
 
 use super::Options;
 use crate::bench::node::{DEADLINE, Running, free_address, log_of};
@@ -10,20 +10,20 @@ use std::process::Command;
 
 /// The file system below the targets.
 pub(super) const CEILING: &str = "XFS below";
-/// Everything in one process.
+/// All of weft in one process.
 pub(super) const ONE: &str = "weft, 1 process";
-/// A node and a mount.
+/// A node, and a mount.
 pub(super) const TWO: &str = "weft, 2 processes";
 
-/// Targets of each cluster.
+/// Targets per cluster.
 const TARGETS: usize = 4;
 
 /// A directory to measure on.
 pub(super) struct System {
     pub(super) name: String,
-    /// Its own, removed when this is dropped.
+    /// A separate directory, removed when this is dropped.
     pub(super) dir: PathBuf,
-    /// What serves it; the mount goes first.
+    /// The processes that serve it; the mount is dropped first.
     _processes: Vec<Running>,
 }
 
@@ -33,7 +33,7 @@ impl Drop for System {
     }
 }
 
-/// Starts all; `disk` is where targets go.
+/// Starts all systems; `disk` is the folder of the targets.
 pub(super) fn start(weft: &Path, base: &Path, disk: &Path, options: &Options) -> Result<Vec<System>, String> {
     let mut systems = vec![System::on(CEILING, disk, Vec::new())?];
     let one = one_process(weft, base, disk)?;

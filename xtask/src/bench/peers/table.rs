@@ -1,4 +1,4 @@
-//! The table: medians side by side, and how many times as fast weft is.
+//! The table: medians per system, and the speed of weft relative to peers.
 
 use super::workloads::{Sample, Unit};
 use std::fmt;
@@ -8,11 +8,11 @@ const CEILING: usize = 0;
 const TWO: usize = 2;
 const FIRST_PEER: usize = 3;
 
-/// A workload on all systems.
+/// One workload on all systems.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) unit: Unit,
-    /// Of each system, those of all rounds.
+    /// Per system, the samples of all rounds.
     pub(super) samples: Vec<Vec<Sample>>,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Table {
 }
 
 impl Row {
-    /// The middle of a system's rounds, by rate; of two the lower one.
+    /// Returns the median of a system's rounds by rate, the lower of two middle values.
     fn median(&self, system: usize) -> Option<Sample> {
         let mut sorted = self.samples.get(system)?.clone();
         sorted.sort_by(|a, b| a.rate.total_cmp(&b.rate));
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-/// Three digits that mean something, with commas between thousands.
+/// Formats with three significant digits, and commas between thousands.
 pub(super) fn rounded(value: f64) -> String {
     if value < 10.0 {
         return format!("{value:.1}");

@@ -1,4 +1,4 @@
-//! The workloads, and what fio tells of them.
+//! The workloads, and the parsing of fio's results.
 
 use crate::process;
 use serde_json::Value;
@@ -7,49 +7,49 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// How long one workload may take.
+/// Deadline of one workload.
 const DEADLINE: Duration = Duration::from_secs(900);
 
-/// Jiffies of a second in /proc/stat: USER_HZ, which is the same on all of Linux.
+/// Ticks per second in /proc/stat: USER_HZ, which is the same on all Linux systems.
 const TICKS_PER_S: f64 = 100.0;
 
-/// How much is done.
+/// Sizes of the workloads.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
-    /// MiB of a sequential workload in all.
+    /// Total size of a sequential workload in MiB.
     pub(super) mib: u64,
-    /// Seconds of one that has no end of its own.
+    /// Seconds of a time-limited workload.
     pub(super) seconds: u64,
-    /// Files of a job.
+    /// Files per job.
     pub(super) files: u64,
 }
 
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// MiB or operations a second.
+    /// MiB or operations per second.
     pub(super) rate: f64,
-    /// CPU time of the machine for a MiB or an operation, us.
+    /// CPU time of the machine per MiB or operation, in microseconds.
     pub(super) cpu_us: f64,
 }
 
-/// What a figure counts.
+/// Unit of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unit {
     MibPerS,
     PerS,
 }
 
-/// Which files a workload is about.
+/// The files of a workload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Files {
-    /// A large one of each job.
+    /// A large file per job.
     Own,
-    /// One, each job in its own part.
+    /// One file, with a separate part per job.
     Shared,
-    /// One of each job, in 4 KiB transfers.
+    /// One file per job, in 4 KiB transfers.
     Random,
-    /// Many small ones, all in one directory.
+    /// Many small files, all in one directory.
     Small,
 }
 
@@ -58,21 +58,20 @@ pub(super) struct Workload {
     pub(super) name: &'static str,
     pub(super) unit: Unit,
     files: Files,
-    /// Words for fio that make what has to be there.
+    /// fio options that create required files.
     before: Option<&'static str>,
-    /// Words for fio. `{all}` is what there is in all, `{part}` a quarter of it, `{time}` what ends
-    /// it after a while.
+    /// fio options. `{all}` is the total size, `{part}` a quarter of it, `{time}` a time limit.
     words: &'static str,
 }
 
 const WRITE_1: &str = "--rw=write --numjobs=1 --size={all} --end_fsync=1";
 const WRITE_4: &str = "--rw=write --numjobs=4 --size={part} --end_fsync=1";
 const CREATE: &str = "--ioengine=psync --rw=write --bs=4k --create_on_open=1";
-/// The random files are written in large transfers.
+/// Creates the files for random workloads by large transfers.
 const FILL: &str = "--rw=write --bs=1M --ioengine=psync --numjobs=4 --end_fsync=1";
 
-/// All, in the order of the table. fio gives files that it writes their size first, but for those
-/// of many jobs.
+/// All workloads, in the order of the table. fio preallocates files that it writes, except for
+/// those of many jobs.
 pub(super) const WORKLOADS: &[Workload] = &[
     bytes("sequential write, 1 job", Files::Own, None, WRITE_1),
     bytes("sequential read, 1 job", Files::Own, Some(WRITE_1), "--rw=read --numjobs=1 --size={all} {time}"),
@@ -118,7 +117,7 @@ const fn small(name: &'static str, before: Option<&'static str>, words: &'static
 }
 
 impl Files {
-    /// Words for fio.
+    /// Returns fio options.
     fn words(self) -> &'static str {
         match self {
             Files::Own => "--bs=1M --ioengine=psync --direct=1 --filename_format=own.$jobnum",
@@ -134,7 +133,7 @@ impl Files {
 }
 
 impl Workload {
-    /// Runs it in a directory of its own below `place`, which is removed again.
+    /// Runs the workload in a new directory below `place`, and removes the directory.
     pub(super) fn run(&self, place: &Path, sizes: Sizes) -> Result<Sample, String> {
         let dir = place.join("work");
         fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -169,15 +168,16 @@ impl Workload {
             .replace("{part}", &part)
             .replace("{time}", &format!("--time_based --runtime={}", sizes.seconds))
             .replace("{files}", &sizes.files.to_string());
-        // The directory goes first: a file that is named before it is made where fio was started.
+        // The directory comes first: fio creates a file whose name precedes it in the working
+        // directory.
         let mut command = Command::new("fio");
         let done = process::run_ok(command.arg("--directory").arg(dir).args(words.split(' ')), DEADLINE)?;
-        // Notes may stand before it.
+        // Notes may precede the JSON.
         let json = done.stdout.find('{').map_or("", |at| &done.stdout[at..]);
         serde_json::from_str(json).map_err(|error| format!("fio printed no JSON: {error}"))
     }
 
-    /// The rate, and how much was done in all, in the row's unit.
+    /// Returns the rate and the total amount, in the row's unit.
     fn figures(&self, told: &Value) -> Result<(f64, f64), String> {
         let job = &told["jobs"][0];
         let sum = |key: &str| {
@@ -195,14 +195,14 @@ impl Workload {
     }
 }
 
-/// Seconds that the cores of this machine have worked since it started.
+/// Returns the seconds that the cores of this machine have been busy since boot.
 fn busy_s() -> Result<f64, String> {
     let stat = fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
     busy_of(&stat).ok_or_else(|| "/proc/stat has no line for all cores".into())
 }
 
-/// User, nice, system, interrupts and stolen time of all cores: the fields of the first line but
-/// idle and waiting (proc(5)).
+/// Sums user, nice, system, interrupt and stolen time of all cores: the fields of the first line
+/// except idle and iowait (proc(5)).
 fn busy_of(stat: &str) -> Option<f64> {
     let fields: Vec<f64> = stat
         .lines()
@@ -228,12 +228,12 @@ mod tests {
         assert_eq!(busy_of("intr 1"), None);
     }
 
-    /// All workloads run on a directory, leave nothing, and have a rate.
+    /// All workloads run on a directory, leave no files, and have a rate.
     #[test]
     fn every_workload_runs() {
         let home = tempfile::tempdir().unwrap();
         let sizes = Sizes { mib: 16, seconds: 1, files: 20 };
-        // Those without a time are enough to see that fio understands the words of all kinds.
+        // Workloads without a time limit suffice to verify that fio accepts all kinds of options.
         for work in WORKLOADS.iter().filter(|work| !work.words.contains("{time}")) {
             let sample =
                 work.run(home.path(), sizes).unwrap_or_else(|error| panic!("{}: {error}", work.name));

@@ -1,4 +1,4 @@
-//! The same cluster as a simulation.
+//! The simulation of the same cluster.
 
 use super::rebuilt::{Copied, GROUP_BYTES, SLOWER};
 use super::site::{RECORD_BYTES, Site};
@@ -7,21 +7,21 @@ use crate::e2e::{Failure, TestResult};
 use scale::{Farm, Hardware, Load, Rebuild, Resource};
 use types::Scheme;
 
-/// Other files each time: real ones are few, and where they are is chance.
+/// Number of seeds, each with other files: real clusters have few files, whose placement is random.
 const SEEDS: u64 = 32;
-/// Chunks and stripes of files are the defaults.
+/// Chunk size of files: the default, as is the stripe count.
 const CHUNK_BYTES: u32 = 1 << 20;
 const STRIPE_COUNT: u16 = 4;
-/// What a server does of a rebuild at a time, as `weft plan` has it.
+/// Resyncs that a server runs concurrently, as in `weft plan`.
 const MEMBERS_AT_ONCE: u32 = 2;
 const PIECES_AT_ONCE: u32 = 8;
-/// Connections of which the middle one tells what a wire carries.
+/// Number of connections whose median gives the capacity of a link.
 const STREAMS: usize = 3;
-/// What encryption adds to a record, and the largest record's plain bytes.
+/// Overhead of encryption per record, and the plain bytes of the largest record.
 const TLS_ADDS: f64 = 22.0;
 const TLS_RECORD: f64 = 16384.0;
 
-/// What connections get of wires, bytes of content a second in each direction.
+/// Throughput of connections over links, in bytes of content per second in each direction.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(super) struct Wires {
     pub(super) server: f64,
@@ -29,7 +29,7 @@ pub(super) struct Wires {
 }
 
 impl Wires {
-    /// From a connection over a server's wire: a client's is of the same kind.
+    /// Measured on a connection over a server's link; clients' links behave in the same way.
     pub(super) fn measured(site: &Site, options: &Options) -> TestResult<Wires> {
         let mut streams = (0..STREAMS).map(|_| site.stream()).collect::<TestResult<Vec<f64>>>()?;
         streams.sort_by(f64::total_cmp);
@@ -38,15 +38,15 @@ impl Wires {
     }
 }
 
-/// What comes of a case.
+/// Predicted result of a case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Simulated {
     pub(super) bytes_per_s: f64,
-    /// What is busiest, and the part of the time that it is: the mean of all seeds.
+    /// The busiest resource and its utilisation: the mean over all seeds.
     pub(super) busiest: (Resource, f64),
 }
 
-/// Wires, and nothing else that takes time.
+/// Returns a cluster model in which only links take time.
 fn farm(servers: u8, scheme: Scheme, wires: Wires) -> TestResult<Farm> {
     let hardware = Hardware {
         servers: servers.into(),
@@ -69,8 +69,7 @@ fn refused(why: scale::Refusal) -> Failure {
 pub(super) fn simulate(case: Case, wires: Wires) -> TestResult<Simulated> {
     let whole = farm(case.servers, case.scheme, wires)?;
     let farm = if case.degraded { whole.without(0) } else { whole };
-    // A client and a server have one to another for each of the cores, which all have together
-    // here.
+    // A client and a server have one connection per core; here all nodes share the cores.
     let connections = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let mut rate = 0.0;
     let mut busy = [Resource::ServerLinks, Resource::ClientLinks].map(|resource| (resource, 0.0));
@@ -96,7 +95,7 @@ pub(super) fn simulate(case: Case, wires: Wires) -> TestResult<Simulated> {
     Ok(Simulated { bytes_per_s: rate, busiest })
 }
 
-/// Loses the first server, and lets others take its place.
+/// Simulates the loss of the first server and its replacement by the others.
 pub(super) fn rebuild(servers: u8, scheme: Scheme, wires: Wires) -> TestResult<Copied> {
     let slower = |rate| rate / SLOWER as f64;
     let farm = farm(servers, scheme, Wires { server: slower(wires.server), client: slower(wires.client) })?;

@@ -1,4 +1,4 @@
-//! A storage node is lost for good: what the others copy, and how long that takes.
+//! The permanent loss of a storage node: the amount of data that the others copy, and the duration.
 
 use super::Options;
 use super::model::{self, Wires};
@@ -9,30 +9,29 @@ use std::thread;
 use std::time::{Duration, Instant};
 use types::Scheme;
 
-/// Bytes of each group. One file is striped over all of them, so that all have the same.
+/// Bytes per group. One file is striped over all groups, so that all contain the same amount.
 pub(super) const GROUP_BYTES: u64 = 8 << 20;
-/// Wires are as much slower than for programs: what happens between copies takes its time at any
-/// rate, and shall be little beside them.
+/// Factor by which links are slower than for programs: the resync protocol has a fixed overhead,
+/// which must be small compared with the transfer.
 pub(super) const SLOWER: u64 = 4;
-/// More stripes than there are groups.
+/// A stripe count above the number of groups.
 const ALL_GROUPS: &str = "64";
-/// How often it is looked what wires have carried, and what goes over one meanwhile at most where
-/// nothing is copied.
+/// Interval at which link counters are read, and the most that a link carries in it without resync.
 const LOOK: Duration = Duration::from_millis(100);
 const IDLE_BYTES: u64 = 32 << 10;
-/// How long copying may not have begun, and how long nothing may be copied, until it is over: nodes
-/// look for work each 250 ms.
+/// Longest time until copying begins, and the idle time after which it counts as finished: nodes
+/// check for work every 250 ms.
 const BEGINS_WITHIN: Duration = Duration::from_secs(90);
 const OVER_AFTER: Duration = Duration::from_secs(5);
 
-/// What was copied, and how long it took.
+/// Amount copied, and duration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copied {
     pub(super) bytes: u64,
     pub(super) seconds: f64,
 }
 
-/// A lost server, as it was and as it was said to be.
+/// The loss of a server, measured and predicted.
 pub(super) struct Row {
     servers: u8,
     real: Copied,
@@ -55,12 +54,12 @@ impl fmt::Display for Row {
     }
 }
 
-/// What a node's wire has carried, both ways.
+/// Returns the bytes that a node's link has carried in both directions.
 fn sum(carried: Carried) -> u64 {
     carried.received + carried.sent
 }
 
-/// Loses a server of a cluster of its own.
+/// Measures the loss of a server in a new cluster.
 pub(super) fn measure(stage: &Stage, servers: u8, options: &Options, wires: Wires) -> TestResult<Row> {
     let scheme = Scheme::Mirror(2);
     let mut site = Site::start(stage, servers, options)?;
@@ -71,14 +70,13 @@ pub(super) fn measure(stage: &Stage, servers: u8, options: &Options, wires: Wire
     site.kill_one();
     let seconds = copying(&site)?;
     site.wait_until_replaced()?;
-    // A server is missing, so that not everything can end in good order.
+    // One server is missing, so a clean shutdown isn't possible.
     drop(site);
     let real = Copied { bytes: lost * GROUP_BYTES, seconds };
     Ok(Row { servers, real, simulated: model::rebuild(servers, scheme, wires)? })
 }
 
-/// Seconds from when the wires of the servers that are left begin to be used until they aren't any
-/// more.
+/// Returns the seconds from the first to the last use of the remaining servers' links.
 fn copying(site: &Site) -> TestResult<f64> {
     let looking = Instant::now();
     let mut before = site.carried_by_rest()?;

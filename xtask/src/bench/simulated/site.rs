@@ -1,4 +1,4 @@
-//! The cluster, and what programs get of it.
+//! The real cluster, and the throughput of programs on it.
 
 use super::{Case, Options};
 use crate::e2e::{Carried, Cluster, Part, Rng, Stage, TestResult};
@@ -11,32 +11,32 @@ use std::thread;
 use std::time::{Duration, Instant};
 use types::Scheme;
 
-/// Bytes of a program's file: it goes round in it.
+/// Bytes of a program's file, which the program reads or writes cyclically.
 const FILE_BYTES: u64 = 16 << 20;
-/// Bytes of a record.
+/// Bytes per record.
 pub(super) const RECORD_BYTES: u64 = 1 << 20;
 const PAGE_BYTES: usize = 4096;
-/// Programs run so long before they are measured: connections find their rate.
+/// Time before the measurement in which connections reach their rate.
 const RAMP: Duration = Duration::from_secs(3);
-/// In which they start, one by one.
+/// Time within which programs start one by one.
 const START_WITHIN: Duration = Duration::from_secs(1);
-/// Between two tries of the same.
+/// Pause between two attempts of a measurement.
 const REST: Duration = Duration::from_secs(3);
-/// How long the rate of a wire is measured.
+/// Duration of the measurement of a link's rate.
 const STREAM_FOR: Duration = Duration::from_secs(3);
 
-/// What programs got.
+/// Measured results of programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Real {
-    /// All together, bytes a second.
+    /// Total throughput in bytes per second.
     pub(super) bytes_per_s: f64,
-    /// Of the machine's cores, the part that was busy.
+    /// Busy fraction of the machine's cores.
     pub(super) cores: f64,
-    /// Whose wire carried most of what it can carry, and the part of that.
+    /// The most utilised link, and its utilisation.
     pub(super) busiest: (&'static str, f64),
 }
 
-/// A running cluster on narrow wires.
+/// A running cluster with slow links.
 pub(super) struct Site {
     cluster: Cluster,
     pub(super) servers: u8,
@@ -46,11 +46,11 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// A cluster on wires that carry anything yet.
+    /// Starts a cluster whose links aren't limited yet.
     pub(super) fn start(stage: &Stage, servers: u8, options: &Options) -> TestResult<Site> {
         let clients = options.clients.iter().copied().max().unwrap_or(1);
         let mut cluster = Cluster::start(stage, &format!("simulated-{servers}"), servers, clients)?;
-        // Connections of storage nodes are made anew.
+        // Storage nodes create new connections, which use it.
         cluster.network.congestion_control(&options.congestion)?;
         (0..servers.into()).try_for_each(|index| cluster.restart(Part::Storage(index)))?;
         cluster.wait_until_healthy()?;
@@ -62,13 +62,13 @@ impl Site {
         (0..usize::from(self.servers)).map(Part::Storage)
     }
 
-    /// All nodes with a narrow wire, and what it carries, Mbit/s with headers.
+    /// Returns all nodes with a slow link, and its capacity in Mbit/s with headers.
     fn wires(&self) -> Vec<(Part, u64)> {
         let clients = (0..usize::from(self.clients)).map(|at| (Part::Client(at), self.client_mbit));
         self.storage().map(|part| (part, self.server_mbit)).chain(clients).collect()
     }
 
-    /// Makes the wires narrow, and so many times as narrow as programs have them.
+    /// Limits the links to the capacity used for programs, divided by `slower`.
     pub(super) fn limit(&self, slower: u64) -> TestResult {
         let limit = |(part, mbit): (Part, u64)| {
             self.cluster.network.limit(self.cluster.node(part), mbit * 1_000_000 / slower)
@@ -82,8 +82,8 @@ impl Site {
             .try_for_each(|(part, _)| self.cluster.network.unlimit(self.cluster.node(part)))
     }
 
-    /// Makes the files that programs of a scheme use, while wires carry anything, and makes these
-    /// narrow then. Gives the name of their folder.
+    /// Creates the files of a scheme's programs over unlimited links, and then limits the links.
+    /// Returns the name of the files' folder.
     pub(super) fn fill(&self, scheme: Scheme, options: &Options) -> TestResult<String> {
         self.unlimit()?;
         let name = scheme.to_string().replace(':', "-");
@@ -99,8 +99,8 @@ impl Site {
         Ok(name)
     }
 
-    /// Makes one file that all groups have the same of, so many records each. Gives the members of
-    /// the groups.
+    /// Creates one file that is spread evenly over all groups, with the given number of records per
+    /// group. Returns the members of the groups.
     pub(super) fn fill_groups(
         &self,
         scheme: Scheme,
@@ -116,8 +116,8 @@ impl Site {
         Ok(groups)
     }
 
-    /// What a connection from the first client to the first server gets of its narrow wire, bytes a
-    /// second: content, without what protection adds.
+    /// Returns the throughput of a connection from the first client to the first server over its
+    /// slow link, in bytes per second: content without the overhead of protection.
     pub(super) fn stream(&self) -> TestResult<f64> {
         self.limit(1)?;
         let (server, client) = (self.cluster.node(Part::Storage(0)), self.cluster.node(Part::Client(0)));
@@ -134,24 +134,24 @@ impl Site {
         rate.map_err(|error| format!("{client} to {server}: {error}").into())
     }
 
-    /// Groups that the first server has a copy of.
+    /// Returns the number of groups of which the first server has a member.
     pub(super) fn count_of_first(&self, groups: &[Vec<u64>]) -> TestResult<u64> {
         let (target, _) = self.cluster.target_of(0)?;
         Ok(groups.iter().filter(|members| members.contains(&target)).count() as u64)
     }
 
-    /// Lost members are replaced soon.
+    /// Configures the cluster to replace lost members soon.
     pub(super) fn replace_soon(&self) -> TestResult {
         self.cluster.replace_after("5s")
     }
 
-    /// The first server dies.
+    /// Kills the first server.
     pub(super) fn kill_one(&mut self) {
         self.cluster.kill_storage(0);
     }
 
-    /// The first server dies, and the others go on without it: also with the files of a folder, to
-    /// which the first write may have to wait for that.
+    /// Kills the first server, and waits until the others continue without it, including the files
+    /// of a folder: their first write may have to wait for that.
     pub(super) fn lose_one(&mut self, folder: &str) -> TestResult {
         self.kill_one();
         self.cluster.wait_until_missed(0)?;
@@ -165,20 +165,20 @@ impl Site {
         Ok(())
     }
 
-    /// It is back, and has what the others have.
+    /// Restarts the first server, and waits until it is in sync.
     pub(super) fn find_again(&mut self) -> TestResult {
         self.unlimit()?;
         self.cluster.restart_storage(0)?;
         self.cluster.wait_until_copies_are_good()
     }
 
-    /// Others have taken the first server's place.
+    /// Waits until others have replaced the first server.
     pub(super) fn wait_until_replaced(&self) -> TestResult {
         let (target, _) = self.cluster.target_of(0)?;
         self.cluster.wait_until_out_of_groups(target)
     }
 
-    /// What the wires of all servers but the first have carried.
+    /// Returns the bytes carried by the links of all servers except the first.
     pub(super) fn carried_by_rest(&self) -> TestResult<Vec<Carried>> {
         self.storage().skip(1).map(|part| self.cluster.node(part).carried()).collect()
     }
@@ -187,8 +187,8 @@ impl Site {
         self.wires().into_iter().map(|(part, _)| self.cluster.node(part).carried()).collect()
     }
 
-    /// Runs the programs of a case, all at the same time; again while others keep the machine's
-    /// cores busy.
+    /// Runs the programs of a case concurrently. Repeats the measurement if other programs keep the
+    /// machine's cores busy.
     pub(super) fn measure(&self, folder: &str, case: Case, options: &Options) -> TestResult<Real> {
         let mut real = self.measure_once(folder, case, options.seconds)?;
         for _ in 0..options.tries {
@@ -209,8 +209,7 @@ impl Site {
         let one = |(client, program): (u8, u8)| {
             let path = self.cluster.mount(client.into()).join(folder).join(file_name(client, program));
             move || {
-                // All at once they would go round the servers in step, as long as nothing puts them
-                // out of it.
+                // Without random delays, the programs would visit the servers in lockstep.
                 let mut chance = Rng::new(u64::from(client) << 8 | u64::from(program));
                 thread::sleep(START_WITHIN.mul_f64(chance.below(1000) as f64 / 1000.0));
                 let first = chance.below(FILE_BYTES / RECORD_BYTES);
@@ -232,7 +231,7 @@ impl Site {
         })
     }
 
-    /// Whose wire carried most of what it can.
+    /// Returns the most utilised link.
     fn busiest(&self, before: &[Carried], after: &[Carried], took: Duration) -> (&'static str, f64) {
         let wires = self.wires();
         let shares = wires.iter().zip(before.iter().zip(after)).map(|((part, mbit), (before, after))| {
@@ -264,20 +263,20 @@ fn write_file(path: &Path, records: u64) -> TestResult {
     write().map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-/// Writes the first record anew.
+/// Rewrites the first record.
 fn write_record(path: &Path) -> std::io::Result<()> {
     let file = File::options().write(true).open(path)?;
     file.write_all_at(&Rng::new(1).bytes(RECORD_BYTES as usize), 0)?;
     file.sync_all()
 }
 
-/// Sends until the time is over; who receives sees the end.
+/// Sends for the given time; the receiver sees the end of the stream.
 fn send_for(mut to: TcpStream, time: Duration) {
     let (end, bytes) = (Instant::now() + time, vec![1; 64 << 10]);
     while Instant::now() < end && to.write_all(&bytes).is_ok() {}
 }
 
-/// Bytes a second that come after the connection has found its rate.
+/// Returns the bytes per second received after the connection has reached its rate.
 fn received_rate(mut from: TcpStream) -> std::io::Result<f64> {
     let (begin, mut buf, mut bytes) = (Instant::now() + RAMP, vec![0; 64 << 10], 0);
     let (mut first, mut last) = (None, begin);
@@ -297,9 +296,9 @@ fn received_rate(mut from: TcpStream) -> std::io::Result<f64> {
     Ok(bytes as f64 / seconds.max(f64::MIN_POSITIVE))
 }
 
-/// Writes or reads a file in order, record by record past the cache, from one of its records on and
-/// round and round. Gives bytes a second in the time that is measured: of a record that begins
-/// before it or ends after it the part of its own time that is inside.
+/// Writes or reads a file cyclically past the cache, record by record, from a given record on.
+/// Returns bytes per second in the measured interval. A record that overlaps the interval's borders
+/// counts by the fraction of its duration inside.
 fn program_rate(
     path: &Path,
     writes: bool,
@@ -307,8 +306,8 @@ fn program_rate(
     (from, to): (Instant, Instant),
 ) -> std::io::Result<f64> {
     let file = File::options().read(true).write(writes).custom_flags(libc::O_DIRECT).open(path)?;
-    // On whole pages: the kernel sends what isn't in two requests, one after the other, and the
-    // second, of a few bytes, waits behind the records of others.
+    // Page-aligned: the kernel splits unaligned data into two sequential requests, and the second
+    // one, of a few bytes, waits behind other programs' records.
     let mut memory = Rng::new(2).bytes(RECORD_BYTES as usize + PAGE_BYTES);
     let start = memory.as_ptr().align_offset(PAGE_BYTES);
     let record = &mut memory[start..start + RECORD_BYTES as usize];
@@ -330,7 +329,7 @@ fn program_rate(
     Ok(records * RECORD_BYTES as f64 / (to - from).as_secs_f64())
 }
 
-/// What the machine's cores have done, ticks.
+/// Activity of the machine's cores, in ticks.
 #[derive(Clone, Copy)]
 struct Cores {
     busy: f64,
@@ -344,7 +343,7 @@ impl Cores {
         let ticks: Vec<f64> =
             first.split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
         let all: f64 = ticks.iter().sum();
-        // Those of lower priority, who are given way to, don't count as busy either.
+        // Low-priority programs, which yield to others, also count as idle.
         let idle: f64 = [1, 3, 4].iter().filter_map(|at| ticks.get(*at)).sum();
         Cores { busy: all - idle, all }
     }

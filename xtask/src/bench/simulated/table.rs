@@ -9,7 +9,7 @@ use std::process::Command;
 
 const MB: f64 = 1e6;
 
-/// A case, as it was and as it was said to be.
+/// A case, measured and predicted.
 pub(super) struct Row {
     pub(super) case: Case,
     pub(super) real: Real,
@@ -17,7 +17,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// What is said of what is.
+    /// Returns the ratio of prediction to measurement.
     fn ratio(&self) -> f64 {
         self.simulated.bytes_per_s / self.real.bytes_per_s
     }
@@ -62,7 +62,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// As a document has it.
+    /// Formats the table for a document.
     pub(super) fn markdown(&self, options: &Options) -> String {
         let mut text = format!("{}\n", setting(options, self.wires));
         if !self.rows.is_empty() {
@@ -79,7 +79,7 @@ impl Table {
         text
     }
 
-    /// How many rows are how far off.
+    /// Summarises how many rows deviate by how much.
     fn summary(&self) -> String {
         let mut ratios: Vec<f64> = self.rows.iter().map(Row::ratio).collect();
         ratios.sort_by(f64::total_cmp);
@@ -97,7 +97,7 @@ impl Table {
     }
 }
 
-/// What was run, where and when: a table without it says nothing.
+/// Describes what was run, where and when, which the table needs to be meaningful.
 fn setting(options: &Options, wires: Wires) -> String {
     let date = Command::new("date").args(["-u", "+%F"]).output();
     let date = date.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_string()).unwrap_or_default();

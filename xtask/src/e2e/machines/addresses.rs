@@ -1,5 +1,4 @@
-//! Nodes that can't be reached where they say, nodes that move to other addresses, and management
-//! that does.
+//! Unreachable nodes, nodes that change their address, and a change of management's address.
 
 use super::super::netns::Node;
 use super::super::outcome::{At, Failure, TestResult, ensure};
@@ -26,20 +25,19 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     },
 ];
 
-/// How long health may take to say what isn't so yet, or not any more: some tries, reports and
-/// heartbeats.
+/// Longest time until health reports a change: some probes, reports and heartbeats.
 const NOTICE_DEADLINE: Duration = Duration::from_secs(90);
 
-/// How long a client may take to go on after an address has changed.
+/// Longest time until a client continues after a change of address.
 const RETURN_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Bytes of a file: more than one chunk, so that both storage nodes have a part.
+/// Bytes of a file: more than one chunk, so that both storage nodes store a part.
 const FILE_BYTES: usize = 8 << 20;
 
-/// Where nodes listen.
+/// Port on which nodes listen.
 const PORT: u16 = 7500;
 
-/// The address that a node gets in exchange for its own.
+/// Returns the address that replaces a node's own.
 fn other_address(node: &Node) -> String {
     let [a, b, c, d] = node.address.octets();
     format!("{a}.{b}.{c}.{}", d + 100)
@@ -50,7 +48,7 @@ fn build(stage: &Stage, name: &str) -> TestResult<Cluster> {
 }
 
 impl Cluster {
-    /// Whom management complains of: each finding's verdict, text and hint in one line.
+    /// Returns management's health findings: each finding's verdict, text and hint in one line.
     fn findings(&self) -> TestResult<Vec<String>> {
         let node = self.node(Part::Management);
         let arguments = self.commands.health(&self.state(Part::Management));
@@ -61,7 +59,7 @@ impl Cluster {
         Ok(health["findings"].as_array().into_iter().flatten().map(line).collect())
     }
 
-    /// Waits for a finding in which all of these occur.
+    /// Waits for a finding that contains all of these parts.
     fn wait_for_finding(&self, parts: &[&str]) -> TestResult<String> {
         let mut last = Ok(Vec::new());
         let mut found = None;
@@ -74,7 +72,7 @@ impl Cluster {
         found.ok_or_else(|| format!("no finding with {parts:?}: {last:?}\n    {}", self.log()).into())
     }
 
-    /// The state directory of a node.
+    /// Returns the state directory of a node.
     fn state(&self, part: Part) -> PathBuf {
         self.base.join(&self.network.name).join(self.node(part).to_string()).join("state")
     }
@@ -83,13 +81,13 @@ impl Cluster {
         self.state(Part::Client(client)).with_file_name("cluster")
     }
 
-    /// Gives a node's network card another address, beside the one that it has.
+    /// Adds another address to a node's network interface.
     fn add_address(&self, part: Part, address: &str) -> TestResult {
         self.change_address(part, "add", address)
     }
 
     fn remove_address(&self, part: Part, address: &str) -> TestResult {
-        // The others stay, also where this one was the first of its subnet.
+        // The other addresses remain, even if the removed one was the first of its subnet.
         let mut command = self.node(part).command("sysctl");
         command.args(["-q", "-w", "net.ipv4.conf.all.promote_secondaries=1"]);
         process::run_ok(&mut command, COMMAND_DEADLINE)?;
@@ -103,7 +101,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until a client reads this, and writes something else.
+    /// Waits until a client reads this content, and writes another file.
     fn wait_until_used(&self, file: &Path, content: &[u8], next: &Path) -> TestResult {
         let mut last = String::new();
         let works = process::eventually(RETURN_DEADLINE, || {
@@ -122,7 +120,7 @@ impl Cluster {
     }
 }
 
-/// Changes lines of a file that begin so, as an administrator does with an editor.
+/// Replaces lines of a file by their prefix, as an administrator does in an editor.
 fn edit(path: &Path, lines: &[(&str, String)]) -> TestResult {
     let text = fs::read_to_string(path).at(path.display())?;
     let changed = |line: &str| {
@@ -137,7 +135,7 @@ fn list(addresses: &[&str]) -> String {
     format!("{:?}", addresses.iter().map(|address| format!("{address}:{PORT}")).collect::<Vec<_>>())
 }
 
-/// A file on both storage nodes, and its content.
+/// Creates a file on both storage nodes. Returns its path and content.
 fn first_file(cluster: &Cluster) -> TestResult<(PathBuf, Vec<u8>)> {
     let (path, content) = (cluster.mount(0).join("before"), Rng::new(5).bytes(FILE_BYTES));
     fs::write(&path, &content).at(path.display())?;
@@ -146,8 +144,8 @@ fn first_file(cluster: &Cluster) -> TestResult<(PathBuf, Vec<u8>)> {
     Ok((path, content))
 }
 
-/// A firewall blocks the port of a storage node, which goes on to send heartbeats: health says so,
-/// and what clients report.
+/// A firewall blocks the port of a storage node, which continues to send heartbeats: health reports
+/// it, and so do clients.
 fn blocked_port(stage: &Stage) -> TestResult {
     let cluster = build(stage, "blocked-port")?;
     let (file, content) = first_file(&cluster)?;
@@ -162,7 +160,7 @@ fn blocked_port(stage: &Stage) -> TestResult {
         process::run_ok(storage.command("nft").arg(rules), COMMAND_DEADLINE)?;
         Ok(())
     };
-    // For management only: no client has noticed anything.
+    // Only for management: no client notices anything.
     block(&format!("ip saddr {}", cluster.node(Part::Management).address))?;
     let address = format!("{}:{PORT}", storage.address);
     let told =
@@ -170,11 +168,11 @@ fn blocked_port(stage: &Stage) -> TestResult {
     ensure!(told.contains("timed out") && told.contains("firewall"), "cause and remedy: {told}");
     cluster.network.heal()?;
     cluster.wait_until_healthy()?;
-    // For the client only: management finds nothing itself.
+    // Only for the client: management itself detects nothing.
     block(&format!("ip saddr {}", cluster.node(Part::Client(0)).address))?;
     let mount = cluster.mount(0);
     let waits = std::thread::spawn(move || {
-        // A chunk of each file is on the node that can't be reached; each waits for its time-out.
+        // Each file has a chunk on the unreachable node, so each write waits for its time-out.
         (0..20).for_each(|number| drop(fs::write(mount.join(format!("waits{number}")), vec![1; 4 << 20])));
     });
     let client = cluster.node(Part::Client(0)).address.to_string();
@@ -187,8 +185,8 @@ fn blocked_port(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A storage node's machine gets another address. Until its file says so, health does; then clients
-/// go on by themselves.
+/// A storage node's machine changes its address. Health reports it until the node's configuration
+/// is updated; then clients continue by themselves.
 fn storage_moves(stage: &Stage) -> TestResult {
     let mut cluster = build(stage, "storage-moves")?;
     let (file, content) = first_file(&cluster)?;
@@ -198,7 +196,7 @@ fn storage_moves(stage: &Stage) -> TestResult {
     cluster.service(part).terminate()?;
     cluster.add_address(part, &new)?;
     cluster.remove_address(part, &old)?;
-    // It listens everywhere, and still announces the address of before.
+    // The node listens on all addresses, but still announces the old one.
     edit(&config, &[("listen", list(&["0.0.0.0"]))])?;
     cluster.restart(part)?;
     cluster.wait_for_finding(&["critical", &old, "its machine has none of its addresses"])?;
@@ -216,7 +214,7 @@ fn storage_moves(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Management gets a second address, of which the map tells everybody, and then loses the first.
+/// Management gets a second address, which the map publishes, and then loses the first.
 fn management_moves(stage: &Stage) -> TestResult {
     let mut cluster = build(stage, "management-moves")?;
     let (file, content) = first_file(&cluster)?;
@@ -239,7 +237,7 @@ fn management_moves(stage: &Stage) -> TestResult {
     cluster.restart(part)?;
     cluster.wait_until_used(&file, &content, &cluster.mount(0).join("after"))?;
     cluster.wait_until_healthy()?;
-    // A start finds it without anybody's help.
+    // A start finds management without intervention.
     cluster.service(Part::Storage(1)).kill();
     cluster.restart(Part::Storage(1))?;
     cluster.service(Part::Client(0)).terminate()?;
@@ -249,8 +247,8 @@ fn management_moves(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Management's machine is lost; from a copy of the metadata it is made again on one with another
-/// address. Files of nodes and clients that run are edited.
+/// Management's machine is lost, and restored from a metadata backup on a machine with another
+/// address. The files of running nodes and clients are edited.
 fn management_restored(stage: &Stage) -> TestResult {
     let mut cluster = build(stage, "management-restored")?;
     let (file, content) = first_file(&cluster)?;

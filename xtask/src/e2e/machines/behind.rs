@@ -1,5 +1,5 @@
-//! Mounts that keep small writes for a moment: others see them all the same, and what was closed or
-//! synced outlives the mount.
+//! Mounts with write-behind: other mounts see delayed writes, and closed or synced data survives a
+//! crash of the mount.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -19,15 +19,17 @@ pub(in super::super) const TESTS: &[TestCase] = &[
 ];
 
 const OPTIONS: &[&str] = &["--write-behind"];
-/// How often each service dies in the short and in the long form, and the mount.
+/// Crashes per service, and of the mount, in the short and the long form.
 const ROUNDS: (u64, u64) = (1, 20);
-/// A small write, and how many of them a file gets: several times what is sent together.
+/// Bytes of a small write, and number of such writes per file: several times the amount that is
+/// sent together.
 const PIECE: usize = 1000;
 const PIECES: usize = 2_000;
-/// The longest that something is kept, with what writing it back may take.
+/// Longest time that a write is delayed, including its write-back.
 const KEPT: Duration = Duration::from_secs(5);
 
-/// Each kind of service in turn; what the programs see has an order, and none of them learns of it.
+/// Each kind of service crashes in turn; the history is linearizable, and no application gets an
+/// error.
 fn services_die(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 1, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build_mounted(stage, "behind", shape, OPTIONS)?;
@@ -43,7 +45,7 @@ fn piece(number: usize) -> Vec<u8> {
     format!("{number:0width$}", width = PIECE).into_bytes()
 }
 
-/// Writes pieces in a row.
+/// Writes consecutive pieces.
 fn write_pieces(path: &Path, pieces: std::ops::Range<usize>) -> TestResult<File> {
     let mut file = File::options().create(true).append(true).open(path).at(path.display())?;
     for number in pieces {
@@ -52,7 +54,7 @@ fn write_pieces(path: &Path, pieces: std::ops::Range<usize>) -> TestResult<File>
     Ok(file)
 }
 
-/// How many pieces a file has; it has to consist of the first ones.
+/// Returns the number of pieces in a file, which must be a prefix of all pieces.
 fn pieces_of(path: &Path) -> TestResult<usize> {
     let found = fs::read(path).at(path.display())?;
     let expected: Vec<u8> = (0..=found.len() / PIECE).flat_map(piece).take(found.len()).collect();
@@ -69,7 +71,7 @@ fn mount_dies(stage: &Stage) -> TestResult {
             ["closed", "synced", "kept", "recent"].map(|name| folders[0].join(name));
         let mut open = vec![write_pieces(&kept, 0..PIECES)?];
         let since = Instant::now();
-        // Seen from elsewhere while it is kept here.
+        // Another mount sees the data while it is delayed here.
         ensure_eq!(pieces_of(&folders[1].join("kept"))?, PIECES, "pieces that the other mount finds");
         open.push(write_pieces(&kept, PIECES..PIECES + 1)?);
         thread::sleep(KEPT.saturating_sub(since.elapsed()));

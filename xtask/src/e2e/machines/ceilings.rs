@@ -1,4 +1,4 @@
-//! What the hardware gives, measured by the nodes themselves, and kept by the cluster.
+//! Hardware ceilings, measured by the nodes themselves, and stored by the cluster.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -12,19 +12,18 @@ use std::time::Duration;
 pub(in super::super) const TESTS: &[TestCase] =
     &[TestCase { name: "bench_ceilings", scope: Scope::Own, minutes: 2, run: bench_ceilings }];
 
-/// How long a measurement is left alone before its storage node is killed, and before the one who
-/// waits for it is.
+/// Time from the start of a measurement until its storage node, or the waiting command, is killed.
 const BEGUN: Duration = Duration::from_secs(1);
 
-/// How long a service may take to notice that nobody waits.
+/// Longest time until a service detects that no caller waits any more.
 const NOTICED: Duration = Duration::from_secs(10);
 
-/// How long health may take to tell of a load: some heartbeats, and what a busy machine adds.
+/// Longest time until health reports a load: some heartbeats, and the slowness of a busy machine.
 const TOLD: Duration = Duration::from_secs(60);
 
 impl Cluster {
-    /// The largest share of a ceiling that the drive of both targets has reached, by `weft health`:
-    /// it tells the same of either, though only one was measured.
+    /// Returns the largest utilisation of the drive of both targets in `weft health`, which is the
+    /// same for both, though only one was measured.
     fn most_share(&self) -> Option<f64> {
         let health: Value = serde_json::from_str(&self.health_text().ok()?).ok()?;
         let rates = health["rates"].as_array()?;
@@ -41,7 +40,7 @@ impl Cluster {
         Ok(parsed.as_array().cloned().unwrap_or_default())
     }
 
-    /// What `weft health` says is measured.
+    /// Returns the measurements listed by `weft health`.
     fn measured(&self) -> TestResult<Vec<String>> {
         let said = self.health_text()?;
         let health: Value = serde_json::from_str(&said).map_err(|e| format!("weft health: {e}"))?;
@@ -91,8 +90,8 @@ fn bench_ceilings(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// The process of a client's mount asks management for the ceilings, and a load there tells its
-/// shares of them.
+/// The process of a client's mount gets the ceilings from management, and a load there reports its
+/// utilisation of them.
 fn load_on_a_mount(cluster: &Cluster) -> TestResult {
     let mut line: Vec<OsString> = vec!["bench".into(), "io".into(), cluster.mount(0).into()];
     line.extend(["--threads", "1", "--size", "4MiB", "--json"].map(OsString::from));
@@ -106,7 +105,7 @@ fn load_on_a_mount(cluster: &Cluster) -> TestResult {
     Ok(())
 }
 
-/// Neither when the one who waits goes away, nor when the storage node is killed meanwhile.
+/// Checks that nothing remains when the waiting command is killed, or when the storage node is.
 fn nothing_is_left(cluster: &mut Cluster) -> TestResult {
     let (target, folder) = ("1", cluster.bench_folder(0)?);
     let management = cluster.folder(cluster.node(Part::Management))?.join("state");

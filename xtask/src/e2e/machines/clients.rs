@@ -1,4 +1,4 @@
-//! Clients with certificates of their own: one is revoked, others go on; one is renewed.
+//! Clients with individual certificates: one is revoked while others continue; one is renewed.
 
 use super::super::netns::Role;
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
@@ -18,11 +18,10 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "renewed_client", scope: Scope::Own, minutes: 4, run: renewed_client },
 ];
 
-/// Validity of the certificates that are renewed here, seconds: a mount renews them in the last
-/// third.
+/// Validity of the renewed certificates in seconds: a mount renews them in the last third.
 const VALIDITY_S: u64 = 20;
 
-/// How long a renewal, and the end of the certificate before, may take to come.
+/// Longest time until a renewal, and until the previous certificate expires.
 const RENEWAL: Duration = Duration::from_secs(4 * VALIDITY_S);
 
 impl Cluster {
@@ -36,14 +35,14 @@ impl Cluster {
         })
     }
 
-    /// What `weft client list` says of a client.
+    /// Returns the entry of a client in `weft client list`.
     fn client_named(&self, name: &str) -> TestResult<Value> {
         let all: Value = parsed(&self.clients(&["list", "--json"])?)?;
         let found = all.as_array().and_then(|all| all.iter().find(|client| client["name"] == name));
         found.cloned().ok_or_else(|| format!("no client {name} in {all}").into())
     }
 
-    /// The sessions of a client, as `weft session list` shows them.
+    /// Returns the sessions of a client in `weft session list`.
     fn sessions_of(&self, name: &str) -> TestResult<Vec<Value>> {
         let said = self.ask_management(|management| {
             vec!["session".into(), "list".into(), "--json".into(), "--dir".into(), management.into()]
@@ -53,7 +52,7 @@ impl Cluster {
         Ok(all.as_array().into_iter().flatten().filter(is_of).cloned().collect())
     }
 
-    /// The cluster file of a mount.
+    /// Returns the cluster file of a mount.
     fn cluster_file_of(&self, client: usize) -> TestResult<PathBuf> {
         Ok(self.folder(self.network.node(Role::Client, client))?.join("cluster"))
     }
@@ -63,14 +62,14 @@ fn parsed(said: &str) -> TestResult<Value> {
     serde_json::from_str(said).map_err(|error| format!("{error}: {said}").into())
 }
 
-/// A file that the cluster has when this returns.
+/// Creates a file and syncs it to the cluster.
 fn make(path: &Path) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(b"made")?;
     file.sync_all()
 }
 
-/// Two clients mount under names of their own; one of them is revoked.
+/// Two clients mount under their own names; one of them is revoked.
 fn revoked_client(stage: &Stage) -> TestResult {
     let mut cluster = Cluster::start(stage, "clients", 1, 2)?;
     let dirs = cluster.shared_folder("d")?;
@@ -91,7 +90,7 @@ fn revoked_client(stage: &Stage) -> TestResult {
     let outcome = parsed(&cluster.clients(&["revoke", &name, "--json"])?)?;
     let reached = outcome["unaware"].as_array().is_some_and(Vec::is_empty);
     ensure!(reached && outcome["sessions"].as_array().map(Vec::len) == Some(1), "a revocation: {outcome}");
-    // From here on nothing of it is served. It doesn't hang.
+    // From here on the cluster refuses its requests, which don't hang.
     let error = make(&dirs[0].join("late")).err();
     ensure_eq!(error.and_then(|e| e.raw_os_error()), Some(libc::EACCES), "a file of a revoked client");
     let read = fs::read(dirs[0].join("nothing")).err();
@@ -100,7 +99,7 @@ fn revoked_client(stage: &Stage) -> TestResult {
     ensure!(!dirs[1].join("late").exists(), "a file of a revoked client is there");
     ensure_eq!(cluster.client_named(&name)?["state"], "revoked", "the revoked client in the list");
     ensure_eq!(cluster.client_named(&other_name)?["state"], "valid", "the other client");
-    // Nor does it mount again, until its name is given away again.
+    // It can't mount again either, until its name is assigned again.
     let said = cluster.mount_again(0, &stage.scratch("revoked-mount")?)?;
     ensure!(!said.status.success() && said.stderr.contains("revoked"), "a refused mount: {}", said.tail());
     drop(cluster.service(lost).terminate());
@@ -112,7 +111,8 @@ fn revoked_client(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A mount outlives the certificate that it began with: it gets another one, in its file, too.
+/// A mount survives its first certificate's expiry: it gets another one, which it also writes to
+/// its cluster file.
 fn renewed_client(stage: &Stage) -> TestResult {
     let mut cluster = Cluster::start(stage, "renewed", 1, 1)?;
     let client = Part::Client(0);
@@ -133,7 +133,7 @@ fn renewed_client(stage: &Stage) -> TestResult {
     ensure!(later > Some(ends), "the renewed certificate ends at {later:?}, the first one at {ends}");
     let has_ended = || SystemTime::now().duration_since(UNIX_EPOCH).is_ok_and(|now| now.as_secs() > ends);
     ensure!(process::eventually(RENEWAL, has_ended), "time stands still");
-    // It has to connect again.
+    // It must connect again.
     cluster.kill_storage(0);
     cluster.restart_storage(0)?;
     cluster.wait_until_healthy()?;

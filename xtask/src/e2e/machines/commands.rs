@@ -1,4 +1,4 @@
-//! The command lines of a cluster's parts, in one place.
+//! The command lines of a cluster's nodes, in one place.
 
 use super::super::netns::{Node, Role};
 use super::super::outcome::TestResult;
@@ -9,10 +9,10 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where nodes listen.
+/// Port on which nodes listen.
 const PORT: u16 = 7500;
 
-/// What is typed on the nodes.
+/// The commands that are run on the nodes.
 pub struct Commands {
     weft: PathBuf,
 }
@@ -27,19 +27,19 @@ fn with(mut line: Vec<OsString>, option: &str, value: impl Into<OsString>) -> Ve
 }
 
 impl Commands {
-    /// For this binary. One without commands for a cluster of several processes fails the test:
-    /// they are what is under test.
+    /// Creates the commands of this binary. A binary without commands for a cluster of several
+    /// processes fails the test, since they are the subject of the test.
     pub fn new(weft: &Path) -> TestResult<Commands> {
         process::run_ok(Command::new(weft).args(["cluster", "init", "--help"]), COMMAND_DEADLINE)?;
         Ok(Commands { weft: weft.to_path_buf() })
     }
 
-    /// The binary.
+    /// Returns the binary.
     pub fn weft(&self) -> &Path {
         &self.weft
     }
 
-    /// Makes the cluster and its first node.
+    /// Creates the cluster and its first node.
     pub fn init(&self, dir: &Path, address: Ipv4Addr) -> Vec<OsString> {
         let init = with(line(&["cluster", "init", "--name", "e2e", "--roles", "mgmt,meta"]), "--dir", dir);
         with(init, "--listen", format!("{address}:{PORT}"))
@@ -50,38 +50,38 @@ impl Commands {
         with(line(&["serve"]), "--dir", dir)
     }
 
-    /// Prints what lets another node in.
+    /// Prints a join token.
     pub fn token(&self, dir: &Path) -> Vec<OsString> {
         with(line(&["cluster", "token"]), "--dir", dir)
     }
 
-    /// Prints what a client mounts by, with further options of `weft client add`.
+    /// Prints a client's cluster file, with additional options of `weft client add`.
     pub fn cluster_file(&self, dir: &Path, client: &str, options: &[&str]) -> Vec<OsString> {
         let mut add = line(&["client", "add", client, "--out", "-"]);
         add.extend(options.iter().map(OsString::from));
         with(add, "--dir", dir)
     }
 
-    /// Makes a metadata or storage node.
+    /// Creates a metadata or storage node.
     pub fn join(&self, token: &str, node: &Node, dir: &Path) -> Vec<OsString> {
         let roles = if node.role == Role::Metadata { "meta" } else { "storage" };
         let join = line(&["node", "join", token, "--roles", roles, "--name", &node.to_string()]);
         with(with(join, "--dir", dir), "--listen", format!("{}:{PORT}", node.address))
     }
 
-    /// Adds a target to the node that is served from `dir`.
+    /// Adds a target to the node that runs in `dir`.
     pub fn add_target(&self, dir: &Path, target: &Path) -> Vec<OsString> {
         let mut add = line(&["target", "add"]);
         add.push(target.into());
         with(add, "--dir", dir)
     }
 
-    /// Succeeds when all is well.
+    /// Prints the cluster's health; succeeds if there are no findings.
     pub fn health(&self, dir: &Path) -> Vec<OsString> {
         with(line(&["health", "--json"]), "--dir", dir)
     }
 
-    /// Keeps new files below a mounted folder on so many targets each, small ones, too.
+    /// Stores new files below a mounted folder on `copies` targets each, including small ones.
     pub fn mirror(&self, folder: &Path, copies: u8) -> Vec<OsString> {
         let scheme = format!("mirror:{copies}");
         let mut set = line(&["entry", "set-pattern", "--scheme", &scheme, "--inline-limit", "0"]);
@@ -89,59 +89,59 @@ impl Commands {
         set
     }
 
-    /// Tells of all redundancy groups.
+    /// Lists all redundancy groups.
     pub fn groups(&self, dir: &Path) -> Vec<OsString> {
         with(line(&["group", "list", "--json"]), "--dir", dir)
     }
 
-    /// Has targets searched for damage, or tells how far that is.
+    /// Starts a scrub of targets, or shows its progress.
     pub fn scrub(&self, dir: &Path, what: &str) -> Vec<OsString> {
         with(line(&["scrub", what, "--json"]), "--dir", dir)
     }
 
-    /// Lets other targets take the place of members that are gone for so long.
+    /// Sets the time after which other targets replace missing members.
     pub fn replace_after(&self, dir: &Path, time: &str) -> Vec<OsString> {
         with(line(&["group", "resync", "set", "--replace-after", time]), "--dir", dir)
     }
 
-    /// Begins to empty a target.
+    /// Starts to drain a target.
     pub fn drain(&self, dir: &Path, target: u64) -> Vec<OsString> {
         with(line(&["target", "drain", &target.to_string()]), "--dir", dir)
     }
 
-    /// Forgets a target that is empty.
+    /// Removes an empty target.
     pub fn remove_target(&self, dir: &Path, target: u64) -> Vec<OsString> {
         with(line(&["target", "remove", &target.to_string()]), "--dir", dir)
     }
 
-    /// Checks the cluster as it is being used.
+    /// Checks the cluster while it is in use.
     pub fn fsck(&self, dir: &Path, orders: &[&str]) -> Vec<OsString> {
         let mut command = with(line(&["fsck", "--json"]), "--dir", dir);
         command.extend(orders.iter().map(OsString::from));
         command
     }
 
-    /// Says which rack a node is in.
+    /// Sets the rack of a node.
     pub fn set_rack(&self, dir: &Path, node: &Node, rack: &str) -> Vec<OsString> {
         with(line(&["node", "set", &node.to_string(), "--rack", rack]), "--dir", dir)
     }
 
-    /// Moves members of groups to where they should be.
+    /// Moves members of groups to their intended targets.
     pub fn rebalance(&self, dir: &Path) -> Vec<OsString> {
         with(line(&["group", "rebalance", "--json"]), "--dir", dir)
     }
 
-    /// What would be lost with one of the domains that `exposure` tells of.
+    /// Lists what would be lost with one of the domains listed by `exposure`.
     pub fn exposure_of(&self, dir: &Path, domain: &str) -> Vec<OsString> {
         with(self.exposure(dir), "--of", domain)
     }
 
-    /// What would be lost with each target, node and rack.
+    /// Lists what would be lost with each target, node and rack.
     pub fn exposure(&self, dir: &Path) -> Vec<OsString> {
         with(line(&["health", "--exposure", "--json"]), "--dir", dir)
     }
 
-    /// Mounts, in the foreground, with further options.
+    /// Mounts in the foreground, with additional options.
     pub fn mount(
         &self,
         cluster_file: &Path,
@@ -165,7 +165,7 @@ impl Commands {
         command
     }
 
-    /// Whether the node in `dir` answers.
+    /// Returns whether the node in `dir` answers.
     pub fn is_served(&self, dir: &Path) -> bool {
         let mut status = Command::new(&self.weft);
         status.args(["status", "--json", "--dir"]).arg(dir);

@@ -1,5 +1,5 @@
-//! The copies of mirrored groups, as they are on disk: read from the targets' folders, past
-//! everything that the services say of them.
+//! The replicas of mirrored groups on disk, read from the targets' folders independently of the
+//! services.
 
 use super::super::outcome::{At, TestResult, ensure};
 use super::{Cluster, Part};
@@ -12,36 +12,36 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long copies may take to be good again after everything is back: notes are compared, and
-/// little is sent.
+/// Longest time until replicas are in sync again after everything is repaired: intent logs are
+/// compared, and little is sent.
 const GOOD_DEADLINE: Duration = Duration::from_secs(180);
-/// How long files that were deleted may take to go from all copies.
+/// Longest time until deleted files are removed from all replicas.
 const QUIET_DEADLINE: Duration = Duration::from_secs(60);
 /// Bytes compared at a time.
 const PART_BYTES: usize = 1 << 20;
-/// Differences that are told.
+/// Maximum number of differences reported.
 const MAX_TOLD: usize = 20;
 
-/// A mirrored group, as management tells of it.
+/// A mirrored group as reported by management.
 #[derive(Debug)]
 struct Group {
     id: u64,
     members: Vec<u64>,
-    /// Those of them that aren't good.
+    /// The members that aren't in sync.
     missed: Vec<u64>,
 }
 
-/// What was compared.
+/// Result of a comparison.
 #[derive(Debug, Default)]
 pub struct Compared {
-    /// Chunk files that all members of their group have.
+    /// Number of chunk files that all members of their group have.
     pub files: usize,
-    /// Their bytes, of one copy.
+    /// Their bytes, counted once per group.
     pub bytes: u64,
 }
 
 impl Cluster {
-    /// New files of all folders are kept on several targets each.
+    /// Sets a pattern that mirrors new files in all folders.
     pub fn mirror_everything(&self, copies: u8) -> TestResult {
         let client = self.node(Part::Client(0));
         self.run(client, &self.commands.mirror(&self.mount(0), copies))?;
@@ -49,7 +49,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Members of each mirrored group.
+    /// Returns the members of each mirrored group.
     pub fn members_of_groups(&self) -> TestResult<Vec<Vec<u64>>> {
         Ok(self.groups()?.into_iter().map(|group| group.members).collect())
     }
@@ -74,12 +74,12 @@ impl Cluster {
             .collect())
     }
 
-    /// How many groups have a member that isn't good.
+    /// Returns the number of groups with a member that isn't in sync.
     pub fn degraded_groups(&self) -> TestResult<usize> {
         Ok(self.groups()?.iter().filter(|group| !group.missed.is_empty()).count())
     }
 
-    /// Waits until a group goes on without the target of a storage node, which is out of order.
+    /// Waits until a group continues without the target of a failed storage node.
     pub fn wait_until_missed(&self, storage: usize) -> TestResult {
         let (target, _) = self.target_of(storage)?;
         let mut last = None;
@@ -91,7 +91,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until management calls all copies good, without anybody's doing.
+    /// Waits until management reports all members as in sync, without intervention.
     pub fn wait_until_copies_are_good(&self) -> TestResult {
         let mut last = None;
         let looked = || match self.degraded_groups()? {
@@ -102,8 +102,8 @@ impl Cluster {
         last.unwrap_or(Ok(()))
     }
 
-    /// Compares all copies on disk, byte by byte. Nobody changes anything meanwhile, but for
-    /// deletions that are on their way.
+    /// Compares all replicas on disk, byte by byte. Only pending deletions may change them
+    /// meanwhile.
     pub fn ensure_copies_are_equal(&self) -> TestResult<Compared> {
         for client in 0..self.clients.len() {
             process::run_ok(
@@ -125,30 +125,30 @@ impl Cluster {
         Ok(compared)
     }
 
-    /// Lets other targets take the place of members that are gone for so long.
+    /// Sets the time after which other targets replace missing members.
     pub fn replace_after(&self, time: &str) -> TestResult {
         self.ask_management(|management| self.commands.replace_after(management, time)).map(drop)
     }
 
-    /// Begins to empty a target.
+    /// Starts to drain a target.
     pub fn drain(&self, target: u64) -> TestResult {
         self.ask_management(|management| self.commands.drain(management, target)).map(drop)
     }
 
-    /// Forgets a target that is empty.
+    /// Removes an empty target.
     pub fn remove_target(&self, target: u64) -> TestResult {
         self.ask_management(|management| self.commands.remove_target(management, target)).map(drop)
     }
 
-    /// The target of a storage node, with its folder.
+    /// Returns the target of a storage node, with its folder.
     pub fn target_of(&self, storage: usize) -> TestResult<(u64, PathBuf)> {
         let own = self.folder(self.node(Part::Storage(storage)))?;
         let found = self.target_folders()?.into_iter().find(|(_, folder)| folder.starts_with(&own));
         Ok(found.ok_or_else(|| format!("storage node {storage} has no target"))?)
     }
 
-    /// Waits until no group has a target and all groups are good, whatever else management
-    /// complains of.
+    /// Waits until no group has the target as a member and all groups are in sync. Other findings
+    /// of management are ignored.
     pub fn wait_until_out_of_groups(&self, target: u64) -> TestResult {
         let mut last = None;
         let is_over = |groups: &Vec<Group>| {
@@ -162,7 +162,7 @@ impl Cluster {
         if replaced { Ok(()) } else { Err(log().into()) }
     }
 
-    /// Waits until no member is on its way to another target.
+    /// Waits until no member is being moved to another target.
     pub fn wait_until_moved(&self) -> TestResult {
         let mut last = None;
         let is_over = |groups: &Vec<Group>| {
@@ -175,8 +175,8 @@ impl Cluster {
         if moved { Ok(()) } else { Err(format!("members move still: {last:?}\n    {}", self.log()).into()) }
     }
 
-    /// Where each target's files are, as far as its disk is there. A node has one target, and may
-    /// have been given a spare one.
+    /// Returns the folder of each target whose disk is available. A node has one target, and may
+    /// have an additional spare one.
     fn target_folders(&self) -> TestResult<BTreeMap<u64, PathBuf>> {
         let mut found = BTreeMap::new();
         for index in 0..self.storage.len() {
@@ -194,7 +194,7 @@ impl Cluster {
     }
 }
 
-/// Compares the members of all groups; what was compared, and in what they differ.
+/// Compares the members of all groups. Returns the totals and the differences.
 fn compare_all(groups: &[Group], targets: &BTreeMap<u64, PathBuf>) -> TestResult<(Compared, Vec<String>)> {
     let (mut compared, mut told) = (Compared::default(), Vec::new());
     for group in groups {
@@ -223,14 +223,15 @@ fn compare_all(groups: &[Group], targets: &BTreeMap<u64, PathBuf>) -> TestResult
         }
         compared.files += here.len();
         for name in here {
-            // One that is deleted at this moment counts nothing.
+            // A file that is being deleted counts as empty.
             compared.bytes += fs::metadata(first.join(name)).map_or(0, |meta| meta.len());
         }
     }
     Ok((compared, told))
 }
 
-/// The chunk files below a folder, without their checksums; none when there is no folder.
+/// Returns the chunk files below a folder, without their checksum files; none if the folder doesn't
+/// exist.
 fn chunk_files(root: &Path) -> TestResult<BTreeSet<PathBuf>> {
     let (mut found, mut waiting) = (BTreeSet::new(), vec![root.to_path_buf()]);
     while let Some(folder) = waiting.pop() {
@@ -250,8 +251,8 @@ fn chunk_files(root: &Path) -> TestResult<BTreeSet<PathBuf>> {
     Ok(found)
 }
 
-/// The first byte in which two files differ, their ends included; `None` when they are equal, or
-/// both are gone.
+/// Returns the offset of the first difference between two files, including their ends; `None` if
+/// they are equal, or both missing.
 fn first_difference(here: &Path, there: &Path) -> TestResult<Option<u64>> {
     let open = |path: &Path| match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -282,7 +283,7 @@ fn first_difference(here: &Path, there: &Path) -> TestResult<Option<u64>> {
 mod tests {
     use super::*;
 
-    /// A group of two members, with files of these contents on each.
+    /// Compares a group of two members, with files of these contents on each.
     fn check(here: &[(&str, &str)], there: &[(&str, &str)], expected: &[&str]) {
         let dir = tempfile::tempdir().unwrap();
         let targets: BTreeMap<u64, PathBuf> =

@@ -1,6 +1,6 @@
-//! Mirrored files while disks of storage nodes are full, give nothing but errors, or lose their
-//! power: programs go on, nothing that was written is lost, and the copies come back in step by
-//! themselves.
+//! Mirrored files while disks of storage nodes are full, return only errors, or lose power:
+//! applications continue, no written data is lost, and the replicas get in sync again without
+//! intervention.
 
 use super::super::disk::{Disk, DiskKind};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq, skip};
@@ -25,38 +25,37 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "mirrored_all_lose_power", scope: Scope::Own, minutes: 6, run: all_lose_power },
 ];
 
-/// Storage nodes: more than a group has members.
+/// Number of storage nodes: more than a group has members.
 pub(super) const STORAGE: u8 = 4;
-/// Room of each disk: several times what the tests write.
+/// Size of each disk: several times what the tests write.
 const DISK_BYTES: u64 = 1 << 30;
-/// How long a disk is out of order. Its node is heard of meanwhile, so its copies are taken out at
-/// once.
+/// Duration of a disk fault. Its node stays reachable, so its members are ejected at once.
 const FAULT: Duration = Duration::from_secs(5);
-/// Load before a fault and after it.
+/// Time of load before and after a fault.
 const AROUND: Duration = Duration::from_secs(3);
-/// Threads on each mount.
+/// Threads per mount.
 const THREADS: u32 = 2;
-/// Rounds of all kinds of faults in the short and in the long form.
+/// Rounds of all kinds of faults in the short and the long form.
 const ROUNDS: (u64, u64) = (1, 30);
-/// The same of those in which all nodes lose their power.
+/// The same for power failures of all nodes.
 const ALL_POWER_ROUNDS: (u64, u64) = (3, 30);
-/// Bytes of each file that is written then, several chunks, and of each write.
+/// Bytes of each file written meanwhile, several chunks, and bytes per write.
 const UNDER_LOAD_BYTES: usize = 3 << 20;
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Files that are promised at least before the power goes, and how long they are waited for.
+/// Minimum number of completed files before the power failure, and longest time to wait for them.
 const PROMISED: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What befalls the disk of a storage node.
+/// A fault of a storage node's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiskFault {
-    /// It has no room.
+    /// The disk is full.
     Full,
-    /// It answers everything with EIO from one moment to the next, while its service goes on.
-    /// Mended by a start on a disk that works.
+    /// All I/O suddenly fails with EIO, while the service keeps running. Repaired by a restart on a
+    /// working disk.
     Broken,
-    /// The power of the node goes: what isn't on disk is lost.
+    /// The node loses power: unsynced data is lost.
     WithoutPower,
 }
 
@@ -64,14 +63,14 @@ impl DiskFault {
     const ALL: [DiskFault; 3] = [DiskFault::Full, DiskFault::Broken, DiskFault::WithoutPower];
 }
 
-/// A cluster of mirrored files whose storage nodes have a disk each.
+/// Starts a cluster with mirrored files and a disk per storage node.
 fn start(stage: &Stage, name: &str) -> TestResult<Cluster> {
     let cluster = start_plain(stage, name)?;
     cluster.mirror_everything(2)?;
     Ok(cluster)
 }
 
-/// The same of files of one copy.
+/// The same with unmirrored files.
 pub(super) fn start_plain(stage: &Stage, name: &str) -> TestResult<Cluster> {
     let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
     let disk = |folder: &std::path::Path| Disk::new(folder, "target", DiskKind::Xfs, DISK_BYTES);
@@ -84,8 +83,8 @@ impl Cluster {
             DiskFault::Full => self.disks[node].fill(),
             DiskFault::Broken => self.disks[node].shut_down(),
             DiskFault::WithoutPower => {
-                // The process neither writes anything more nor tells anybody of a disk that has
-                // failed: a machine without power doesn't.
+                // As on a machine without power, the process must neither write anything more nor
+                // report the failed disk.
                 self.freeze_storage(node)?;
                 self.disks[node].shut_down()?;
                 self.kill_storage(node);
@@ -106,7 +105,7 @@ impl Cluster {
     }
 }
 
-/// Programs on two mounts see one file system while the disks of one node after the other fail.
+/// Applications on two mounts see one file system while the disks of one node after the other fail.
 fn history(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "disk-history")?;
     for round in stage.rounds(ROUNDS) {
@@ -132,8 +131,8 @@ fn history(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Lets each kind of fault befall the disk of another node, one after the other, while something
-/// else goes on.
+/// Applies each kind of fault to the disk of another node, one after the other, while other work
+/// runs.
 fn beside_faults(
     cluster: &mut Cluster,
     first: usize,
@@ -146,7 +145,7 @@ fn beside_faults(
             cluster.strike_disk(node, fault)?;
             thread::sleep(FAULT);
             cluster.mend_disk(node, fault)?;
-            // Two missing members of one group would be one too many.
+            // Two missing members of one group would be too many.
             cluster.wait_until_copies_are_good()?;
         }
         Ok(())
@@ -189,23 +188,23 @@ fn fsx(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// What a program has written through to the disks, as it was told.
+/// Files that an application has written and synced successfully.
 struct Promised {
     path: PathBuf,
     seed: u64,
 }
 
-/// The load under which the power goes.
+/// The load during the power failure.
 #[derive(Default)]
 struct Load {
     stop: AtomicBool,
-    /// Files that have been promised.
+    /// Number of completed files.
     promised: AtomicUsize,
 }
 
-/// Writes files until it is told to stop, on one mount: durably, each write of them, and so that
-/// they are promised when they are whole; or without asking for anything, so that some of it is on
-/// disk when the power goes, and some isn't.
+/// Writes files on one mount until it is stopped. `durably`: each write is synced, and complete
+/// files are guaranteed. Otherwise nothing is synced, so that an arbitrary part is on disk when the
+/// power fails.
 fn write_files(folder: &Path, writer: u64, durably: bool, load: &Load) -> TestResult<Vec<Promised>> {
     let flags = if durably { libc::O_DSYNC } else { 0 };
     let mut written = Vec::new();
@@ -230,8 +229,8 @@ fn write_files(folder: &Path, writer: u64, durably: bool, load: &Load) -> TestRe
     Ok(written)
 }
 
-/// All storage nodes lose their power at once under load: programs go on, copies come to agree,
-/// what was synced is there, and nobody takes for damage what had never been promised.
+/// All storage nodes lose power at once under load. Applications continue, replicas become
+/// identical, synced data is present, and data without a guarantee isn't reported as damage.
 fn all_lose_power(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "disk-power")?;
     for round in stage.rounds(ALL_POWER_ROUNDS) {
@@ -276,7 +275,7 @@ fn all_lose_power(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// What nobody had synced may be gone, but whatever is there can be read, through every mount.
+/// Checks that all existing files are readable through every mount; unsynced data may be missing.
 fn ensure_readable(folders: &[PathBuf]) -> TestResult {
     for folder in folders {
         for entry in fs::read_dir(folder).at(folder.display())? {
@@ -287,12 +286,12 @@ fn ensure_readable(folders: &[PathBuf]) -> TestResult {
     Ok(())
 }
 
-/// The power of all storage nodes goes, after some load, and comes back. The load ends then: as
-/// long as copies come back in step it would fill the disks.
+/// Cuts the power of all storage nodes after some load, and restores it. The load then ends: until
+/// the replicas are in sync it would fill the disks.
 fn power_goes(cluster: &mut Cluster, round: u64, load: &Load) -> TestResult {
-    // Not at the same time in each round: syncs in the background come every half second.
+    // At a different time in each round: background syncs run every half second.
     thread::sleep(Duration::from_millis(1500 + round * 370 % 1000));
-    // Where little works at a time, it is waited for something to look at afterwards.
+    // On a slow machine, wait until there are files to check afterwards.
     let until = Instant::now() + PATIENCE;
     while load.promised.load(Ordering::Relaxed) < PROMISED && Instant::now() < until {
         thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! A client whose session the cluster has ended comes back by itself.
+//! A client recovers by itself after the cluster has evicted it.
 
 use super::super::coherence::{Load, LoadPlan, ensure_coherent};
 use super::super::netns::Role;
@@ -28,17 +28,17 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "evictions_under_load", scope: Scope::Own, minutes: 5, run: evictions_under_load },
 ];
 
-/// How long a mount may take to get another session: less on an idle machine by far.
+/// Longest time until a mount gets a successor session; much less on an idle machine.
 pub(super) const RECOVERY: Duration = Duration::from_secs(90);
 
-/// Page size, bytes.
+/// Page size in bytes.
 const PAGE: usize = 4096;
 
-/// How long evictions go on, in the short and in the long form, seconds.
+/// Duration of repeated evictions in seconds, in the short and the long form.
 const EVICTION_SECONDS: (u64, u64) = (20, 120);
 
 impl Cluster {
-    /// What the process of a mount says of its session.
+    /// Returns the session as reported by the process of a mount.
     pub(super) fn session(&self, client: usize) -> TestResult<Value> {
         let mount = self.mount(client);
         let arguments: Vec<OsString> = vec!["session".into(), "show".into(), mount.into(), "--json".into()];
@@ -49,13 +49,13 @@ impl Cluster {
         Ok(session)
     }
 
-    /// How often a mount got another session.
+    /// Returns how often a mount got a successor session.
     pub(super) fn replacements(&self, client: usize) -> TestResult<u64> {
         let session = self.session(client)?;
         session["replacements"].as_u64().ok_or_else(|| format!("weft session show: {session}").into())
     }
 
-    /// Waits until a mount has got another session since there had been so many.
+    /// Waits until a mount has got more than `before` successor sessions.
     pub(super) fn wait_until_replaced(&self, client: usize, before: u64) -> TestResult {
         let came = process::eventually(RECOVERY, || {
             self.session(client).is_ok_and(|session| {
@@ -86,7 +86,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends the session of a mount, as an administrator does.
+    /// Evicts the session of a mount, as an administrator does.
     fn evict(&self, client: usize) -> TestResult {
         let session = self.session(client)?["session"].to_string();
         self.ask_management(|management| {
@@ -96,14 +96,14 @@ impl Cluster {
     }
 }
 
-/// The control socket of the management node. A command would be a child, and the end of what it
-/// inherits has the kernel write mapped pages back.
+/// The control socket of the management node. A command would be a child process, and when files
+/// that it inherits are closed, the kernel writes mapped pages back.
 struct Socket(UnixStream);
 
 impl Socket {
     fn of_management(cluster: &Cluster) -> TestResult<Socket> {
         let state = cluster.folder(cluster.node(Part::Management))?.join("state");
-        // Names of sockets end at 108 bytes.
+        // Socket names are limited to 108 bytes.
         let folder = File::open(&state).at(state.display())?;
         let path = format!("/proc/self/fd/{}/control.sock", folder.as_raw_fd());
         UnixStream::connect(&path).at(state.display()).map(Socket)
@@ -119,7 +119,7 @@ impl Socket {
     }
 }
 
-/// A shell that stands in a folder and makes files when it is told to.
+/// A shell whose working directory is a folder, and that creates files on request.
 struct Shell(Child);
 
 impl Shell {
@@ -130,7 +130,7 @@ impl Shell {
         Ok(Shell(shell.spawn().at("sh")?))
     }
 
-    /// Makes a file where the shell stands; what is there then.
+    /// Creates a file in the shell's working directory. Returns the content there.
     fn make(&mut self, name: &str) -> TestResult<String> {
         let input = self.0.stdin.as_mut().expect("it is piped");
         input.write_all(format!("{name}\n").as_bytes()).at("sh")?;
@@ -147,7 +147,7 @@ impl Shell {
 impl Drop for Shell {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // It ends when there is nothing to read any more.
+        // It exits when its input ends.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -158,7 +158,7 @@ fn writable(path: &Path) -> TestResult<File> {
     both.at(path.display())
 }
 
-/// An administrator ends the session of a client that works.
+/// An administrator evicts the session of an active client.
 fn evicted_client(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "evicted", 2, 2)?;
     let dirs = cluster.shared_folder("d")?;
@@ -176,8 +176,8 @@ fn evicted_client(stage: &Stage) -> TestResult {
     let mut socket = Socket::of_management(&cluster)?;
     mapping.write(0, b"dirty");
     socket.evict(&session)?;
-    // The read of a file of before fails as soon as the client knows, and what the kernel still has
-    // of it is forgotten then.
+    // A read of a file opened earlier fails as soon as the client knows of the eviction; it then
+    // drops the kernel's cached pages.
     let mut byte = [0];
     let knows = || mapped.read_at(&mut byte, PAGE as u64).is_err();
     ensure!(process::eventually(RECOVERY, knows), "a file of before can be read");
@@ -217,7 +217,7 @@ fn evicted_client(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A client can reach nobody until others have taken over what it held.
+/// A client is cut off until others have taken over what it held.
 fn client_cut_off(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "cut-off", 2, 2)?;
     let dirs = cluster.shared_folder("d")?;
@@ -227,7 +227,7 @@ fn client_cut_off(stage: &Stage) -> TestResult {
     let mut shell = Shell::start(&dirs[0])?;
     shell.make("before")?;
     cluster.network.isolate(cluster.network.node(Role::Client, 0))?;
-    // Waits until the other session is ended.
+    // Waits until the other session has ended.
     let theirs = writable(&dirs[1].join("file"))?;
     theirs.write_all_at(b"theirs", 0).at("a write of what a client held that is cut off")?;
     sys::flock(&theirs, libc::LOCK_EX).at("the lock of a client that is cut off")?;
@@ -239,7 +239,7 @@ fn client_cut_off(stage: &Stage) -> TestResult {
     expect_errno(file.sync_all(), libc::EIO, "a sync of a file of before")?;
     ensure!(shell.make("after")?.contains("new"), "the working directory doesn't show what others made");
     ensure_eq!(fs::read_to_string(dirs[0].join("new")).at("new")?, "content", "what others wrote");
-    // The end of the old descriptor takes nobody's lock away.
+    // Closing the old descriptor doesn't release another session's lock.
     drop(file);
     let ours = writable(&dirs[0].join("file"))?;
     expect_errno(sys::flock(&ours, libc::LOCK_EX | libc::LOCK_NB), libc::EAGAIN, "another's lock")?;
@@ -252,8 +252,8 @@ fn client_cut_off(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Sessions are ended one after the other while programs work on both mounts, and open again what
-/// fails.
+/// Sessions are evicted one after the other while applications work on both mounts, and reopen
+/// files that fail.
 fn evictions_under_load(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "evictions", 2, 2)?;
     let seconds = if stage.full { EVICTION_SECONDS.1 } else { EVICTION_SECONDS.0 };
@@ -261,7 +261,7 @@ fn evictions_under_load(stage: &Stage) -> TestResult {
     let load = Load::start(&cluster.shared_folder("history")?, &stage.scratch("histories")?, plan)?;
     let (begun, mut evictions) = (Instant::now(), [0, 0]);
     let is_time_left = || begun.elapsed() < Duration::from_secs(seconds.saturating_sub(4));
-    // Each is ended twice at least, however long that takes on a busy machine.
+    // Each session is evicted at least twice, however long that takes on a busy machine.
     while is_time_left() || evictions.iter().any(|&times| times < 2) {
         for client in [0, 0, 1] {
             thread::sleep(Duration::from_millis(700));
@@ -278,7 +278,7 @@ fn evictions_under_load(stage: &Stage) -> TestResult {
         ensure!(evictions > 1, "{evictions} evictions are no row");
         ensure_eq!(cluster.replacements(client)?, evictions, "sessions of client {client}");
     }
-    // Nothing but what the end of a session may tell.
+    // Only errors that the end of a session may cause.
     let others: Vec<_> = outcome.errors.keys().filter(|error| !error.contains("os error 5)")).collect();
     ensure!(others.is_empty(), "errors beside EIO: {others:?}");
     cluster.stop()

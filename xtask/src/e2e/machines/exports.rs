@@ -1,5 +1,4 @@
-//! Rules for networks: what a client may do goes by the address that it comes from, whatever it
-//! says of itself.
+//! Export rules for networks: a client's rights depend on its source address, not on its claims.
 
 use super::super::netns::Role;
 use super::super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno};
@@ -23,13 +22,14 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     },
 ];
 
-/// Somebody whose files root may not read once it isn't root any more.
+/// A user whose files a squashed root can't read.
 const OWNER: u32 = 4711;
 
-/// Whom squashed users become in this test.
+/// The user id of squashed users in this test.
 const ANONYMOUS: u32 = 99;
 
-/// A rule reaches the services within a heartbeat; machines are busy.
+/// Longest time until a rule takes effect: it reaches the services within a heartbeat, but test
+/// machines are busy.
 const SOON: Duration = Duration::from_secs(30);
 
 impl Cluster {
@@ -47,7 +47,7 @@ impl Cluster {
         self.network.node(Role::Client, client).address.to_string()
     }
 
-    /// Mounts once more on a client's node, elsewhere; what it says when that fails.
+    /// Mounts again on a client's node at another path. Returns the result of the command.
     pub(super) fn mount_again(&self, client: usize, at: &std::path::Path) -> TestResult<process::Finished> {
         let node = self.network.node(Role::Client, client);
         let arguments = self.commands.mount(&self.folder(node)?.join("cluster"), at, Some(5), &[]);
@@ -55,8 +55,8 @@ impl Cluster {
     }
 }
 
-/// Three clients of one cluster: one with squashed root, one that may only read, one that may do
-/// nothing.
+/// Three clients of one cluster: one with root squashing, one with read-only access, one without
+/// access.
 fn rules_for_networks(stage: &Stage) -> TestResult {
     let mut cluster = Cluster::start(stage, "exports", 1, 3)?;
     let dirs = cluster.shared_folder("d")?;
@@ -70,8 +70,8 @@ fn rules_for_networks(stage: &Stage) -> TestResult {
     fs::set_permissions(dirs[0].join("closed"), Permissions::from_mode(0o700)).at("chmod")?;
     chown(dirs[0].join("closed"), Some(OWNER), Some(OWNER)).at("chown")?;
     fs::write(dirs[0].join("log"), "begun").at("log")?;
-    // What a client's kernel has under a lease is its own: nothing of this has been looked at on
-    // the client that gets squashed.
+    // A client's kernel may cache under a lease, so the squashed client has accessed none of these
+    // files before.
     let (squashed, reader, refused) = (1, 2, 0);
     let anonymous = ANONYMOUS.to_string();
     let squash = [
@@ -90,7 +90,7 @@ fn rules_for_networks(stage: &Stage) -> TestResult {
     ensure!(shown.contains(&cluster.address(reader)) && shown.contains("99:99"), "weft export list: {shown}");
     squashed_root(&dirs[squashed])?;
     read_only(&dirs[reader])?;
-    // The same rule at the mount.
+    // The same rule applies to the mount.
     let client = Part::Client(reader);
     let status = cluster.service(client).terminate()?;
     ensure!(status.success(), "the reader ended with {status}");
@@ -99,7 +99,7 @@ fn rules_for_networks(stage: &Stage) -> TestResult {
     ensure!(mounted.options.split(',').any(|option| option == "ro"), "a reader's mount: {mounted:?}");
     expect_errno(fs::write(dirs[reader].join("new"), ""), libc::EROFS, "a new file, read-only")?;
     ensure_eq!(fs::read_to_string(dirs[reader].join("log")).at("log")?, "begun", "what the reader reads");
-    // Nothing at all.
+    // No access at all.
     cluster.export(&["set", &cluster.address(refused), "--access", "none"])?;
     let is_out = || matches!(fs::write(dirs[refused].join("x"), ""), Err(e) if e.raw_os_error() == Some(libc::EACCES) || e.raw_os_error() == Some(libc::ESTALE));
     ensure!(process::eventually(SOON, is_out), "a client that was refused goes on");
@@ -114,14 +114,14 @@ fn rules_for_networks(stage: &Stage) -> TestResult {
     cluster.export(&["remove", &cluster.address(squashed)])?;
     let is_root_again = || fs::read_to_string(dirs[squashed].join("secret")).is_ok();
     ensure!(process::eventually(SOON, is_root_again), "root stays squashed without a rule");
-    // The refused client's session has been ended; it gets another one by itself.
+    // The rejected client's session was ended; it gets a successor session by itself.
     cluster.wait_until_replaced(refused, 0)?;
     fs::write(dirs[refused].join("x"), "").at("a write of a client that may mount again")?;
     cluster.stop()
 }
 
 fn squashed_root(dir: &std::path::Path) -> TestResult {
-    // The rule may still be on its way.
+    // The rule may not have reached the services yet.
     let is_squashed = || fs::read_to_string(dir.join("secret")).is_err();
     ensure!(process::eventually(SOON, is_squashed), "root reads a file of mode 0600 although it is squashed");
     expect_errno(fs::read(dir.join("secret")), libc::EACCES, "reading what is somebody else's")?;
@@ -145,7 +145,7 @@ fn squashed_root(dir: &std::path::Path) -> TestResult {
     )?;
     let (uid, gid) = fs::metadata(dir.join("secret")).map(|meta| (meta.uid(), meta.gid())).at("stat")?;
     ensure_eq!((uid, gid), (OWNER, OWNER), "the owner that a squashed client sees");
-    // What it makes is the anonymous user's, and its own to use.
+    // Its new files belong to the anonymous user, and it can use them.
     let own = dir.join("own");
     fs::write(&own, vec![5; 100_000]).at("a file of its own")?;
     let meta = fs::metadata(&own).at("stat")?;
@@ -155,7 +155,7 @@ fn squashed_root(dir: &std::path::Path) -> TestResult {
     fs::remove_file(&own).at("removing its own")
 }
 
-/// A client that was mounted before the rule was made: its kernel knows nothing of it.
+/// A client mounted before the rule was set: its kernel doesn't know it.
 fn read_only(dir: &std::path::Path) -> TestResult {
     let is_read_only =
         || matches!(fs::write(dir.join("n"), ""), Err(e) if e.raw_os_error() == Some(libc::EROFS));
@@ -171,8 +171,7 @@ fn read_only(dir: &std::path::Path) -> TestResult {
     Ok(())
 }
 
-/// Somebody who mounts where a client stands still is told so at once, instead of standing still as
-/// well.
+/// A mount over the mount of a stopped client fails at once instead of hanging.
 fn mount_over_a_stopped_client(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "stopped", 1, 1)?;
     cluster.client(0).freeze()?;

@@ -1,39 +1,38 @@
-//! What can befall a process of a cluster, and how it is put right.
+//! Faults of a cluster's processes, and their repair.
 
 use super::super::outcome::TestResult;
 use super::{Cluster, Part};
 use std::thread;
 use std::time::Duration;
 
-/// What befalls a process.
+/// A fault of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// SIGKILL, as a crash is; mended by a new start.
+    /// SIGKILL, as in a crash; repaired by a restart.
     Killed,
-    /// SIGSTOP: it takes connections, and says nothing.
+    /// SIGSTOP: it accepts connections, and doesn't answer.
     Stopped,
-    /// Its node neither hears nor is heard.
+    /// Its node can neither receive nor send.
     Cut,
-    /// Its node doesn't hear.
+    /// Its node can't receive.
     Deaf,
-    /// Its node isn't heard.
+    /// Its node can't send.
     Mute,
 }
 
 impl Fault {
-    /// Each kind once.
+    /// All kinds.
     pub const ALL: [Fault; 5] = [Fault::Killed, Fault::Stopped, Fault::Cut, Fault::Deaf, Fault::Mute];
 }
 
-/// How long a fault of a storage node with mirrored files lasts.
+/// Duration of a fault of a storage node with mirrored files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
-    /// Over before anybody needs to be taken out.
+    /// Over before a member needs to be ejected.
     Moment,
-    /// Until a group goes on without the node, and a while longer.
+    /// Until a group continues without the node, and some time more.
     Missed,
-    /// Until the node counts as offline, and longer: its lease, of some seconds, has run out as
-    /// well.
+    /// Until after the node counts as offline: its lease of some seconds has also expired.
     Long,
 }
 
@@ -44,7 +43,7 @@ impl Lasting {
 }
 
 impl Cluster {
-    /// Lets something befall a storage node for a time, and puts it right.
+    /// Applies a fault to a storage node for some time, and repairs it.
     pub fn befall(&mut self, node: usize, fault: Fault, lasting: Lasting) -> TestResult {
         let part = Part::Storage(node);
         self.strike(part, fault)?;
@@ -59,7 +58,7 @@ impl Cluster {
         self.mend(part, fault)
     }
 
-    /// Lets it happen.
+    /// Applies a fault.
     pub fn strike(&mut self, part: Part, fault: Fault) -> TestResult {
         match fault {
             Fault::Killed => {
@@ -73,7 +72,7 @@ impl Cluster {
         }
     }
 
-    /// Puts it right. Cuts are healed on all nodes at once.
+    /// Repairs a fault. Repairing a cut restores the links of all nodes.
     pub fn mend(&mut self, part: Part, fault: Fault) -> TestResult {
         match fault {
             Fault::Killed => self.restart(part),

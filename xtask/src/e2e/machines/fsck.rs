@@ -1,5 +1,5 @@
-//! The check of a cluster that is being used: what programs are doing is no damage, and damage is
-//! found.
+//! The file system check of a cluster in use: it doesn't report changes in progress, and finds
+//! damage.
 
 use super::super::coherence::{Load, LoadPlan};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
@@ -21,16 +21,17 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "damage_while_shut_down", scope: Scope::Own, minutes: 5, run: damaged_while_shut_down },
 ];
 
-/// How long a check may take: a busy file is looked at a few times.
+/// Longest time of a check: it examines a busy file several times.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 const FILE_BYTES: usize = 3 << 20;
 
-/// What a mount does at least between two checks, so that each has something else before it.
+/// Minimum number of calls of a mount between two checks, so that each check sees a different
+/// state.
 const CALLS_BETWEEN_CHECKS: usize = 200;
 
 impl Cluster {
-    /// What `weft fsck` tells of the cluster, whatever that is.
+    /// Returns the report of `weft fsck`, whatever it is.
     pub fn fsck(&self) -> TestResult<Value> {
         self.fsck_with(&[])
     }
@@ -51,7 +52,7 @@ impl Cluster {
         Ok(told)
     }
 
-    /// The check finds nothing.
+    /// Checks that there are no findings.
     pub fn ensure_clean(&self) -> TestResult {
         let told = self.fsck()?;
         ensure!(told["verdict"] == "clean", "weft fsck: {told}\n    {}", self.log());
@@ -67,7 +68,7 @@ fn running_cluster(stage: &Stage) -> TestResult {
     let load = Load::start(&folders, &stage.scratch("fsck-history")?, plan)?;
     let start = Instant::now();
     let mut checks = 0;
-    // One that begins when much has been done already, at least.
+    // At least one check begins after many changes.
     while start.elapsed() < Duration::from_secs(seconds) || checks < 2 {
         cluster.ensure_clean()?;
         checks += 1;
@@ -88,8 +89,8 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
     }
     cluster.ensure_clean()?;
     let (lost, spoilt) = (chunk_files(cluster, &lost)?, chunk_files(cluster, &spoilt)?);
-    // A node that runs has its files open. One that is killed takes what it was just writing as it
-    // finds it, so they stop in good order.
+    // A running node holds its files open. After a kill, reconciliation would accept the current
+    // state of files being written. So the nodes stop cleanly.
     let storage = [Part::Storage(0), Part::Storage(1)];
     storage.iter().try_for_each(|part| cluster.service(*part).terminate().map(drop))?;
     fs::remove_file(&lost[0]).at(lost[0].display())?;
@@ -112,7 +113,7 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
     lost_is_given_up(cluster, folder)
 }
 
-/// Without a second copy nothing is repaired, and only what is asked for is given up.
+/// Without a second replica, nothing is repaired, and data is given up only on request.
 fn lost_is_given_up(cluster: &Cluster, folder: &Path) -> TestResult {
     let kept = cluster.fsck_with(&["--repair", "/damaged"])?;
     ensure_eq!(&kept["verdict"], "damaged", "a repair without a second copy: {kept}");
@@ -140,18 +141,18 @@ fn lost_is_given_up(cluster: &Cluster, folder: &Path) -> TestResult {
     Ok(())
 }
 
-/// Whose copies are spoilt.
+/// The members with corrupted replicas.
 #[derive(Clone, Copy)]
 enum Members {
     Different,
     Last,
 }
 
-/// What is wrong with a copy.
+/// Kinds of corruption, one per file.
 const SPOILT: [&str; 5] = ["flipped", "cut", "deleted", "swapped-a", "swapped-b"];
 
-/// Copies that were spoilt behind the services' backs are found while the cluster runs, mended from
-/// the other copy, and right then.
+/// Replicas corrupted behind the services' backs are found while the cluster runs, repaired from
+/// the other replica, and correct afterwards.
 fn mended_cluster(stage: &Stage) -> TestResult {
     let (mut cluster, folder) = mirrored_cluster(stage, "mend")?;
     exposed(&cluster)?;
@@ -162,8 +163,8 @@ fn mended_cluster(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// The same when all that is spoilt is on the member that was shut down last: the only one that
-/// counts, since the other one has missed something.
+/// The same if all corruption is on the member that was shut down last: the only one in sync, since
+/// the other one has missed writes.
 fn damaged_while_shut_down(stage: &Stage) -> TestResult {
     let (mut cluster, folder) = mirrored_cluster(stage, "shut")?;
     spoilt_and_mended(&mut cluster, &folder, Members::Last, |cluster| {
@@ -180,7 +181,7 @@ fn damaged_while_shut_down(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A cluster with two copies of a file for each kind of damage.
+/// Creates a cluster with a file with two replicas for each kind of corruption.
 fn mirrored_cluster(stage: &Stage, name: &str) -> TestResult<(Cluster, PathBuf)> {
     let cluster = Cluster::start(stage, name, 2, 1)?;
     cluster.mirror_everything(2)?;
@@ -216,7 +217,7 @@ fn spoilt_and_mended(
         let object = format!("/mirrored/{name}");
         let findings = told["findings"].as_array().into_iter().flatten();
         let mut of_it = findings.filter(|finding| finding["object"] == *object);
-        // Where a member had missed something, it was made right when that was brought in step.
+        // If a member had missed writes, its resync repaired it.
         ensure!(
             of_it.any(|finding| finding["target"].is_u64() && finding["node"].is_string())
                 || read_all(copies) == right,
@@ -226,8 +227,8 @@ fn spoilt_and_mended(
     }
     let mended = cluster.fsck_with(&["--repair"])?;
     for left in mended["findings"].as_array().into_iter().flatten().filter(|left| left["repaired"] != true) {
-        // No copy tells where the file ends when all are too long. The remedy is what the finding
-        // says.
+        // If all replicas are too long, none shows where the file ends. The finding names the
+        // remedy.
         ensure_eq!(&left["kind"], "long-chunk-file", "the repair: {mended}\n    {}", cluster.log());
         let name = left["object"].as_str().and_then(|path| path.rsplit('/').next()).unwrap_or("");
         let (path, copy) = (folder.join(name), folder.join("copy"));
@@ -242,13 +243,13 @@ fn spoilt_and_mended(
     Ok(())
 }
 
-/// What is in files; nothing of those that aren't there.
+/// Returns the contents of files, empty for missing ones.
 fn read_all(paths: &[PathBuf]) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).unwrap_or_default()).collect()
 }
 
-/// Spoils one copy of each file: of different files those of different members, or all of them on
-/// the last one.
+/// Corrupts one replica of each file: either on different members for different files, or all on
+/// the last member.
 fn spoil(files: &[Vec<PathBuf>], members: Members) -> TestResult {
     let copy = |file: usize| match members {
         Members::Different if file != 1 => &files[file][0],
@@ -268,8 +269,8 @@ fn spoil(files: &[Vec<PathBuf>], members: Members) -> TestResult {
     fs::rename(&beside, second).at("swap")
 }
 
-/// Of files with two copies nothing would be lost with one target, and all of it be left with one
-/// copy.
+/// Of files with two replicas, the loss of one target would lose nothing, and leave everything with
+/// one replica.
 fn exposed(cluster: &Cluster) -> TestResult {
     let told = cluster.ask_management(|management| cluster.commands.exposure(management))?;
     let told: Value = serde_json::from_str(&told).map_err(|e| format!("weft health --exposure: {e}"))?;
@@ -283,7 +284,7 @@ fn exposed(cluster: &Cluster) -> TestResult {
     Ok(())
 }
 
-/// The chunk files of a file, on all targets.
+/// Returns the chunk files of a file on all targets.
 fn chunk_files(cluster: &Cluster, path: &Path) -> TestResult<Vec<PathBuf>> {
     let name = format!("{:016x}", fs::metadata(path).at(path.display())?.ino());
     let mut found = Vec::new();

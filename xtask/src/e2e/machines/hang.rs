@@ -1,5 +1,5 @@
-//! Nothing hangs: whatever has become of the servers, every call of a program ends, every unmount
-//! ends, and a client that was killed leaves nobody behind who can't be ended.
+//! Nothing hangs: whatever happens to the services, every system call of an application ends, every
+//! unmount ends, and after a client is killed, all processes that used its mount can be killed.
 
 use super::super::outcome::{At, Failure, TestResult, ensure};
 use super::super::stage::Stage;
@@ -23,34 +23,34 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "killed_client_lets_everybody_go", scope: Scope::Own, minutes: 5, run: killed_client },
 ];
 
-/// `--timeout` of the mounts, seconds.
+/// `--timeout` of the mounts, in seconds.
 const TIMEOUT_SECS: u64 = 3;
 
-/// How long one thing that a program does may take then: the time-out for each of its few calls and
-/// a busy machine's slowness, but less than the default time-out, so that a wait that doesn't
-/// follow the option shows.
+/// Longest time of one operation then: the time-out for each of its few calls, plus the slowness of
+/// a busy machine. It is less than the default time-out, so that a wait that ignores the option is
+/// detected.
 const PATIENCE: Duration = Duration::from_secs(50);
 
-/// How long the cluster may take to work again for a client when its servers are back.
+/// Longest time until the cluster works for a client again after its services are restored.
 const RECOVERY: Duration = Duration::from_secs(90);
 
-/// How long a client's process may take to end after its mount has gone.
+/// Longest time until a client's process ends after its mount was removed.
 const END_DEADLINE: Duration = Duration::from_secs(60);
 
 const FILE_BYTES: usize = 3 << 20;
 
-/// One thing that a program does.
+/// One operation of an application.
 struct Deed {
     name: &'static str,
     run: fn(&Ground) -> io::Result<()>,
 }
 
-/// Where it is done, and what was opened there while all was well.
+/// The folder of the operations, and files that were opened in it before the faults.
 struct Ground {
     dir: PathBuf,
-    /// Open for reading and writing, with data that has not been synced.
+    /// Open for reading and writing, with unsynced data.
     open: File,
-    /// The same, past the page cache.
+    /// The same with `O_DIRECT`.
     direct: File,
     open_dir: File,
 }
@@ -69,8 +69,8 @@ impl Ground {
             symlink("small", dir.join("symlink"))?;
         }
         sys::set_xattr(&dir.join("small"), "user.a", b"b", 0)?;
-        // Each in a folder of its own: the kernel changes one folder after the other, and each
-        // change would wait for the one before.
+        // Each in a separate folder: the kernel serialises the changes of one folder, so each would
+        // wait for the previous one.
         for (folder, file) in
             [("a", "created"), ("b", "made"), ("c", "link"), ("d", "symlink"), ("e", "fifo")]
         {
@@ -99,7 +99,7 @@ fn writable(path: PathBuf) -> io::Result<File> {
     File::options().write(true).open(path)
 }
 
-/// Whatever a program may ask of a file system, each in its own words.
+/// All kinds of operations that an application may perform on a file system.
 const DEEDS: &[Deed] = &[
     Deed { name: "stat", run: |g| fs::metadata(g.at("big")).map(drop) },
     Deed {
@@ -170,11 +170,11 @@ const DEEDS: &[Deed] = &[
     Deed { name: "syncfs", run: |g| sys::sync_file_system(&g.open_dir) },
 ];
 
-/// How a deed ended.
+/// Name, duration and result of an operation.
 type Ending = (&'static str, Duration, io::Result<()>);
 
-/// Does everything at once, and waits until all of it has ended; those that don't end fail the
-/// test, after their mount was aborted.
+/// Runs all operations concurrently, and waits until all have ended. Operations that don't end fail
+/// the test, after their mount was aborted.
 fn do_all(ground: &Arc<Ground>, mount: &Path) -> TestResult<Vec<Ending>> {
     let running: Vec<_> = DEEDS
         .iter()
@@ -199,13 +199,13 @@ fn do_all(ground: &Arc<Ground>, mount: &Path) -> TestResult<Vec<Ending>> {
     endings.map(|ending| ending.map_err(|_| Failure::Failed("a deed panicked".into()))).collect()
 }
 
-/// What a program may be told while servers are gone.
+/// Returns whether an application may get this error while services are unavailable.
 fn is_honest(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT))
 }
 
-/// All calls end while servers are out of order, with an error that says so or with success, and
-/// succeed when the servers are back.
+/// All calls end while services are faulty, with a truthful error or with success, and succeed
+/// after the services are restored.
 fn calls_end(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: 2, clients: 1, timeout: Some(TIMEOUT_SECS) };
     let mut cluster = Cluster::build(stage, "hang", shape)?;
@@ -240,7 +240,7 @@ fn calls_end_when(cluster: &mut Cluster, dir: &Path, fault: Fault, parts: &[Part
     recovered(cluster, dir)
 }
 
-/// The mount works again by itself: everything succeeds, on files that are made anew.
+/// The mount recovers by itself: all operations succeed on new files.
 fn recovered(cluster: &Cluster, dir: &Path) -> TestResult {
     let mut last = None;
     let works = process::eventually(RECOVERY, || {
@@ -257,17 +257,17 @@ fn recovered(cluster: &Cluster, dir: &Path) -> TestResult {
 }
 
 impl Cluster {
-    /// Unmounts, by `weft umount`, within its deadline.
+    /// Unmounts with `weft umount` within its deadline.
     fn umount(&self, client: usize, force: bool) -> TestResult {
         let node = self.node(Part::Client(client));
         self.run(node, &self.commands.umount(&self.mount(client), force)).map(drop)
     }
 
-    /// An ordinary unmount ends although the client does nothing, says so, and leaves the mount as
-    /// it is.
+    /// Checks that an ordinary unmount of a stopped client ends, reports that, and leaves the mount
+    /// unchanged.
     fn ensure_umount_gives_up(&self, client: usize) -> TestResult {
         let mount = self.mount(client);
-        // A slash at the end of the name mustn't make anybody look into the mount.
+        // A trailing slash in the name must not cause an access to the mount.
         let named = PathBuf::from(format!("{}/", mount.display()));
         let mut command = self.node(Part::Client(client)).command(self.commands.weft());
         let ended = process::run(command.args(self.commands.umount(&named, false)), COMMAND_DEADLINE)?;
@@ -278,7 +278,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The mount has gone, and so does its process, by itself.
+    /// Checks that the mount is gone and its process ends by itself.
     fn ensure_client_ends(&mut self, client: usize) -> TestResult {
         let mount = self.mount(client);
         ensure!(mounts::find(&mount).is_none(), "{} is still mounted", mount.display());
@@ -289,7 +289,7 @@ impl Cluster {
     }
 }
 
-/// A program that holds a file open and reads it past the cache, over and over.
+/// Starts a program that holds a file open and reads it with direct I/O in a loop.
 fn reader(path: &Path) -> TestResult<Child> {
     let script = format!(
         "exec 3<'{0}'; while :; do dd if='{0}' of=/dev/null bs=1M iflag=direct 2>/dev/null; done",
@@ -308,8 +308,7 @@ fn end_reader(mut reader: Child) -> TestResult {
     Ok(())
 }
 
-/// Ordinary unmounts of idle mounts and forced ones of busy mounts, with data that was not written
-/// yet.
+/// Ordinary unmounts of idle mounts and forced ones of busy mounts, with unwritten data.
 fn unmounts_end(stage: &Stage) -> TestResult {
     let faults: &[Fault] = if stage.full { &Fault::ALL } else { &[Fault::Stopped] };
     for &fault in faults {
@@ -324,14 +323,14 @@ fn unmounts_end(stage: &Stage) -> TestResult {
         for part in cluster.servers() {
             cluster.strike(part, fault)?;
         }
-        // What nobody can write any more.
+        // Data that can't be written any more.
         let unwritten = fs::write(file(0), [5; 4096]);
         let ended = (|| {
             cluster.umount(0, false)?;
             cluster.ensure_client_ends(0)?;
             cluster.umount(1, true)?;
             cluster.ensure_client_ends(1)?;
-            // The client itself stands still, too.
+            // The client itself is also stopped.
             cluster.strike(Part::Client(2), Fault::Stopped)?;
             cluster.ensure_umount_gives_up(2)?;
             cluster.umount(2, true)?;
@@ -349,8 +348,8 @@ fn unmounts_end(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Programs wait for servers that stand still when their client is killed: they can go, and so can
-/// the mount.
+/// Applications wait for stopped services when their client is killed: the applications and the
+/// mount can be removed.
 fn killed_client(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "killed-client", shape)?;
@@ -396,8 +395,8 @@ fn kill_waiting_client(cluster: &mut Cluster, dir: &Path) -> TestResult {
     recovered(cluster, dir)
 }
 
-/// The client waits for the kernel to forget pages, and the kernel for the pages, which storage
-/// nodes don't bring.
+/// The client waits for the kernel to invalidate pages, and the kernel waits for these pages, which
+/// stopped storage nodes don't deliver.
 fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult {
     let mount = cluster.mount(0);
     drop(Ground::prepare(&dirs[1]).at("the files to begin with")?);
@@ -415,7 +414,7 @@ fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult
         })
         .collect::<TestResult<_>>()?;
     thread::sleep(Duration::from_millis(500));
-    // Opening for writing takes the readers' leases away.
+    // Opening for writing recalls the readers' leases.
     let writers: Vec<_> = ["big", "other", "to-truncate"]
         .iter()
         .map(|name| {
@@ -441,7 +440,7 @@ fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult
     recovered(cluster, &dirs[0])
 }
 
-/// Kills a client, whose process has to be gone soon, by itself.
+/// Kills a client; its process must end soon, by itself.
 fn kill_and_see(cluster: &mut Cluster, client: usize) -> TestResult {
     let service = cluster.service(Part::Client(client));
     let pid = service.pid().ok_or_else(|| "the client has ended before it was killed".to_string())?;
@@ -452,7 +451,7 @@ fn kill_and_see(cluster: &mut Cluster, client: usize) -> TestResult {
     Ok(())
 }
 
-/// The threads of a process that can't be killed, and where they wait.
+/// Returns the threads of a process that can't be killed, and where they wait.
 fn stuck(pid: i32) -> String {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let told = tasks.map(|task| {

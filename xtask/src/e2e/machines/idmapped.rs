@@ -1,4 +1,4 @@
-//! A view of a mount whose ids are mapped, as containers without root get it.
+//! An id-mapped view of a mount, as rootless containers get it.
 
 use super::super::cleanup::{self, Resource};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq, skip};
@@ -18,15 +18,15 @@ pub(in super::super) const TESTS: &[TestCase] =
 
 const OPTIONS: &[&str] = &["--idmap"];
 const DEADLINE: Duration = Duration::from_secs(60);
-/// First Linux that maps the ids of FUSE mounts.
+/// First Linux version that supports id-mapped FUSE mounts.
 const FIRST_LINUX: (u32, u32) = (6, 12);
-/// User 0 of the container on this machine.
+/// User id on this machine of the container's user 0.
 const FIRST_ID: u32 = 100_000;
 const IDS: u32 = 65_536;
-/// A user of the container, and on this machine.
+/// A user id in the container, and the same id on this machine.
 const USER: u32 = 1000;
 
-/// A user namespace, as a container without root has it, while it is needed.
+/// A user namespace like that of a rootless container; it exists until this is dropped.
 struct Namespace {
     holder: Child,
 }
@@ -66,13 +66,13 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // It ends with its input.
+        // It exits when its input ends.
         drop(self.holder.stdin.take());
         drop(self.holder.wait());
     }
 }
 
-/// A view of a directory with the ids of a namespace, until it is dropped.
+/// A view of a directory with the ids of a namespace; unmounted when dropped.
 struct View(PathBuf);
 
 impl View {
@@ -93,14 +93,14 @@ impl Drop for View {
     }
 }
 
-/// `major.minor` of the kernel.
+/// Returns `major.minor` of the kernel.
 fn linux() -> TestResult<(u32, u32)> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").at("osrelease")?;
     let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse().ok());
     Ok((numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)))
 }
 
-/// Owner, group, mode and name of everything below a folder.
+/// Lists owner, group, mode and name of everything below a folder.
 fn list(folder: &Path) -> TestResult<String> {
     let mut find = Command::new("find");
     find.args([".", "-mindepth", "1", "-printf", "%U %G %m %P\\n"]).current_dir(folder);
@@ -110,7 +110,7 @@ fn list(folder: &Path) -> TestResult<String> {
     Ok(lines.join("\n"))
 }
 
-/// A tar file with files of several users of a container.
+/// Creates a tar file with files of several users of a container.
 fn archive(folder: &Path) -> TestResult<PathBuf> {
     let tree = folder.join("tree");
     fs::create_dir_all(tree.join("etc")).at(tree.display())?;
@@ -128,8 +128,8 @@ fn archive(folder: &Path) -> TestResult<PathBuf> {
     Ok(archive)
 }
 
-/// A container without root unpacks an image: the files belong to the users of the image. Its users
-/// have the rights of theirs, and no others.
+/// A rootless container unpacks an image: the files belong to the image's users. These users have
+/// their own rights, and no others.
 fn idmapped_mount(stage: &Stage) -> TestResult {
     if linux()? < FIRST_LINUX {
         return skip("this kernel can't map the ids of FUSE mounts");
@@ -157,7 +157,7 @@ fn idmapped_mount(stage: &Stage) -> TestResult {
         ensure!(shown.lines().any(|shown| shown == line), "the view shows {shown:?}, without {line:?}");
     }
 
-    // Root of the container gives a folder away, and may still change what is in it.
+    // The container's root gives a folder away, and may still change its content.
     namespace.run(0, &format!("chown {USER}:{USER} own && chmod 700 own && echo 2 > own/two"), view)?;
     namespace.run(USER, "echo 3 > own/three && mv own/two own/2 && rm own/by-root && cat home", view)?;
     let own = list(&folders[1].join("own"))?;
@@ -168,7 +168,7 @@ fn idmapped_mount(stage: &Stage) -> TestResult {
         let said = namespace.run(user, refused, view);
         ensure!(said.is_err(), "user {user} of the container may do {refused}: {said:?}");
     }
-    // The same id without the mapping is somebody else.
+    // The same id without the mapping is a different user.
     let mut as_user = Command::new("setpriv");
     as_user.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_string()]);
     as_user.args(["cat", "own/three"]).current_dir(view);

@@ -1,5 +1,5 @@
-//! Every kind of process is killed, stopped and cut off under load, and what the programs on
-//! several mounts see stays that of one file system.
+//! Every kind of process is killed, stopped and cut off under load, and the history of applications
+//! on several mounts stays linearizable.
 
 use super::super::outcome::{At, TestResult, ensure_eq, skip};
 use super::super::stage::Stage;
@@ -29,34 +29,35 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "history_of_four_mounts", scope: Scope::Own, minutes: 6, run: history_of_four_mounts },
 ];
 
-/// How often each kind of process is killed in the short and in the long form.
+/// Kills per kind of process in the short and the long form.
 const ROUNDS: (u64, u64) = (1, 20);
 
-/// Rounds of faults of metadata nodes in the short and in the long form: there are four faults, for
-/// a short and for a long time, and two nodes.
+/// Rounds of faults of metadata nodes in the short and the long form: there are four faults, each
+/// short and long, and two nodes.
 const METADATA_ROUNDS: (u64, u64) = (2, 16);
 
-/// Seeds of the histories in the short and in the long form.
+/// Seeds of the histories in the short and the long form.
 const SEEDS: (u64, u64) = (1, 10);
 
-/// How long a fault lasts: less than the 5 s after which a session that is in somebody's way is
+/// Duration of a fault: less than the 5 s after which a session in the way of another client is
 /// ended.
 const FAULT: Duration = Duration::from_secs(2);
 
-/// One that lasts longer than management waits before it gives a metadata node's partitions to
-/// others (15 s).
+/// Duration of a long fault: more than the 15 s after which management reassigns a metadata node's
+/// partitions.
 const LONG_FAULT: Duration = Duration::from_secs(20);
 
 /// Time between two faults.
 const REST: Duration = Duration::from_secs(2);
 
-/// Load after the last fault, seconds.
+/// Time of load after the last fault, in seconds.
 const AFTER_SECS: u64 = 3;
 
-/// Threads on each mount.
+/// Threads per mount.
 const THREADS: u32 = 2;
 
-/// Each kind of service in turn; no program learns of it, and the check finds nothing.
+/// Each kind of service in turn; no application gets an error, and the file system check finds
+/// nothing.
 fn services_killed(stage: &Stage) -> TestResult {
     let shape = if stage.full {
         Shape { metadata: 2, storage: 4, clients: 3, timeout: None }
@@ -65,7 +66,7 @@ fn services_killed(stage: &Stage) -> TestResult {
     };
     let mut cluster = Cluster::build(stage, "kills", shape)?;
     for round in stage.rounds(ROUNDS) {
-        // A kind has one process or several; of those another one each time.
+        // If there are several processes of a kind, each round uses another one.
         let number = round as usize;
         let kinds = [
             Part::Management,
@@ -79,8 +80,8 @@ fn services_killed(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A process dies under load and is started anew: no program learns of it, and the check finds
-/// nothing.
+/// A process is killed under load and restarted: no application gets an error, and the file system
+/// check finds nothing.
 pub(super) fn killed_once(stage: &Stage, cluster: &mut Cluster, part: Part, round: u64) -> TestResult {
     let name = format!("round-{round}-{}", cluster.node(part));
     let plan = plan(THREADS, FAULT.as_secs() * 2 + AFTER_SECS, round);
@@ -95,8 +96,8 @@ pub(super) fn killed_once(stage: &Stage, cluster: &mut Cluster, part: Part, roun
     cluster.ensure_clean()
 }
 
-/// A metadata node stands still, or its network lets nothing through one way or both ways, for a
-/// moment or until its partitions are others'. No program learns of it.
+/// A metadata node is stopped, or its network drops packets in one or both directions, for a short
+/// time or until its partitions are reassigned. No application gets an error.
 fn metadata_out_of_order(stage: &Stage) -> TestResult {
     if !stage.full {
         return skip("--full only: it has passed too few times to be relied on in every build");
@@ -125,10 +126,9 @@ fn metadata_out_of_order(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A client dies; those on other mounts go on, and so does a new one in its place.
+/// A client is killed; other mounts continue, and so does its replacement.
 fn clients_killed(stage: &Stage) -> TestResult {
-    /// Calls of the other mount after the death: more than it makes before it needs what the dead
-    /// one holds.
+    /// Calls of the other mount after the kill: enough that it needs what the dead client holds.
     const CALLS: usize = 500;
     let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "client-kills", shape)?;
@@ -142,7 +142,8 @@ fn clients_killed(stage: &Stage) -> TestResult {
             cluster.wait_until_ended(session)?;
             load.wait_for_calls(0, CALLS)
         })?;
-        // Only now: meanwhile the load would have worked on the bare folder.
+        // Only now: before the end of the load, threads of this mount would have used the bare
+        // folder.
         cluster.mend(Part::Client(1), Fault::Killed)?;
         let folders = [cluster.mount(0).join(&name), cluster.mount(1).join(&name)];
         let different = differences(&folders[0], &folders[1]).at("comparing")?;
@@ -152,15 +153,15 @@ fn clients_killed(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// What happens to whom in one run; everybody once in the short form, everything to everybody in
-/// the long one.
+/// Returns the faults of one run; each process once in the short form, all faults for all processes
+/// in the long one.
 fn misfortunes(parts: &[Part], full: bool, seed: u64) -> Vec<(Part, Fault)> {
     let fault = |number: usize| Fault::ALL[number % Fault::ALL.len()];
     let rounds = if full { Fault::ALL.len() } else { 1 };
     let all = (0..rounds).flat_map(|round| {
         parts.iter().enumerate().map(move |(number, part)| (*part, fault(round + number + seed as usize)))
     });
-    // A killed client's programs get errors, which is another test's subject.
+    // Applications of a killed client get errors, which another test covers.
     let fair = |(part, fault): (Part, Fault)| match (part, fault) {
         (Part::Client(_), Fault::Killed) => (part, Fault::Cut),
         other => other,
@@ -186,8 +187,8 @@ fn history_of_four_mounts(stage: &Stage) -> TestResult {
     history_under_faults(stage, "four", shape, &parts)
 }
 
-/// One fault after the other befalls the parts of a cluster, each put right before anybody may be
-/// told of it.
+/// Applies one fault after the other to a cluster, each repaired before an application may get an
+/// error.
 fn history_under_faults(stage: &Stage, name: &str, shape: Shape, parts: &[Part]) -> TestResult {
     let mut cluster = Cluster::build(stage, name, shape)?;
     for seed in stage.rounds(SEEDS) {

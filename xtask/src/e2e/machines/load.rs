@@ -1,4 +1,4 @@
-//! A load on all mounts of a cluster, something beside it, and the judgement on what programs saw.
+//! A load on all mounts of a cluster, concurrent work, and the check of the recorded history.
 
 use super::super::coherence::{Load, LoadPlan, ensure_coherent};
 use super::super::outcome::{Failure, TestResult, ensure, ensure_eq};
@@ -13,17 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-/// Deadline of one program: longer than it may be kept waiting for a missing node, several times.
+/// Deadline of one program: more than several waits for a missing node.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// A load of some threads on each mount.
+/// Returns a load with this number of threads per mount.
 pub fn plan(threads: u32, seconds: u64, seed: u64) -> LoadPlan {
     LoadPlan { threads, seconds, seed, mix: Mix::All }
 }
 
-/// Runs a load on all mounts, in a new folder of this name, and `beside` with it; it goes on until
-/// both have ended. What was seen must have one order that explains it, and every call must have
-/// ended.
+/// Runs a load on all mounts in a new folder, and `beside` concurrently, until both have ended. The
+/// history must be linearizable, and every call must have ended.
 pub fn under_load(
     stage: &Stage,
     cluster: &mut Cluster,
@@ -34,7 +33,7 @@ pub fn under_load(
     under_watched_load(stage, cluster, name, plan, |cluster, _| beside(cluster))
 }
 
-/// The same for who wants to know how far the load is.
+/// The same, for a caller that monitors the load's progress.
 pub fn under_watched_load(
     stage: &Stage,
     cluster: &mut Cluster,
@@ -57,8 +56,8 @@ pub fn under_watched_load(
     })
 }
 
-/// Does a piece of work again and again, as long as something befalls the cluster beside it; how
-/// often it was done. The pieces are numbered.
+/// Repeats a piece of work while faults are applied to the cluster concurrently. Returns the number
+/// of repetitions. The pieces are numbered.
 pub fn work_beside(
     cluster: &mut Cluster,
     mut work: impl FnMut(u64) -> TestResult + Send,
@@ -86,7 +85,7 @@ pub fn work_beside(
     })
 }
 
-/// fsx in one of two folders that show the same files, once for each piece of work.
+/// Runs fsx in one of two folders that show the same files, once per piece of work.
 pub fn fsx_pieces(
     stage: &Stage,
     folders: &[PathBuf],
@@ -103,7 +102,7 @@ pub fn fsx_pieces(
     }
 }
 
-/// No program was told of anything.
+/// Checks that no application got an error.
 pub fn ensure_no_errors(outcome: &Outcome, when: &str, cluster: &Cluster) -> TestResult {
     let Outcome { errors, first_errors, .. } = outcome;
     if errors.is_empty() {

@@ -1,4 +1,4 @@
-//! Databases that programs have mapped: what they write takes no other pages with it.
+//! Memory-mapped databases: their writes invalidate no other pages.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -16,11 +16,10 @@ pub(in super::super) const TESTS: &[TestCase] =
 
 /// Deadline of one program.
 const DEADLINE: Duration = Duration::from_secs(200);
-/// Rows, each of some hundred bytes, of which every second one is deleted by a transaction of its
-/// own.
+/// Number of rows of some hundred bytes; every second one is deleted in its own transaction.
 const ROWS: u64 = 4_000;
-/// What the mount may receive for each of these: the pages that it changes, which are a few of 4
-/// KiB. A whole window of read-ahead is a thousand of them.
+/// Bytes that the mount may receive per deletion: some changed pages of 4 KiB. A whole read-ahead
+/// window is a thousand pages.
 const RECEIVED_BYTES: u64 = 64 << 10;
 
 fn ask(program: &Path, folder: &Path, statements: &str) -> TestResult<String> {
@@ -51,7 +50,7 @@ fn sqlite(stage: &Stage) -> TestResult {
     ensure_eq!(told.trim(), "268435456", "what sqlite3 says of its mapping");
     let received = (node.carried()?.received - before) / (ROWS / 2);
     ensure!(received <= RECEIVED_BYTES, "{received} bytes were read for each deleted row");
-    // From the other mount, which has mapped it, too.
+    // From the other mount, which has also mapped it.
     let look = "pragma mmap_size=268435456; pragma integrity_check; select count(*), sum(id % 2) from t;";
     let found = ask(&program, &folders[1], look)?;
     let expected = format!("268435456\nok\n{}|0", ROWS / 2);

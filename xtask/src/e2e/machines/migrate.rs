@@ -1,4 +1,4 @@
-//! Files that get another redundancy while programs work on them and services die.
+//! Files whose redundancy changes while applications use them and services crash.
 
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -18,19 +18,19 @@ use std::time::Duration;
 pub(in super::super) const TESTS: &[TestCase] =
     &[TestCase { name: "migrate_files_in_use", scope: Scope::Own, minutes: 10, run: files_in_use }];
 
-/// How long all files may take to move once.
+/// Longest time until all files have moved once.
 const DEADLINE: Duration = Duration::from_secs(240);
-/// Files that nobody changes meanwhile, and their bytes: several chunks on each target.
+/// Files that don't change meanwhile, and their size: several chunks on each target.
 const FILES: usize = 12;
 const FILE_BYTES: usize = 6 << 20;
 
 impl Cluster {
-    /// The command that moves all files below a folder.
+    /// Returns the command that migrates all files below a folder.
     fn migrate(&self, folder: &Path, scheme: &str) -> Command {
         self.migrate_by(&[], folder, scheme)
     }
 
-    /// The same, started by another program.
+    /// The same, started through another program.
     fn migrate_by(&self, starter: &[&str], folder: &Path, scheme: &str) -> Command {
         let node = self.node(Part::Client(1));
         let mut command = match starter {
@@ -45,7 +45,7 @@ impl Cluster {
         command
     }
 
-    /// Whether all groups of a file are of a scheme.
+    /// Checks that all groups of all files have this scheme.
     fn ensure_all_are(&self, folder: &Path, scheme: &str) -> TestResult {
         for entry in fs::read_dir(folder).at(folder.display())?.flatten() {
             let mut command = self.node(Part::Client(0)).command(self.commands.weft());
@@ -61,8 +61,8 @@ impl Cluster {
     }
 }
 
-/// To and fro, while fsx and fio work on some of the files; then while a metadata service dies, and
-/// a storage node.
+/// Repeated migrations while fsx and fio use some of the files; then while a metadata service and a
+/// storage node crash.
 fn files_in_use(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 1, storage: 4, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "migrate", shape)?;
@@ -83,7 +83,7 @@ fn files_in_use(stage: &Stage) -> TestResult {
         let mut command = cluster.migrate(&folders[1], scheme);
         let moved = thread::scope(|scope| {
             let moving = scope.spawn(move || carry_out(&mut command));
-            // It has begun by then, and has not come far.
+            // By then the migration has begun, but hasn't come far.
             thread::sleep(Duration::from_millis(700));
             cluster.strike(part, Fault::Killed)?;
             cluster.mend(part, Fault::Killed)?;
@@ -107,7 +107,7 @@ fn files_in_use(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Ends the command in the middle, unless it has done all by then; it says so if it can.
+/// Interrupts the command unless it has finished; it reports that if it can.
 fn interrupt(cluster: &Cluster, folder: &Path, scheme: &str, signal: &str) -> TestResult {
     let starter = ["timeout", "--preserve-status", "-s", signal, "0.15"];
     let cut = process::run(&mut cluster.migrate_by(&starter, folder, scheme), DEADLINE)?;
@@ -122,7 +122,7 @@ fn interrupt(cluster: &Cluster, folder: &Path, scheme: &str, signal: &str) -> Te
     Ok(())
 }
 
-/// Runs it to its end; how many files moved.
+/// Runs the command to its end. Returns the number of migrated files.
 fn carry_out(command: &mut Command) -> TestResult<u64> {
     let said = process::run_ok(command, DEADLINE)?.stdout;
     let said: Value =
@@ -148,7 +148,7 @@ fn ensure_contents(folder: &Path, contents: &[Vec<u8>]) -> TestResult {
     Ok(())
 }
 
-/// All files move to and fro until the programs have ended.
+/// Migrates all files repeatedly until the programs have ended.
 fn beside_programs(stage: &Stage, cluster: &Cluster, folders: &[std::path::PathBuf]) -> TestResult {
     let operations = if stage.full { 30_000 } else { 2_000 };
     let fsx_file = folders[0].join("fsx/file");

@@ -1,5 +1,6 @@
-//! Mirrored files while storage nodes die, stand still and are cut off: programs go on, nothing
-//! that was written is lost, the copies come back in step by themselves, and are the same on disk.
+//! Mirrored files while storage nodes crash, stall and are cut off: applications continue, no
+//! written data is lost, and the replicas get in sync again without intervention and are identical
+//! on disk.
 
 use super::super::disk::{Disk, DiskKind};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
@@ -49,29 +50,29 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "mirrored_both_members_killed", scope: Scope::Own, minutes: 6, run: all_killed },
 ];
 
-/// Storage nodes: more than a group has members, so that each node is primary of some and second of
-/// others.
+/// Number of storage nodes: more than a group has members, so that each node is primary of some
+/// groups and secondary of others.
 const STORAGE: u8 = 4;
-/// What befalls nodes.
+/// Faults of nodes.
 const FAULTS: [Fault; 5] = Fault::ALL;
-/// Disks that others have a part of: its share, and how large they are. Nothing is written to the
-/// files that take the room.
+/// Disks shared with other data: its percentage, and the disks' size. The files that occupy the
+/// space are never written.
 const TAKEN_PERCENT: u64 = 94;
 const LARGE_DISK_BYTES: u64 = 40 << 30;
-/// How long all nodes are down at once.
+/// Time that all nodes are down at once.
 const ALL_DOWN: Duration = Duration::from_secs(2);
-/// Load before a fault and after it.
+/// Time of load before and after a fault.
 const AROUND: Duration = Duration::from_secs(3);
-/// Threads on each mount.
+/// Threads per mount.
 const THREADS: u32 = 2;
-/// Rounds in the short and in the long form.
+/// Rounds in the short and the long form.
 const ROUNDS: (u64, u64) = (1, 30);
-/// Operations of one piece of fsx's work.
+/// Operations per piece of fsx work.
 pub(super) const FSX_OPERATIONS: u32 = 3000;
-/// Bytes of files that tests write themselves: several chunks.
+/// Size of files that tests write themselves: several chunks.
 const FILE_BYTES: usize = 6 << 20;
-/// Files that have data in one stripe only, and so many bytes there. Enough of them that each node
-/// is the other member of groups whose primary has nothing.
+/// Number of files with data in only one stripe, and its size. They are enough that each node is
+/// the secondary of groups whose primary has no chunk file.
 const HOLLOW_FILES: usize = 24;
 const SHORT_BYTES: usize = 64 << 10;
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -83,23 +84,23 @@ fn start(stage: &Stage, name: &str) -> TestResult<Cluster> {
     Ok(cluster)
 }
 
-/// What befalls whom in a round: kinds, times and nodes in turn.
+/// Returns node, fault and duration of a round: kinds, durations and nodes in turn.
 fn misfortune(round: u64) -> (usize, Fault, Lasting) {
     let number = round as usize - 1;
     let lasting = [Lasting::Missed, Lasting::Moment, Lasting::Long][number / FAULTS.len() % 3];
     (number % usize::from(STORAGE), FAULTS[number % FAULTS.len()], lasting)
 }
 
-/// What befalls one node after the other in a round.
+/// Returns the faults of one node after the other in a round.
 fn misfortunes(round: u64) -> [(usize, Fault); 2] {
     let number = round as usize;
-    // Each node has each of the others after it in some round.
+    // In some round, each of the other nodes follows each node.
     let distance = 1 + number / usize::from(STORAGE) % usize::from(STORAGE - 1);
     [(number, number), (number + distance, number + number / FAULTS.len() + 1)]
         .map(|(node, fault)| (node % usize::from(STORAGE), FAULTS[fault % FAULTS.len()]))
 }
 
-/// The copies come back in step by themselves, and are equal.
+/// Checks that the replicas get in sync without intervention and are identical.
 pub(super) fn ensure_in_step(cluster: &Cluster, when: &str) -> TestResult {
     let told = |failure| match failure {
         Failure::Failed(message) => Failure::Failed(format!("{when}: {message}")),
@@ -120,7 +121,7 @@ fn copies_on_disk(stage: &Stage) -> TestResult {
     suites::fio_write_and_verify(stage, &folders[0], &folders[1])?;
     ensure_eq!(cluster.degraded_groups()?, 0, "degraded groups although nothing happened");
     ensure_in_step(&cluster, "after fio")?;
-    // Deletions and new lengths reach all copies as well.
+    // Deletions and new lengths also reach all replicas.
     for entry in fs::read_dir(&folders[1]).at("the folder")?.flatten() {
         let path = entry.path();
         let len = entry.metadata().at(path.display())?.len();
@@ -153,9 +154,9 @@ fn history_under_faults(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Two nodes, one after the other: what only others have got while the first is missing it has
-/// before the second one goes. In every other round the second one goes when the first is just
-/// back: whoever needs what only that one has waits for it.
+/// Two nodes fail one after the other. The first one receives what it missed before the second one
+/// fails. In every other round the second one fails as soon as the first is back: requests that
+/// need data only it has wait for it.
 fn two_in_turn(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-turn")?;
     for round in stage.rounds(ROUNDS) {
@@ -179,7 +180,7 @@ fn two_in_turn(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Two nodes are missing, one after the other, while something else goes on.
+/// Two nodes fail one after the other, while other work runs.
 fn beside_faults(
     cluster: &mut Cluster,
     round: u64,
@@ -189,7 +190,7 @@ fn beside_faults(
         for (node, fault) in misfortunes(round) {
             thread::sleep(AROUND);
             cluster.befall(node, fault, Lasting::Missed)?;
-            // Two missing members of one group would be one too many.
+            // Two missing members of one group would be too many.
             cluster.wait_until_copies_are_good()?;
         }
         Ok(())
@@ -221,8 +222,8 @@ fn fsx_under_faults(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// While a node stays away, files are read and changed as if it were there; what it has missed it
-/// gets when it is back.
+/// While a node is down, files are read and changed as if it were up; after its return it is
+/// resynced.
 fn node_gone(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-gone")?;
     let folders = cluster.shared_folder("files")?;
@@ -232,7 +233,7 @@ fn node_gone(stage: &Stage) -> TestResult {
         let open = File::options().create(true).truncate(false).write(true).open(&path).at(path.display())?;
         open.write_all_at(bytes, at).and_then(|()| open.sync_all()).at(path.display())
     };
-    // Enough that each node is primary of some and second of others.
+    // Enough that each node is primary of some groups and secondary of others.
     let files = 4 * usize::from(STORAGE);
     let mut expected: Vec<Vec<u8>> =
         (0..files).map(|file| Rng::new(file as u64 + 1).bytes(FILE_BYTES)).collect();
@@ -252,11 +253,11 @@ fn node_gone(stage: &Stage) -> TestResult {
     fs::remove_file(path(0, 0)).at("a file")?;
     cluster.mend(Part::Storage(0), Fault::Killed)?;
     ensure_in_step(&cluster, "after the node is back")?;
-    // Now it is all the same which one is left.
+    // Now any single node may remain.
     for missing in 0..usize::from(STORAGE) {
         cluster.strike(Part::Storage(missing), Fault::Killed)?;
         for (file, content) in expected.iter().enumerate().skip(1) {
-            // Opened anew and past the page cache, so that nobody's memory answers.
+            // Reopened with direct I/O, so that no page cache answers.
             let seen = read_directly(&path(missing % 2, file))?;
             ensure!(
                 seen == *content,
@@ -270,25 +271,25 @@ fn node_gone(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Of files with holes some members have nothing, and whether another one has something has to be
-/// asked. When that one has just gone, programs wait for a moment until others know so, as with
-/// changes, although nobody changes anything.
+/// For files with holes, some members have no chunk file, so another member must be asked. If that
+/// one has just failed, applications wait until the failure is detected, as for changes, although
+/// no application changes anything.
 fn holes(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-holes")?;
-    // One that the transport knows to be gone, and one that it takes for slow.
+    // One that the transport detects as dead, and one that it treats as slow.
     for (node, fault) in [Fault::Killed, Fault::Deaf].into_iter().enumerate() {
         let folders = cluster.shared_folder(&format!("without-{node}"))?;
         let open = |file: usize| {
             let path = folders[0].join(file.to_string());
             let open = File::options().create_new(true).write(true).open(&path).at(path.display())?;
-            // In the first stripe only.
+            // Only in the first stripe.
             open.write_all_at(&[7; SHORT_BYTES], 0).at(path.display())?;
             Ok(open)
         };
         let files = (0..HOLLOW_FILES).map(open).collect::<TestResult<Vec<File>>>()?;
         cluster.strike(Part::Storage(node), fault)?;
         for (number, file) in files.iter().enumerate() {
-            // The client looks at all stripes.
+            // The client examines all stripes.
             let longer = file.set_len(SHORT_BYTES as u64 + 1).and_then(|()| file.sync_all());
             longer.at(format!("file {number} although only node {node} was {fault:?}"))?;
         }
@@ -298,7 +299,7 @@ fn holes(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// The content of a file, read by a program that lets nothing come from the page cache.
+/// Returns the content of a file, read by a program that bypasses the page cache.
 pub(super) fn read_directly(path: &std::path::Path) -> TestResult<Vec<u8>> {
     let mut drop_pages = std::process::Command::new("dd");
     drop_pages.arg(format!("of={}", path.display())).args([
@@ -310,8 +311,8 @@ pub(super) fn read_directly(path: &std::path::Path) -> TestResult<Vec<u8>> {
     fs::read(path).at(path.display())
 }
 
-/// All storage nodes die at once under load and come back: each group has nobody who could have
-/// missed less, and nothing that was synced is lost.
+/// All storage nodes are killed at once under load and restarted: no member of a group has missed
+/// less than the others, and no synced data is lost.
 fn all_killed(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-all")?;
     for round in stage.rounds(ROUNDS) {
@@ -332,21 +333,21 @@ fn all_killed(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A node dies and doesn't come back: others take its place while programs go on, and nothing is
-/// missing. When it comes back after all, what it had is removed. Then the target of another one is
-/// emptied, and forgotten.
+/// A node fails permanently: others replace it while applications continue, and no data is missing.
+/// When it returns after all, its data is removed. Then another node's target is drained and
+/// removed.
 fn node_lost(stage: &Stage) -> TestResult {
     lose_for_good(stage, start(stage, "mirror-lost")?)
 }
 
-/// The same where others have nearly all of the disks: what is lost is small, and there is room for
+/// The same on disks that other data almost fills: the lost data is small, and there is space for
 /// it.
 fn lost_on_full_disks(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
     let disk = |folder: &Path| {
         let disk = Disk::new(folder, "disk", DiskKind::Xfs, LARGE_DISK_BYTES)?;
         disk.take(LARGE_DISK_BYTES / 100 * TAKEN_PERCENT)?;
-        // Beside it, as on a disk that is for others, too.
+        // In a subfolder, as on a disk that is shared.
         let own = disk.path().join("weft");
         fs::create_dir(&own).and_then(|()| symlink(&own, folder.join("target"))).at(own.display())?;
         Ok(disk)

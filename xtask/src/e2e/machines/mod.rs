@@ -1,5 +1,5 @@
-//! A cluster on machines of its own, as far as the network goes: management with metadata, storage
-//! nodes, mounts, each in a namespace.
+//! A cluster on separate nodes as far as the network is concerned: management with metadata,
+//! storage nodes and mounts, each in its own network namespace.
 
 mod addresses;
 mod behind;
@@ -76,25 +76,25 @@ pub(super) use together::TESTS as TOGETHER_TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
 pub(super) use unmounted::TESTS as UNMOUNT_TESTS;
 
-/// How long a service may take until it serves.
+/// Longest time until a service serves requests.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What `statfs` calls a FUSE file system, as `stat` writes it.
+/// The `statfs` type of a FUSE file system, as printed by `stat`.
 const FUSE_MAGIC: &str = "65735546";
 
-/// Deadline of one administrator's command.
+/// Deadline of one administrative command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How many of everything a cluster has.
+/// Numbers of a cluster's nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Metadata nodes beside the management node, which has a metadata service, too.
+    /// Metadata nodes in addition to the management node, which also has a metadata service.
     pub metadata: u8,
     /// Storage nodes.
     pub storage: u8,
     /// Mounts.
     pub clients: u8,
-    /// `--timeout` of the mounts in seconds, when it isn't the default.
+    /// `--timeout` of the mounts in seconds, if not the default.
     pub timeout: Option<u64>,
 }
 
@@ -111,40 +111,39 @@ pub enum Part {
     Client(usize),
 }
 
-/// How the disk of a storage node is made.
+/// Creates the disk of a storage node.
 type MakeDisk<'a> = &'a dyn Fn(&Path) -> TestResult<Disk>;
 
-/// A running cluster; everything of it goes when it is dropped.
+/// A running cluster; dropping it removes everything.
 pub struct Cluster {
     commands: Commands,
     base: PathBuf,
     timeout: Option<u64>,
-    /// Further options of the mounts.
+    /// Additional options of the mounts.
     mount_options: &'static [&'static str],
-    // Dropped in this order: mounts, then what they need, then the wires.
+    // Dropped in this order: mounts, then the services that they need, then the network.
     clients: Vec<Service>,
     storage: Vec<Service>,
     metadata: Vec<Service>,
     management: Option<Service>,
-    /// Those of the storage nodes, where they have some of their own; after the processes that use
-    /// them.
+    /// Separate disks of the storage nodes, if any; dropped after the processes that use them.
     disks: Vec<Disk>,
-    /// The nodes, and what can be cut.
+    /// The nodes and their links.
     pub network: Network,
 }
 
 impl Cluster {
-    /// Makes a cluster of one management node and as many storage nodes and mounts as asked for.
+    /// Creates a cluster of one management node and the given numbers of storage nodes and mounts.
     pub fn start(stage: &Stage, name: &str, storage: u8, clients: u8) -> TestResult<Cluster> {
         Cluster::build(stage, name, Shape { metadata: 0, storage, clients, timeout: None })
     }
 
-    /// Makes a cluster of this shape.
+    /// Creates a cluster of this shape.
     pub fn build(stage: &Stage, name: &str, shape: Shape) -> TestResult<Cluster> {
         Cluster::build_with(stage, name, shape, None, &[])
     }
 
-    /// The same, with mounts that have further options.
+    /// The same, with additional mount options.
     pub fn build_mounted(
         stage: &Stage,
         name: &str,
@@ -154,8 +153,8 @@ impl Cluster {
         Cluster::build_with(stage, name, shape, None, options)
     }
 
-    /// The same; `disk` makes the disk of a storage node, mounted at `target` in the folder that it
-    /// is given.
+    /// The same; `disk` creates the disk of a storage node, mounted at `target` in the given
+    /// folder.
     fn build_with(
         stage: &Stage,
         name: &str,
@@ -208,7 +207,7 @@ impl Cluster {
         Ok(Recipe { program: self.commands.weft().to_path_buf(), arguments, log })
     }
 
-    /// Runs one of weft's own commands on a node; it has to succeed.
+    /// Runs a weft command on a node; it must succeed.
     pub fn run(&self, node: &Node, arguments: &[OsString]) -> TestResult<String> {
         let mut command = node.command(self.commands.weft());
         Ok(process::run_ok(command.args(arguments), COMMAND_DEADLINE)?.stdout)
@@ -223,7 +222,7 @@ impl Cluster {
         self.wait_until_served(&dir, "management")
     }
 
-    /// Lets a node join, and runs it.
+    /// Joins a node to the cluster and starts it.
     fn start_member(&self, role: Role, index: usize) -> TestResult<Service> {
         let node = self.network.node(role, index);
         let dir = self.folder(node)?.join("state");
@@ -239,7 +238,7 @@ impl Cluster {
         Ok(service)
     }
 
-    /// Runs a command on the management node, which gets that node's folder.
+    /// Runs a command on the management node; `command` gets that node's folder.
     fn ask_management(&self, command: impl FnOnce(&Path) -> Vec<OsString>) -> TestResult<String> {
         let node = self.network.node(Role::Management, 0);
         self.run(node, &command(&self.folder(node)?.join("state")))
@@ -257,14 +256,14 @@ impl Cluster {
         self.wait_until_mounted(index)
     }
 
-    /// Adds a client, with further options of `weft client add`, and writes its cluster file.
+    /// Adds a client, with additional options of `weft client add`, and writes its cluster file.
     fn write_cluster_file(&self, index: usize, options: &[&str]) -> TestResult<PathBuf> {
         let node = self.network.node(Role::Client, index);
         let path = self.folder(node)?.join("cluster");
         let name = node.to_string();
         let content =
             self.ask_management(|management| self.commands.cluster_file(management, &name, options))?;
-        // It has a private key, and is refused where others may read it.
+        // The file contains a private key, and is rejected if others may read it.
         let mut file = fs::OpenOptions::new();
         let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path);
         file.and_then(|mut file| file.write_all(content.as_bytes())).at(path.display())?;
@@ -274,10 +273,10 @@ impl Cluster {
     fn wait_until_mounted(&mut self, index: usize) -> TestResult {
         let mount = self.mount(index);
         let service = &mut self.clients[index];
-        // Answered only when the client serves, not just when the kernel knows the mount, which may
-        // be a killed client's, too. Attributes of the root may be in the kernel's cache, the state
-        // of the file system isn't. Between a killed client's mount and its successor's the bare
-        // folder answers, whose file system is another one.
+        // Succeeds only if the client serves requests: the kernel also lists the mount of a killed
+        // client. The kernel may cache attributes of the root, but not the file system's state.
+        // Between the end of a killed client's mount and the next mount, the bare folder answers,
+        // which is on another file system.
         let answers = || {
             let mut asked = Command::new("stat");
             asked.args(["--file-system", "--format=%t"]).arg(&mount);
@@ -297,7 +296,7 @@ impl Cluster {
         if up { Ok(()) } else { Err(format!("{what} doesn't serve:\n    {}", self.log()).into()) }
     }
 
-    /// Waits until management has heard of everybody and has nothing to complain of.
+    /// Waits until all nodes have reported to management and health has no findings.
     pub fn wait_until_healthy(&self) -> TestResult {
         let node = self.network.node(Role::Management, 0);
         let arguments = self.commands.health(&self.folder(node)?.join("state"));
@@ -309,13 +308,13 @@ impl Cluster {
         if healthy { Ok(()) } else { Err(format!("not healthy: {last:?}\n    {}", self.log()).into()) }
     }
 
-    /// Where a client has mounted.
+    /// Returns a client's mount point.
     pub fn mount(&self, client: usize) -> PathBuf {
         let node = self.network.node(Role::Client, client);
         self.base.join(&self.network.name).join(node.to_string()).join("mnt")
     }
 
-    /// A new folder, as all mounts show it.
+    /// Creates a folder. Returns its path on all mounts.
     pub fn shared_folder(&self, name: &str) -> TestResult<Vec<PathBuf>> {
         let folders: Vec<PathBuf> =
             (0..self.clients.len()).map(|client| self.mount(client).join(name)).collect();
@@ -323,7 +322,7 @@ impl Cluster {
         Ok(folders)
     }
 
-    /// Says how new files of a mounted folder are kept, as options of `weft entry set-pattern`.
+    /// Sets the pattern of new files in a mounted folder, with options of `weft entry set-pattern`.
     pub fn set_pattern(&self, folder: &Path, options: &[&str]) -> TestResult {
         let mut command = Command::new(self.commands.weft());
         command.args(["entry", "set-pattern"]).args(options).arg(folder);
@@ -331,34 +330,34 @@ impl Cluster {
         Ok(())
     }
 
-    /// The process of a client.
+    /// Returns the process of a client.
     pub fn client(&self, index: usize) -> &Service {
         &self.clients[index]
     }
 
-    /// Ends a storage node as a crash would.
+    /// Kills a storage node as in a crash.
     pub fn kill_storage(&mut self, index: usize) {
         self.storage[index].kill();
     }
 
-    /// Makes a storage node stand still.
+    /// Stops a storage node's process (SIGSTOP).
     pub fn freeze_storage(&self, index: usize) -> TestResult {
         self.storage[index].freeze()
     }
 
-    /// Starts a storage node that has ended.
+    /// Restarts a storage node that has ended.
     pub fn restart_storage(&mut self, index: usize) -> TestResult {
         self.storage[index].restart(self.network.node(Role::Storage, index))
     }
 
-    /// Every process but the mounts.
+    /// Returns every process except the mounts.
     pub fn servers(&self) -> Vec<Part> {
         let metadata = (0..self.metadata.len()).map(Part::Metadata);
         let storage = (0..self.storage.len()).map(Part::Storage);
         std::iter::once(Part::Management).chain(metadata).chain(storage).collect()
     }
 
-    /// The node of a process.
+    /// Returns the node of a process.
     pub fn node(&self, part: Part) -> &Node {
         match part {
             Part::Management => self.network.node(Role::Management, 0),
@@ -368,7 +367,7 @@ impl Cluster {
         }
     }
 
-    /// A process.
+    /// Returns a process.
     pub fn service(&mut self, part: Part) -> &mut Service {
         match part {
             Part::Management => self.management.as_mut().expect("it runs until the cluster ends"),
@@ -378,8 +377,8 @@ impl Cluster {
         }
     }
 
-    /// Starts a process that has ended, and waits until it serves. What a killed client left
-    /// mounted is its successor's to clear away.
+    /// Restarts a process that has ended, and waits until it serves requests. A new client removes
+    /// the mount of the killed one.
     pub fn restart(&mut self, part: Part) -> TestResult {
         let role = match part {
             Part::Management => (Role::Management, 0),
@@ -402,13 +401,13 @@ impl Cluster {
         }
     }
 
-    /// The ends of all logs, for messages.
+    /// Returns the ends of all logs, for messages.
     pub fn log(&self) -> String {
         let all = self.management.iter().chain(&self.metadata).chain(&self.storage).chain(&self.clients);
         all.map(Service::last_lines).collect::<Vec<_>>().join("\n    ---\n    ")
     }
 
-    /// Stops everything as an administrator would; an error if anything doesn't end well.
+    /// Stops everything as an administrator does; fails if a process doesn't end cleanly.
     pub fn stop(mut self) -> TestResult {
         for (index, mut client) in std::mem::take(&mut self.clients).into_iter().enumerate() {
             let status = client.terminate()?;
@@ -431,8 +430,8 @@ impl Cluster {
     }
 }
 
-/// Whether a cluster has nothing to complain of (`weft health --json`) but the little room on the
-/// disk of whoever tests.
+/// Returns whether the output of `weft health --json` has no findings, except for low disk space on
+/// the test machine.
 pub fn is_healthy(health: &str) -> bool {
     let findings = serde_json::from_str::<Value>(health).map(|health| health["findings"].clone());
     let about_room =
@@ -442,8 +441,8 @@ pub fn is_healthy(health: &str) -> bool {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // A dead client leaves its mount, and whoever waits for it goes on only when the connection
-        // is aborted.
+        // A killed client leaves its mount, and processes that wait for it continue only when the
+        // connection is aborted.
         for index in 0..self.clients.len() {
             let mount = self.mount(index);
             mounts::abort(&mount);

@@ -1,5 +1,4 @@
-//! Users who are root in a user namespace of their own: on a mount they have the rights of their
-//! ids.
+//! Users who are root in their own user namespace: on a mount they have the rights of their ids.
 
 use super::super::cleanup::{self, Resource};
 use super::super::outcome::{At, TestResult, ensure, ensure_eq, skip};
@@ -21,16 +20,18 @@ pub(in super::super) const TESTS: &[TestCase] =
     &[TestCase { name: "root_of_a_user_namespace", scope: Scope::Own, minutes: 2, run: user_namespaces }];
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// A user without rights.
+/// An unprivileged user.
 const USER: u32 = 1234;
-/// Names that both processes want to make.
+/// Number of names that both processes try to create.
 const NAMES: usize = 300;
-/// How much later than the user root begins at most, us: by then the user's open has ended.
+/// Longest delay of root's open after the user's, in microseconds: by then the user's open has
+/// ended.
 const MOST_LATE_US: u64 = 2000;
-/// Bytes of a file that is stored in chunks.
+/// Size of a file that is stored in chunks.
 const FILE_BYTES: usize = 1 << 20;
 
-/// Starts a program as a user without rights, in a user namespace where this user is root.
+/// Returns a command that runs as an unprivileged user, in a user namespace in which this user is
+/// root.
 fn in_namespace(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_string()]);
@@ -41,7 +42,7 @@ fn in_namespace(program: &Path) -> Command {
 /// Copies a program to a folder where every user may run it.
 fn copy_for_all(program: &Path, folder: &Path, name: &str) -> TestResult<PathBuf> {
     let copy = folder.join(name);
-    // By another process: what this process has open for writing, its children couldn't run.
+    // By another process: children couldn't execute a file that this process has open for writing.
     let mut install = Command::new("install");
     install.args(["-m", "755"]).arg(program).arg(&copy);
     process::run_ok(&mut install, DEADLINE)?;
@@ -66,12 +67,12 @@ impl Opener {
         Ok(Opener { child, names, answers: BufReader::new(answers) })
     }
 
-    /// Sends a name and doesn't wait for the answer.
+    /// Sends a name without waiting for the answer.
     fn tell(&mut self, name: &str) -> TestResult {
         self.names.write_all(format!("{name}\n").as_bytes()).at("a name for the open helper")
     }
 
-    /// [`OPENED`] or an error number, for the name that was sent last.
+    /// Returns the answer to the last name: [`OPENED`] or an error number.
     fn answer(&mut self) -> TestResult<String> {
         let mut line = String::new();
         self.answers.read_line(&mut line).at("the answer of the open helper")?;
@@ -97,7 +98,7 @@ fn user_namespaces(stage: &Stage) -> TestResult {
     }
     let outside = stage.scratch("programs")?;
     let weft = copy_for_all(stage.binary()?, &outside, "weft")?;
-    // Not `/proc/self/exe`, which the program that copies is itself.
+    // Not `/proc/self/exe`, which would refer to the copying program.
     let this_program = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
     let helper = copy_for_all(&this_program, &outside, "helper")?;
     let cluster = Cluster::start(stage, "namespaces", 2, 2)?;
@@ -106,7 +107,7 @@ fn user_namespaces(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// The pattern of a file or directory, and the groups of a file with their schemes.
+/// Returns the pattern of a file or directory, and the groups of a file with their schemes.
 fn layout_of(cluster: &Cluster, path: &Path) -> TestResult<String> {
     let mut command = Command::new(cluster.commands.weft());
     command.args(["entry", "info", "--json"]).arg(path);
@@ -117,8 +118,8 @@ fn layout_of(cluster: &Cluster, path: &Path) -> TestResult<String> {
     Ok(format!("{}, groups {groups:?}", said["pattern"]))
 }
 
-/// `weft migrate` and `weft entry set-pattern` on files and directories that every user may write
-/// to: the kernel lets the requests pass, and the service decides.
+/// Runs `weft migrate` and `weft entry set-pattern` on files and directories that every user may
+/// write: the kernel permits the requests, and the service decides.
 fn layouts_change_for_owners_only(cluster: &Cluster, weft: &Path) -> TestResult {
     let folders = cluster.shared_folder("owned")?;
     for (name, owner) in [("of-root", 0), ("of-user", USER)] {
@@ -150,8 +151,8 @@ fn layouts_change_for_owners_only(cluster: &Cluster, weft: &Path) -> TestResult 
     Ok(())
 }
 
-/// Root and a user make the same files at the same time, each on its own mount. The kernel takes a
-/// file that `O_CREAT` finds, instead of making it, for a new one and checks nothing.
+/// Root and a user create the same files concurrently, each on its own mount. If `O_CREAT` finds a
+/// file instead of creating it, the kernel treats it as new and skips the permission check.
 fn a_race_to_make_files_opens_none_of_others(cluster: &Cluster, helper: &Path) -> TestResult {
     let folders = cluster.shared_folder("contested")?;
     fs::set_permissions(&folders[0], Permissions::from_mode(0o777)).at(folders[0].display())?;
@@ -159,10 +160,10 @@ fn a_race_to_make_files_opens_none_of_others(cluster: &Cluster, helper: &Path) -
     let mut by_user = Opener::start(in_namespace(helper), &folders[1])?;
     let (mut random, mut made_by_user, mut foreign) = (Rng::new(1), 0, Vec::new());
     for _ in 0..NAMES {
-        // Random: a client may get numbered names with a common prefix for itself.
+        // Random: a client may get a delegation for numbered names with a common prefix.
         let name = format!("{:016x}", random.next());
-        // Root asks nobody in a directory that it has under a lease, so the user begins. Where root
-        // comes in between is another place each time.
+        // Under a directory delegation root's mount asks no service, so the user starts first. The
+        // random delay varies the point of the race.
         by_user.tell(&name)?;
         thread::sleep(Duration::from_micros(random.below(MOST_LATE_US)));
         by_root.tell(&name)?;

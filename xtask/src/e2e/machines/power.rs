@@ -1,5 +1,4 @@
-//! What a program is told that syncs after the power has taken what it had written: never that it
-//! is on disk.
+//! An application that syncs after a power failure has destroyed its writes must get an error.
 
 use super::super::outcome::{At, TestResult, ensure};
 use super::super::stage::Stage;
@@ -15,7 +14,7 @@ pub(in super::super) const TESTS: &[TestCase] =
 
 const BYTES: usize = 2 << 20;
 
-/// A file that a program has open, and what it has written.
+/// An open file, and the data written to it.
 struct Written {
     path: PathBuf,
     file: File,
@@ -39,7 +38,7 @@ impl Written {
         self.file.sync_all().at(format!("sync of {} {when}", self.path.display()))
     }
 
-    /// A sync fails, once, and after another write everything is there.
+    /// Checks that a sync fails, exactly once, and that after another write all data is present.
     fn ensure_is_told(&self, elsewhere: &Path) -> TestResult {
         let told = self.file.sync_all();
         ensure!(
@@ -60,8 +59,8 @@ impl Written {
     }
 }
 
-/// Files of one copy and of two, written and not synced, when all storage nodes die, and when they
-/// lose their power.
+/// Files with one and two replicas, written but not synced, when all storage nodes crash, and when
+/// they lose power.
 fn fsync_tells(stage: &Stage) -> TestResult {
     let mut cluster = disks::start_plain(stage, "power")?;
     let single = cluster.shared_folder("single")?;

@@ -1,5 +1,5 @@
-//! Files that programs of one mount get before the services have them: the other mount finds each
-//! as soon as it is there, and none is lost that was closed.
+//! Asynchronous creates: another mount finds each file as soon as the creating application has it,
+//! and no closed file is lost.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -19,15 +19,15 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "promised_files_while_services_die", scope: Scope::Own, minutes: 4, run: services_die },
 ];
 
-/// Directories, and files that are made in each before somebody looks: enough for the client to
-/// have had it to itself.
+/// Number of directories, and of files created in each before another mount accesses it: enough for
+/// the client to have had a directory delegation.
 const DIRS: usize = 20;
 const FILES: usize = 12;
-/// How often services die in the short and in the long form.
+/// Kills of services in the short and the long form.
 const ROUNDS: (u64, u64) = (1, 10);
-/// How long services are there before they die, and away.
+/// Time that services are up before a kill, and down after it.
 const FAULT: Duration = Duration::from_secs(2);
-/// Files of one directory beside the kills.
+/// Files per directory during the kills.
 const FILES_PER_DIR: usize = 50;
 
 fn content(number: usize) -> Vec<u8> {
@@ -72,9 +72,9 @@ fn seen_by_all(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Makes files in the folder `$1` until the file `$2` is there, and says how many. A process of its
-/// own: one that is started from this one would close a file with it that waits for the service,
-/// and so wait for what it is to start.
+/// Creates files in the folder `$1` until the file `$2` exists, and prints their number. A separate
+/// process: a child of this process, when it closes an inherited file, could wait for the service
+/// that it is about to become.
 const MAKE_MANY: &str = r#"set -e
 i=0
 while [ ! -e "$2" ]; do

@@ -1,5 +1,5 @@
-//! Mirrored files on nodes in racks: groups that were made before anything was known of racks are
-//! moved apart, and then a rack may die as a whole.
+//! Mirrored files on nodes in racks: groups created before racks were configured are moved apart,
+//! and then a whole rack may fail.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -19,19 +19,19 @@ use std::time::Duration;
 pub(in super::super) const TESTS: &[TestCase] =
     &[TestCase { name: "mirrored_rack_lost", scope: Scope::Own, minutes: 8, run: rack_lost }];
 
-/// Racks of the storage nodes, in their order.
+/// Racks of the storage nodes, in order.
 const RACKS: [&str; 4] = ["r1", "r1", "r2", "r2"];
-/// Bytes of a file: several chunks.
+/// Size of a file: several chunks.
 const FILE_BYTES: usize = 3 << 20;
-/// Enough that every group has some.
+/// Number of files: enough that every group has some.
 const FILES: usize = 24;
-/// How long a rack is gone: longer than it takes until others are taken for primaries.
+/// Time that a rack is down: long enough that other members become primaries.
 const GONE: Duration = Duration::from_secs(20);
-/// Within which members are moved apart: as many calls as there are groups are more than enough.
+/// Longest time to move members apart: more than enough for one call per group.
 const REBALANCE_DEADLINE: Duration = Duration::from_secs(180);
-/// Rest after a call.
+/// Pause after a call.
 const CALL_INTERVAL: Duration = Duration::from_millis(500);
-/// Load before a rack dies and after it is back, seconds.
+/// Time of load before a rack fails and after it is back, in seconds.
 const AROUND_SECS: u64 = 3;
 
 fn storage_in(rack: &str) -> Vec<usize> {
@@ -54,7 +54,7 @@ fn rack_lost(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Says which racks the nodes are in, and lets groups follow.
+/// Sets the racks of the nodes, and rebalances the groups.
 fn move_apart(cluster: &Cluster) -> TestResult {
     ensure!(!spread_over_racks(cluster)?, "groups can't know of racks yet");
     for (index, rack) in RACKS.iter().enumerate() {
@@ -77,9 +77,9 @@ fn move_apart(cluster: &Cluster) -> TestResult {
     Ok(())
 }
 
-/// Moves members until all groups are in two racks. That takes several calls where targets are as
-/// full as the disk of whoever tests: each plans with the room that is there, and until a target's
-/// own files have been added up all that is used of its disk counts as its.
+/// Moves members until all groups span two racks. This takes several calls if targets are as full
+/// as the test machine's disk: each call plans with the current free space, and until a target's
+/// own usage is known, its disk's whole usage is attributed to it.
 fn rebalance(cluster: &Cluster) -> TestResult {
     let mut told = Vec::new();
     let apart = process::eventually(REBALANCE_DEADLINE, || {
@@ -99,7 +99,7 @@ fn rebalance(cluster: &Cluster) -> TestResult {
     Ok(())
 }
 
-/// A rack dies under load and comes back; meanwhile everything can be read and changed.
+/// A rack fails under load and returns; meanwhile all data is readable and writable.
 fn lose(stage: &Stage, cluster: &mut Cluster, files: &Files, rack: &str, round: usize) -> TestResult {
     let nodes: Vec<Part> = storage_in(rack).into_iter().map(Part::Storage).collect();
     let version = round as u64 + 1;
@@ -127,7 +127,7 @@ fn lose(stage: &Stage, cluster: &mut Cluster, files: &Files, rack: &str, round: 
     Ok(())
 }
 
-/// Files whose content follows from their number and version.
+/// Files with content derived from their number and version.
 struct Files {
     folders: Vec<PathBuf>,
 }
@@ -158,7 +158,7 @@ impl Files {
     }
 }
 
-/// Whether no group has all its members in one rack, by the numbers of the nodes' targets.
+/// Returns whether no group has all its members in one rack, by the numbers of the nodes' targets.
 fn spread_over_racks(cluster: &Cluster) -> TestResult<bool> {
     let mut first = Vec::new();
     for index in storage_in("r1") {
@@ -168,14 +168,14 @@ fn spread_over_racks(cluster: &Cluster) -> TestResult<bool> {
     Ok(cluster.members_of_groups()?.iter().all(|members| in_first(members) == 1 && members.len() == 2))
 }
 
-/// What management says of the cluster's health, whatever the verdict.
+/// Returns management's report of the cluster's health, whatever the verdict.
 fn health(cluster: &Cluster) -> TestResult<String> {
     let node = cluster.node(Part::Management);
     let arguments = cluster.commands.health(&cluster.folder(node)?.join("state"));
     Ok(process::run(node.command(cluster.commands.weft()).args(&arguments), COMMAND_DEADLINE)?.stdout)
 }
 
-/// Bytes that would be lost with a domain.
+/// Returns the bytes that would be lost with a domain.
 fn lost_with(cluster: &Cluster, domain: &str) -> TestResult<u64> {
     let told = cluster.ask_management(|management| cluster.commands.exposure_of(management, domain))?;
     let told: Value = serde_json::from_str(&told).map_err(|e| format!("weft health --exposure: {e}"))?;

@@ -1,5 +1,5 @@
-//! Two mounts fill one directory, each with names of its own, which it has to itself: whoever looks
-//! finds what is there, and none is lost that was closed.
+//! Two mounts fill one directory, each under a name-prefix delegation: lookups from any mount are
+//! correct, and no closed file is lost.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -20,18 +20,18 @@ pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
     run: services_die,
 }];
 
-/// How often services die in the short and in the long form.
+/// Kills of services in the short and the long form.
 const ROUNDS: (u64, u64) = (1, 10);
-/// How long services are there before they die.
+/// Time that services are up before a kill.
 const BEFORE: Duration = Duration::from_secs(3);
-/// How long they are away, and between two looks at the directory: longer than a client that is
-/// disturbed rests, now and then.
+/// Time that they are down, and time between two checks of the directory: sometimes longer than the
+/// pause of a client after a conflict.
 const PAUSE: Duration = Duration::from_millis(1300);
-/// Looks at the directory afterwards.
+/// Number of checks of the directory afterwards.
 const LOOKS: usize = 4;
 
-/// Makes files `$3.N` in the folder `$1` until the file `$2` is there, every third one as one that
-/// must not exist, and says how many. A process of its own: see `promised`.
+/// Creates files `$3.N` in the folder `$1` until the file `$2` exists, every third one with
+/// `O_EXCL`, and prints their number. A separate process for the reason given in `promised`.
 const MAKE_ALIKE: &str = r#"set -e
 i=0
 while [ ! -e "$2" ]; do
@@ -52,7 +52,8 @@ fn names(folder: &Path) -> TestResult<BTreeSet<PathBuf>> {
     entries.map(|entry| entry.map(|entry| entry.file_name().into()).at(folder.display())).collect()
 }
 
-/// What is seen beside those who make files only grows, and whatever is seen can be opened.
+/// Checks, while files are created, that names never disappear and that every listed file can be
+/// opened.
 fn look_on(folders: &[PathBuf], seen: &mut BTreeSet<PathBuf>) -> TestResult {
     for folder in folders {
         let now = names(folder)?;

@@ -1,6 +1,6 @@
-//! A storage node is gone for good, and with it the only copies of files: its target is removed
-//! with what was on it. These files give errors, all others and new ones are well, and nothing is
-//! left of it when they are deleted.
+//! A storage node fails permanently, and with it the only replicas of files: its target is removed
+//! with its data. These files return errors, other and new files are intact, and no trace remains
+//! after the lost files are deleted.
 
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -23,22 +23,22 @@ pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
     run: removed_with_only_copies,
 }];
 
-/// Storage nodes, and the one that is gone.
+/// Number of storage nodes, and the failed one.
 const STORAGE: u8 = 3;
 const GONE: usize = 0;
-/// Files, so many that each node has some, and their bytes: several chunks.
+/// Number of files, so that each node has some, and their size: several chunks.
 const FILES: usize = 24;
 const FILE_BYTES: usize = 3 << 20;
-/// How long a target must be gone before what it alone has may be given up; management has a least
-/// time of its own.
+/// Time that a target must be missing before its sole replicas may be given up; management enforces
+/// a minimum.
 const GIVEN_UP_AFTER: &str = "5s";
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A file with its content, by its name in the folder.
+/// Contents of files by name.
 type Contents = BTreeMap<String, Vec<u8>>;
 
 impl Cluster {
-    /// What a command on the management node prints, with its exit status, whatever that is.
+    /// Returns exit status and output of a command on the management node, whatever they are.
     fn ask_anyhow(&self, words: &[&str]) -> TestResult<(i32, String)> {
         let node = self.node(Part::Management);
         let dir = self.folder(node)?.join("state");
@@ -48,7 +48,8 @@ impl Cluster {
         Ok((done.code(), format!("{}{}", done.stdout, done.stderr)))
     }
 
-    /// Waits until a command on the management node ends so, and prints that.
+    /// Waits until a command on the management node exits with `code` and prints `text`. Returns
+    /// its output.
     fn wait_until_told(&self, words: &[&str], code: i32, text: &str) -> TestResult<String> {
         let mut last = None;
         let is_it = |told: &TestResult<(i32, String)>| matches!(told, Ok((is, said)) if *is == code && said.contains(text));
@@ -62,7 +63,7 @@ impl Cluster {
         }
     }
 
-    /// Objects of the findings of a check of one kind; there are no others.
+    /// Checks that all findings are of one kind. Returns their objects.
     fn only_findings(&self, kind: &str) -> TestResult<BTreeSet<String>> {
         let told = self.fsck()?;
         let mut objects = BTreeSet::new();
@@ -86,7 +87,7 @@ fn write_files(folder: &Path, first: usize) -> TestResult<Contents> {
     Ok(contents)
 }
 
-/// The inodes of which a target has chunk files, as they are on its disk.
+/// Returns the inodes with chunk files on a target's disk.
 fn inodes_on(target: &Path) -> TestResult<BTreeSet<u64>> {
     let (mut found, mut waiting) = (BTreeSet::new(), vec![target.join("chunks")]);
     while let Some(folder) = waiting.pop() {
@@ -145,8 +146,8 @@ fn removed_with_only_copies(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Without the word that the loss is accepted nothing is removed, a drain says that it has no end,
-/// and what would be lost is listed.
+/// Without the option that accepts the loss, nothing is removed, a drain reports that it can't
+/// finish, and the data that would be lost is listed.
 fn refused_and_listed(cluster: &Cluster, id: &str, lost: &BTreeSet<String>) -> TestResult {
     let count = format!("{} files have content there and nowhere else", lost.len());
     cluster.wait_until_told(&["target", "remove", id], 1, &count)?;
@@ -168,7 +169,7 @@ fn refused_and_listed(cluster: &Cluster, id: &str, lost: &BTreeSet<String>) -> T
     Ok(())
 }
 
-/// Files that are lost give `EIO` however they are used, all others have their content.
+/// Checks that lost files return `EIO` for all operations, and that all others have their content.
 fn ensure_fails_only(folder: &Path, contents: &Contents, lost: &BTreeSet<String>) -> TestResult {
     for (name, content) in contents {
         let path = folder.join(name);
@@ -201,7 +202,7 @@ fn ensure_fails_only(folder: &Path, contents: &Contents, lost: &BTreeSet<String>
     Ok(())
 }
 
-/// No file and no group tell of the target any more.
+/// Checks that no file and no group refers to the target any more.
 fn nothing_is_left(cluster: &Cluster, target: u64) -> TestResult {
     let has_group = || -> TestResult<bool> {
         let (_, told) = cluster.ask_anyhow(&["group", "list", "--json"])?;
@@ -214,7 +215,7 @@ fn nothing_is_left(cluster: &Cluster, target: u64) -> TestResult {
     cluster.ensure_clean()
 }
 
-/// The node comes back with its disk: the node serves, and not what was removed.
+/// The node returns with its disk: it runs, but doesn't serve the removed target.
 fn is_not_taken_back(cluster: &mut Cluster, id: &str) -> TestResult {
     cluster.restart(Part::Storage(GONE))?;
     let node = cluster.node(Part::Storage(GONE));

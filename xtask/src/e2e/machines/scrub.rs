@@ -1,5 +1,5 @@
-//! The search for damage: what is done to chunk files on one node's disk behind the back of its
-//! service is found by it, and made right from other nodes.
+//! Scrub: chunk files corrupted on one node's disk behind its service's back are found, and
+//! repaired from other nodes.
 
 use super::super::netns::Role;
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
@@ -20,27 +20,27 @@ pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
     run: damage_is_searched,
 }];
 
-/// Nodes: more than a group has members, so that the damaged one is primary of some and second of
-/// others.
+/// Number of nodes: more than a group has members, so that the damaged node is primary of some
+/// groups and secondary of others.
 const STORAGE: u8 = 3;
-/// Files in the short and in the long form.
+/// Number of files in the short and the long form.
 const FILES: (u64, u64) = (150, 1000);
-/// One file in so many isn't read before the search. A read meets few of the damages: the client
-/// asks the other node for about half of the files, and the service holds some chunk files open, so
-/// that it doesn't notice that they have another name now.
+/// One in this many files isn't read before the scrub. Reads detect only some of the damage: the
+/// client reads about half of the files from the other node. The service also has some chunk files
+/// open, and doesn't notice that they were renamed.
 const UNREAD: u64 = 5;
 const FILE_BYTES: usize = 150_000;
 const DEADLINE: Duration = Duration::from_secs(300);
-/// How long nothing is changed before: notes of what was written go in that time, and a file that
-/// is moved then was moved long after it was written.
+/// Time without changes before the corruption: the intent log's notes of the writes expire in it,
+/// so a later rename isn't attributed to a recent write.
 const QUIET: Duration = Duration::from_secs(12);
 
-/// How long what reads have met may take until the first of it is mended and known to management.
+/// Longest time until the first damage detected by reads is repaired and reported to management.
 const TOLD_AFTER: Duration = Duration::from_secs(60);
-/// How long nothing more of it has to come until it counts as all: some heartbeats.
+/// Time without a further report after which all are assumed to have arrived: some heartbeats.
 const TOLD_ALL_AFTER: Duration = Duration::from_secs(8);
 
-/// One of the things that happen to chunk files on disks; the last two happen to two of them.
+/// Number of kinds of corruption; the last two affect two chunk files.
 const WAYS: usize = 8;
 
 fn damage_is_searched(stage: &Stage) -> TestResult {
@@ -59,7 +59,7 @@ fn damage_is_searched(stage: &Stage) -> TestResult {
     let (_, target) = cluster.target_of(0)?;
     let spoilt = spoil_all(&target.join("groups"))?;
     ensure!(spoilt > files / 4, "only {spoilt} chunk files are on this node");
-    // Some are read before the search comes to them, by a machine that has none of them in memory.
+    // Some files are read before the scrub reaches them, by a machine that has none of them cached.
     let read = |file: u64| {
         let path = folders[1].join(file.to_string());
         ensure!(fs::read(&path).at(path.display())? == content(file), "file {file} isn't what was written");
@@ -98,7 +98,7 @@ fn damage_is_searched(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// What a search of all targets has found.
+/// Result of a scrub of all targets.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     damaged: u64,
@@ -113,7 +113,7 @@ fn found(told: &Value) -> Found {
     Found { damaged: sum("damaged"), mended: sum("mended"), missing: sum("missing") }
 }
 
-/// Does something to each chunk file below a folder; how many there are.
+/// Corrupts each chunk file below a folder. Returns their number.
 fn spoil_all(root: &Path) -> TestResult<u64> {
     let (mut folders, mut files) = (vec![root.to_path_buf()], Vec::<PathBuf>::new());
     while let Some(folder) = folders.pop() {
@@ -136,7 +136,7 @@ fn spoil_all(root: &Path) -> TestResult<u64> {
             2 => fs::remove_file(path).at(path.display())?,
             3 => {
                 fs::remove_file(path).at(path.display())?;
-                // Of a file that is in use they may not be there yet.
+                // The checksums of a file in use may not exist yet.
                 let _ = fs::remove_file(sums(path));
             }
             4 | 6 if at + 1 < files.len() => {
@@ -147,7 +147,7 @@ fn spoil_all(root: &Path) -> TestResult<u64> {
                 }
             }
             4 | 6 => open()?.write_all_at(b"not what was written", 0).at(path.display())?,
-            // It was swapped with the one before.
+            // It was swapped with the previous one.
             _ => {}
         }
     }
@@ -163,7 +163,7 @@ fn swap(one: &Path, other: &Path) -> TestResult {
 }
 
 impl Cluster {
-    /// Has all targets searched once; what was found.
+    /// Scrubs all targets once. Returns the result.
     fn search(&self) -> TestResult<Found> {
         self.ask_management(|management| self.commands.scrub(management, "start"))?;
         let mut told = Value::Null;
@@ -180,13 +180,13 @@ impl Cluster {
         Ok(found(&told))
     }
 
-    /// How far the search for damage is.
+    /// Returns the progress of scrubs.
     fn scrubs(&self) -> TestResult<Value> {
         let told = self.ask_management(|management| self.commands.scrub(management, "status"))?;
         serde_json::from_str(&told).map_err(|error| format!("weft scrub status: no JSON: {error}").into())
     }
 
-    /// What `weft health` says, whatever it thinks of it.
+    /// Returns the output of `weft health`, whatever the verdict.
     pub fn health_text(&self) -> TestResult<String> {
         let node = self.network.node(Role::Management, 0);
         let arguments = self.commands.health(&self.folder(node)?.join("state"));

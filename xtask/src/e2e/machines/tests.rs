@@ -1,4 +1,4 @@
-//! Several mounts of one cluster are one file system, also while parts of it are out of order.
+//! Several mounts of one cluster behave as one file system, also while parts of the cluster fail.
 
 use super::super::outcome::{At, TestResult, ensure_eq};
 use super::super::stage::Stage;
@@ -18,20 +18,20 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "frozen_client_is_fenced", scope: Scope::Own, minutes: 5, run: frozen_client },
 ];
 
-/// Seconds of load on a healthy cluster.
+/// Duration of the load on a healthy cluster in seconds.
 const SECONDS: u64 = 15;
 
-/// Seconds of load around one fault.
+/// Duration of the load around one fault in seconds.
 const FAULT_SECONDS: u64 = 6;
 
-/// Seeds in the short and in the long form.
+/// Seeds in the short and the long form.
 const SEEDS: (u64, u64) = (1, 10);
 
-/// Threads on each mount.
+/// Threads per mount.
 const THREADS: u32 = 3;
 
-/// How long a fault lasts: less than the 5 s after which a connection is asked whether it lives,
-/// and the 60 s after which a call fails.
+/// Duration of a fault: less than the 5 s after which a connection is probed, and the 60 s after
+/// which a call fails.
 const FAULT: Duration = Duration::from_secs(2);
 
 fn history_of_two_mounts(stage: &Stage) -> TestResult {
@@ -44,7 +44,7 @@ fn history_of_two_mounts(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// What one mount writes, another one reads.
+/// One mount writes, another one reads.
 fn fio_across_mounts(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "fio", 2, 2)?;
     let folders: Vec<PathBuf> = cluster.shared_folder("fio")?;
@@ -86,11 +86,11 @@ fn client_cut(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// A client that stands still longer than its leases last is put out; when it goes on, it must not
-/// write what it held back.
+/// A client that is stopped beyond the expiry of its leases is evicted; when it continues, it must
+/// not write delayed data.
 fn frozen_client(stage: &Stage) -> TestResult {
-    /// Calls of the other client while this one stands still: more than it makes before it needs
-    /// what this one holds.
+    /// Calls of the other client while this one is stopped: enough that it needs what this one
+    /// holds.
     const CALLS: usize = 500;
     for seed in stage.rounds(SEEDS) {
         let mut cluster = Cluster::start(stage, "frozen", 2, 2)?;
@@ -103,7 +103,7 @@ fn frozen_client(stage: &Stage) -> TestResult {
             load.wait_for_calls(1, CALLS)?;
             cluster.client(0).thaw()
         })?;
-        // It goes on as well, under another session.
+        // It also continues, with another session.
         cluster.wait_until_replaced(0, 0)?;
         fs::write(cluster.mount(0).join("thawed"), "content").at("a write of the client that was frozen")?;
         let seen = fs::read_to_string(cluster.mount(1).join("thawed")).at("thawed")?;

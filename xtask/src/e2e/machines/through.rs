@@ -1,4 +1,4 @@
-//! A load through the client core of `weft bench` itself, beside the same through a mount.
+//! A load through the client core inside `weft bench`, compared with one through a mount.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::refusals::refused;
@@ -17,14 +17,14 @@ use std::time::Duration;
 pub(in super::super) const TESTS: &[TestCase] =
     &[TestCase { name: "bench_through_the_core", scope: Scope::Own, minutes: 4, run: through_the_core }];
 
-/// How long one load may take.
+/// Longest duration of one load.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// How long an interrupted load may take to begin and to end.
+/// Longest time until an interrupted load has begun, and until it has ended.
 const SOON: Duration = Duration::from_secs(60);
-/// How long a load goes on before a service dies, and how long that one is away.
+/// Time of load before a service is killed, and time that the service is down.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// A directory on a mount, and the machine of that mount.
+/// A directory on a mount, and the node of that mount.
 struct Place<'a> {
     cluster: &'a Cluster,
     weft: PathBuf,
@@ -38,7 +38,7 @@ impl Place<'_> {
         command
     }
 
-    /// Runs it; the ways of its figures, in their order.
+    /// Runs a load. Returns the access path of each of its figures, in order.
     fn ways(&self, kind: &str, words: &[&str]) -> TestResult<Vec<String>> {
         let done = process::run_ok(self.command(kind, words).arg("--json"), DEADLINE)?;
         self.ensure_empty(&format!("{kind} {words:?}"))?;
@@ -51,7 +51,7 @@ impl Place<'_> {
     }
 }
 
-/// The ways of the figures that a load has told as JSON; none may have met an error or a wrong
+/// Returns the access paths of the figures in a load's JSON; none may have an error or a wrong
 /// byte.
 fn ways(told: &str, load: &str) -> TestResult<Vec<String>> {
     let told: Value = serde_json::from_str(told).map_err(|e| format!("weft bench {load}: {e}"))?;
@@ -101,7 +101,7 @@ fn through_the_core(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// What a signal ends leaves nothing.
+/// A load ended by a signal leaves no files.
 fn interrupted(place: &Place<'_>) -> TestResult {
     for (kind, words) in [
         ("io", &["--access", "random", "--depth", "4", "--seconds", "600", "--size", "4MiB"][..]),
@@ -128,8 +128,8 @@ fn interrupted(place: &Place<'_>) -> TestResult {
     Ok(())
 }
 
-/// Services that die and come back during a load: it waits for them, and every byte is right in the
-/// end.
+/// Services are killed and restarted during a load: it waits for them, and every byte is correct in
+/// the end.
 fn services_die(stage: &Stage, cluster: &mut Cluster, folder: &str) -> TestResult {
     let out = stage.scratch("told")?.join(format!("{folder}.json"));
     let place = Place { cluster, weft: stage.binary()?.to_path_buf(), dir: cluster.mount(0).join(folder) };
@@ -163,7 +163,7 @@ fn services_die(stage: &Stage, cluster: &mut Cluster, folder: &str) -> TestResul
     Ok(())
 }
 
-/// A cluster file of another cluster is refused, the mount's own is as good as none.
+/// A cluster file of another cluster is refused; the mount's own has the same effect as none.
 fn other_file(place: &Place<'_>) -> TestResult {
     let node = place.cluster.node(Part::Client(0));
     let own = place.cluster.folder(node)?.join("cluster");
@@ -175,7 +175,7 @@ fn other_file(place: &Place<'_>) -> TestResult {
     let uuid = text.lines().find(is_uuid).ok_or_else(|| "a cluster file without the cluster".to_string())?;
     let other = own.with_extension("other");
     let another = "cluster = \"00000000-0000-0000-0000-000000000000\"";
-    // As private as the original.
+    // With the same permissions as the original.
     fs::copy(&own, &other).at(other.display())?;
     fs::write(&other, text.replace(uuid, another)).at(other.display())?;
     let name = other.to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! A load that several clients make together, each on its own mount.
+//! A load by several clients together, each on its own mount.
 
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
@@ -14,19 +14,20 @@ use std::time::Duration;
 pub(in super::super) const TESTS: &[TestCase] =
     &[TestCase { name: "bench_by_clients", scope: Scope::Own, minutes: 3, run: by_clients }];
 
-/// How long one load may take.
+/// Longest duration of one load.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// How long an interrupted load may take to begin and to end.
+/// Longest time until an interrupted load has begun, and until it has ended.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Two mounts that show the same directory, and what measures it.
+/// Two mounts that show the same directory, and the program that measures it.
 struct Place {
     weft: PathBuf,
     dirs: Vec<PathBuf>,
 }
 
 impl Place {
-    /// What starts a client: the second one sees its own mount where the first one has another.
+    /// Returns the command that starts a client: the second client sees its own mount at the path
+    /// of the first one's.
     fn launch(&self, of_two: &str) -> String {
         let (one, two, weft) = (self.dirs[0].display(), self.dirs[1].display(), self.weft.display());
         let agent = format!("{weft} bench agent");
@@ -64,7 +65,7 @@ impl Place {
         Ok(())
     }
 
-    /// A load that doesn't go well: its end tells why, and nothing is left.
+    /// Checks a failing load: its message gives the reason, and no files remain.
     fn fails(&self, launch: &str, words: &[&str], why: &str) -> TestResult {
         let done = process::run(&mut self.command("io", launch, words), DEADLINE)?;
         ensure!(!done.status.success(), "io by {launch} went well");
@@ -87,7 +88,7 @@ fn by_clients(stage: &Stage) -> TestResult {
     let long = ["--threads", "1", "--size", "8MiB", "--access", "random", "--seconds", "60"];
     place.fails(&place.launch("timeout -s KILL 3"), &long, "two")?;
     place.fails("false {}", &long, "has ended before it was ready")?;
-    // Both end at once: the message names the one whose end is noticed first.
+    // Both end at once: the message names the one whose end is detected first.
     place.fails("echo hello {}", &long, "has ended before it was ready")?;
     interrupted(&place, &long)?;
     interrupted_early(&place, &stage.scratch("early")?, &long)?;
@@ -95,7 +96,7 @@ fn by_clients(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// What a signal ends tells what was measured, and leaves nothing.
+/// A load ended by a signal reports what was measured, and leaves no files.
 fn interrupted(place: &Place, words: &[&str]) -> TestResult {
     let dir = &place.dirs[0];
     let files =
@@ -103,7 +104,7 @@ fn interrupted(place: &Place, words: &[&str]) -> TestResult {
     interrupt(place, &place.launch(""), words, || files().next().is_some())
 }
 
-/// A client that never comes isn't waited for after a signal, and what was to start it is ended.
+/// After a signal, the load doesn't wait for a client that never starts, and ends its launcher.
 fn interrupted_early(place: &Place, folder: &Path, words: &[&str]) -> TestResult {
     let mark = folder.join("started");
     let launch = format!("sleep 1000 & echo $! > {}-{{}}; wait", mark.display());

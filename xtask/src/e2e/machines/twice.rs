@@ -1,4 +1,4 @@
-//! The POSIX suites on two mounts of one cluster: what is done on one is looked at through the
+//! The POSIX suites on two mounts of one cluster: changes on one mount are checked through the
 //! other.
 
 use super::super::content::Rng;
@@ -28,17 +28,17 @@ pub(in super::super) const TESTS: &[TestCase] = &[
 /// Deadline of one program.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Content of a file that is compared; a few tests of pjdfstest make files of exabytes.
+/// Maximum number of bytes compared per file; some tests of pjdfstest create files of exabytes.
 const COMPARED_BYTES: u64 = 64 << 10;
 
-/// What the short form runs of pjdfstest: everything about names and links, where what one mount
-/// keeps is most easily out of date, and some of each other kind.
+/// Tests of pjdfstest in the short form: everything about names and links, where a mount's caches
+/// most easily become stale, and some of each other kind.
 const SHORT_PATTERNS: &[&str] = &["unlink::", "symlink::", "ftruncate", "utimensat"];
 
-/// How many of the system calls before a difference are told.
+/// Number of system calls shown before a difference.
 const RECENT: usize = 12;
 
-/// System calls after which something may look different.
+/// System calls that may change visible state.
 const CHANGES: &[i64] = &[
     libc::SYS_openat,
     libc::SYS_mkdirat,
@@ -65,7 +65,7 @@ const CHANGES: &[i64] = &[
     libc::SYS_close,
 ];
 
-/// Those that only some machines have.
+/// Those that exist only on some architectures.
 #[cfg(target_arch = "x86_64")]
 const OLD_CHANGES: &[i64] = &[
     libc::SYS_open,
@@ -86,7 +86,7 @@ const OLD_CHANGES: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CHANGES: &[i64] = &[];
 
-/// What can be seen of one file.
+/// The visible state of one file.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     inode: u64,
@@ -95,19 +95,19 @@ struct Seen {
     owner: (u32, u32),
     device: u64,
     size: u64,
-    /// How many they are is not for long: what a local file system keeps ready behind an end comes
-    /// and goes.
+    /// The number of blocks isn't stable: a local file system preallocates beyond the end for a
+    /// limited time.
     has_blocks: bool,
     changed: (i64, i64),
     modified: (i64, i64),
     born: Option<(i64, u32)>,
     attributes: Vec<(String, Vec<u8>)>,
     target: Option<PathBuf>,
-    /// Its length as far as it is compared, and a hash of that.
+    /// The compared length, and a hash of that content.
     content: Option<(usize, u64)>,
 }
 
-/// Everything below a folder, the folder, too.
+/// Reads the state of a folder and of everything below it.
 fn look(folder: &Path) -> io::Result<BTreeMap<PathBuf, Seen>> {
     let mut all = BTreeMap::new();
     let mut waiting = vec![PathBuf::new()];
@@ -159,9 +159,9 @@ fn see(path: &Path, meta: &Metadata) -> io::Result<Seen> {
     })
 }
 
-/// What two mounts show differently.
+/// Returns the differences between two mounts.
 pub(super) fn differences(here: &Path, there: &Path) -> io::Result<Vec<String>> {
-    // The one on which nothing was done goes first: the other one's questions must not help it.
+    // Read the passive mount first: requests of the active mount must not refresh it.
     let (there, here) = (look(there)?, look(here)?);
     let paths: std::collections::BTreeSet<_> = here.keys().chain(there.keys()).collect();
     let differ = paths.into_iter().filter(|path| here.get(*path) != there.get(*path));
@@ -170,13 +170,13 @@ pub(super) fn differences(here: &Path, there: &Path) -> io::Result<Vec<String>> 
         .collect())
 }
 
-/// pjdfstest runs on one mount, unchanged. After each system call that may change something it
-/// stands still while everything that the two mounts show of its folder is compared: names,
-/// attributes, link counts, extended attributes, targets, content.
+/// pjdfstest runs unmodified on one mount. After each system call that may change something it is
+/// stopped, and everything that the two mounts show of its folder is compared: names, attributes,
+/// link counts, extended attributes, link targets, content.
 fn pjdfstest(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "pjd", 2, 2)?;
     let folders = cluster.shared_folder("pjd")?;
-    // The suite needs a short path, which a mount in a node's folder hasn't.
+    // The suite needs a short path, which a mount in a node's folder doesn't have.
     let short = stage.scratch("s")?;
     let mounts: Vec<PathBuf> = ["1", "2"].iter().map(|name| short.join(name)).collect();
     for (folder, link) in folders.iter().zip(&mounts) {
@@ -187,7 +187,7 @@ fn pjdfstest(stage: &Stage) -> TestResult {
     let patterns = if stage.full { &[][..] } else { SHORT_PATTERNS };
     let (mut command, output) = suite.command(patterns)?;
     let (here, mut compared, mut recent) = (suite.dir.clone(), 0u64, [0; RECENT]);
-    // Some tests mount something on a folder, which is this mount's alone.
+    // Some tests mount a file system on a folder, which is visible only on this mount.
     let real = suite.dir.canonicalize().at(suite.dir.display())?;
     let compare = move |number: i64| -> Result<u64, String> {
         let changes = CHANGES.contains(&number) || OLD_CHANGES.contains(&number);
@@ -208,7 +208,7 @@ fn pjdfstest(stage: &Stage) -> TestResult {
         }
         Ok(compared)
     };
-    // A thread of its own: it waits for all of its children, and must not have others.
+    // A separate thread: it waits for all of its children, so it must not have others.
     let run = move || {
         let (mut compare, mut times) = (compare, 0);
         let status = sys::trace(&mut command, |number| {
@@ -228,7 +228,7 @@ fn pjdfstest(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Two of fsx at once, each on its own file, which the other mount then shows as it was left.
+/// Two concurrent runs of fsx, each on its own file; the other mount then shows the final content.
 fn fsx(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "fsx", 2, 2)?;
     let folders = cluster.shared_folder("fsx")?;
@@ -266,8 +266,8 @@ fn fsx(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
-/// Programs on both mounts work on one file in turns, under one lock, and each finds it as the
-/// other has left it: by reading, by mapping, and by its length.
+/// Programs on both mounts modify one file in turns under one lock, and each checks what the other
+/// has left: by reading, by mapping, and by its length.
 fn turns(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "turns", 2, 2)?;
     let folders = cluster.shared_folder("turns")?;

@@ -1,5 +1,5 @@
-//! The disk of a storage node is unmounted under its service, which serves on: its path shows the
-//! empty directory below the mount point.
+//! The disk of a storage node is unmounted while its service runs: its path shows the empty
+//! directory below the mount point.
 
 use super::super::disk::{Disk, DiskKind};
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
@@ -20,17 +20,17 @@ pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
     run: unmounted_and_drained,
 }];
 
-/// Storage nodes, and the one whose disk goes.
+/// Number of storage nodes, and the one whose disk is unmounted.
 const STORAGE: u8 = 3;
 const GONE: usize = 0;
 const DISK_BYTES: u64 = 1 << 30;
-/// Files, so many that each pair of nodes has some, and their bytes: several chunks.
+/// Number of files, so that each pair of nodes has some, and their size: several chunks.
 const FILES: usize = 24;
 const FILE_BYTES: usize = 3 << 20;
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How long groups may take to be in sync again.
+/// Longest time until groups are in sync again.
 const RESYNC_DEADLINE: Duration = Duration::from_secs(180);
-/// What `weft health` says of a target that is offline on a node that is up.
+/// Text of `weft health` for an offline target on a node that is up.
 const OFFLINE: &str = "is offline though its node is up";
 
 impl Cluster {
@@ -42,8 +42,8 @@ impl Cluster {
     }
 }
 
-/// A target that isn't there any more is drained. It has nothing to give, so all copies come from
-/// others, and none is missing when another node goes.
+/// A missing target is drained. It can't be a source, so all data is copied from others, and none
+/// is missing when another node fails.
 fn unmounted_and_drained(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
     let disk = |folder: &Path| Disk::new(folder, "target", DiskKind::Xfs, DISK_BYTES);
@@ -56,7 +56,7 @@ fn unmounted_and_drained(stage: &Stage) -> TestResult {
         fs::write(&path, content).at(path.display())?;
     }
     cluster.ensure_copies_are_equal()?;
-    // Nothing is open any more in a service that was just started.
+    // A service that was just started has no open files.
     cluster.strike(Part::Storage(GONE), Fault::Killed)?;
     cluster.mend(Part::Storage(GONE), Fault::Killed)?;
     cluster.wait_until_copies_are_good()?;

@@ -1,8 +1,8 @@
-//! What a run that was killed has left: its namespaces with their processes, and its mounts.
+//! Cleanup after a killed run: its namespaces with their processes, and its mounts.
 //!
-//! A run that lives holds the lock of a file with its number. Its end lets go of it, however it
-//! comes, and the number may go to any other program without misleading anybody. No program that a
-//! run starts inherits the lock.
+//! A live run holds the lock of a file named by its process id. The lock ends with the run in any
+//! case, and another program may get the same process id without confusion. No program that a run
+//! starts inherits the lock.
 
 use super::super::mounts;
 use super::super::outcome::{At, TestResult};
@@ -14,21 +14,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Start of every name that a run gives.
+/// Prefix of every name that a run uses.
 const PREFIX: &str = "weft-e2e-";
 
-/// Where runs have their locks: gone with a restart of the machine, as namespaces are.
+/// Folder of the runs' locks: a reboot empties it, as it removes namespaces.
 const LOCKS: &str = "/run/weft-e2e";
 
-/// Held from the first network on until the end of the process.
+/// Held from the first network until the end of the process.
 static OWN: Mutex<Option<File>> = Mutex::new(None);
 
-/// The name of a run's `serial`th network, unique on this machine as long as the run lives.
+/// Returns the name of a run's `serial`th network, unique on this machine while the run lives.
 pub fn run_name(serial: u64) -> String {
     format!("{PREFIX}{}-{serial}", std::process::id())
 }
 
-/// The process whose run gave this name.
+/// Returns the process whose run used this name.
 fn owner(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
 }
@@ -41,15 +41,15 @@ impl Locks {
         self.0.join(run.to_string())
     }
 
-    /// Takes the lock of a run; waits only for who looks whether it is held.
+    /// Takes the lock of a run; waits only for a concurrent check of the lock.
     fn hold(&self, run: u32) -> io::Result<File> {
         fs::create_dir_all(&self.0)?;
         let path = self.path(run);
         loop {
             let file = File::options().create(true).truncate(false).write(true).open(&path)?;
             sys::flock(&file, libc::LOCK_EX)?;
-            // Somebody may have cleared away the file in between, and the lock of one without a
-            // name tells nobody anything.
+            // Another process may have removed the file meanwhile, and the lock of an unlinked file
+            // has no effect.
             if fs::metadata(&path)
                 .is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.ino()))
             {
@@ -58,16 +58,16 @@ impl Locks {
         }
     }
 
-    /// Whether a run lives; `None` when it has never had a lock.
+    /// Returns whether a run is alive; `None` if it never had a lock.
     fn is_held(&self, run: u32) -> Option<bool> {
         let file = File::open(self.path(run)).ok()?;
         Some(sys::flock(&file, libc::LOCK_SH | libc::LOCK_NB).is_err())
     }
 
-    /// Clears away those of runs that have ended.
+    /// Removes the locks of runs that have ended.
     fn clear(&self) {
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
-            // Removed while it is held, so that a new run of the same number notices.
+            // Removed while locked, so that a new run with the same number notices.
             let held = File::open(entry.path())
                 .and_then(|file| sys::flock(&file, libc::LOCK_EX | libc::LOCK_NB).map(|()| file));
             if held.is_ok() {
@@ -81,13 +81,13 @@ impl Locks {
     }
 }
 
-/// Whether a process without a lock is a run all the same, of a version that had none.
+/// Returns whether a process without a lock is a run of an older version, which had no locks.
 fn looks_like_a_run(pid: u32) -> bool {
     let program = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     program(&pid.to_string()).is_some_and(|name| Some(name) == program("self"))
 }
 
-/// Takes this run's lock, if it hasn't got it, and removes what dead runs have left.
+/// Takes this run's lock if it isn't held yet, and removes the leftovers of dead runs.
 pub fn remove() -> TestResult {
     let locks = Locks(PathBuf::from(LOCKS));
     let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,8 +95,8 @@ pub fn remove() -> TestResult {
     if is_first {
         *own = Some(locks.hold(std::process::id()).at(LOCKS)?);
     }
-    // Before a run has made anything, what bears its number is that of a dead one that had the
-    // same.
+    // Before this run has created anything, resources with its number belong to a dead run with the
+    // same number.
     let lives = |run: u32| if run == std::process::id() { !is_first } else { locks.is_run(run) };
     remove_unless(&lives);
     locks.clear();
@@ -128,7 +128,7 @@ mod tests {
     use crate::process;
     use std::time::Duration;
 
-    /// What other tests start at the same time has each lock, too, between its fork and its exec.
+    /// Other tests' new processes also hold each lock between their fork and their exec.
     fn soon(condition: impl FnMut() -> bool) -> bool {
         process::eventually(Duration::from_secs(10), condition)
     }
@@ -145,7 +145,7 @@ mod tests {
     fn a_run_lives_as_long_as_its_lock_is_held() {
         let folder = tempfile::tempdir().unwrap();
         let locks = Locks(folder.path().join("locks"));
-        // Process 1 is alive and no run of ours.
+        // Process 1 is alive and isn't a run.
         assert_eq!((locks.is_held(1), locks.is_run(1)), (None, false));
         let held = locks.hold(1).unwrap();
         assert!(locks.is_run(1), "whatever the program of that number is called");
@@ -154,7 +154,8 @@ mod tests {
         drop(held);
         assert!(soon(|| locks.is_held(1) == Some(false)));
         assert!(!locks.is_run(1));
-        // One that has ended is nobody's, also when a process of its number is called as we are.
+        // A run that has ended holds no lock, even if a process with its number has the same
+        // program name.
         drop(locks.hold(std::process::id()).unwrap());
         assert!(soon(|| !locks.is_run(std::process::id())));
         locks.clear();

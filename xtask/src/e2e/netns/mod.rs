@@ -1,11 +1,10 @@
-//! A network of nodes on this machine: one network namespace for each, all on one bridge that has a
-//! namespace of its own.
+//! A network of nodes on this machine: one network namespace per node, all connected to one bridge,
+//! which has its own namespace.
 //!
-//! Only the network is apart. Processes are put into it by `nsenter --net` and keep the file
-//! systems of everybody, so that a mount that a node makes is there for the test to use (`ip netns
-//! exec` would give each a mount namespace of its own). All interfaces live in namespaces of the
-//! run, so nothing of the machine's own network is touched, and removing the namespaces removes
-//! everything.
+//! Only the network is isolated. `nsenter --net` starts processes in it, and they share the mount
+//! namespace, so that the test can use a node's mount (`ip netns exec` would give each its own
+//! mount namespace). All interfaces are in namespaces of the run, so the machine's own network
+//! isn't touched, and removing the namespaces removes everything.
 
 mod cut;
 mod leftovers;

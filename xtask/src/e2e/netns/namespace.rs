@@ -8,19 +8,19 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Where `ip` keeps the namespaces that have a name.
+/// Folder of named namespaces.
 pub const FOLDER: &str = "/run/netns";
 
 /// Deadline of one call of `ip` or `nft`.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A named namespace; it and all processes in it go when this is dropped.
+/// A named namespace; dropping it removes it and kills all processes in it.
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes one, with a loopback that is up.
+    /// Creates a namespace with its loopback up.
     pub fn new(name: String) -> TestResult<Namespace> {
         cleanup::hold(Resource::Namespace(name.clone()));
         let namespace = Namespace { name };
@@ -29,29 +29,29 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that stands for it.
+    /// Returns the file that represents it.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(FOLDER).join(&self.name)
     }
 
-    /// Calls `ip` on its network.
+    /// Calls `ip` in its network.
     pub fn ip(&self, arguments: &[&str]) -> TestResult {
         ip(&[&["-n", &self.name], arguments].concat())
     }
 
-    /// A program in its network, without arguments yet.
+    /// Returns a command that runs a program in its network, without arguments yet.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.path().display())).arg("--").arg(program);
         command
     }
 
-    /// Runs a short program in its network; it has to succeed.
+    /// Runs a short program in its network, which must succeed.
     pub fn run(&self, program: &str, arguments: &[&str]) -> TestResult<String> {
         Ok(process::run_ok(self.command(program).args(arguments), DEADLINE)?.stdout)
     }
@@ -70,19 +70,19 @@ pub fn ip(arguments: &[&str]) -> TestResult {
     Ok(())
 }
 
-/// Ends all processes in a namespace and removes it, if it is there.
+/// Kills all processes in a namespace and removes it, if it exists.
 pub fn remove(name: &str) {
     if !PathBuf::from(FOLDER).join(name).exists() {
         return;
     }
-    // Whatever is in there was started by a test: the namespace was made for it.
+    // All processes inside were started by a test, for which the namespace was created.
     let inside = process::run(Command::new("ip").args(["netns", "pids", name]), DEADLINE);
     for pid in inside.iter().flat_map(|done| done.stdout.lines()).filter_map(|line| line.trim().parse().ok())
     {
         drop(sys::kill(pid, libc::SIGKILL));
     }
     let removed = process::run_ok(Command::new("ip").args(["netns", "del", name]), DEADLINE);
-    // An interrupt and the end of a test may do it at the same time.
+    // An interrupt and the end of a test may do it concurrently.
     if let Err(error) = removed
         && PathBuf::from(FOLDER).join(name).exists()
     {

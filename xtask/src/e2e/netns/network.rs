@@ -1,4 +1,4 @@
-//! The nodes, their addresses and their wires.
+//! The nodes, their addresses and their links.
 
 use super::super::outcome::{At, Failure, TestResult, skip};
 use super::super::tools;
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-/// What a node is for.
+/// Role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Management.
@@ -29,7 +29,7 @@ pub enum Role {
 impl Role {
     const ALL: [Role; 4] = [Role::Management, Role::Metadata, Role::Storage, Role::Client];
 
-    /// The third part of its nodes' addresses.
+    /// Returns the third octet of its nodes' addresses.
     fn subnet(self) -> u8 {
         1 + self as u8
     }
@@ -39,7 +39,7 @@ impl Role {
     }
 }
 
-/// How many nodes there are of each role; at most 250 of one.
+/// Number of nodes per role; at most 250 each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Management nodes.
@@ -66,9 +66,9 @@ impl Plan {
 
 /// One node.
 pub struct Node {
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// Which of its role, from 0.
+    /// Its index within the role, from 0.
     pub index: usize,
     /// Its address.
     pub address: Ipv4Addr,
@@ -82,41 +82,42 @@ impl fmt::Display for Node {
 }
 
 impl Node {
-    /// A program on this node: in its network, with everybody's files.
+    /// Returns a command that runs a program on this node: in its network, with the shared mount
+    /// namespace.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         self.namespace.command(program)
     }
 
-    /// Calls a function in this node's network; sockets that it makes stay there.
+    /// Calls a function in this node's network; sockets that it creates stay there.
     pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> TestResult<T> {
         let network = File::open(self.namespace.path()).at(self)?;
-        // A thread that has changed its network is of no use to anybody else.
+        // A separate thread, since a thread that has changed its network can't be reused.
         let outcome =
             thread::scope(|scope| scope.spawn(|| sys::enter_network(&network).map(|()| call())).join());
         outcome.map_err(|_| Failure::Failed(format!("a call in {self}'s network panicked")))?.at(self)
     }
 
-    /// The name of this node's socket on the bridge.
+    /// Returns the name of this node's port on the bridge.
     pub(super) fn port(&self) -> String {
         self.to_string()
     }
 }
 
-/// A running network; it goes with everything in it when dropped.
+/// A running network; dropping it removes everything in it.
 pub struct Network {
-    /// Unique on this machine; folders of the network's nodes belong below a folder of this name,
-    /// so that mounts that outlive a killed run are recognised.
+    /// Unique on this machine. The nodes' folders are below a folder of this name, so that mounts
+    /// of a killed run are recognised.
     pub name: String,
     nodes: Vec<Node>,
     pub(super) switch: Namespace,
 }
 
-/// Networks made by this process.
+/// Number of networks created by this process.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 impl Network {
-    /// Makes the nodes and connects them, after removing what dead runs have left. Skips the test
-    /// where that can't be done.
+    /// Removes the leftovers of dead runs, creates the nodes and connects them. Skips the test if
+    /// that isn't possible.
     pub fn new(plan: Plan) -> TestResult<Network> {
         if !sys::is_root() {
             return skip("network namespaces need root");
@@ -152,18 +153,18 @@ impl Network {
         Ok(Node { role, index: index.into(), address, namespace })
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// One node, counted from 0.
+    /// Returns a node by its index from 0.
     pub fn node(&self, role: Role, index: usize) -> &Node {
         let found = self.nodes.iter().find(|node| node.role == role && node.index == index);
         found.expect("the test's own plan has the nodes that it asks for")
     }
 
-    /// Makes a folder for a node's files below `base`.
+    /// Creates a folder for a node's files below `base`.
     pub fn folder(&self, base: &std::path::Path, node: &Node) -> TestResult<PathBuf> {
         let path = base.join(&self.name).join(node.to_string());
         std::fs::create_dir_all(&path).at(path.display())?;

@@ -1,20 +1,20 @@
-//! Wires that carry only so much.
+//! Links with limited bandwidth.
 
 use super::super::outcome::TestResult;
 use super::super::tools;
 use super::network::{Network, Node};
 
-/// What a wire has carried, bytes with headers (of bundled packets those of one).
+/// Traffic of a link in bytes with headers (of an aggregated packet, its headers count once).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// To the node.
+    /// Bytes to the node.
     pub received: u64,
-    /// From it.
+    /// Bytes from the node.
     pub sent: u64,
 }
 
 impl Node {
-    /// What this node's wire has carried so far.
+    /// Returns the traffic of this node's link so far.
     pub fn carried(&self) -> TestResult<Carried> {
         let told = self.namespace.run("cat", &["/proc/self/net/dev"])?;
         carried(&told).ok_or_else(|| format!("{self}: no counters of eth0: {told}").into())
@@ -27,24 +27,23 @@ fn carried(table: &str) -> Option<Carried> {
     Some(Carried { received: *counts.first()?, sent: *counts.get(8)? })
 }
 
-/// What leaves at once after a rest: some packets, so that rests aren't made up for.
+/// Token bucket size: some packets, so that idle time isn't made up for.
 const BURST: &str = "32kb";
-/// How long what waits at a wire may be on its way: so long that nothing is dropped which a
-/// connection has under way.
+/// Queueing limit as time: long enough that nothing in flight on a connection is dropped.
 const QUEUE: &str = "1s";
-/// Largest bundle of packets that the kernel hands over: bundles are sent as they are, and have to
-/// be below the burst.
+/// Maximum size of an aggregated packet (GSO): it is sent as one unit, and must be below the burst
+/// size.
 const BUNDLE_BYTES: &str = "16000";
 
 impl Network {
-    /// New connections of all nodes go by this rule for congestion.
+    /// Sets the congestion control of new connections on all nodes.
     pub fn congestion_control(&self, rule: &str) -> TestResult {
         let setting = format!("net.ipv4.tcp_congestion_control={rule}");
         let set = |node: &Node| node.namespace.run("sysctl", &["-qw", &setting]).map(drop);
         self.nodes().iter().try_for_each(set)
     }
 
-    /// From now on a node's wire carries `bits_per_s` in each direction, with all headers.
+    /// Limits a node's link to `bits_per_s` in each direction, including all headers.
     pub fn limit(&self, node: &Node, bits_per_s: u64) -> TestResult {
         tools::find("tc")?;
         let (rate, port) = (format!("{bits_per_s}bit"), node.port());
@@ -56,11 +55,11 @@ impl Network {
         Ok(())
     }
 
-    /// The wire carries anything again.
+    /// Removes the limit.
     pub fn unlimit(&self, node: &Node) -> TestResult {
         let port = node.port();
         for (namespace, device) in [(&node.namespace, "eth0"), (&self.switch, port.as_str())] {
-            // Put there first, so that it succeeds where nothing was.
+            // Replacing first makes the deletion succeed even if there was no limit.
             namespace.run("tc", &["qdisc", "replace", "dev", device, "root", "pfifo"])?;
             namespace.run("tc", &["qdisc", "del", "dev", device, "root"])?;
         }

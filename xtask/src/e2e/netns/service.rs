@@ -1,4 +1,4 @@
-//! A process on a node: started, killed, stopped, started again.
+//! A process on a node: start, kill, stop and restart.
 
 use super::super::cleanup::{self, Resource};
 use super::super::outcome::{At, Failure, TestResult};
@@ -10,35 +10,35 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// How long an orderly end may take.
+/// Longest time of a clean stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How a service is started, each time anew.
+/// How a service is started.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Where all that it prints is added.
+    /// File to which all its output is appended.
     pub log: PathBuf,
 }
 
-/// A service of a node; killed when dropped.
+/// A service on a node; killed when dropped.
 pub struct Service {
     recipe: Recipe,
     child: Option<Child>,
 }
 
 impl Service {
-    /// Starts it.
+    /// Starts the service.
     pub fn start(node: &Node, recipe: Recipe) -> TestResult<Service> {
         let mut service = Service { recipe, child: None };
         service.restart(node)?;
         Ok(service)
     }
 
-    /// Starts it again on this node after its end.
+    /// Restarts the service on this node after its end.
     pub fn restart(&mut self, node: &Node) -> TestResult {
         self.kill();
         let log = File::options().create(true).append(true).open(&self.recipe.log);
@@ -47,24 +47,24 @@ impl Service {
         let mut command = node.command(&self.recipe.program);
         command.args(&self.recipe.arguments).stdin(Stdio::null()).stdout(log).stderr(errors);
         sys::let_be_interrupted(&mut command);
-        // `nsenter` becomes the program, so that the child's id is the program's.
+        // `nsenter` executes the program, so the child's id is the program's.
         let child = command.spawn().at(process::describe(&command))?;
         cleanup::hold(Resource::Process(child.id() as i32));
         self.child = Some(child);
         Ok(())
     }
 
-    /// Its process id, while it runs.
+    /// Returns its process id if it runs.
     pub fn pid(&self) -> Option<i32> {
         self.child.as_ref().map(|child| child.id() as i32)
     }
 
-    /// Whether it runs; one that has ended by itself is noticed here.
+    /// Returns whether it runs, and detects that it has ended by itself.
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Ends it as a crash would.
+    /// Kills it as in a crash.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             drop(child.kill());
@@ -73,7 +73,7 @@ impl Service {
         }
     }
 
-    /// Asks it to end, and waits.
+    /// Sends SIGTERM, and waits for its end.
     pub fn terminate(&mut self) -> TestResult<ExitStatus> {
         self.signal(libc::SIGTERM)?;
         let child = self.child.as_mut().expect("a signal was just sent to it");
@@ -85,8 +85,8 @@ impl Service {
         })
     }
 
-    /// Makes it stand still, as a machine without time does: it does nothing any more when this
-    /// returns.
+    /// Stops it (SIGSTOP), like a machine that stalls. When this returns, it doesn't execute any
+    /// more.
     pub fn freeze(&self) -> TestResult {
         self.signal(libc::SIGSTOP)?;
         let stands_still = || self.pid().is_some_and(|pid| threads(pid).all(|state| "TDZ".contains(state)));
@@ -96,7 +96,7 @@ impl Service {
         }
     }
 
-    /// Lets it go on.
+    /// Continues it (SIGCONT).
     pub fn thaw(&self) -> TestResult {
         self.signal(libc::SIGCONT)
     }
@@ -106,22 +106,22 @@ impl Service {
         sys::kill(pid, signal).at(format!("signal {signal} to {}", self.recipe.program.display()))
     }
 
-    /// What it has printed so far.
+    /// Returns its output so far.
     pub fn log(&self) -> String {
         read_lossy(&self.recipe.log)
     }
 
-    /// The end of that, for messages.
+    /// Returns the end of its output, for messages.
     pub fn last_lines(&self) -> String {
         super::super::rig::last_lines(&self.log())
     }
 }
 
-/// The states of a process's threads, as `/proc` has them. One that is in the kernel (D) does
-/// nothing more of its own after that.
+/// Returns the states of a process's threads from `/proc`. A thread that waits in the kernel (D)
+/// doesn't execute user code after that.
 fn threads(pid: i32) -> impl Iterator<Item = char> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    // The name before the state is in parentheses, and may contain some.
+    // The name before the state is in parentheses, and may contain parentheses.
     tasks.filter_map(|task| {
         let stat = fs::read_to_string(task.path().join("stat")).ok()?;
         stat.rsplit_once(") ")?.1.chars().next()

@@ -1,4 +1,4 @@
-//! The rig's own tests: what the cluster's tests rely on.
+//! Tests of the network rig that the cluster tests rely on.
 
 use super::super::cleanup::{self, Resource};
 use super::super::mounts;
@@ -24,22 +24,21 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "leftovers_of_a_dead_run", scope: Scope::Own, minutes: 2, run: leftovers_of_a_dead_run },
 ];
 
-/// Where the tests listen.
+/// Port on which the tests listen.
 const PORT: u16 = 7000;
 
-/// How long a packet that doesn't come is waited for: on this machine one that comes takes
-/// microseconds.
+/// Time after which a packet counts as dropped: on this machine delivery takes microseconds.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// How long anything that does come may take.
+/// Longest time for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether a packet from one node arrives at the other.
+/// Returns whether a packet from one node arrives at the other.
 fn arrives(from: &Node, to: &Node, patience: Duration) -> TestResult<bool> {
     let receiver = to.inside(|| UdpSocket::bind((to.address, PORT)))?.at(to)?;
     let sender = from.inside(|| UdpSocket::bind((from.address, 0)))?.at(from)?;
     receiver.set_read_timeout(Some(patience)).at("the receiver")?;
-    // A cut at the sender may show as an error, which is as good as no arrival.
+    // A cut at the sender may cause an error, which counts as no arrival.
     drop(sender.send_to(from.to_string().as_bytes(), (to.address, PORT)));
     let mut packet = [0; 64];
     match receiver.recv_from(&mut packet) {
@@ -82,7 +81,7 @@ fn nodes_can_be_cut_apart(_stage: &Stage) -> TestResult {
     ensure_ways(storage, client, false, false, "when cut both ways")?;
     ensure_ways(bystander, client, true, true, "when others are cut")?;
     ensure_ways(bystander, storage, true, true, "when others are cut")?;
-    // What is written to a connection meanwhile isn't lost.
+    // Data written to a connection during the cut isn't lost.
     near.write_all(b"x").at("a write into a cut")?;
     far.set_read_timeout(Some(SILENCE)).at("the far end")?;
     ensure!(far.read(&mut [0; 1]).is_err(), "a byte came through a cut");
@@ -97,13 +96,13 @@ fn nodes_can_be_cut_apart(_stage: &Stage) -> TestResult {
     network.unplug(storage)?;
     ensure_ways(bystander, storage, false, false, "when unplugged")?;
     network.plug(storage)?;
-    // Neighbours are asked for again; the first packets may be lost meanwhile.
+    // ARP resolves neighbours again; the first packets may be lost meanwhile.
     let plugged = process::eventually(PATIENCE, || arrives(bystander, storage, SILENCE).unwrap_or(false));
     ensure!(plugged, "nothing arrives at a node that was plugged in again");
     ensure_gone(network)
 }
 
-/// A connection between two nodes, its near and its far end.
+/// Connects two nodes. Returns both ends of the connection.
 fn connect(from: &Node, to: &Node) -> TestResult<(TcpStream, TcpStream)> {
     let listener = to.inside(|| TcpListener::bind((to.address, PORT)))?.at(to)?;
     let address = SocketAddr::from((to.address, PORT));
@@ -112,7 +111,7 @@ fn connect(from: &Node, to: &Node) -> TestResult<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// Nothing of a network is left when it is dropped.
+/// Checks that dropping a network leaves nothing.
 fn ensure_gone(network: Network) -> TestResult {
     let name = network.name.clone();
     drop(network);
@@ -126,7 +125,7 @@ fn services_of_nodes(stage: &Stage) -> TestResult {
     let network = Network::new(Plan { management: 0, metadata: 0, storage: 2, clients: 0 })?;
     let node = network.node(Role::Storage, 0);
     let log = network.folder(&stage.scratch("services")?, node)?.join("log");
-    // Says where it is, and stays.
+    // The script prints its address and keeps running.
     let script = "ip -4 -o addr show dev eth0; exec sleep 1000";
     let recipe = Recipe { program: "sh".into(), arguments: ["-c", script].map(Into::into).to_vec(), log };
     let mut service = Service::start(node, recipe)?;
@@ -144,7 +143,7 @@ fn services_of_nodes(stage: &Stage) -> TestResult {
     ensure!(service.is_running(), "a service doesn't run again");
     let status = service.terminate()?;
     ensure!(!status.success(), "sleep ended well on SIGTERM");
-    // What is still in a namespace when it goes, goes with it.
+    // Removing a namespace kills the processes in it.
     let mut forgotten = node.command("sleep").arg("1000").stdin(Stdio::null()).spawn().at("sleep")?;
     let entered = process::eventually(PATIENCE, || is_inside(forgotten.id(), &node.namespace.path()));
     ensure!(entered, "sleep didn't enter its namespace");
@@ -155,7 +154,8 @@ fn services_of_nodes(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// A mount made in a node's network is everybody's, and stands still with its process.
+/// A mount made in a node's network is visible to all processes, and stalls when its process is
+/// stopped.
 fn mounts_of_nodes(stage: &Stage) -> TestResult {
     let network = Network::new(Plan { management: 0, metadata: 0, storage: 0, clients: 1 })?;
     let node = network.node(Role::Client, 0);
@@ -188,21 +188,21 @@ fn mounts_of_nodes(stage: &Stage) -> TestResult {
     ensure_gone(network)
 }
 
-/// Whether a process is in this network namespace.
+/// Returns whether a process is in this network namespace.
 fn is_inside(pid: u32, namespace: &Path) -> bool {
     let inode = |path: &Path| fs::metadata(path).map(|found| found.ino()).ok();
     inode(Path::new(&format!("/proc/{pid}/ns/net"))) == inode(namespace)
 }
 
-/// The letter of a process's state.
+/// Returns the letter of a process's state.
 fn state(pid: i32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may contain anything, but ends with the last parenthesis.
+    // The preceding name may contain any characters, but ends with the last parenthesis.
     text.rsplit_once(") ")?.1.chars().next()
 }
 
 fn leftovers_of_a_dead_run(_stage: &Stage) -> TestResult {
-    // Skips where namespaces can't be made.
+    // Skips the test if namespaces can't be created.
     drop(Network::new(Plan { management: 1, metadata: 0, storage: 0, clients: 0 })?);
     let mut dead = Command::new("true").spawn().at("true")?;
     let dead_id = dead.id();
