@@ -13,15 +13,15 @@ use std::ops::Range;
 use types::{Errno, Error, Result};
 
 const SIZE_PIXELS: (u32, u32) = (860, 440);
-/// Room beside the smallest and the largest value, as a factor on log axes and a part of the span
-/// on linear ones.
+/// Margin beyond the smallest and the largest value: a factor on log axes, a share of the span on
+/// linear ones.
 const ROOM: f64 = 1.15;
 const ROOM_LINEAR: f64 = 0.06;
-/// Most ticks of an axis: with more, their labels meet.
+/// Most ticks of an axis: with more, their labels overlap.
 const TICKS: usize = 8;
 
-/// Colours that stay apart for most eyes (Okabe and Ito: "Color Universal Design", 2008), without
-/// its yellow.
+/// Colours that most people can distinguish (Okabe and Ito: "Color Universal Design", 2008),
+/// without its yellow.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -32,14 +32,14 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(80, 80, 80),
 ];
 
-/// How values lie on an axis.
+/// Scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// By their logarithm, ticks at powers of 2: threads, sizes.
+    /// Logarithmic with ticks at powers of 2: threads, sizes.
     Log2,
-    /// By their logarithm, ticks at powers of 10.
+    /// Logarithmic with ticks at powers of 10.
     Log10,
 }
 
@@ -48,49 +48,49 @@ pub enum Scale {
 pub struct Axis {
     /// Quantity and unit.
     pub name: String,
-    /// How values lie on it.
+    /// Scale of the axis.
     pub scale: Scale,
 }
 
-/// A value.
+/// A data point.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Point {
-    /// Across.
+    /// Horizontal value.
     pub x: f64,
-    /// Up.
+    /// Vertical value.
     pub y: f64,
-    /// Lowest and highest of several measurements: an error bar.
+    /// Minimum and maximum of several measurements, drawn as an error bar.
     pub spread: Option<(f64, f64)>,
 }
 
-/// Values that belong together.
+/// A series of points.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its values, in the order in which the line goes.
+    /// Points, in the order of the line.
     pub points: Vec<Point>,
-    /// A bound beside which the others are looked at (a ceiling): dashed, without marks.
+    /// A bound for the other series (a ceiling): dashed, without marks.
     pub is_limit: bool,
 }
 
 /// A figure.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figure {
-    /// What it shows.
+    /// Subject of the figure.
     pub title: String,
-    /// What the reader should know.
+    /// Explanation for the reader.
     pub caption: String,
-    /// The axis across.
+    /// Horizontal axis.
     pub x: Axis,
-    /// The axis up.
+    /// Vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// Series to draw.
     pub series: Vec<Series>,
 }
 
 impl Figure {
-    /// The data: a row for each x, a column for each series.
+    /// Returns the data: a row for each x, a column for each series.
     pub fn table(&self) -> Table {
         let mut across: Vec<f64> =
             self.series.iter().flat_map(|series| series.points.iter().map(|p| p.x)).collect();
@@ -112,7 +112,7 @@ impl Figure {
         }
     }
 
-    /// The figure as an SVG element.
+    /// Returns the figure as an SVG element.
     ///
     /// Errors: no data, or a value that its axis can't show; the error names figure and series.
     pub fn svg(&self) -> Result<String> {
@@ -137,7 +137,7 @@ impl Figure {
             .hint("the data of the report is incomplete: leave the figure out, or make its data again")
     }
 
-    /// The spans of both axes.
+    /// Returns the spans of both axes.
     fn spans(&self) -> Result<(Range<f64>, Range<f64>)> {
         let across = |point: &Point| vec![point.x];
         let up = |point: &Point| match point.spread {
@@ -165,7 +165,7 @@ impl Figure {
             return Err(self.refuse("has no data"));
         }
         Ok(match axis.scale {
-            // From zero, so that heights compare; a little more where there are negative values.
+            // From zero, so that heights are comparable; below zero if there are negative values.
             Scale::Linear => {
                 let bottom = low.min(0.0);
                 let span = (high - bottom).max(f64::MIN_POSITIVE);
@@ -173,7 +173,7 @@ impl Figure {
             }
             scale => {
                 let (low, high) = (low / ROOM, high * ROOM);
-                // Less than a power of the base would have no tick.
+                // A span below one power of the base would have no tick.
                 let power = |value: f64| value.log(base(scale));
                 match high / low < base(scale) {
                     true => base(scale).powf(power(low).floor())..base(scale).powf(power(high).ceil()),
@@ -256,7 +256,7 @@ fn cell(point: &Point) -> String {
     }
 }
 
-/// Four significant digits, an exponent only for what is very small or large.
+/// Formats four significant digits, with an exponent only for very small or large values.
 fn short(value: f64) -> String {
     if value == 0.0 {
         return "0".into();

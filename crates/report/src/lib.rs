@@ -1,9 +1,9 @@
 //! Reports as one self-contained HTML page: text, tables, figures with log axes, several series and
 //! error bars.
 //!
-//! A [`Page`] is built from [`Block`]s and written as a string: style and figures (SVG) are inside,
-//! there is no script, and nothing is fetched from anywhere. All text is escaped here. Knows
-//! nothing of what is reported, and does no I/O.
+//! A [`Page`] is built from [`Block`]s and rendered to a string: style and figures (SVG) are
+//! included, there is no script, and nothing is fetched. This crate escapes all text. It is
+//! independent of the reported subject, and does no I/O.
 //!
 //! ```
 //! use report::{Axis, Block, Figure, Page, Point, Scale, Series, Table};
@@ -23,7 +23,7 @@ mod page;
 pub use figure::{Axis, Figure, Point, Scale, Series};
 pub use page::{Block, Page, Table};
 
-/// Text inside HTML, outside of tags or in a quoted attribute.
+/// Escapes text for HTML, outside of tags or in a quoted attribute.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

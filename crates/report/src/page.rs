@@ -17,9 +17,9 @@ pre{background:#f4f6f8;padding:.7rem;overflow-x:auto}";
 /// A page.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Page {
-    /// Its title and first heading.
+    /// Title of the page, also its first heading.
     pub title: String,
-    /// What follows, in order.
+    /// Content, in order.
     pub blocks: Vec<Block>,
 }
 
@@ -30,32 +30,32 @@ pub enum Block {
     Heading(String),
     /// A paragraph.
     Text(String),
-    /// Text as it stands: commands, files.
+    /// Preformatted text: commands, files.
     Verbatim(String),
     /// A table.
     Table(Table),
-    /// A figure, with its data as a table that can be opened.
+    /// A figure, with its data in a collapsed table.
     Figure(Figure),
 }
 
 /// A table.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Table {
-    /// What stands above it; may be empty.
+    /// Caption above the table; may be empty.
     pub caption: String,
-    /// Names of columns.
+    /// Column headings.
     pub columns: Vec<String>,
-    /// Cells; a row that is too short is filled with empty ones.
+    /// Cells; a short row is padded with empty cells.
     pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with columns and no rows.
+    /// Creates a table with columns and no rows.
     pub fn of(columns: &[&str]) -> Table {
         Table { columns: columns.iter().map(|name| name.to_string()).collect(), ..Table::default() }
     }
 
-    /// One row more.
+    /// Appends a row.
     pub fn row<T: Into<String>>(mut self, cells: impl IntoIterator<Item = T>) -> Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
         self
@@ -77,14 +77,14 @@ impl Table {
     }
 }
 
-/// Numbers stand to the right.
+/// Renders a cell; numbers are right-aligned.
 fn cell(text: &str) -> String {
     let is_number = text.starts_with(|first: char| first.is_ascii_digit() || "+-".contains(first));
     format!("<td{}>{}</td>", if is_number { " class=\"n\"" } else { "" }, escape(text))
 }
 
 impl Page {
-    /// The page as HTML.
+    /// Renders the page as HTML.
     ///
     /// Errors: a figure without data, or with a number that its axis can't show.
     pub fn html(&self) -> Result<String> {

@@ -1,27 +1,26 @@
-//! Stations, and what is on its way over them.
+//! The discrete-event engine: stations, and transfers over them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use types::HashMap;
 
-/// Pieces that a transfer is cut into, which take turns with those of others.
+/// Number of pieces per transfer. Pieces of concurrent transfers alternate.
 const PIECES: u32 = 8;
-/// Pieces of a line on their way at a time: one for each of its two links.
+/// Pieces in flight per connection: one for each of its two links.
 const WINDOW: u32 = 2;
 
-/// A stay at a station.
+/// Service time at a station.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
     pub(crate) station: usize,
     pub(crate) seconds: f64,
-    /// This and the next are the two ends of a connection: bytes go on while they come, and take
-    /// turns with those of other connections. What has the same ends and the same number here uses
-    /// the same connection, one after the other.
+    /// This hop and the next one are the two ends of a connection: bytes are forwarded while they
+    /// arrive, and alternate with those of other connections. Transfers with the same ends and the
+    /// same number here use the same connection, one after the other.
     pub(crate) line: Option<u32>,
 }
 
-/// A way over stations, one after the other, and then several ways at the same time, which may be
-/// none.
+/// A path over stations, one after the other, and then several parallel paths, possibly none.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Way {
     pub(crate) hops: Vec<Hop>,
@@ -29,7 +28,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// One that doesn't part.
+    /// Creates a path that doesn't fork.
     pub(crate) fn of(hops: Vec<Hop>) -> Way {
         Way { hops, then: Vec::new() }
     }
@@ -39,54 +38,54 @@ struct Token {
     request: usize,
     way: Way,
     at: usize,
-    /// Pieces that haven't arrived, of a transfer.
+    /// Pieces of a transfer that haven't arrived.
     left: u32,
-    /// The connection of that.
+    /// Connection of that transfer.
     line: usize,
 }
 
 struct Running {
     owner: usize,
-    /// Ways that haven't ended.
+    /// Paths that haven't ended.
     left: usize,
 }
 
-/// What happens.
+/// Events of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A token comes to its next hop, or its end.
+    /// A token reaches its next hop, or its end.
     Goes(usize),
-    /// A piece of a token's transfer comes to the other end, or has passed that.
+    /// A piece of a token's transfer reaches the other end, or has passed it.
     Comes(usize),
     Arrives(usize),
 }
 
-/// The two ends of a connection, and its number among those between them.
+/// The two ends of a connection, and its number among those between these ends.
 type Ends = (usize, usize, u32);
 
 /// A connection.
 struct Line {
     ends: Ends,
-    /// Tokens with pieces that haven't left.
+    /// Tokens with unsent pieces.
     waiting: VecDeque<usize>,
-    /// Those of the first.
+    /// Unsent pieces of the first token.
     left: u32,
     on_their_way: u32,
 }
 
-/// The clock, the stations, and the events to come.
+/// The clock, the stations, and the future events.
 #[derive(Default)]
 pub(crate) struct Engine {
     now: f64,
     free_at: Vec<f64>,
     busy: Vec<f64>,
-    /// By time, then in the order in which they were noted. Times are never negative, so that their
-    /// bits have their order.
+    /// Sorted by time, then by insertion order. Times are never negative, so their bits sort like
+    /// the numbers.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     noted: u64,
     tokens: Slab<Token>,
     requests: Slab<Running>,
-    /// Connections that are in use, and where each is.
+    /// Connections in use, and the index of each.
     lines: Slab<Line>,
     line_at: HashMap<Ends, usize>,
 }
@@ -96,19 +95,18 @@ impl Engine {
         Engine { free_at: vec![0.0; stations], busy: vec![0.0; stations], ..Engine::default() }
     }
 
-    /// Seconds since the beginning.
+    /// Returns the seconds since the beginning.
     pub(crate) fn now(&self) -> f64 {
         self.now
     }
 
-    /// How long each station has worked, or will have when it is done with what has reached it,
-    /// seconds.
+    /// Returns the busy time of each station in seconds, including the work that has reached it.
     pub(crate) fn busy(&self) -> &[f64] {
         &self.busy
     }
 
-    /// Sends a request off, now or at a time to come; its owner is told when the last of its ways
-    /// has ended.
+    /// Starts a request, now or at a future time; [`Engine::next_ended`] returns its owner when the
+    /// last of its paths has ended.
     pub(crate) fn begin(&mut self, at: f64, owner: usize, ways: Vec<Way>) {
         assert!(!ways.is_empty(), "a request goes somewhere");
         let id = self.requests.put(Running { owner, left: 0 });
@@ -128,7 +126,7 @@ impl Engine {
         self.events.push(Reverse((at.to_bits(), self.noted, event)));
     }
 
-    /// Goes on until a request has ended; gives its owner. `None` when nothing is under way.
+    /// Runs until a request has ended. Returns its owner; `None` if no request is running.
     pub(crate) fn next_ended(&mut self) -> Option<usize> {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.now = f64::from_bits(at);
@@ -149,7 +147,7 @@ impl Engine {
         None
     }
 
-    /// A token's next step; the owner of its request if that ends with it.
+    /// Makes the next step of a token. Returns the owner of its request if that ends.
     fn goes(&mut self, id: usize) -> Option<usize> {
         let token = self.tokens.get_mut(id);
         match token.way.hops.get(token.at).copied() {
@@ -174,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// Lets a station work for so long as soon as it is free; when that begins.
+    /// Occupies a station for this time as soon as it is free. Returns when that begins.
     fn stay(&mut self, station: usize, seconds: f64) -> f64 {
         let begin = self.free_at[station].max(self.now);
         self.free_at[station] = begin + seconds;
@@ -182,14 +180,14 @@ impl Engine {
         begin
     }
 
-    /// Both ends of a token's transfer, for one piece.
+    /// Returns both ends of a token's transfer, for one piece.
     fn ends(&mut self, id: usize) -> (Hop, Hop) {
         let token = self.tokens.get_mut(id);
         let piece = |hop: Hop| Hop { seconds: hop.seconds / f64::from(PIECES), ..hop };
         (piece(token.way.hops[token.at]), piece(token.way.hops[token.at + 1]))
     }
 
-    /// Queues a transfer at its line.
+    /// Queues a transfer at its connection.
     fn send(&mut self, id: usize) {
         let (from, to) = self.ends(id);
         let ends = (from.station, to.station, from.line.unwrap_or(0));
@@ -205,7 +203,7 @@ impl Engine {
         self.fill(at);
     }
 
-    /// Lets pieces leave, as many as may be on their way.
+    /// Sends pieces up to the window.
     fn fill(&mut self, at: usize) {
         loop {
             let line = self.lines.get_mut(at);
@@ -228,17 +226,17 @@ impl Engine {
         }
     }
 
-    /// A piece of a transfer leaves.
+    /// Sends a piece of a transfer.
     fn leaves(&mut self, id: usize) {
         let (from, to) = self.ends(id);
         let begin = self.stay(from.station, from.seconds);
-        // The other end isn't kept waiting for bytes: it has the last one when it is done with all
-        // others.
+        // The other end never waits for bytes within a piece: it gets the last byte when it has
+        // handled all others.
         let comes = begin.max(begin + from.seconds - to.seconds);
         self.note(comes, Event::Comes(id));
     }
 
-    /// A piece of a transfer has arrived.
+    /// Handles the arrival of a piece.
     fn arrives(&mut self, id: usize) {
         let at = self.tokens.get_mut(id).line;
         self.lines.get_mut(at).on_their_way -= 1;
@@ -252,7 +250,7 @@ impl Engine {
     }
 }
 
-/// Things with numbers, which are used again.
+/// Items by index; indexes are reused.
 struct Slab<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,
@@ -296,7 +294,7 @@ mod tests {
         Hop { station, seconds, line: None }
     }
 
-    /// A transfer over both, by this connection of theirs.
+    /// Returns a transfer over both stations, on this connection between them.
     fn transfer(from: Hop, to: Hop, line: u32) -> Vec<Way> {
         vec![Way::of(vec![Hop { line: Some(line), ..from }, to])]
     }
@@ -323,7 +321,7 @@ mod tests {
                 engine.begin(0.0, owner, transfer(hop(0, first), hop(1, second), 0));
             }
             let slower = f64::max(first, second);
-            // The second uses the same connection, after the first.
+            // The second transfer uses the same connection, after the first.
             assert_eq!(ends(&mut engine), [(0, slower), (1, 2.0 * slower)]);
         }
     }
@@ -331,7 +329,7 @@ mod tests {
     #[test]
     fn connections_share_a_link() {
         let mut engine = Engine::new(4);
-        // From one to two: nobody waits for all of the other.
+        // From one station to two: neither transfer waits for the whole other one.
         engine.begin(0.0, 0, transfer(hop(0, 4.0), hop(1, 4.0), 0));
         engine.begin(0.0, 1, transfer(hop(0, 4.0), hop(2, 4.0), 0));
         let both = ends(&mut engine);

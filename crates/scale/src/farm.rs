@@ -7,41 +7,41 @@ use types::{
     TargetState,
 };
 
-/// The pool of all targets.
+/// Pool of all targets.
 pub(crate) const POOL: PoolId = PoolId(1);
-/// What targets have: it only has to be the same for all.
+/// Capacity of a target: it only has to be the same for all.
 const CAPACITY: u64 = 8 << 40;
-/// And what of it is used: so little that there is room for what lost ones had.
+/// Used bytes of a target: few enough that others have space for the content of lost targets.
 const USED: u64 = 1 << 40;
 /// Most targets.
 const MAX_TARGETS: u64 = 100_000;
-/// And most that mirrored groups are made of: which of them share groups is a table of all pairs.
+/// Most targets with mirrored groups: a table of all pairs counts their common groups.
 const MAX_MIRRORED_TARGETS: u64 = 20_000;
 
-/// What there is. Rates in bytes a second; infinite where a resource doesn't bind.
+/// The hardware of a cluster. Rates are in bytes per second; infinite if a resource is no limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Hardware {
-    /// Servers.
+    /// Number of servers.
     pub servers: u32,
-    /// Targets of each.
+    /// Targets per server.
     pub targets: u32,
-    /// Racks that servers are in by turns; 0: nothing is known of racks.
+    /// Number of racks, to which servers are assigned round-robin; 0: racks are unknown.
     pub racks: u32,
-    /// Reads of a target.
+    /// Read rate of a target.
     pub target_read: f64,
-    /// Writes of a target.
+    /// Write rate of a target.
     pub target_write: f64,
-    /// All links of a server, each direction.
+    /// Rate of all links of a server, in each direction.
     pub server_link: f64,
-    /// What a server's cores move.
+    /// Rate of a server's cores.
     pub server_cores: f64,
-    /// All links of a client, each direction.
+    /// Rate of all links of a client, in each direction.
     pub client_link: f64,
-    /// How files are kept.
+    /// Redundancy of files.
     pub scheme: Scheme,
 }
 
-/// Why there is no such cluster.
+/// Why the cluster can't be simulated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal(pub String);
 
@@ -51,7 +51,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What can be busy.
+/// Kinds of resources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Resource {
@@ -61,19 +61,19 @@ pub enum Resource {
     ClientLinks,
 }
 
-/// A cluster.
+/// A simulated cluster.
 #[derive(Clone, Debug)]
 pub struct Farm {
-    /// What it is made of.
+    /// Hardware of the cluster.
     pub hardware: Hardware,
-    /// Its map, with the groups that management would make.
+    /// Cluster map, with the groups that management would create.
     pub map: ClusterMap,
-    /// The map when the files were made: they were there before anything was lost.
+    /// Map when the files were created, before any loss.
     pub(crate) made_by: ClusterMap,
 }
 
 impl Farm {
-    /// Makes the groups, also where a map doesn't hold as many as there have to be
+    /// Creates the cluster with its groups, even if it needs more than a map can hold
     /// ([`layout::MAX_MIRRORED`]).
     ///
     /// Errors: there are no servers, too many targets, or too few for the scheme.
@@ -117,8 +117,8 @@ impl Farm {
             false => layout::single_groups(&map),
             true => {
                 let (scheme, first) = (hardware.scheme, GroupId(layout::FIRST_MIRRORED));
-                // Beyond what a map holds as few as there may be: each target is in one, as in the
-                // largest cluster that a map describes.
+                // Beyond the limit of a map, as few groups as possible: each target is in one, as
+                // in the largest cluster that a map can describe.
                 let few = targets as usize / scheme.members() + scheme.members();
                 let made = layout::mirrored_groups(&map, POOL, scheme, first).or_else(|why| match why {
                     layout::Shortage::Groups => {
@@ -132,7 +132,7 @@ impl Farm {
         Ok(Farm { hardware, made_by: map.clone(), map })
     }
 
-    /// The server of a target, from 0.
+    /// Returns the server of a target, counted from 0.
     pub(crate) fn server(&self, target: TargetId) -> usize {
         ((target.0 - 1) / self.hardware.targets) as usize
     }
@@ -141,13 +141,13 @@ impl Farm {
         self.hardware.servers as usize
     }
 
-    /// Stations: targets, then of each server its link outwards, inwards, and its cores, then of
-    /// each client outwards and inwards.
+    /// Returns the number of stations: targets, then for each server its outgoing link, its
+    /// incoming link and its cores, then for each client its outgoing and incoming link.
     pub(crate) fn stations(&self, clients: usize) -> usize {
         self.map.targets.len() + 3 * self.servers() + 2 * clients
     }
 
-    /// What a station is a part of.
+    /// Returns the resource that a station belongs to.
     pub(crate) fn resource(&self, station: usize) -> Resource {
         let servers = self.map.targets.len() + 3 * self.servers();
         match station {
@@ -167,7 +167,7 @@ impl Farm {
         Hop { station, seconds: bytes as f64 / rate, line: None }
     }
 
-    /// Over this one of the connections to who comes next.
+    /// `line`: number of the connection to the next hop.
     pub(crate) fn server_sends(&self, server: usize, bytes: u64, line: u32) -> Hop {
         Hop { line: Some(line), ..self.of_server(server, 0, bytes, self.hardware.server_link) }
     }
@@ -194,7 +194,7 @@ impl Farm {
         self.of_client(client, 1, bytes)
     }
 
-    /// The way of bytes from one server to a target of another, which stores them.
+    /// Returns the hops of bytes from one server to a target of another, which stores them.
     pub(crate) fn copied(&self, from: usize, to: TargetId, bytes: u64, line: u32) -> Vec<Hop> {
         let server = self.server(to);
         let mut way = Vec::with_capacity(4);
@@ -205,8 +205,8 @@ impl Farm {
         way
     }
 
-    /// The same cluster without a server: its targets are offline, their groups go on without them,
-    /// or can't be used.
+    /// Returns the same cluster without a server: its targets are offline, and their groups are
+    /// degraded or unusable.
     pub fn without(&self, server: u32) -> Farm {
         let mut farm = self.clone();
         let gone = |target: TargetId| farm.server(target) == server as usize;

@@ -1,15 +1,15 @@
-//! Clusters that nobody has: groups, placement, striping and the choice of successors as they are
-//! in a real one, on drives, links and cores that are numbers.
+//! Simulation of large clusters: groups, placement, striping and the choice of replacement targets
+//! as in a real cluster, on modelled drives, links and cores.
 //!
-//! A discrete-event model: a request is a way over stations (a client's link, a server's link, its
-//! cores, a target), each of which serves one after the other in the order of arrival. From link to
-//! link bytes go on while they come, in pieces, so that connections share a link. Programs keep one
-//! request each under way. What comes out is throughput against clients, how even the load of
-//! targets is, how long a rebuild takes and what it costs. Formulas (`layout::plan`) say what a
-//! resource would allow; this says what queues and uneven placement leave of it.
+//! A discrete-event model: a request follows a path over stations (a client's link, a server's
+//! link, its cores, a target), each of which serves in the order of arrival. Between links, bytes
+//! are forwarded in pieces while they arrive, so connections share a link. Each application has one
+//! request in flight. The results are throughput against clients, the balance of load over targets,
+//! and the duration and cost of a rebuild. Formulas (`layout::plan`) give what a resource allows;
+//! this model shows what queues and uneven placement leave of it.
 //!
-//! Not modelled: metadata, latencies of messages, caches, anything random about drives. Pure, and
-//! the same for equal arguments.
+//! Not modelled: metadata, message latencies, caches, random behaviour of drives. Pure, and
+//! deterministic for equal arguments.
 
 mod engine;
 mod farm;

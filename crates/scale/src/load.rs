@@ -1,53 +1,53 @@
-//! Programs that read or write large files.
+//! Applications that read or write large files.
 
 use crate::engine::{Engine, Way};
 use crate::farm::{Farm, POOL, Refusal, Resource};
 use layout::pieces;
 use types::{ByteRange, Chooser, Group, InodeId, Layout, StripePattern, TargetId};
 
-/// Unit in which reads of a file take turns among the members of a group, as in clients.
+/// Unit in which reads of a file alternate between the members of a group, as in clients, in bytes.
 const READ_REGION_BYTES: u64 = 2 << 20;
-/// Requests of each program before it is measured, and while: on the average.
+/// Average requests per application before and during the measurement.
 const WARM_UP: u64 = 6;
 const MEASURED: u64 = 12;
-/// Most programs.
+/// Most applications.
 const MAX_PROGRAMS: u64 = 200_000;
 
-/// What programs do.
+/// The load on a cluster.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Load {
-    /// Clients.
+    /// Number of clients.
     pub clients: u32,
-    /// Programs of each, with a file and one request under way each.
+    /// Applications per client, each with one file and one request in flight.
     pub programs: u32,
-    /// Connections of a client to each server, and of a server to each other one: programs take
-    /// them by turns, and what goes over one goes in order. Clients and servers have one for each
-    /// core that asks.
+    /// Connections of a client to each server, and between each two servers. Applications use them
+    /// round-robin, and one connection keeps the order. Real clients and servers have one per core
+    /// that sends requests.
     pub connections: u32,
-    /// Bytes of a request.
+    /// Bytes per request.
     pub record_bytes: u64,
-    /// Bytes of a chunk.
+    /// Bytes per chunk.
     pub chunk_bytes: u32,
-    /// Groups that a file is striped over.
+    /// Groups per file.
     pub stripe_count: u16,
-    /// Whether they write.
+    /// Whether applications write.
     pub writes: bool,
-    /// Another one gives other files.
+    /// Seed for the placement of files.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a simulated load.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// All programs together, bytes a second.
+    /// Throughput of all applications together, in bytes per second.
     pub bytes_per_s: f64,
-    /// Of the busiest station of a kind the part of the time that it worked; the highest first.
+    /// Utilization of the busiest station of each kind, highest first.
     pub busy: Vec<(Resource, f64)>,
-    /// Bytes that the busiest target moved over those of the mean one.
+    /// Ratio of the busiest target's bytes to the mean target's.
     pub imbalance: f64,
 }
 
-/// The programs of a load, and where they are in their files.
+/// The applications of a load, and their positions in their files.
 pub(crate) struct Programs<'a> {
     farm: &'a Farm,
     load: Load,
@@ -81,7 +81,7 @@ impl<'a> Programs<'a> {
                 groups,
                 slots: Vec::new(),
             };
-            // Programs aren't at the same place of their files.
+            // Applications start at different offsets.
             Ok((layout, at % 64 * load.record_bytes))
         };
         Ok(Programs { farm, load, files: (0..count).map(file).collect::<Result<_, Refusal>>()? })
@@ -91,7 +91,7 @@ impl<'a> Programs<'a> {
         self.files.len()
     }
 
-    /// The ways of the next request of a program.
+    /// Returns the paths of the next request of an application.
     pub(crate) fn next(&mut self, program: usize) -> Vec<Way> {
         let (layout, offset) = &mut self.files[program];
         let range = ByteRange::at(*offset, self.load.record_bytes);
@@ -113,7 +113,7 @@ impl<'a> Programs<'a> {
     }
 }
 
-/// From one of the good members, which take turns by region.
+/// Returns the path of a read from a member that is in sync; members alternate by region.
 fn read(farm: &Farm, (client, line): (usize, u32), group: &Group, region: u64, bytes: u64) -> Way {
     let good: Vec<TargetId> = group.good().collect();
     let Some(from) = good.get((region % good.len().max(1) as u64) as usize) else { return Way::default() };
@@ -126,7 +126,8 @@ fn read(farm: &Farm, (client, line): (usize, u32), group: &Group, region: u64, b
     ])
 }
 
-/// To the primary, which stores it and sends it on at the same time.
+/// Returns the path of a write to the primary, which stores and forwards the bytes at the same
+/// time.
 fn written(farm: &Farm, (client, line): (usize, u32), group: &Group, bytes: u64) -> Way {
     let Some(primary) = group.primary() else { return Way::default() };
     let server = farm.server(primary);
@@ -147,7 +148,7 @@ fn written(farm: &Farm, (client, line): (usize, u32), group: &Group, bytes: u64)
 
 /// Runs a load until it is steady, and measures it.
 ///
-/// Errors: no programs or too many, or nobody takes new files.
+/// Errors: no applications or too many, or no target accepts new files.
 pub fn run(farm: &Farm, load: Load) -> Result<Outcome, Refusal> {
     let mut programs = Programs::new(farm, load)?;
     let mut engine = Engine::new(farm.stations(load.clients as usize));

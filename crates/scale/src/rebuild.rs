@@ -1,4 +1,5 @@
-//! A server is lost, and others take the place of its targets, while programs go on.
+//! Rebuild after the loss of a server: other targets replace its targets, while applications
+//! continue.
 
 use crate::engine::{Engine, Way};
 use crate::farm::{Farm, Refusal};
@@ -6,56 +7,57 @@ use crate::load::{Load, Programs};
 use std::collections::BTreeMap;
 use types::{GroupId, MemberState, TargetId};
 
-/// Requests of programs beside a rebuild, of which there are millions in a second of a large
-/// cluster: after so many what is left to copy is taken to go on at the same rate.
+/// Most application requests during a rebuild. A large cluster has millions per second; after this
+/// many, the rest of the rebuild is extrapolated at the same rate.
 const MOST_REQUESTS: u64 = 2_000_000;
 
-/// What is copied, and how.
+/// Parameters of a rebuild.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rebuild {
-    /// The server, from 0.
+    /// Number of the lost server, from 0.
     pub lost: u32,
-    /// Bytes of each group. Rates don't depend on it once there are many records; time does.
+    /// Bytes per group. With many records the rates don't depend on it, but the time does.
     pub group_bytes: u64,
-    /// Bytes of a copied piece.
+    /// Bytes per copied piece.
     pub record_bytes: u64,
-    /// Pieces of a member under way at a time.
+    /// Pieces in flight per member.
     pub pieces: u32,
-    /// Members that a server brings in step at a time.
+    /// Concurrent resyncs per server.
     pub members: u32,
-    /// Most that is copied to a member, bytes a second; infinite without a throttle.
+    /// Most bytes per second to one member; infinite without a throttle.
     pub pace: f64,
 }
 
-/// What came of it.
+/// Result of a simulated rebuild.
 #[derive(Clone, Debug)]
 pub struct Rebuilt {
-    /// From the loss to the end of the last copy, seconds.
+    /// From the loss to the end of the last resync, in seconds.
     pub seconds: f64,
-    /// Bytes that were copied.
+    /// Bytes copied.
     pub bytes: u64,
-    /// Copies that nobody has room or a place for.
+    /// Replicas for which no target has space or is allowed.
     pub homeless: usize,
-    /// Targets that were copied to.
+    /// Number of targets that receive data.
     pub receivers: usize,
-    /// What programs moved while there was something to copy, bytes a second; 0 without programs.
+    /// Application throughput during the rebuild, in bytes per second; 0 without applications.
     pub foreground_bytes_per_s: f64,
 }
 
-/// A member that gets what its group has.
+/// A member that gets the content of its group.
 struct Copy {
     server: usize,
     source: TargetId,
     to: TargetId,
     left: u64,
     under_way: u32,
-    /// When the pace lets the next piece go.
+    /// When the throttle lets the next piece start.
     next_at: f64,
 }
 
-/// Takes a server away and lets successors get its copies, beside a load if there is one.
+/// Removes a server and rebuilds its replicas on other targets, concurrently with a load if there
+/// is one.
 ///
-/// Errors: groups of one member have nothing to copy from; those of the load.
+/// Errors: groups of one member have no source to copy from; those of the load.
 pub fn rebuild(farm: &Farm, how: Rebuild, load: Option<Load>) -> Result<Rebuilt, Refusal> {
     if !farm.hardware.scheme.is_mirrored() {
         return Err(Refusal(format!("files of scheme {} have no other copy", farm.hardware.scheme)));
@@ -99,8 +101,8 @@ pub fn rebuild(farm: &Farm, how: Rebuild, load: Option<Load>) -> Result<Rebuilt,
     })
 }
 
-/// Gives each lost member its successor, one after the other as management does; those without one
-/// are counted.
+/// Replaces each lost member, one after the other as management does. Counts those without a
+/// replacement.
 fn replace(farm: &mut Farm) -> (Vec<(GroupId, TargetId)>, usize) {
     let lost: Vec<(usize, TargetId)> = farm
         .map
@@ -130,9 +132,9 @@ fn replace(farm: &mut Farm) -> (Vec<(GroupId, TargetId)>, usize) {
 struct Copies {
     all: Vec<Copy>,
     how: Rebuild,
-    /// Owners of copies come after those of programs.
+    /// Owner ids of copies follow those of applications.
     first_owner: usize,
-    /// Those that each server has yet to begin, the next one last.
+    /// Copies that each server has yet to start, the next one last.
     waiting: BTreeMap<usize, Vec<usize>>,
     unfinished: usize,
 }
@@ -152,7 +154,7 @@ impl Copies {
         Copies { unfinished: all.len(), all, how, first_owner, waiting }
     }
 
-    /// Lets each server begin as many as it does at a time.
+    /// Starts the allowed number of copies on each server.
     fn begin_next(&mut self, farm: &Farm, engine: &mut Engine) {
         let servers: Vec<usize> = self.waiting.keys().copied().collect();
         for server in servers {
@@ -171,7 +173,7 @@ impl Copies {
         }
     }
 
-    /// Sends the next piece of a copy, when the pace lets it go.
+    /// Sends the next piece of a copy, when the throttle allows.
     fn send(&mut self, farm: &Farm, engine: &mut Engine, at: usize) {
         let copy = &mut self.all[at];
         let bytes = copy.left.min(self.how.record_bytes);
@@ -188,7 +190,7 @@ impl Copies {
         engine.begin(begins, self.first_owner + at, vec![Way::of(hops)]);
     }
 
-    /// Bytes that were copied so far.
+    /// Returns the bytes copied so far.
     fn arrived(&self) -> u64 {
         let of_one = |copy: &Copy| {
             let sent = self.how.group_bytes - copy.left;
@@ -197,7 +199,7 @@ impl Copies {
         self.all.iter().map(of_one).sum()
     }
 
-    /// A piece of a copy has arrived.
+    /// Handles the arrival of a piece of a copy.
     fn ended(&mut self, farm: &Farm, engine: &mut Engine, at: usize) {
         self.all[at].under_way -= 1;
         self.send(farm, engine, at);

@@ -1,4 +1,4 @@
-//! What the model must show, whatever the numbers.
+//! Properties that the model must have, whatever the numbers.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
@@ -47,11 +47,11 @@ fn how(lost: u32) -> Rebuild {
 #[test]
 fn a_lone_program_waits_for_each_station_in_turn() {
     let found = measured(hardware(4, Scheme::Single), Load { programs: 1, ..load(1, false) });
-    // Of the two links one gives the other what it has got.
+    // The second link forwards bytes while they arrive, so the two links count once.
     let expected = 1.0 / (1.0 / 3.0 + 1.0 / 10.0);
     assert!((found.bytes_per_s / GB / expected - 1.0).abs() < 1e-9, "{found:?}");
     let found = measured(hardware(4, Scheme::Mirror(2)), Load { programs: 1, ..load(1, true) });
-    // The copy takes longer: out of the primary's server and into another one.
+    // The other replica takes longer: out of the primary's server and into another one.
     let expected = 1.0 / (1.0 / 10.0 + 1.0 / 10.0 + 1.0 / 2.0);
     assert!((found.bytes_per_s / GB / expected - 1.0).abs() < 1e-9, "{found:?}");
 }
@@ -98,8 +98,8 @@ fn files_that_have_lost_a_copy_are_written_to_the_other_one() {
     let farm = Farm::new(slow).unwrap();
     let (whole, degraded) =
         (run(&farm, load(12, true)).unwrap(), run(&farm.without(0), load(12, true)).unwrap());
-    // Three links for two copies, then two links for one copy and two thirds of the other: not as
-    // if all had two copies on two servers.
+    // Three links for two replicas, then two links for one replica and two thirds of the other: not
+    // as if all files had two replicas on two servers.
     assert!(degraded.bytes_per_s > 1.1 * GB, "{whole:?} {degraded:?}");
 }
 
@@ -153,8 +153,8 @@ fn what_cannot_be_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// No queue lets more through than the scarcest resource, no station works more than all the
-    /// time, and the same call gives the same.
+    /// No queue exceeds the rate of the scarcest resource, no station is busy for more than all the
+    /// time, and the same call gives the same result.
     #[test]
     fn nothing_is_faster_than_its_parts(
         (servers, targets, clients) in (2u32..9, 1u32..4, 1u32..12),
@@ -174,7 +174,7 @@ proptest! {
             .min(there * cores / copies)
             .min(there * link / copies)
             .min(f64::from(clients) * client);
-        // What is under way when measuring begins was partly done before.
+        // Requests in flight at the start of the measurement were partly done before.
         prop_assert!(found.bytes_per_s <= 1.2 * bound, "{found:?} {bound}");
         prop_assert!(found.busy.iter().all(|(_, share)| *share <= 1.3), "{found:?}");
         prop_assert!(found.imbalance >= 0.999, "{found:?}");

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! Definition of the command line.
 
 mod bench;
 mod client;
@@ -21,37 +21,37 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Most targets of one cluster in one process: each keeps files open and checksums in memory.
+/// Most targets of a cluster in one process: each keeps files open and checksums in memory.
 const MAX_TARGETS: i64 = 64;
 
 /// A parallel file system.
 #[derive(Parser, Debug)]
 #[command(name = "weft", version, max_term_width = 100, disable_help_subcommand = true)]
-// Nothing above the usage, and the options and the heading of the commands beside it, so that all
-// commands fit a screen.
+// No text above the usage, and the options and the heading of the commands on the same line, so
+// that all commands fit a screen.
 #[command(
     help_template = "{usage-heading} {usage}   (-h, --help: of a command, too; -V, --version)   Commands:\n{subcommands}"
 )]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands, in the order in which a newcomer needs them.
+/// The commands, in the order in which a new user needs them.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Start a cluster and mount it; a new one is made if the directory is empty
+    /// Start a cluster and mount it; an empty directory becomes a new cluster
     Up(UpArgs),
     /// Unmount and stop a cluster
     Down(DownArgs),
-    /// Make a cluster of several machines
+    /// Create a cluster of several machines
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Nodes: the machines of a cluster
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Run what a node of a cluster does
+    /// Run the services of a node
     Serve(ServeArgs),
     /// Mount a cluster
     Mount(MountArgs),
@@ -59,38 +59,38 @@ pub enum Command {
     Umount(UmountArgs),
     /// Show a running cluster
     Status(QueryArgs),
-    /// Say in one word how a cluster is, and what to do
+    /// Show cluster health and recommended actions
     Health(HealthArgs),
     /// Show free space
     Df(QueryArgs),
-    /// Look at files, and say how new ones are striped
+    /// Show how files are stored, and set how new ones are striped
     #[command(subcommand)]
     Entry(EntryCommand),
-    /// Targets: the directories that hold the data
+    /// Targets: directories that store file data
     #[command(subcommand)]
     Target(TargetCommand),
     /// Pools: named sets of targets
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Redundancy groups: targets that keep the same data
+    /// Redundancy groups: targets that store replicas of the same data
     #[command(subcommand)]
     Group(GroupCommand),
     /// Metadata services, and the partitions that they execute
     #[command(subcommand)]
     Meta(MetaCommand),
-    /// Clients: who may mount, by certificates that can be revoked
+    /// Clients: certificates with which machines may mount
     #[command(subcommand)]
     Client(ClientCommand),
-    /// Sessions: the clients that are there
+    /// Sessions of connected clients
     #[command(subcommand)]
     Session(SessionCommand),
-    /// What certain clients may do, by name or network
+    /// Export rules: access rights of clients, by name or network
     #[command(subcommand)]
     Export(ExportCommand),
     /// The network between nodes
     #[command(subcommand)]
     Net(NetCommand),
-    /// The search of targets for damage that nobody has met yet
+    /// Background scrubbing of targets
     #[command(subcommand)]
     Scrub(ScrubCommand),
     /// Check a cluster, stopped or running, and repair it
@@ -98,21 +98,21 @@ pub enum Command {
     /// Measure: files, metadata, targets, network, reports
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Tell what servers, drives and links would give, or how many are needed
+    /// Predict the performance of a configuration, or its size for given goals
     Plan(PlanArgs),
-    /// How members of mirrored groups are brought in step: the same as weft group resync
+    /// Resync of mirrored groups: same as weft group resync
     #[command(subcommand, hide = true)]
     Resync(ResyncCommand),
-    /// Give files another redundancy or pool while they are in use (weft entry migrate)
+    /// Change redundancy or pool of files while they are in use (weft entry migrate)
     #[command(hide = true)]
     Migrate(MigrateArgs),
-    /// Let mount(8) and fstab know the type fuse.weft
+    /// Register the file system type fuse.weft with mount(8) and fstab
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),
-    /// What mount(8) calls
+    /// Helper that mount(8) calls
     #[command(hide = true)]
     MountHelper(MountHelperArgs),
-    /// What a mount has beside it, to free the kernel when it is killed
+    /// Companion of a mount that aborts its FUSE connection if the mount is killed
     #[command(hide = true)]
     WatchMount(WatchMountArgs),
 }
@@ -120,10 +120,10 @@ pub enum Command {
 /// `weft watch-mount`.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct WatchMountArgs {
-    /// The process of the mount
+    /// Process of the mount
     #[arg(long)]
     pub pid: u32,
-    /// The number of its connection in sysfs
+    /// Number of its FUSE connection in sysfs
     #[arg(long)]
     pub connection: u32,
 }
@@ -134,57 +134,57 @@ pub struct UpArgs {
     /// State directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Where to mount
+    /// Mount point
     #[arg(long, value_name = "DIR")]
     pub mount: PathBuf,
     /// Number of targets of a new cluster [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_TARGETS))]
     pub targets: Option<u16>,
-    /// Directory of a target of a new cluster, once for each
+    /// Directory of a target of a new cluster; may be repeated
     #[arg(long, value_name = "DIR", conflicts_with = "targets")]
     pub target_dir: Vec<PathBuf>,
-    /// Return when mounted, and go on in the background
+    /// Return when mounted, and continue in the background
     #[arg(long)]
     pub detach: bool,
-    /// How requests come from the kernel
+    /// FUSE transport
     #[arg(long, value_enum, default_value_t)]
     pub transport: Transport,
     /// What an acknowledged change survives without fsync
     #[arg(long, value_enum, default_value_t)]
     pub durability: Durability,
-    /// Let O_DIRECT reach the devices, past the servers' page cache too
+    /// Let O_DIRECT bypass the servers' page cache, too
     #[arg(long)]
     pub no_server_cache: bool,
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
-    /// Allow views with mapped ids, for containers (Linux 6.12)
+    /// Allow idmapped mounts, for containers (Linux 6.12)
     #[arg(long)]
     pub idmap: bool,
-    /// Daily copies of the metadata that are kept; 0: none are made
+    /// Daily metadata backups to retain; 0: make none
     #[arg(long, value_name = "N", default_value_t = crate::assembly::DEFAULT_KEPT)]
     pub backups: u32,
-    /// The background half of --detach
+    /// Background process of --detach
     #[arg(long, hide = true)]
     pub detached: bool,
 }
 
-/// Where `weft up` keeps a cluster unless told otherwise.
+/// Default state directory of `weft up`.
 pub const DEFAULT_DIR: &str = "weft-data";
 
-/// How FUSE requests travel.
+/// FUSE transport.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Transport {
-    /// Rings where the kernel has them
+    /// io_uring if the kernel supports it
     #[default]
     Auto,
     /// FUSE over io_uring
     Uring,
-    /// Reads and writes of /dev/fuse
+    /// Read and write /dev/fuse
     Dev,
 }
 
-/// The same for the face to the kernel.
+/// Converts the option to the transport of the FUSE server.
 pub fn fuse_transport(transport: Transport) -> fuse::Transport {
     match transport {
         Transport::Auto => fuse::Transport::Auto,
@@ -197,15 +197,15 @@ pub fn fuse_transport(transport: Transport) -> fuse::Transport {
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
-    /// The death of the process; of the machine after a second
+    /// A process crash at once, a machine crash after a second
     #[default]
     Relaxed,
-    /// The death of the machine
+    /// A machine crash
     Strict,
 }
 
 impl UpArgs {
-    /// The command line that means the same.
+    /// Returns the equivalent command line.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec!["up".into()];
         let mut option = |name: &str, value: OsString| line.extend([OsString::from(name), value]);
@@ -232,7 +232,7 @@ impl UpArgs {
     }
 }
 
-/// The word for a value on the command line.
+/// Returns the name of a value on the command line.
 pub fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().expect("no value is hidden").get_name().to_string()
 }
@@ -243,13 +243,13 @@ pub struct DownArgs {
     /// State directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Seconds to wait until it has stopped
+    /// Seconds to wait for the end
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
 }
 
-/// Commands that ask a running cluster something.
+/// Options of commands that query a running cluster.
 #[derive(Args, Debug)]
 pub struct QueryArgs {
     /// State directory of the cluster
@@ -266,10 +266,10 @@ pub struct HealthArgs {
     /// State directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Show what would be lost, and what left with one copy, if a target, a node or a rack died now
+    /// Show what would be lost, or left with one replica, if a target, a node or a rack failed now
     #[arg(long)]
     pub exposure: bool,
-    /// Of this one only: target:N, node:N or rack:NAME
+    /// Only for one of them: target:N, node:N or rack:NAME
     #[arg(long, value_name = "WHICH", requires = "exposure", value_parser = crate::cmd::parse_domain)]
     pub of: Option<fsck::Domain>,
     /// Print JSON
@@ -281,26 +281,24 @@ pub struct HealthArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status: 0 in order, 1 repaired, 4 damage is left, 8 could not check")]
 pub struct FsckArgs {
-    /// Check only what is at or below this path, which begins at the root of the file system
+    /// Check only this path and everything below it; it begins at the root of the file system
     pub path: Option<String>,
     /// State directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Put right what is wrong, content from a good copy; names only while nobody serves them
+    /// Repair damage, content from an intact replica; names only while the cluster is stopped
     #[arg(long)]
     pub repair: bool,
-    /// Make zeros of what no copy has, and list in FILE, which must not be there yet, what that was
+    /// Zero content that no replica has, and list it in FILE, which must not exist yet
     #[arg(long, value_name = "FILE", requires = "repair")]
     pub forget: Option<PathBuf>,
-    /// Delete chunk files that no file has, and what is cut off others: nothing is kept aside
+    /// Delete orphaned chunk files and cut-off content, instead of moving them aside
     #[arg(long, requires = "repair")]
     pub delete: bool,
-    /// Repair although the metadata looks older than the chunk files: files that it doesn't know
-    /// stay lost
+    /// Repair even if the metadata looks older than the chunk files: files that it lacks stay lost
     #[arg(long, requires = "repair")]
     pub accept_loss: bool,
-    /// Nothing is checked: what was moved aside on the targets of this directory is listed, put
-    /// back, or deleted
+    /// Don't check: list, restore or delete what was moved aside on this directory's targets
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["path", "repair"])]
     pub orphans: Option<OrphansArg>,
     /// Print JSON
@@ -308,25 +306,25 @@ pub struct FsckArgs {
     pub json: bool,
 }
 
-/// What becomes of chunk files that were moved aside.
+/// Actions on chunk files that were moved aside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum OrphansArg {
     /// Show them
     List,
-    /// Make them chunk files again, of files that a newer copy of the metadata knows
+    /// Restore chunk files of files that a newer metadata backup contains
     Restore,
-    /// Delete them for good
+    /// Delete them permanently
     Delete,
 }
 
 /// `weft entry`.
 #[derive(Subcommand, Debug)]
 pub enum EntryCommand {
-    /// Show how a file is stored, or what a directory hands to new files
+    /// Show how a file is stored, or the stripe pattern that a directory gives new files
     Info(EntryInfoArgs),
-    /// Change what a directory hands to new files
+    /// Change the stripe pattern that a directory gives new files
     SetPattern(SetPatternArgs),
-    /// Give files another redundancy or pool while they are in use (also: weft migrate)
+    /// Change redundancy or pool of files while they are in use (also: weft migrate)
     Migrate(MigrateArgs),
 }
 
@@ -345,7 +343,7 @@ pub struct EntryInfoArgs {
 pub struct SetPatternArgs {
     /// Directory on a mounted weft file system
     pub dir: PathBuf,
-    /// What is to change
+    /// Parts of the pattern to change
     #[command(flatten)]
     pub change: PatternArgs,
     /// Print JSON
@@ -357,7 +355,7 @@ pub struct SetPatternArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct PatternArgs {
-    /// Pool that new files live in
+    /// Pool of new files
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
     /// Redundancy of new files: single, mirror:2 or mirror:3
@@ -369,7 +367,7 @@ pub struct PatternArgs {
     /// Number of targets that a file is striped over
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub stripe_count: Option<u16>,
-    /// Files up to this size live beside their inode: 0 (off) to 64K
+    /// Files up to this size are stored with their inode: 0 (off) to 64K
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub inline_limit: Option<u64>,
     /// How targets are chosen
@@ -380,7 +378,7 @@ pub struct PatternArgs {
 /// How the targets of a new file are chosen.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Chooser {
-    /// Each file starts where the one before it ended
+    /// Each file starts after the last target of the previous one
     RoundRobin,
     /// Uniformly at random
     Random,
@@ -391,7 +389,7 @@ pub enum Chooser {
 /// `weft install-helper`.
 #[derive(Args, Debug)]
 pub struct InstallHelperArgs {
-    /// Directory that stands for the root directory
+    /// Directory to use instead of the root directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub prefix: PathBuf,
 }
@@ -401,24 +399,24 @@ pub struct InstallHelperArgs {
 pub struct MountHelperArgs {
     /// State directory of a cluster in one process, or cluster file of a client
     pub source: PathBuf,
-    /// Where to mount
+    /// Mount point
     pub mountpoint: PathBuf,
     /// Options, separated by commas
     #[arg(short = 'o')]
     pub options: Vec<String>,
-    /// Pass over unknown options
+    /// Ignore unknown options
     #[arg(short = 's')]
     pub sloppy: bool,
-    /// Only check what would be done
+    /// Only check, don't mount
     #[arg(short = 'f')]
     pub fake: bool,
-    /// Without an entry in mtab: there is none anyhow
+    /// No entry in mtab (ignored: there is none anyway)
     #[arg(short = 'n')]
     pub no_mtab: bool,
-    /// Talkative: it isn't
+    /// Verbose (ignored)
     #[arg(short = 'v')]
     pub verbose: bool,
-    /// Mount namespace, which mount(8) has entered already
+    /// Mount namespace, which mount(8) has already entered
     #[arg(short = 'N', value_name = "NAMESPACE")]
     pub namespace: Option<OsString>,
     /// File system type

@@ -1,5 +1,5 @@
-//! Going on in the background: the command starts itself again, detached, and waits for one line
-//! that says how it went.
+//! Background processes: the command starts itself again, detached, and waits for one line with the
+//! outcome.
 
 use crate::control::{Answer, ClusterStatus};
 use crate::output::os_error;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use types::{Errno, Error, Result};
 
-/// Longest report, bytes.
+/// Longest report, in bytes.
 const MAX_REPORT_BYTES: u64 = 1 << 20;
 
 /// Starts this binary in the background with these arguments, and waits for its report.
@@ -19,7 +19,7 @@ pub fn spawn(arguments: &[OsString], log: &Path) -> Result<ClusterStatus> {
     serde_json::from_value(status).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))
 }
 
-/// The same for a process that has nothing to tell but that it has started.
+/// Like [`spawn`], for a process that reports only that it has started.
 pub fn spawn_quiet(arguments: &[OsString], log: &Path) -> Result<()> {
     spawn_and_hear(arguments, log).map(drop)
 }
@@ -45,15 +45,15 @@ fn spawn_and_hear(arguments: &[OsString], log: &Path) -> Result<serde_json::Valu
     }
 }
 
-/// Where the background process reports to.
+/// The parent process, to which the background process reports.
 pub struct Starter {
     pipe: File,
 }
 
-/// Leaves the terminal's session. Standard output, a pipe to the starter, is kept aside for the
+/// Leaves the terminal's session. Standard output, a pipe to the parent, is set aside for the
 /// report and closed to everything else.
 pub fn leave_terminal() -> Result<Starter> {
-    // Fails only for a process that leads a group already, as when it is run by hand.
+    // Fails only if the process already leads a process group, for example when started by hand.
     let _ = rustix::process::setsid();
     let detached = || -> std::io::Result<Starter> {
         let pipe = File::from(rustix::io::dup(std::io::stdout())?);
@@ -66,7 +66,7 @@ pub fn leave_terminal() -> Result<Starter> {
 }
 
 impl Starter {
-    /// Tells the starter how it went, and lets it go.
+    /// Reports the outcome to the parent, and closes the pipe.
     pub fn report(self, outcome: Result<ClusterStatus>) -> Result<()> {
         let answer = match outcome {
             Ok(status) => Answer::Ok {
@@ -77,7 +77,7 @@ impl Starter {
         self.tell(&answer)
     }
 
-    /// Tells the starter that all went well.
+    /// Reports success to the parent.
     pub fn report_done(self) -> Result<()> {
         self.tell(&Answer::Ok { ok: serde_json::Value::Null })
     }
@@ -85,7 +85,7 @@ impl Starter {
     fn tell(mut self, answer: &Answer) -> Result<()> {
         let mut line = serde_json::to_vec(answer).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))?;
         line.push(b'\n');
-        // A starter that was interrupted doesn't end the cluster.
+        // An interrupted parent doesn't end the cluster.
         let _ = self.pipe.write_all(&line);
         Ok(())
     }

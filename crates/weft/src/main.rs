@@ -1,8 +1,8 @@
 //! The `weft` binary: the administrator's commands, and the assembly of a whole cluster in one
 //! process.
 //!
-//! One file per command in `cmd/`. [`assembly`] puts the services together; [`control`] is how
-//! commands talk to a process that is running. Nothing here knows how a request is carried out.
+//! One file per command in `cmd/`. [`assembly`] connects the services; [`control`] is the protocol
+//! between commands and a running process. No request processing happens here.
 
 // The schemas of the HTTP interface are one large literal (api::openapi).
 #![recursion_limit = "256"]
@@ -26,8 +26,8 @@ use clap::Parser;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// A request allocates and frees some dozen small pieces on its core, which this allocator does
-/// without meeting other cores.
+/// A request allocates and frees some dozen small objects on its core, which this allocator does
+/// without contention between cores.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -44,7 +44,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `mount(8)` calls the binary by the name of its helper: that means `weft mount-helper`.
+/// Returns the arguments, with `mount-helper` inserted if `mount(8)` calls the binary by the name
+/// of its helper.
 fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut given: Vec<OsString> = given.collect();
     let called = given.first().and_then(|name| std::path::Path::new(name).file_name());

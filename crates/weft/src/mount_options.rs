@@ -7,8 +7,8 @@ use rustix::mount::MountFlags;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result};
 
-/// Options for others: mount(8) itself, systemd, and what the kernel shows of a FUSE mount and
-/// mount(8) repeats on a remount.
+/// Options for mount(8) and systemd, and those that the kernel shows for a FUSE mount and mount(8)
+/// repeats on a remount.
 const IGNORED: [&str; 24] = [
     "defaults",
     "_netdev",
@@ -36,36 +36,37 @@ const IGNORED: [&str; 24] = [
     "comment",
 ];
 
-/// What the options mean.
+/// The parsed options.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MountOptions {
-    /// Change a mount instead of making one.
+    /// Change an existing mount.
     pub remount: bool,
     /// Flags of mount(2).
     pub flags: MountFlags,
-    /// Whether views of the mount may have their ids mapped.
+    /// Whether idmapped mounts are allowed.
     pub idmap: bool,
     /// Number of targets of a new cluster.
     pub targets: Option<u16>,
-    /// Their directories.
+    /// Directories of these targets.
     pub target_dir: Vec<PathBuf>,
-    /// How requests travel.
+    /// FUSE transport.
     pub transport: Transport,
     /// What acknowledged changes survive.
     pub durability: Durability,
-    /// Daily copies of the metadata that are kept.
+    /// Daily metadata backups to retain.
     pub backups: u32,
-    /// Seconds until an operation fails whose servers don't answer.
+    /// Seconds until operations without an answer fail.
     pub timeout: Option<u64>,
-    /// Rack that this machine is in.
+    /// Rack of this machine.
     pub rack: Option<String>,
-    /// Whether servers on this machine are reached over TCP as others.
+    /// Whether TCP is used to servers on this machine, too.
     pub no_shared_memory: bool,
-    /// Whether O_DIRECT passes the servers' page cache too.
+    /// Whether O_DIRECT bypasses the servers' page cache, too.
     pub no_server_cache: bool,
-    /// Whether small writes in a row are answered before they are sent.
+    /// Whether small sequential writes are acknowledged before they are sent.
     pub write_behind: bool,
-    /// The last option that is for a state directory alone, and the last for a cluster file.
+    /// The last option that is only for a state directory, and the last one that is only for a
+    /// cluster file.
     for_directory: Option<String>,
     for_file: Option<String>,
 }
@@ -76,10 +77,10 @@ const FOR_DIRECTORY: [&str; 4] = ["targets", "target-dir", "durability", "backup
 const FOR_FILE: [&str; 4] = ["timeout", "rack", "no-shared-memory", "write-behind"];
 
 impl MountOptions {
-    /// Reads options, separated by commas; a later one overrides an earlier one.
+    /// Parses options, separated by commas; a later one overrides an earlier one.
     ///
     /// # Errors
-    /// An option that nobody knows, unless `sloppy`; a value that can't be.
+    /// An unknown option, unless `sloppy`; an invalid value.
     pub fn parse(texts: &[String], sloppy: bool) -> Result<MountOptions> {
         let mut options = MountOptions {
             remount: false,
@@ -113,7 +114,7 @@ impl MountOptions {
         Ok(options)
     }
 
-    /// Whether the option is known; `None` for a value that can't be.
+    /// Returns whether the option is known; `None` for an invalid value.
     fn take(&mut self, name: &str, value: &str) -> Option<bool> {
         match name {
             "remount" => self.remount = true,
@@ -137,8 +138,8 @@ impl MountOptions {
         Some(true)
     }
 
-    /// The `weft up` that `mount SOURCE MOUNTPOINT` with these options means where the source is a
-    /// state directory.
+    /// Returns the arguments of `weft up` that are equivalent to `mount SOURCE MOUNTPOINT` with
+    /// these options, if the source is a state directory.
     ///
     /// # Errors
     /// An option that is for a cluster file.
@@ -162,7 +163,7 @@ impl MountOptions {
         })
     }
 
-    /// The `weft mount` that it means where the source is a cluster file.
+    /// Returns the equivalent arguments of `weft mount`, if the source is a cluster file.
     ///
     /// # Errors
     /// An option that is for a state directory.
@@ -194,7 +195,7 @@ fn misplaced(name: &str, source: &Path, is: &str, wanted: &str) -> Error {
     Error::new(Errno::EINVAL, message).hint(format!("leave {name} out"))
 }
 
-/// The flag of mount(2) that an option sets or clears.
+/// Returns the flag of mount(2) that an option sets or clears.
 fn flag(name: &str) -> Option<(MountFlags, bool)> {
     Some(match name {
         "ro" => (MountFlags::RDONLY, true),

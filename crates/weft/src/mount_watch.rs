@@ -1,11 +1,11 @@
-//! A process beside a mount that frees it should it be killed.
+//! A companion process of a mount that aborts the FUSE connection if the mount is killed.
 //!
-//! A thread of a mount that tells the kernel to forget waits in the kernel for pages that are being
-//! read (`fuse_reverse_inval_inode` in `fs/fuse/inode.c`), and no signal interrupts that. When the
-//! process is killed then, nobody answers the read any more; and the kernel fails it only when the
-//! device is closed, which the waiting thread keeps open. Only somebody outside can end that, by
-//! aborting the connection. So each mount has a small process beside it, which looks at it twice a
-//! second, and ends when it ends.
+//! A thread of a mount that invalidates the kernel's cache waits in the kernel for pages that are
+//! being read (`fuse_reverse_inval_inode` in `fs/fuse/inode.c`), and no signal interrupts that. If
+//! the process is killed then, no thread answers the read any more. The kernel fails the read only
+//! when the device is closed, and the waiting thread keeps it open. Only another process can end
+//! that, by aborting the connection. So each mount has a small companion process, which checks it
+//! twice a second and ends with it.
 
 use crate::cli::WatchMountArgs;
 use crate::output::os_error;
@@ -21,11 +21,11 @@ use types::Result;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Starts one beside this process, for a connection by its number in sysfs. It ends when what is
-/// returned is dropped, or this process ends.
+/// Starts the companion of this process, for a connection by its number in sysfs. It ends when the
+/// returned handle is dropped, or when this process ends.
 ///
 /// # Errors
-/// The system's, when no process can be started.
+/// System errors of starting a process.
 pub fn start(connection: u32) -> Result<Child> {
     let args =
         ["watch-mount", "--pid", &std::process::id().to_string(), "--connection", &connection.to_string()];
@@ -42,16 +42,16 @@ pub fn start(connection: u32) -> Result<Child> {
 /// `weft watch-mount`.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn run(args: &WatchMountArgs) -> Result<()> {
-    // What ends the mount in good order takes its time, and is not over when the signal comes.
+    // An orderly unmount takes some time after the signal, so the signal must not end this process.
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))
             .map_err(|e| os_error("can't catch signals", &e))?;
     }
-    // Fails only for a process that leads a group already.
+    // Fails only if the process already leads a process group.
     let _ = rustix::process::setsid();
-    // The other end is the mount's, and is closed with the last of its threads.
+    // The mount holds the other end, which is closed with the last of its threads.
     thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0)
@@ -60,25 +60,25 @@ pub fn run(args: &WatchMountArgs) -> Result<()> {
     loop {
         thread::sleep(LOOK_INTERVAL);
         let is_stuck = is_stuck(args.pid);
-        // Twice, since a process that ends takes a moment for it.
+        // In two checks in a row, since an exiting process takes a moment.
         if is_stuck && was_stuck {
-            // That it has gone meanwhile is as good.
+            // An error means that the connection is gone already.
             let _ = fuse::abort_connection(args.connection);
         }
         was_stuck = is_stuck;
     }
 }
 
-/// Whether a process was killed, and has threads that don't end: its first one has ended, and
-/// others haven't.
+/// Returns whether a process was killed and has threads that don't end: its first thread has ended,
+/// and others haven't.
 fn is_stuck(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     has_ended(&stat) && threads > 1
 }
 
-/// Whether a line of `proc_pid_stat(5)` is that of a thread that has ended. The name in it may have
-/// any characters.
+/// Returns whether a line of `proc_pid_stat(5)` belongs to a thread that has ended. The name in it
+/// may contain any characters.
 fn has_ended(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }

@@ -1,4 +1,4 @@
-//! What is mounted where.
+//! Mount points: checks, and the kernel's mount table.
 
 use crate::output::os_error;
 use rustix::io::Errno as Os;
@@ -9,11 +9,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result};
 
-/// The type under which the kernel lists our mounts.
+/// File system type of weft mounts in the kernel's list.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.weft";
 
-/// Refuses what can't be mounted at, before anything is made or changed for it. What a killed
-/// process left mounted there, a weft file system that nobody serves any more, is unmounted.
+/// Checks that a directory can be a mount point, before anything is created or changed. A leftover
+/// weft mount of a killed process is unmounted.
 pub fn prepare(mountpoint: &Path) -> Result<()> {
     let shown = mountpoint.display();
     if weft_mounts()?.iter().any(|m| m == mountpoint) {
@@ -42,9 +42,9 @@ pub fn prepare(mountpoint: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A mount point from the root directory. One of ours isn't looked at: its process may be gone, or
-/// stand still. Not even a slash at the end of its name is left, which would ask whether it is a
-/// directory.
+/// Returns the absolute path of a mount point. A weft mount is never accessed: its process may be
+/// gone or hang. Even a slash at the end of the path is removed, since it would make the kernel
+/// check for a directory.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
     let plain: PathBuf =
         std::path::absolute(path).map_err(|e| os_error(path.display(), &e))?.components().collect();
@@ -64,13 +64,13 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Whether a weft file system is mounted there.
+/// Returns whether a weft file system is mounted there.
 pub fn is_ours(mountpoint: &Path) -> Result<bool> {
     Ok(weft_mounts()?.iter().any(|m| m == mountpoint))
 }
 
-/// The weft mount that holds a path, as its mount point and what is mounted there; `None` when
-/// another file system does.
+/// Returns mount point and source of the weft mount that contains a path; `None` if another file
+/// system does.
 pub fn holding(path: &Path) -> Result<Option<(PathBuf, PathBuf)>> {
     let device = std::fs::metadata(path).map_err(|e| os_error(path.display(), &e))?.dev();
     let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -79,27 +79,27 @@ pub fn holding(path: &Path) -> Result<Option<(PathBuf, PathBuf)>> {
     Ok(text.lines().filter(|line| line.split(' ').nth(2) == Some(&device)).rev().find_map(mount_and_source))
 }
 
-/// Whether a weft file system is mounted that comes from a state directory, as far as this mount
-/// namespace shows.
+/// Returns whether a weft file system with this state directory as source is mounted, in this mount
+/// namespace.
 pub fn is_mounted_from(dir: &Path) -> Result<bool> {
     let table = "/proc/self/mountinfo";
     let text = std::fs::read_to_string(table).map_err(|e| os_error(table, &e))?;
     Ok(text.lines().filter_map(mount_and_source).any(|(_, source)| source == dir))
 }
 
-/// The mount point of one line of mountinfo, when it is ours, and what is mounted.
+/// Returns mount point and source of a line of mountinfo, if it is a weft mount.
 fn mount_and_source(line: &str) -> Option<(PathBuf, PathBuf)> {
     let (_, mounted) = line.split_once(" - ")?;
     Some((weft_mount(line)?, unescaped(mounted.split(' ').nth(1)?)))
 }
 
-/// What aborts the kernel's connection of a mount when something is written to it.
+/// Returns the file that aborts the FUSE connection of a mount when something is written to it.
 pub fn abort_file(mountpoint: &Path) -> Result<Option<PathBuf>> {
     let connection = connection_of(mountpoint)?;
     Ok(connection.map(|number| PathBuf::from(format!("/sys/fs/fuse/connections/{number}/abort"))))
 }
 
-/// The number of the kernel's connection of a mount: that of its device.
+/// Returns the number of a mount's FUSE connection: the minor number of its device.
 fn connection_of(mountpoint: &Path) -> Result<Option<u32>> {
     let path = "/proc/self/mountinfo";
     let text = std::fs::read_to_string(path).map_err(|e| os_error(path, &e))?;
@@ -119,8 +119,8 @@ fn clear_leftover(mountpoint: &Path) -> Result<()> {
         .map_err(|e| os_error(format_args!("can't unmount {}", mountpoint.display()), &e.into()))
 }
 
-/// Whether somebody serves what is mounted there. One who stands still does, too, and must not be
-/// asked: who asks for the file system then waits for as long, and can't even be killed.
+/// Returns whether a process serves the mount. A hanging process counts, and the file system must
+/// not be accessed then: the access would hang as long, and couldn't even be killed.
 fn is_served(mountpoint: &Path) -> Result<bool> {
     let Some(connection) = connection_of(mountpoint)? else { return Ok(false) };
     if has_open(connection)?
@@ -128,18 +128,18 @@ fn is_served(mountpoint: &Path) -> Result<bool> {
     {
         return Ok(true);
     }
-    // Nobody of ours in sight: a process of another container, or nobody. Asked of the file system
-    // itself, since attributes of the mount point may still be in the kernel's cache.
+    // No weft process is visible: it may be in another container, or gone. This queries the file
+    // system itself, since attributes of the mount point may still be in the kernel's cache.
     Ok(!matches!(rustix::fs::statfs(mountpoint), Err(Os::NOTCONN | Os::CONNABORTED | Os::CONNREFUSED)))
 }
 
-/// Whether a process that can be seen has a FUSE connection open, as far as this kernel tells which
-/// one a process has.
+/// Returns whether a visible process has a FUSE connection open, if this kernel shows the
+/// connection of a descriptor.
 fn has_open(connection: u32) -> Result<bool> {
     let line = format!("fuse_connection:\t{connection}");
     let processes = std::fs::read_dir("/proc").map_err(|e| os_error("/proc", &e))?;
     for process in processes.flatten() {
-        // Processes end, and others are nobody's business.
+        // The process may have ended, or belong to another user.
         let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
         for file in files.flatten() {
             let is_fuse = std::fs::read_link(file.path()).is_ok_and(|to| to == Path::new("/dev/fuse"));
@@ -163,14 +163,14 @@ pub fn require_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
     Err(Error::new(Errno::EINVAL, message).hint("name a mount point beside the directory with --mount"))
 }
 
-/// Mount points of weft file systems in this mount namespace.
+/// Returns the mount points of weft file systems in this mount namespace.
 fn weft_mounts() -> Result<Vec<PathBuf>> {
     let path = "/proc/self/mountinfo";
     let text = std::fs::read_to_string(path).map_err(|e| os_error(path, &e))?;
     Ok(text.lines().filter_map(weft_mount).collect())
 }
 
-/// The mount point of one line of mountinfo (proc_pid_mountinfo(5)), when it is ours.
+/// Returns the mount point of a line of mountinfo (proc_pid_mountinfo(5)), if it is a weft mount.
 fn weft_mount(line: &str) -> Option<PathBuf> {
     let (mount, device) = line.split_once(" - ")?;
     if device.split(' ').next()? != FILE_SYSTEM_TYPE {
@@ -179,7 +179,7 @@ fn weft_mount(line: &str) -> Option<PathBuf> {
     Some(unescaped(mount.split(' ').nth(4)?))
 }
 
-/// A path as mountinfo has it: space, tab, newline and backslash stand as three octal digits.
+/// Decodes a path of mountinfo: space, tab, newline and backslash are three octal digits there.
 fn unescaped(text: &str) -> PathBuf {
     let escaped = text.as_bytes();
     let mut path = Vec::with_capacity(escaped.len());

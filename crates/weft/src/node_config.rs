@@ -1,5 +1,4 @@
-//! `node.toml`: what a node is, and what an administrator may say of it. And the cluster file,
-//! which is what a client needs.
+//! `node.toml`, the configuration of a node, and the cluster file, which a client needs.
 
 use crate::output::os_error;
 use identity::{Credentials, require_private_file};
@@ -14,95 +13,92 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use types::{Errno, Error, NodeId, Result, Role};
 
-/// Where a node listens unless told otherwise: all addresses of the machine.
+/// Default address to listen on: all addresses of the machine.
 pub const DEFAULT_LISTEN: &str = "0.0.0.0:7500";
 
-/// Held while a file is read, changed and written: two threads of a process must not undo each
+/// Locked while a file is read, changed and written: threads of a process must not undo each
 /// other's changes.
 static EDITING: Mutex<()> = Mutex::new(());
 
-/// How connections are protected.
+/// Protection of connections.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protection {
-    /// Both ends prove who they are, and everything is encrypted
+    /// Mutual authentication and encryption
     #[default]
     Tls,
-    /// Both ends prove who they are; data is not encrypted: for a trusted network
+    /// Mutual authentication without encryption: for a trusted network
     Authenticated,
-    /// Nothing is proved and nothing encrypted: for one machine, or a network that nobody else is
-    /// on
+    /// No authentication and no encryption: for one machine, or an isolated network
     Plain,
 }
 
-/// A node's own file.
+/// Configuration file of a node.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
-    /// The cluster's UUID.
+    /// UUID of the cluster.
     pub cluster: String,
-    /// The node's id.
+    /// Id of the node.
     pub node: NodeId,
-    /// The node's name when it was made; the map has the current one.
+    /// Initial name of the node; the map has the current one.
     #[serde(default)]
     pub name: String,
-    /// Its rack when it was made; the map has the current one.
+    /// Initial rack of the node; the map has the current one.
     #[serde(default)]
     pub rack: Option<String>,
-    /// What it runs.
+    /// Roles of the node.
     pub roles: Vec<Role>,
-    /// Where it listens.
+    /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// Where others reach it.
+    /// Addresses at which others reach the node.
     pub addresses: Vec<String>,
-    /// Where management is: `host:port`.
+    /// Addresses of management: `host:port`.
     pub management: Vec<String>,
-    /// Networks that its connections use, best first ([`net::Networks`]); none: all.
+    /// Networks for connections, best first ([`net::Networks`]); empty: all.
     #[serde(default)]
     pub networks: Vec<String>,
-    /// How connections are protected, the same on all nodes.
+    /// Protection of connections, the same on all nodes.
     #[serde(default)]
     pub protection: Protection,
-    /// Threads that serve connections; as many as there are CPUs.
+    /// Threads that serve connections; by default one per CPU.
     #[serde(default)]
     pub threads: Option<usize>,
-    /// The NUMA zone of this machine that it keeps to; it isn't bound unless one is named.
+    /// NUMA zone of this machine that the process is bound to; by default none.
     #[serde(default)]
     pub numa: Option<u32>,
-    /// Where administrators' programs reach it by HTTP; nowhere unless named.
+    /// Addresses of the HTTP interface for administrators' programs; by default none.
     #[serde(default)]
     pub api: Vec<SocketAddr>,
-    /// Names of the management node that programs use there, beside those that the cluster map
-    /// knows.
+    /// Further names of the management node in its certificate for programs, besides those in the
+    /// cluster map.
     #[serde(default)]
     pub api_names: Vec<String>,
     /// What an acknowledged metadata change survives.
     #[serde(default)]
     pub durability: crate::cli::Durability,
-    /// Daily copies of the metadata that are kept, on the node of management: 7 unless said; 0:
-    /// none are made.
+    /// Daily metadata backups to retain, on the management node; by default 7; 0: none are made.
     #[serde(default)]
     pub backups: Option<u32>,
-    /// Directories that hold data.
+    /// Directories of targets.
     #[serde(default, rename = "target")]
     pub targets: Vec<TargetConfig>,
 }
 
-/// A directory that holds data, or is to.
+/// Directory of a target, existing or new.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetConfig {
-    /// Where it is.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// The pool that it joins when it is made.
+    /// Pool that a new target joins.
     #[serde(default = "default_pool")]
     pub pool: String,
-    /// The NUMA zone that its disk is near. A process that is bound to another one doesn't serve
-    /// it.
+    /// NUMA zone of its disk. A process that is bound to another zone doesn't serve the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
-    /// The next start makes a target of the directory. Without it, an empty directory is taken for
-    /// a disk that isn't mounted, and refused.
+    /// Whether the next start makes the directory a target. Without it, an empty directory is
+    /// refused, because its disk may not be mounted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub new: bool,
 }
@@ -119,7 +115,7 @@ impl NodeConfig {
     /// Reads a node's file.
     ///
     /// # Errors
-    /// `ENOENT` for a directory that holds no node.
+    /// `ENOENT` for a directory without a node.
     pub fn read(dir: &Path) -> Result<NodeConfig> {
         let path = path(dir);
         let text = fs::read_to_string(&path).map_err(|e| match e.kind() {
@@ -199,10 +195,10 @@ impl TargetConfig {
         format!("[[target]]\npath = {path}\npool = {pool}\n{numa}{new}")
     }
 
-    /// Adds the directory to the node's file; it may be there already.
+    /// Adds the directory to the node's file, unless it is listed there already.
     ///
     /// # Errors
-    /// `EEXIST` when it is there with another NUMA zone.
+    /// `EEXIST` if it is listed with another NUMA zone.
     pub fn append(&self, dir: &Path) -> Result<()> {
         let config = NodeConfig::read(dir)?;
         let path = path(dir);
@@ -224,13 +220,13 @@ impl TargetConfig {
     }
 }
 
-/// Notes in a node's file that directories have become targets: no later start makes them again.
-/// The rest of the file stays as it was written.
+/// Records in a node's file that directories have become targets, so that no later start creates
+/// them again. The rest of the file stays as it was written.
 pub fn note_made(dir: &Path, made: &[PathBuf]) -> Result<()> {
     edit_targets(dir, |target, at| made.iter().any(|made| made == at) && target.remove("new").is_some())
 }
 
-/// Takes directories out of a node's file whose targets were removed from the cluster.
+/// Removes directories from a node's file whose targets were removed from the cluster.
 pub fn note_removed(dir: &Path, removed: &[PathBuf]) -> Result<()> {
     let path = path(dir);
     let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -255,7 +251,8 @@ fn path_of(target: &toml_edit::Table) -> Option<PathBuf> {
     target.get("path").and_then(toml_edit::Item::as_str).map(PathBuf::from)
 }
 
-/// Lets `edit` change the targets of a node's file, each with its path; it returns whether it did.
+/// Calls `edit` for each target of a node's file, with its path. `edit` returns whether it changed
+/// the target.
 fn edit_targets(dir: &Path, edit: impl Fn(&mut toml_edit::Table, &Path) -> bool) -> Result<()> {
     let path = path(dir);
     let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -270,7 +267,8 @@ fn edit_targets(dir: &Path, edit: impl Fn(&mut toml_edit::Table, &Path) -> bool)
     if is_changed { write_whole(&path, &file.to_string(), 0o644) } else { Ok(()) }
 }
 
-/// Where management is by a node's file or a cluster file; `None` if it isn't one of this cluster.
+/// Returns the addresses of management from a node's file or a cluster file; `None` if the file
+/// belongs to another cluster.
 pub fn management_in(path: &Path, cluster: &str) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct Part {
@@ -281,11 +279,11 @@ pub fn management_in(path: &Path, cluster: &str) -> Option<Vec<String>> {
     Some(part.management).filter(|management| part.cluster == cluster && !management.is_empty())
 }
 
-/// Writes into a node's file or a cluster file where management is. The rest stays as it was
-/// written.
+/// Writes the addresses of management into a node's file or a cluster file. The rest stays as it
+/// was written.
 ///
 /// # Errors
-/// `EACCES` for a file of another user, whose file it would not be any more.
+/// `EACCES` for a file of another user: replacing it would change its owner.
 pub fn set_management(path: &Path, cluster: &str, addresses: &[String]) -> Result<()> {
     let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
     if management_in(path, cluster).is_none() {
@@ -304,12 +302,12 @@ fn path(dir: &Path) -> PathBuf {
     mgmt::StatePaths::new(dir).node_config()
 }
 
-/// Whether a directory holds a node of a cluster of several machines.
+/// Returns whether a directory holds a node of a cluster of several machines.
 pub fn is_node(dir: &Path) -> bool {
     path(dir).exists()
 }
 
-/// Refuses to run the node of a cluster as if it were a cluster of one process.
+/// Refuses to run the node of a cluster as if it were a cluster in one process.
 pub fn require_no_node(dir: &Path) -> Result<()> {
     if !is_node(dir) {
         return Ok(());
@@ -319,7 +317,7 @@ pub fn require_no_node(dir: &Path) -> Result<()> {
         .hint(format!("weft serve --dir {shown} runs it, weft mount mounts the cluster")))
 }
 
-/// What is told who names a directory that isn't a node's.
+/// Returns the error for a directory that isn't a node's.
 pub fn no_node(dir: &Path) -> Error {
     let shown = dir.display();
     let hint = match mgmt::StatePaths::new(dir).target_list().exists() {
@@ -329,7 +327,7 @@ pub fn no_node(dir: &Path) -> Error {
     Error::new(Errno::ENOENT, format!("{shown} holds no node of a cluster")).hint(hint)
 }
 
-/// A cluster file's private key lets whoever reads it mount.
+/// Returns the error for a cluster file that other users can read: its private key lets them mount.
 fn exposed(path: &Path, error: identity::Error) -> Error {
     let shown = path.display();
     let cause = Error::from(error);
@@ -338,12 +336,12 @@ fn exposed(path: &Path, error: identity::Error) -> Error {
     ))
 }
 
-/// Writes a file so that it is there entirely, and durably, or not at all.
+/// Writes a file atomically and durably.
 pub fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
     put(path, text, mode, |_| Ok(()))
 }
 
-/// Puts another file in the place of one, with its owner and mode.
+/// Replaces a file, and keeps its owner and mode.
 fn replace(path: &Path, text: &str, known: &fs::Metadata) -> Result<()> {
     put(path, text, 0o600, |file| {
         let made = file.metadata()?;
@@ -354,7 +352,7 @@ fn replace(path: &Path, text: &str, known: &fs::Metadata) -> Result<()> {
     })
 }
 
-/// `finish` is called before the file takes its place.
+/// Writes a draft and renames it. `finish` is called before the rename.
 fn put(
     path: &Path,
     text: &str,
@@ -364,7 +362,7 @@ fn put(
     // Several mounts may write one cluster file, and renew its certificate at the same moment.
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let write = || -> std::io::Result<()> {
-        // One that a crash left may have another mode.
+        // A draft that a crash left may have another mode.
         match fs::remove_file(&draft) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -382,25 +380,25 @@ fn put(
     })
 }
 
-/// What a client needs to mount, one file.
+/// Everything that a client needs to mount, in one file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterFile {
-    /// The cluster's name.
+    /// Name of the cluster.
     pub name: String,
-    /// Its UUID.
+    /// UUID of the cluster.
     pub cluster: String,
-    /// Where management is: `host:port`.
+    /// Addresses of management: `host:port`.
     pub management: Vec<String>,
-    /// Networks that the client's connections use, best first ([`net::Networks`]); none: all.
+    /// Networks for the client's connections, best first ([`net::Networks`]); empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<String>,
-    /// The rack that the client is in; unless one is named, that of a node on the same machine.
+    /// Rack of the client; by default that of a node on the same machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rack: Option<String>,
-    /// How connections are protected.
+    /// Protection of connections.
     pub protection: Protection,
-    /// Certificate and key of the client, PEM; empty where connections are plain.
+    /// Certificate and key of the client, PEM; empty if connections are plain.
     #[serde(default)]
     pub credentials: String,
 }
@@ -409,7 +407,7 @@ impl ClusterFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// `EACCES` where it has a private key and another user may read it, or owns it.
+    /// `EACCES` if it has a private key and another user can read it, or owns it.
     pub fn read(path: &Path) -> Result<ClusterFile> {
         let failed = |e: std::io::Error| {
             os_error(format_args!("cluster file {}", path.display()), &e)
@@ -433,7 +431,7 @@ impl ClusterFile {
         })
     }
 
-    /// As it is written.
+    /// Returns the text of the file.
     pub fn render(&self) -> String {
         let body = toml::to_string(self).expect("strings and lists of them always serialize");
         format!(
@@ -443,13 +441,12 @@ impl ClusterFile {
         )
     }
 
-    /// Writes it for its owner only.
+    /// Writes the file, readable only by its owner.
     pub fn write(&self, path: &Path) -> Result<()> {
         write_whole(path, &self.render(), 0o600)
     }
 
-    /// Puts other credentials into a file, at once or not at all. The rest of it, its owner and its
-    /// mode stay.
+    /// Replaces the credentials in a file atomically. The rest of it, its owner and its mode stay.
     pub fn renew(path: &Path, credentials: &Credentials) -> Result<()> {
         let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
         let known = fs::metadata(path).map_err(|e| os_error(path.display(), &e))?;
@@ -457,7 +454,7 @@ impl ClusterFile {
         replace(path, &file.render(), &known)
     }
 
-    /// What a mount by this file has to prove itself; nothing where connections prove nothing.
+    /// Returns the credentials of a mount with this file; `None` if connections are plain.
     pub fn credentials(&self) -> Result<Option<Credentials>> {
         match self.credentials.as_str() {
             "" => Ok(None),
@@ -466,7 +463,7 @@ impl ClusterFile {
     }
 }
 
-/// The addresses that names stand for.
+/// Resolves names to addresses.
 pub fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
     let mut found = Vec::new();
     let mut failure = Error::new(Errno::EINVAL, "there is no address of management");
@@ -482,11 +479,12 @@ pub fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
     if found.is_empty() { Err(failure) } else { Ok(found) }
 }
 
-/// Where others reach a process that listens there: the address itself, or those of this machine in
-/// the networks, best first, or that of this machine on the way to `towards`.
+/// Returns the addresses at which others reach a process with these listen addresses: each address
+/// itself; for a wildcard address, those of this machine in the networks, best first, or this
+/// machine's address on the route to `towards`.
 ///
 /// # Errors
-/// `EINVAL` when the machine has no address in the networks.
+/// `EINVAL` if the machine has no address in the networks.
 pub fn reachable(listen: &[SocketAddr], towards: SocketAddr, networks: &Networks) -> Result<Vec<String>> {
     if networks.is_empty() {
         return Ok(on_the_way(listen, towards));
@@ -652,7 +650,7 @@ mod tests {
             credentials: both[0].to_text(),
         };
         file.write(&path).unwrap();
-        // Of another mount, which writes the same file.
+        // The draft of another mount, which writes the same file.
         let draft = path.with_extension("draft");
         fs::write(&draft, "half").unwrap();
         std::thread::scope(|scope| {
@@ -714,7 +712,7 @@ mod tests {
             assert_eq!(error.errno, Errno::EACCES, "{mode:o}: {error}");
             assert!(error.hint.contains("chmod 600"), "{}", error.hint);
         }
-        // Without a key it is no secret.
+        // A file without a key needn't be secret.
         let plain = ClusterFile { protection: Protection::Plain, credentials: String::new(), ..file };
         plain.write(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();

@@ -1,5 +1,4 @@
-//! NUMA zones as administrators name them: a node that keeps to one, and targets whose disks are
-//! near one.
+//! NUMA zones: of a node that is bound to one, and of targets whose disks are near one.
 
 use crate::node_config::TargetConfig;
 use crate::output::os_error;
@@ -7,10 +6,10 @@ use rt::NumaZone;
 use std::io::ErrorKind;
 use types::{Errno, Error, Result};
 
-/// A zone of this machine.
+/// Finds a zone of this machine.
 ///
 /// # Errors
-/// `EINVAL` for one that doesn't exist or has no CPUs.
+/// `EINVAL` if it doesn't exist or has no CPUs.
 pub fn find(zone: u32) -> Result<NumaZone> {
     NumaZone::find(zone).map_err(|cause| match cause.kind() {
         ErrorKind::NotFound => {
@@ -32,7 +31,7 @@ fn known() -> String {
     }
 }
 
-/// Binds this process to a zone: to be called before it has threads.
+/// Binds this process to a zone. Must be called before it has threads.
 pub fn bind(zone: u32) -> Result<()> {
     let zone = find(zone)?;
     let number = zone.number();
@@ -50,7 +49,7 @@ pub fn bind(zone: u32) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a target that is near another zone than the one that its node is bound to.
+/// Refuses a target of another zone than the one that its node is bound to.
 pub fn require_same(node: Option<u32>, target: &TargetConfig) -> Result<()> {
     let (Some(bound), Some(near)) = (node, target.numa) else { return Ok(()) };
     if bound == near {

@@ -1,9 +1,9 @@
-//! What people see: tables, lists, complaints.
+//! Output for people: tables, lists, error messages.
 
 use std::io::Write;
 use types::{Errno, Error, Result};
 
-/// Prints to standard output; a reader that has gone away (`weft status | head -1`) is no error.
+/// Prints to standard output; a closed pipe (`weft status | head -1`) is no error.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -26,14 +26,14 @@ pub fn show(json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> St
     Ok(())
 }
 
-/// Prints to standard error beside the results. Where that is a closed pipe or a full disk, the
-/// command goes on: `eprintln!` would end it with a panic.
+/// Prints to standard error, apart from the results. A closed pipe or a full disk doesn't end the
+/// command: `eprintln!` would panic.
 pub fn note(text: &str) {
     let mut err = std::io::stderr().lock();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// `error:` and `hint:` on standard error.
+/// Prints an error as `error:` and `hint:` on standard error.
 pub fn complain(error: &Error) {
     let mut err = std::io::stderr().lock();
     let cause = if error.message.is_empty() { error.errno.name() } else { &error.message };
@@ -43,16 +43,16 @@ pub fn complain(error: &Error) {
     }
 }
 
-/// A failed system call on an object, as the boundary error.
+/// Converts a failed system call on an object to the error of the service boundary.
 pub fn os_error(what: impl std::fmt::Display, cause: &std::io::Error) -> Error {
     let errno = cause.raw_os_error().map_or(Errno::EIO, Errno);
-    // The number at the end of Rust's text says nothing to people.
+    // The number at the end of Rust's text doesn't help people.
     let text = cause.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text).to_lowercase();
     Error::new(errno, format!("{what}: {text}"))
 }
 
-/// How long ago something was: `5 minutes`, `3 hours`, `2 days`.
+/// Formats an age: `5 minutes`, `3 hours`, `2 days`.
 pub fn age(seconds: i64) -> String {
     let (count, unit) = match seconds.max(0) {
         s if s < 120 => (s, "seconds"),
@@ -63,22 +63,22 @@ pub fn age(seconds: i64) -> String {
     format!("{count} {}", if count == 1 { unit.trim_end_matches('s') } else { unit })
 }
 
-/// Names and values below each other, values aligned.
+/// Formats names and values, one pair per line, values aligned.
 pub fn list(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
 }
 
-/// Where a column's text stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// Rows below a heading, columns aligned, two spaces apart.
+/// Formats rows below a heading, with aligned columns two spaces apart.
 pub fn table<const N: usize>(heading: [(&str, Align); N], rows: &[[String; N]]) -> String {
     let widths: [usize; N] = std::array::from_fn(|column| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -2,7 +2,7 @@
 
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// Bytes of `4096`, `64K`, `1M`, `1MiB`, `2gb`.
+/// Parses a size like `4096`, `64K`, `1M`, `1MiB` or `2gb`. Returns bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -19,7 +19,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << (10 * power)).ok_or_else(|| format!("{text:?} is more than 16 EiB"))
 }
 
-/// `1.5 MiB`: at most one decimal, none where it would be zero.
+/// Formats a size like `1.5 MiB`: at most one decimal, none if it would be zero.
 pub fn format_size(bytes: u64) -> String {
     let mut power = 0;
     // Rounded to a tenth, 1023.96 KiB would be 1024.0 KiB.

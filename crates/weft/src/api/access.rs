@@ -1,4 +1,5 @@
-//! Who asks, and what they may: by certificate, or by a token from a file of the node's directory.
+//! Authentication and authorization of callers: by certificate, or by a token from a file in the
+//! node's directory.
 
 use super::http::HttpRequest;
 use crate::node_config::write_whole;
@@ -7,26 +8,26 @@ use std::io::Read;
 use std::path::Path;
 use types::{ClusterMap, NodeId, Result, Role};
 
-/// The token of administrators, in a node's directory.
+/// File with the administrators' token, in a node's directory.
 const TOKEN_FILE: &str = "api.token";
 
-/// Tokens of programs that only look, one a line.
+/// File with the tokens of read-only programs, one per line.
 const READ_TOKENS_FILE: &str = "api.read-tokens";
 
-/// Randomness of a new token, bytes.
+/// Random bytes in a new token.
 const TOKEN_BYTES: usize = 32;
 
-/// What a caller may do.
+/// Rights of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rights {
-    /// `GET` and `HEAD`.
+    /// Only `GET` and `HEAD`.
     Read,
-    /// Everything.
+    /// All methods.
     Administrate,
 }
 
 impl Rights {
-    /// Whether a request with this method is among what the caller may do.
+    /// Returns whether these rights cover a request with this method.
     pub(super) fn allow(self, method: &str) -> bool {
         self == Rights::Administrate || matches!(method, "GET" | "HEAD")
     }
@@ -35,14 +36,14 @@ impl Rights {
 /// The tokens of a node.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tokens {
-    /// Of administrators.
+    /// Token of administrators.
     pub administrate: String,
-    /// Of programs that only look.
+    /// Tokens of read-only programs.
     pub read: Vec<String>,
 }
 
 impl Tokens {
-    /// Those of a node's directory; where there are none, one of each kind is made.
+    /// Reads the tokens from a node's directory, and creates one of each kind if its file has none.
     pub fn of(dir: &Path) -> Result<Tokens> {
         let mut administrate = lines_of(&dir.join(TOKEN_FILE))?;
         let read = lines_of(&dir.join(READ_TOKENS_FILE))?;
@@ -50,7 +51,8 @@ impl Tokens {
     }
 
     fn rights(&self, token: &str) -> Option<Rights> {
-        // Every token is compared, whichever fits.
+        // Every token is compared, even after a match, so that the time doesn't depend on which one
+        // matches.
         let is_reader = self.read.iter().fold(false, |found, known| found | is_same(known, token));
         match is_same(&self.administrate, token) {
             true => Some(Rights::Administrate),
@@ -59,10 +61,11 @@ impl Tokens {
     }
 }
 
-/// The tokens in a file, without comments; the file is made with a random one if need be.
+/// Returns the tokens in a file, without comments. Creates the file with a random token if it has
+/// none.
 ///
 /// # Errors
-/// `EACCES` where another user may read it: such a token proves nothing.
+/// `EACCES` if another user may read the file: such a token proves nothing.
 fn lines_of(path: &Path) -> Result<Vec<String>> {
     let failed = |e: std::io::Error| os_error(path.display(), &e);
     let mut text = String::new();
@@ -84,14 +87,15 @@ fn lines_of(path: &Path) -> Result<Vec<String>> {
     Ok(vec![token])
 }
 
-/// Takes as long for every wrong token of its length.
+/// Compares in constant time for tokens of the same length.
 fn is_same(token: &str, given: &str) -> bool {
     let (given, token) = (given.as_bytes(), token.as_bytes());
     given.len() == token.len() && given.iter().zip(token).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-/// What a caller may do; `None`: nothing. A node's certificate counts for what the cluster map says
-/// of the node: management administrates, the others look, as over their own connections.
+/// Returns the caller's rights; `None`: none at all. A node's certificate has the rights of the
+/// roles that the cluster map gives the node: the management node may administrate and other nodes
+/// may read, as over their own connections.
 pub(super) fn rights_of(
     tokens: &Tokens,
     node: Option<NodeId>,
@@ -155,7 +159,7 @@ mod tests {
             (Some(2), None, read),
             (Some(2), Some("sesame"), administrate),
             (Some(2), Some("wrong"), read),
-            // Not in the map: it was removed.
+            // A removed node: the map doesn't contain it.
             (Some(3), None, None),
         ] {
             let request = HttpRequest {

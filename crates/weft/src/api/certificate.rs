@@ -1,7 +1,7 @@
-//! The certificate of the interface, under names by which programs reach it.
+//! The TLS certificate of the HTTP interface, issued for the names by which programs reach it.
 //!
-//! It is the interface's own: the certificate by which members of the cluster know a node names no
-//! host. Its key lives in memory, and management certifies it anew long before it ends.
+//! It is separate from the node's cluster certificate, which names no host. Its key lives only in
+//! memory. Management renews the certificate long before it expires.
 
 use crate::output::os_error;
 use identity::{Credentials, PendingKey};
@@ -13,19 +13,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use types::{Node, Result};
 
-/// The certificate of the cluster's authority, in a node's directory, for programs that ask.
+/// File in a node's directory with the certificate of the cluster's authority, for programs that
+/// call the interface.
 const CA_FILE: &str = "api.ca.pem";
 
-/// Time after which another certificate is asked for: a third of its validity.
+/// Age at which the certificate is renewed: a third of its validity.
 const RENEW_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Rest before it is asked for again when management hasn't given one.
+/// Backoff after management failed to issue a certificate.
 const RETRY: Duration = Duration::from_secs(3600);
 
-/// Has a request for a certificate signed under these names: the chain in PEM.
+/// Has management sign a certificate request for these names. Returns the chain in PEM.
 pub type Certify = Box<dyn Fn(&[u8]) -> Result<String> + Send + Sync>;
 
-/// What the interface presents in handshakes.
+/// The certificate that the interface presents in handshakes.
 pub struct Certificate {
     credentials: Credentials,
     certify: Certify,
@@ -38,14 +39,15 @@ struct Current {
 }
 
 impl Certificate {
-    /// The first one; callers that bring a certificate are members of the cluster of `credentials`.
+    /// Obtains the first certificate. Callers that present a certificate must be members of the
+    /// cluster of `credentials`.
     pub fn new(credentials: Credentials, certify: Certify) -> Result<Certificate> {
         let config = make(&credentials, &certify)?;
         let current = Mutex::new(Current { config, renew_ns: after(RENEW_AFTER) });
         Ok(Certificate { credentials, certify, current })
     }
 
-    /// The configuration of a handshake that begins now.
+    /// Returns the configuration for a new handshake, and renews the certificate if it is due.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if rt::monotonic_ns() > current.renew_ns {
@@ -73,14 +75,14 @@ fn make(credentials: &Credentials, certify: &Certify) -> Result<Arc<ServerConfig
     Ok(identity::tls::api_config(credentials, key, &chain)?)
 }
 
-/// Names by which a node's interface is reached: those of the machine itself, those that the
-/// cluster map knows of the node, and those that its administrator has added.
+/// Returns the names by which a node's interface is reached: those of the machine itself, those
+/// that the cluster map has for the node, and those that its administrator added.
 pub fn names(node: Option<&Node>, added: &[String]) -> Vec<String> {
     let mut names: BTreeSet<String> = ["localhost", "127.0.0.1", "::1"].map(String::from).into();
     if let Some(node) = node {
         let addresses = node.addresses.iter().filter_map(|address| address.parse::<SocketAddr>().ok());
         names.extend(addresses.map(|address| address.ip().to_canonical().to_string()));
-        // A node may have a name that is none of a host.
+        // A node's name needn't be a valid host name.
         names.extend(Some(node.name.clone()).filter(|name| is_host(name)));
     }
     names.extend(added.iter().cloned());
@@ -91,7 +93,7 @@ fn is_host(name: &str) -> bool {
     name.parse::<IpAddr>().is_err() && rustls::pki_types::DnsName::try_from(name).is_ok()
 }
 
-/// Writes what a program has to trust into the node's directory.
+/// Writes the certificate of the authority, which programs must trust, into the node's directory.
 pub fn write_ca(dir: &Path, credentials: &Credentials) -> Result<()> {
     let path = dir.join(CA_FILE);
     let pem = credentials.authority_pem();

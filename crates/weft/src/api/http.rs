@@ -1,36 +1,36 @@
-//! As much of HTTP/1.1 as a request needs: one a connection.
+//! A minimal HTTP/1.1 server side: one request per connection.
 
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use types::{Errno, Error};
 
-/// Bytes of the head of a request. Tokens and paths are short.
+/// Largest head of a request, in bytes. Tokens and paths are short.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// Headers of a request.
+/// Most headers of a request.
 const MAX_HEADERS: usize = 64;
 
-/// Bytes of a body: a few fields.
+/// Largest body, in bytes: a few fields.
 const MAX_BODY: usize = 64 * 1024;
 
-/// A request.
+/// An HTTP request.
 pub(super) struct HttpRequest {
     pub method: String,
-    /// Without a query.
+    /// Path without the query.
     pub path: String,
-    /// What follows the question mark.
+    /// Text after the question mark.
     pub query: String,
     pub body: Vec<u8>,
-    /// Of `Authorization: Bearer`.
+    /// Token from `Authorization: Bearer`.
     pub token: Option<String>,
 }
 
-/// An answer.
+/// An HTTP response.
 pub(super) struct Response {
     pub status: u16,
-    /// Nothing where the status says all.
+    /// `None` if the status says everything.
     pub body: Option<Value>,
-    /// Methods that there are instead of one that there isn't (RFC 9110, section 15.5.6).
+    /// Methods that the path supports, for a response with status 405 (RFC 9110, section 15.5.6).
     pub allow: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Response {
         Response { status, body: Some(json!({ "error": error, "hint": hint })), allow: None }
     }
 
-    /// What a refusal of management is in HTTP.
+    /// Converts an error of management to an HTTP response.
     pub fn failed(error: &Error) -> Response {
         let status = match error.errno {
             Errno::ENOENT | Errno::ENODEV => 404,
@@ -67,7 +67,7 @@ impl Response {
         self.write_for(stream, false)
     }
 
-    /// `is_head`: the head of the answer only, with the length that its body would have.
+    /// Writes the response. `is_head`: only its head, with the length that the body would have.
     pub fn write_for(&self, stream: &mut impl Write, is_head: bool) -> io::Result<()> {
         let reason = match self.status {
             200 => "OK",
@@ -101,7 +101,7 @@ impl Response {
     }
 }
 
-/// Reads a request; one that is none, or too large, is answered at once.
+/// Reads a request. The inner `Err` is the response to a malformed or too large request.
 pub(super) fn read_request(stream: &mut impl Read) -> io::Result<Result<HttpRequest, Response>> {
     let mut bytes = Vec::new();
     let malformed = |what: &str| {

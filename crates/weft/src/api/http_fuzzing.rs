@@ -1,17 +1,17 @@
-//! Bytes of anybody's making to what reads requests of the HTTP interface: the whole of the fuzz
-//! target `http`, and the short form of it.
+//! Fuzzing of the HTTP request parser with arbitrary bytes: the body of the fuzz target `http`, and
+//! a short form of it as tests.
 
 use super::http::{HttpRequest, read_request};
 use std::io::{self, Read};
 
-/// Bytes up to which it makes no difference in which pieces a request comes.
+/// Requests shorter than this (in bytes) parse the same, however they are split.
 const ONE_PIECE_BYTES: usize = 4096;
 
-/// A request is read, refused or found to be cut off, in whichever pieces it comes; and what was
-/// read is the same after it was written and read again.
+/// Checks that the parser reads a request, refuses it or reports it as truncated, however its bytes
+/// are split, and that a request that was read survives being written and read again.
 ///
 /// # Panics
-/// When it isn't.
+/// If one of these doesn't hold.
 pub fn request(bytes: &[u8]) {
     let read = read_from(&mut &*bytes);
     if bytes.len() < ONE_PIECE_BYTES {
@@ -49,7 +49,7 @@ fn read_from(stream: &mut impl Read) -> Option<HttpRequest> {
     }
 }
 
-/// A stream that gives a few bytes at a time.
+/// A stream that returns a few bytes per read.
 struct Pieces<'a>(&'a [u8]);
 
 impl Read for Pieces<'_> {
@@ -61,7 +61,7 @@ impl Read for Pieces<'_> {
 
 #[cfg(test)]
 mod tests {
-    /// Random changes of each request.
+    /// Random mutations of each request.
     const ROUNDS: usize = 2000;
 
     #[test]

@@ -1,15 +1,15 @@
-//! The HTTP+JSON interface of management: what the commands do, for programs. Off unless `api` in
-//! `node.toml` names an address.
+//! The HTTP+JSON interface of management: the administrator's commands, for programs. Off unless
+//! `api` in `node.toml` names an address.
 //!
-//! A caller proves what it may by a token from a file of the node's directory, or by the
-//! certificate of a node of the cluster ([`access`]). Connections are encrypted, under names that
-//! programs know ([`certificate`]), unless the cluster has no certificates. One request a
-//! connection, each on a thread of its own: administration is rare, and none of it belongs on the
+//! A caller authenticates with a token from a file in the node's directory, or with the certificate
+//! of a node of the cluster ([`access`]). Connections are encrypted with a certificate for
+//! well-known names ([`certificate`]), unless the cluster has no certificates. Each connection
+//! carries one request and has its own thread: administration is rare and doesn't belong on the
 //! cores that serve clients.
 //!
 //! Invariants:
-//! - connections that send nothing, or little by little, keep nobody out ([`slots`]);
-//! - callers that only read keep no administrator out.
+//! - connections that send nothing, or send slowly, don't block other callers ([`slots`]);
+//! - read-only callers don't block administrators.
 
 mod access;
 mod certificate;
@@ -39,31 +39,31 @@ use std::time::Duration;
 use timed::{Deadline, Timed};
 use types::{MapHandle, NodeId, Result};
 
-/// How long a peer may take for its handshake and its request, all together.
+/// Longest time for the handshake and the request together.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-/// How long a peer may take to take the answer.
+/// Longest time for a peer to receive the response.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
-/// Rest after a connection could not be accepted.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How the interface is offered.
+/// Configuration of the interface.
 pub struct ApiOptions {
-    /// Where it listens.
+    /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// Nothing where the cluster has no certificates.
+    /// `None` if the cluster has no certificates.
     pub tls: Option<Certificate>,
-    /// What callers prove themselves with.
+    /// Tokens that authenticate callers.
     pub tokens: Tokens,
-    /// The cluster map, which says what nodes do that call.
+    /// The cluster map, which has the roles of calling nodes.
     pub map: MapHandle,
-    /// How long a request may take to come.
+    /// Longest time for a request to arrive.
     pub request_time: Duration,
 }
 
 impl ApiOptions {
-    /// The usual times.
+    /// Options with the default time-outs.
     pub fn new(
         listen: Vec<SocketAddr>,
         tls: Option<Certificate>,
@@ -81,7 +81,8 @@ struct Api {
     running: Running,
 }
 
-/// Opens the interface on threads of its own, until the process ends. Where it listens.
+/// Starts the interface on its own threads, which run until the process ends. Returns the addresses
+/// that it listens on.
 pub fn start(options: ApiOptions, service: Arc<dyn Service>) -> Result<Vec<SocketAddr>> {
     let listen = options.listen.clone();
     let api = Arc::new(Api { options, service, waiting: Mutex::default(), running: Running::default() });
@@ -98,7 +99,7 @@ pub fn start(options: ApiOptions, service: Arc<dyn Service>) -> Result<Vec<Socke
     Ok(addresses)
 }
 
-/// A connection, and its number among those that wait.
+/// A connection, and its number among the waiting ones.
 struct Arrival {
     stream: TcpStream,
     number: u64,
@@ -113,7 +114,8 @@ impl Api {
         for accepted in listener.incoming() {
             match accepted {
                 Ok(stream) => self.clone().take(stream),
-                // Out of descriptors, for example: it would fail again at once.
+                // The process may be out of descriptors, for example: accepting again at once would
+                // fail again.
                 Err(e) => {
                     tracing::warn!("accepting a connection to the HTTP interface failed: {e}");
                     std::thread::sleep(ACCEPT_PAUSE);
@@ -123,12 +125,12 @@ impl Api {
     }
 
     fn take(self: Arc<Api>, stream: TcpStream) {
-        // One that is gone already has no address.
+        // A connection that is already closed has no peer address.
         let (Ok(peer), Ok(handle)) = (stream.peer_addr(), stream.try_clone()) else { return };
         let (number, gone) = self.waiting().enter(Network::of(peer.ip()), handle);
         if let Some(gone) = gone {
             tracing::debug!(%peer, "an older connection to the HTTP interface is closed: it has sent no request");
-            // Its thread ends with it.
+            // This also ends the thread of that connection.
             let _ = gone.shutdown(Shutdown::Both);
         }
         let api = self.clone();
@@ -164,7 +166,7 @@ impl Api {
         stream.flush()
     }
 
-    /// Answers one request. `node`: the one whose certificate the caller has.
+    /// Answers one request. `node`: the node whose certificate the caller presented.
     fn answer(
         &self,
         stream: &mut (impl Read + Write),
@@ -183,11 +185,12 @@ impl Api {
             let hint = "send Authorization: Bearer TOKEN, from the file api.token or api.read-tokens";
             return Response::refused(401, "the token is missing or wrong", hint).write_for(stream, is_head);
         };
-        // It had to go while its request came.
+        // The connection was evicted while its request arrived.
         if !self.waiting().leave(number) {
             return Err(std::io::ErrorKind::ConnectionAborted.into());
         }
-        // Until the answer is taken, too: callers that take none hold a bounded number of threads.
+        // The slot is held until the peer has received the response, so callers that don't read it
+        // hold a bounded number of threads.
         let slot = self.running.take(rights);
         let response = match &slot {
             _ if !rights.allow(&request.method) => Response::refused(

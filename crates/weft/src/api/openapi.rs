@@ -1,12 +1,12 @@
-//! The description of the interface, made from the table of routes.
+//! The OpenAPI description of the interface, generated from the table of routes.
 
 use super::routes::{ROUTES, Route};
 use serde_json::{Map, Value, json};
 
-/// What holds for all answers. docs/reference/json.md says the same for `--json`.
+/// Rules for all responses. docs/reference/json.md says the same for `--json`.
 const DESCRIPTION: &str = "Sizes are bytes. Ids are numbers below 2^53, which readers that keep numbers as doubles (JavaScript, jq) don't round. HEAD answers as GET does, without a body. Fields, queries and bodies that aren't described are refused with 400. Programs trust api.ca.pem in the node's directory.";
 
-/// The whole description, OpenAPI 3.1.
+/// Returns the whole description, OpenAPI 3.1.
 pub(super) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in ROUTES {
@@ -48,7 +48,7 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-/// A schema by name; `[X]`: a list of them.
+/// Returns a reference to a schema by name; `[X]`: a list of them.
 pub(super) fn reference(name: &str) -> Value {
     match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
         Some(item) => json!({ "type": "array", "items": reference(item) }),
@@ -56,7 +56,7 @@ pub(super) fn reference(name: &str) -> Value {
     }
 }
 
-/// The fields that an object by the schema of this name may have.
+/// Returns the field names that the schema allows.
 pub(super) fn fields(schema: &str) -> Vec<String> {
     schemas()[schema]["properties"]
         .as_object()
@@ -64,7 +64,8 @@ pub(super) fn fields(schema: &str) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// An object that has these fields and no others; those whose name ends in `?` may be absent.
+/// Returns the schema of an object with exactly these fields. Fields whose name ends in `?` are
+/// optional.
 fn object(fields: Value) -> Value {
     let Value::Object(fields) = fields else { return Value::Null };
     let required: Vec<&String> = fields.keys().filter(|name| !name.ends_with('?')).collect();
@@ -96,7 +97,7 @@ fn schemas() -> Value {
     let resync_settings = object(json!({
         "rate?": maybe_number, "within_s?": maybe_number, "paused?": flag, "replace_after_s?": maybe_number,
     }));
-    // Apart from the rest, since one macro expands only so deep.
+    // Separate from the rest because of the macro's recursion limit.
     let scrub_settings =
         object(json!({ "every_s?": number, "rate?": number, "asked?": number, "stopped?": flag }));
     let scrub = object(json!({

@@ -1,4 +1,4 @@
-//! What can be asked: one table, from which requests are answered and the description is made.
+//! The table of routes, which answers requests and from which the description is generated.
 
 use super::http::{HttpRequest, Response};
 use super::openapi;
@@ -11,15 +11,15 @@ use std::path::PathBuf;
 use types::{Errno, Error, GroupId, NodeId, Result, SessionId, TargetId};
 use wire::MgmtRequest;
 
-/// What a call is about.
+/// A request to one route.
 pub(super) struct Call<'a> {
     service: &'a dyn Service,
-    /// The last part of the path, where it names something.
+    /// The last part of the path, if it is a parameter.
     name: &'a str,
     body: &'a Map<String, Value>,
 }
 
-/// Something that can be asked.
+/// A method on a path, and its handler.
 pub(super) struct Route {
     pub method: &'static str,
     /// With the name of its parameter in braces.
@@ -27,7 +27,7 @@ pub(super) struct Route {
     pub summary: &'static str,
     /// Schema of the body, if it has one.
     pub body: Option<&'static str>,
-    /// Schema of the answer; `[X]`: a list; nothing: no content.
+    /// Schema of the answer; `[X]`: a list; `None`: no content.
     pub answer: Option<&'static str>,
     run: fn(&Call<'_>) -> Result<Option<Value>>,
 }
@@ -38,7 +38,7 @@ macro_rules! routes {
     };
 }
 
-/// All of it.
+/// All routes.
 pub(super) const ROUTES: &[Route] = routes! {
     "GET" "/v1/openapi.json" "This description" None => Some("Any"), |_| Ok(Some(openapi::document()));
     "GET" "/v1/status" "The process that answers" None => Some("Any"), |c| c.control(Request::Status);
@@ -148,7 +148,7 @@ impl Call<'_> {
         self.service.answer(request).map(Some)
     }
 
-    /// What management answers, without the word for its kind.
+    /// Returns management's answer without the field that names its kind.
     fn manage(&self, request: MgmtRequest) -> Result<Value> {
         let mut reply = self.service.answer(Request::Manage { request })?;
         if let Some(fields) = reply.as_object_mut() {
@@ -165,7 +165,7 @@ impl Call<'_> {
         Ok(self.manage(request)?.get_mut(field).map(Value::take))
     }
 
-    /// The one of a list of which a field is as the path says.
+    /// Returns the item of a list whose field `key` matches the path's parameter.
     fn one(&self, request: MgmtRequest, field: &str, key: &str) -> Result<Value> {
         let list = self.list(request, field)?.unwrap_or_default();
         let is_it = |item: &&Value| match &item[key] {
@@ -208,7 +208,7 @@ impl Call<'_> {
         }
     }
 
-    /// A directory is of one machine, so only that machine's own node can make it a target.
+    /// Makes a directory of this machine a target. Only the machine's own node can do that.
     fn add_target(&self) -> Result<Option<Value>> {
         let path = PathBuf::from(self.text("path")?);
         if !path.is_absolute() {
@@ -229,7 +229,7 @@ impl Call<'_> {
         Ok(Some(serde_json::json!({ "target": added })))
     }
 
-    /// The pool that the body names.
+    /// Returns the pool that the body names, or the default pool.
     fn pool(&self) -> Result<String> {
         match self.body.contains_key("pool") {
             true => self.text("pool"),
@@ -252,7 +252,7 @@ impl Call<'_> {
                     .map_err(|_| wrong("roles", "a list of mgmt, meta and storage"))?,
             ),
         };
-        // One of them has to be there.
+        // A change needs at least one field; without rack and roles, the name is required.
         let name = match (rack.is_none() && roles.is_none()) || self.body.contains_key("name") {
             true => Some(self.text("name")?),
             false => None,
@@ -276,7 +276,7 @@ impl Call<'_> {
         self.change(MgmtRequest::RenamePool { pool: pool(), name: self.text("name")? })
     }
 
-    /// What the body names is set anew, the rest stays.
+    /// Changes the settings that the body names, and keeps the others.
     fn change_resync(&self) -> Result<Option<Value>> {
         let mut known = self.manage(MgmtRequest::ListResyncs)?["settings"].take();
         let Some(fields) = known.as_object_mut() else { return Err(wrong("settings", "known")) };
@@ -305,7 +305,7 @@ impl Call<'_> {
         self.body.get("numa").map(|value| zone(value).ok_or_else(|| wrong("numa", "a number"))).transpose()
     }
 
-    /// The body as a request has it.
+    /// Deserializes the body as part of a management request.
     fn body_as<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_value(Value::Object(self.body.clone())).map_err(|cause| {
             Error::new(Errno::EINVAL, format!("the body doesn't hold what it should: {cause}"))
@@ -345,7 +345,7 @@ fn wrong(field: &str, kind: &str) -> Error {
 
 /// Answers a request.
 pub(super) fn answer(service: &dyn Service, request: &HttpRequest) -> Response {
-    // The answer to HEAD is that to GET, of which the body isn't sent.
+    // The answer to HEAD is that to GET; only the body isn't sent.
     let method = if request.method == "HEAD" { "GET" } else { &request.method };
     let path = request.path.as_str();
     let at_path = || ROUTES.iter().filter(move |route| fits(route.path, path).is_some());
@@ -367,7 +367,7 @@ pub(super) fn answer(service: &dyn Service, request: &HttpRequest) -> Response {
     }
 }
 
-/// Nothing is at a path, or only what other methods reach.
+/// Returns 404 for an unknown path, and 405 for a path that has only other methods.
 fn not_there(methods: Vec<&str>) -> Response {
     if methods.is_empty() {
         return Response::refused(
@@ -384,8 +384,8 @@ fn not_there(methods: Vec<&str>) -> Response {
     Response { allow: Some(allow.join(", ")), ..refused }
 }
 
-/// The fields of a request's body. What would be passed over without a word is refused: fields that
-/// the description doesn't have, a body or a query where none belongs.
+/// Returns the fields of a request's body. Anything that would be ignored silently is refused:
+/// unknown fields, and a body or a query where none is expected.
 fn body_of(route: &Route, request: &HttpRequest) -> Result<Map<String, Value>> {
     let refused = |message: String| {
         Error::new(Errno::EINVAL, message).hint("docs/reference/openapi.json says what a request holds")
@@ -411,7 +411,7 @@ fn body_of(route: &Route, request: &HttpRequest) -> Result<Map<String, Value>> {
     }
 }
 
-/// The parameter of a path; empty for one without.
+/// Returns the parameter of a path that matches the route; empty for a route without one.
 fn fits<'a>(route: &str, path: &'a str) -> Option<&'a str> {
     match route.split_once('{') {
         None => (route == path).then_some(""),

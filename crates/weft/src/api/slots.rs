@@ -1,27 +1,27 @@
-//! Who may hold a connection, and who may have a request carried out.
+//! Limits on connections and on concurrent requests.
 //!
-//! A connection waits until its request is there and its caller has proved something. Waiting
-//! connections can't keep others out: where there are too many, of one network or in all, the
-//! oldest one is closed. Then it takes a slot, of which some are kept for administrators.
+//! A connection waits until its request has arrived and its caller is authenticated. Waiting
+//! connections can't block other callers: at the limit per network or in total, the oldest one is
+//! closed. A request then takes a slot, of which some are reserved for administrators.
 
 use super::access::Rights;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Connections whose callers have proved nothing yet. Each has a thread.
+/// Most connections with unauthenticated callers. Each has a thread.
 pub(super) const MAX_WAITING: usize = 32;
 
-/// Of those, the most from one network. More than a browser or a program opens at a time.
+/// Most of them from one network. A browser or a program opens fewer at a time.
 pub(super) const MAX_WAITING_OF_ONE: usize = 8;
 
-/// Requests that are carried out at a time. Each has a thread.
+/// Most concurrent requests. Each has a thread.
 pub(super) const MAX_RUNNING: usize = 16;
 
-/// Of those, kept for administrators: readers, of which many may poll, don't keep them out.
+/// Slots reserved for administrators, so that polling readers don't block them.
 pub(super) const KEPT_FOR_ADMINISTRATORS: usize = 4;
 
-/// What counts as one caller: an IPv4 address, or the 64 bits of an IPv6 address that name a
-/// network, within which a machine chooses its addresses freely.
+/// Identifies a caller: an IPv4 address, or the upper 64 bits of an IPv6 address, which name a
+/// network in which a machine chooses its addresses freely.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Network(IpAddr);
 
@@ -34,7 +34,7 @@ impl Network {
     }
 }
 
-/// Connections that wait, oldest first, each with what closes it.
+/// Waiting connections, oldest first, each with its handle to close it.
 pub(super) struct Waiting<C> {
     all: Vec<(u64, Network, C)>,
     next: u64,
@@ -47,7 +47,7 @@ impl<C> Default for Waiting<C> {
 }
 
 impl<C> Waiting<C> {
-    /// Takes a connection in; gives its number, and one that has to go for it.
+    /// Adds a connection. Returns its number, and the connection that is evicted for it, if any.
     pub(super) fn enter(&mut self, network: Network, connection: C) -> (u64, Option<C>) {
         let gone = self.superfluous(network).map(|at| self.all.remove(at).2);
         let number = self.next;
@@ -56,15 +56,15 @@ impl<C> Waiting<C> {
         (number, gone)
     }
 
-    /// A connection doesn't wait any more. Says whether it still was there.
+    /// Removes a connection. Returns whether it was still waiting.
     pub(super) fn leave(&mut self, number: u64) -> bool {
         let before = self.all.len();
         self.all.retain(|(known, ..)| *known != number);
         self.all.len() < before
     }
 
-    /// The one that goes before another of this network comes: its oldest where it has its share,
-    /// else the oldest of the network that has the most.
+    /// Returns which connection to evict before this network gets another: its own oldest if it is
+    /// at its limit, else the oldest of the network with the most.
     fn superfluous(&self, network: Network) -> Option<usize> {
         let count = |of: Network| self.all.iter().filter(|(_, other, _)| *other == of).count();
         let oldest = |of: Network| self.all.iter().position(|(_, other, _)| *other == of);
@@ -79,17 +79,17 @@ impl<C> Waiting<C> {
     }
 }
 
-/// Counts requests that are carried out.
+/// Counts requests that are being executed.
 #[derive(Default)]
 pub(super) struct Running {
     all: AtomicUsize,
 }
 
-/// A request's place among them, until this is dropped.
+/// A request's slot, released on drop.
 pub(super) struct Slot<'a>(&'a Running);
 
 impl Running {
-    /// A slot, if one is free for a caller with these rights.
+    /// Returns a slot if one is free for a caller with these rights.
     pub(super) fn take(&self, rights: Rights) -> Option<Slot<'_>> {
         let limit = match rights {
             Rights::Read => MAX_RUNNING - KEPT_FOR_ADMINISTRATORS,
@@ -130,7 +130,7 @@ mod tests {
     fn many_callers_lose_the_oldest_of_who_has_most() {
         let mut waiting = Waiting::default();
         let of = |at: usize| network(&format!("10.0.{at}.1"));
-        // Two with all that they may have, and many with one each.
+        // Two networks at their limit, and many with one connection each.
         for at in 0..MAX_WAITING_OF_ONE {
             assert_eq!((waiting.enter(of(0), at).1, waiting.enter(of(1), 100 + at).1), (None, None));
         }

@@ -1,4 +1,4 @@
-//! The description held against a server with a real management behind it.
+//! Compares the API description with a server that runs a real management service.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -64,7 +64,7 @@ impl Gate for Open {
     }
 }
 
-/// A client of the gate above.
+/// The client that the gate above knows.
 fn a_client() -> ClientInfo {
     let (state, sessions) = (ClientState::Valid, None);
     ClientInfo { name: "a".into(), state, ends_s: 9, last_s: None, added_s: 1, sessions }
@@ -160,7 +160,8 @@ fn a_token_has_256_bits_and_is_for_its_owner() {
     assert_ne!(token_in(dir.path()).unwrap(), token);
 }
 
-/// A cluster with a storage node that has two targets, and where its interface is.
+/// Starts a cluster with a storage node that has five targets. Returns it with the address of its
+/// interface.
 fn cluster() -> (Arc<Node>, SocketAddr) {
     cluster_with(REQUEST_TIME)
 }
@@ -169,7 +170,7 @@ fn tokens() -> Tokens {
     Tokens { administrate: "sesame".into(), read: vec!["look".into()] }
 }
 
-/// The same, where a request may take so long to come.
+/// Like [`cluster`], with the longest time for a request to arrive.
 fn cluster_with(request_time: Duration) -> (Arc<Node>, SocketAddr) {
     let superblock = Superblock::random("test");
     let uuid = superblock.uuid.clone();
@@ -252,7 +253,7 @@ fn call_as(token: &str, address: SocketAddr, method: &str, path: &str, body: &st
     send(address, &format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()))
 }
 
-/// What of a value isn't as a schema says; empty when all is.
+/// Lists the differences between a value and a schema; empty if there are none.
 fn differs(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(name) = schema["$ref"].as_str() {
         let schema = document.pointer(name.trim_start_matches('#')).unwrap_or_else(|| panic!("{name}"));
@@ -299,7 +300,7 @@ fn differs(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<Str
     found
 }
 
-/// In this order every call has something to do.
+/// Calls in an order in which each has an effect.
 fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
     let none = Value::Null;
     vec![
@@ -374,7 +375,7 @@ fn the_server_answers_everything_that_is_described_as_it_is_described() {
             assert_eq!(differs(&document, schema, &body, path), Vec::<String>::new());
         }
         if path == "/v1/clients/{client}" {
-            // A revocation waits until the nodes go by it.
+            // A revocation waits until the nodes have applied it.
             let beat = Heartbeat {
                 node: NodeId(2),
                 instance: 1,
@@ -388,9 +389,9 @@ fn the_server_answers_everything_that_is_described_as_it_is_described() {
         }
         let (status, answer) = call(address, method, &full, &body);
         let refused = match (method, path) {
-            // It has a target yet.
+            // The pool still has a target.
             ("DELETE", "/v1/pools/{pool}") => Some(409),
-            // It has everything.
+            // The group has lost nothing, so there is nothing to recover.
             ("POST", "/v1/recoveries") => Some(400),
             _ => None,
         };
@@ -435,7 +436,7 @@ fn what_is_refused_has_a_status_and_says_why() {
         (400, "PATCH", "/v1/nodes/2", json!({ "rack": 7 })),
         (400, "PATCH", "/v1/nodes/2", json!({ "roles": ["gateway"] })),
         (409, "PATCH", "/v1/nodes/2", json!({ "roles": ["meta"] })),
-        // Fields, queries and bodies that aren't described.
+        // Fields, queries and bodies that the description doesn't have.
         (400, "PATCH", "/v1/nodes/2", json!({ "rack": "r1", "bogus": 1 })),
         (400, "PATCH", "/v1/targets/1", json!({ "drain": true, "bogus": 1 })),
         (400, "PATCH", "/v1/pools/pair", json!({ "spare": 4, "bogus": 1 })),
@@ -565,7 +566,7 @@ fn idle_connections_keep_nobody_out() {
     let (_, address) = cluster_with(Duration::from_secs(3600));
     let mut idle: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
     assert_eq!(call(address, "GET", "/v1/nodes", &json!(null)).0, 200);
-    // Each has a thread: most of them are gone long before their time is over.
+    // Each connection has a thread: most are closed long before their time-out.
     idle[0].set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert_eq!(idle[0].read(&mut [0]).unwrap(), 0);
 }
@@ -576,17 +577,17 @@ fn a_request_that_comes_little_by_little_is_given_up() {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     stream.write_all(b"GET /v1/nodes HTTP/1.1\r\nX: ").unwrap();
-    // Each piece comes in time; all of them together would take some seconds.
+    // Each piece arrives in time; all of them together would take some seconds.
     let is_over = (0..300).any(|_| match stream.write_all(b"x").and_then(|()| stream.read(&mut [0])) {
         Ok(got) => got == 0,
-        // Completions of another test's ring may interrupt any call.
+        // Completions of another test's io_uring may interrupt any call.
         Err(e) => !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted),
     });
     assert!(is_over, "the server still waits for the rest of the request");
     assert_eq!(call(address, "GET", "/v1/nodes", &json!(null)).0, 200);
 }
 
-/// Answers when it is told to.
+/// A service that answers `Status` when the test lets it.
 #[derive(Default)]
 struct Slow {
     state: Mutex<(usize, bool)>,
@@ -622,7 +623,7 @@ fn readers_that_wait_for_answers_leave_room_for_an_administrator() {
     let readers: Vec<_> = (1..=MAX_RUNNING - KEPT_FOR_ADMINISTRATORS)
         .map(|count| {
             let reader = std::thread::spawn(move || call_as("look", address, "GET", "/v1/status", "").0);
-            // One after the other: connections that wait are few.
+            // One after the other, since few connections may wait.
             slow.wait_until(|(begun, _)| *begun == count);
             reader
         })
@@ -637,7 +638,7 @@ fn readers_that_wait_for_answers_leave_room_for_an_administrator() {
     assert_eq!(call_as("look", address, "GET", "/v1/net", "").0, 200);
 }
 
-/// What a program that trusts `ca` gets from the interface under a name.
+/// Returns what a program that trusts `ca` receives from the interface under a name.
 fn by_tls(address: SocketAddr, ca: &identity::CaCertificate, name: &str) -> std::io::Result<String> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(ca.der().clone()).unwrap();

@@ -1,22 +1,22 @@
-//! A stream on which everything has to be done by a time.
+//! A stream with one deadline for all reads and writes.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The time, by the monotonic clock.
+/// A deadline by the monotonic clock, in nanoseconds.
 pub(super) struct Deadline(Cell<u64>);
 
 impl Deadline {
-    /// So long from now on.
+    /// Returns the deadline this long from now.
     pub(super) fn after(time: Duration) -> Deadline {
         let deadline = Deadline(Cell::new(0));
         deadline.extend(time);
         deadline
     }
 
-    /// Another one: so long from now on.
+    /// Moves the deadline to this long from now.
     pub(super) fn extend(&self, time: Duration) {
         self.0.set(rt::monotonic_ns() + time.as_nanos() as u64);
     }
@@ -24,14 +24,14 @@ impl Deadline {
     fn rest(&self) -> io::Result<Duration> {
         match self.0.get().saturating_sub(rt::monotonic_ns()) {
             0 => Err(io::ErrorKind::TimedOut.into()),
-            // No less than the kernel's clock can count; nothing would be no limit.
+            // At least what the kernel's clock resolves; zero would mean no time-out.
             rest => Ok(Duration::from_nanos(rest).max(Duration::from_millis(1))),
         }
     }
 }
 
-/// The stream. However small the pieces are in which a peer sends or takes something, the deadline
-/// stays.
+/// A stream whose deadline doesn't move, however small the pieces are that the peer sends or
+/// receives.
 pub(super) struct Timed<'a> {
     stream: TcpStream,
     deadline: &'a Deadline,

@@ -1,4 +1,4 @@
-//! The check of a cluster that nobody serves, and what a check of either kind is told to do.
+//! The file system check of a stopped cluster, and the options of both offline and online checks.
 
 use super::core::Served;
 use super::engine::open_engine;
@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use types::{Errno, Error, Result};
 
-/// Opens the services, which settles what a process that died may have left; checks everything, and
-/// closes them.
+/// Opens the services, which recovers from a crash if there was one; checks everything, and closes
+/// them.
 ///
 /// # Errors
-/// What keeps it from looking. Damage is in the report.
+/// What prevents the check. Damage is in the report.
 pub fn check(
     state: &StateDir,
     orders: CheckOrders,
@@ -36,11 +36,11 @@ pub fn check(
     checked.map_err(|e| os_error("io_uring", &e))?
 }
 
-/// Checks the names of a cluster of several nodes whose node with management is stopped. Chunk
-/// files are on nodes that run, or will.
+/// Checks the name space of a cluster of several nodes whose management node is stopped. It doesn't
+/// check chunk files: they are on nodes that may be running.
 ///
 /// # Errors
-/// What keeps it from looking. Damage is in the report.
+/// What prevents the check. Damage is in the report.
 pub fn check_names(
     state: &StateDir,
     orders: &CheckOrders,
@@ -54,9 +54,9 @@ pub fn check_names(
     Ok(report)
 }
 
-/// Nodes with metadata services may live on, and would write what they remember over repairs. So
-/// their partitions are taken from them before the first repair is there: one that fails, or is
-/// interrupted, leaves those before it.
+/// Nodes with metadata services may still run, and would overwrite repairs with their cached state.
+/// So their partitions are revoked before the first repair: a check that fails or is interrupted
+/// keeps the repairs before that.
 fn check_names_in(
     engine: &dyn Engine,
     of_store: (u16, (u64, u64)),
@@ -69,7 +69,7 @@ fn check_names_in(
     fsck::check_names(engine, of_store, orders, progress)
 }
 
-/// What the check itself is told.
+/// Converts the options of a command to those of the check.
 pub(super) fn orders_of<'a>(
     orders: &'a CheckOrders,
     note: &'a dyn Fn(&fsck::Loss) -> Result<()>,
@@ -83,7 +83,7 @@ pub(super) fn orders_of<'a>(
     }
 }
 
-/// Writes down what is about to be given up, a line of JSON for each range, and brings it to disk.
+/// Records data that is about to be given up, one line of JSON per range, and syncs it.
 pub(super) fn note_loss(file: Option<&Path>, loss: &fsck::Loss) -> Result<()> {
     let Some(file) = file else { return Err(Error::new(Errno::EINVAL, "there is no list of what is lost")) };
     let mut line = serde_json::to_vec(loss).map_err(|e| Error::new(Errno::EIO, e.to_string()))?;
@@ -96,14 +96,14 @@ pub(super) fn note_loss(file: Option<&Path>, loss: &fsck::Loss) -> Result<()> {
     write().map_err(|e| os_error(format_args!("can't write {}", file.display()), &e))
 }
 
-/// A file with a line of JSON for each file that would be lost.
+/// A file with one line of JSON for each file that would be lost.
 pub(super) struct LossList {
     path: PathBuf,
     file: BufWriter<File>,
 }
 
 impl LossList {
-    /// Writes to a file that is there.
+    /// Opens an existing file to append to it.
     pub fn open(path: &Path) -> Result<LossList> {
         let opened = OpenOptions::new().append(true).open(path);
         let file = opened.map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))?;
@@ -117,7 +117,7 @@ impl LossList {
         self.file.write_all(&line).map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
     }
 
-    /// All of it is on disk when this returns.
+    /// Closes the list; all of it is on disk when this returns.
     pub fn close(mut self) -> Result<()> {
         let path = &self.path;
         let written = self.file.flush().and_then(|()| self.file.get_ref().sync_data());
@@ -125,14 +125,15 @@ impl LossList {
     }
 }
 
-/// Checks of a process that serves: one at a time that mends, so that two don't mend the same.
+/// Checks of a running process. At most one repairs at a time, so that two don't repair the same
+/// object.
 #[derive(Default)]
 pub struct Checks {
     is_mending: AtomicBool,
     progress: Mutex<CheckProgress>,
 }
 
-/// The place of the one that mends.
+/// Permission to repair, given back on drop.
 pub struct Place<'a>(&'a AtomicBool);
 
 impl Drop for Place<'_> {
@@ -142,10 +143,10 @@ impl Drop for Place<'_> {
 }
 
 impl Checks {
-    /// The place of the one that mends.
+    /// Reserves the right to repair.
     ///
     /// # Errors
-    /// `EBUSY`.
+    /// `EBUSY` if another check repairs already.
     pub fn begin(&self) -> Result<Place<'_>> {
         match self.is_mending.swap(true, Ordering::AcqRel) {
             false => Ok(Place(&self.is_mending)),
@@ -155,13 +156,13 @@ impl Checks {
         }
     }
 
-    /// Takes note of how far it is.
+    /// Records the progress of the check.
     pub fn tell(&self, what: &str, done: u64, total: u64) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         *progress = CheckProgress { what: what.to_owned(), done, total };
     }
 
-    /// How far it is.
+    /// Returns the progress of the check.
     pub fn progress(&self) -> CheckProgress {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -195,12 +196,13 @@ mod tests {
             seed: 0,
             map: &map,
         };
-        // A directory without a name, which can't be given one where the root is missing.
+        // A directory without a name. It can't be given one, because the root is missing.
         let nameless = keys::inode(InodeId::new(PARTITION, 9)).to_vec();
         let mut writes = namespace::format(&env);
         writes.retain(|(key, _)| key[..] == keys::inode(InodeId::ROOT)[..]);
         writes[0].0 = nameless;
-        // A record that is put right before that, and an owner: node 3 for the seventh time.
+        // A damaged record, which is repaired before that, and an owner record: node 3 with
+        // ownership epoch 7.
         let damaged = keys::inode(InodeId::new(PARTITION, 5)).to_vec();
         let owner = keys::owner(PARTITION).to_vec();
         writes.push((damaged.clone(), Some(vec![0xff; 9].into())));

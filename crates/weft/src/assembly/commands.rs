@@ -1,4 +1,4 @@
-//! Where the commands of the control socket and of the HTTP interface are carried out.
+//! The core that runs the commands of the control socket and of the HTTP interface.
 
 use crate::output::os_error;
 use rt::sync::Event;
@@ -11,12 +11,13 @@ use types::{Errno, Error, Result};
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 type Job = Box<dyn FnOnce() -> Task + Send>;
 
-/// A core that lives as long as the process. Each conversation has a thread, which ends with its
-/// answer; what a command starts beside its answer (news for other services, work that goes on)
-/// would end with it there. It isn't the core of the background work, whose heartbeats mustn't wait
-/// for a command that looks through all metadata.
+/// A core that lives as long as the process. Each connection of a caller has its own thread, which
+/// ends with the answer; tasks that a command starts beside its answer would end with that thread.
+/// It is separate from the core of the background work, whose heartbeats must not wait for a
+/// command that scans all metadata.
 ///
-/// As many commands run at a time as the control socket and the interface hold conversations.
+/// The number of concurrent commands is limited by the connections that the control socket and the
+/// HTTP interface accept.
 pub struct CommandCore {
     waiting: Arc<Waiting>,
 }
@@ -37,8 +38,8 @@ impl CommandCore {
         Ok(CommandCore { waiting })
     }
 
-    /// Carries out what `work` makes, and whatever that spawns. Blocks the calling thread, which
-    /// must not be a core of this process.
+    /// Runs the future that `work` returns, and all tasks that it spawns. Blocks the calling
+    /// thread, which must not be a core of this process.
     pub fn run<T, F>(&self, work: impl FnOnce() -> F + Send + 'static) -> Result<T>
     where
         T: Send + 'static,
@@ -47,7 +48,7 @@ impl CommandCore {
         let (telling, told) = sync_channel(1);
         let job = move || -> Task {
             Box::pin(async move {
-                // Who asked waits for exactly this.
+                // The caller waits for exactly this.
                 let _ = telling.send(work().await);
             })
         };

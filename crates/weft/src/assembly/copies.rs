@@ -1,5 +1,4 @@
-//! Copies of the metadata: made when somebody asks, and once a day by the process that has the
-//! store.
+//! Backups of the metadata: on request, and once a day by the process that owns the store.
 
 use crate::control::{CopyMade, CopyProgress};
 use crate::output::os_error;
@@ -15,38 +14,38 @@ use std::time::Duration;
 use types::{Errno, Error, Result};
 use wire::mgmt::{CopiesInfo, StoreInfo};
 
-/// Daily copies that are kept unless the administrator says otherwise: a week.
+/// Default number of retained daily backups: a week.
 pub const DEFAULT_KEPT: u32 = 7;
 
-/// Seconds from one daily copy to the next.
+/// Seconds from one daily backup to the next.
 const INTERVAL_S: i64 = 24 * 3600;
 
-/// Seconds that a process runs before it makes the first copy of all.
+/// Seconds from the start of the process to the first backup of all.
 const FIRST_AFTER_S: i64 = 60;
 
-/// Seconds until a daily copy that failed is tried again.
+/// Seconds until a failed daily backup is tried again.
 const RETRY_S: i64 = 3600;
 
-/// Seconds by which a copy may be ahead of the clock. Of one that is further ahead nothing tells
-/// how old it is: the clock was wrong when it was made, or is now. It doesn't count while there are
-/// others, so that it makes nobody believe that there is a new one.
+/// Seconds by which a backup's time may be ahead of the clock. The age of one that is further ahead
+/// is unknown: the clock was wrong when it was made, or is now. It is ignored while there are
+/// others, so that it isn't taken for a recent one.
 const MAX_AHEAD_S: i64 = 3600;
 
-/// How often it is looked whether one is due.
+/// Interval of checks whether a backup is due.
 const LOOK_INTERVAL: Duration = Duration::from_secs(20);
 
-/// The longest file of the state directory that goes into a copy, bytes: they are texts of some
+/// Largest file of the state directory that goes into a backup, in bytes: they are texts of some
 /// KiB.
 const MAX_ATTACHED_BYTES: u64 = 4 << 20;
 
-/// Makes copies of the store of this process.
+/// Makes backups of this process's metadata store.
 pub struct Copies {
     engine: Arc<dyn Engine>,
     superblock: Superblock,
     paths: StatePaths,
     kept: u32,
     started_s: i64,
-    /// Held by the one that is being made.
+    /// Locked while a backup is made.
     making: Mutex<()>,
     progress: Progress,
     state: Mutex<State>,
@@ -54,13 +53,14 @@ pub struct Copies {
 
 #[derive(Default)]
 struct State {
-    /// Why the last daily one failed, and when.
+    /// Cause and time of the last daily backup's failure.
     failure: Option<(String, i64)>,
     is_running: bool,
 }
 
 impl Copies {
-    /// Over an engine. `kept`: how many daily copies are kept; 0: none are made.
+    /// Creates the backups of an engine. `kept`: number of daily backups to retain; 0: none are
+    /// made.
     pub fn new(
         engine: Arc<dyn Engine>,
         superblock: &Superblock,
@@ -79,12 +79,13 @@ impl Copies {
         })
     }
 
-    /// Makes a copy as the store is at this moment. `place`: a file that isn't there yet, or a
-    /// folder, in which it gets a name of its own; the state directory's own folder if none is
-    /// said. With `changes_only` it builds on the newest copy in its folder, if there is one.
+    /// Makes a backup of the store's current state. `place`: a file that doesn't exist yet, or a
+    /// folder in which the backup gets a generated name; by default the state directory's own
+    /// folder. With `changes_only` the backup is incremental to the newest one in its folder, if
+    /// there is one.
     ///
     /// # Errors
-    /// `EBUSY` while another one is being made.
+    /// `EBUSY` while another backup is made.
     pub fn make(&self, place: Option<&Path>, changes_only: bool) -> Result<CopyMade> {
         let _alone = match self.making.try_lock() {
             Ok(alone) => alone,
@@ -141,7 +142,7 @@ impl Copies {
         })
     }
 
-    /// The folder of a place, and the file in it if one is named.
+    /// Returns the folder of a place, and the file in it if the place names one.
     fn folder_of(&self, place: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
         let Some(place) = place else {
             let own = self.paths.backups();
@@ -169,14 +170,14 @@ impl Copies {
         Ok((folder, Some(place.to_path_buf())))
     }
 
-    /// The newest copy of this cluster in a folder, with all that it builds on; none if there is
-    /// none that is whole as far as it can be told at once.
+    /// Returns the newest usable backup of this cluster in a folder, with all those it builds on,
+    /// as far as a quick check can tell; `None` if there is none.
     fn newest_chain(&self, folder: &Path) -> Result<Option<Chain>> {
         let own = self.of_the_past(backup::list(folder)?);
         Ok(own.map(|(path, _)| Chain::find(&path)).find_map(|chain| chain.ok()))
     }
 
-    /// The copies of this cluster that the clock says were made, the newest first.
+    /// Returns the backups of this cluster whose time isn't in the future, newest first.
     fn of_the_past(&self, entries: Vec<backup::Entry>) -> impl Iterator<Item = (PathBuf, i64)> {
         let latest_s = latest_s();
         let own = backup::newest_first(entries, &self.superblock.uuid, latest_s);
@@ -184,7 +185,7 @@ impl Copies {
         made.take_while(move |(_, created_s)| *created_s <= latest_s)
     }
 
-    /// How far the one is that is being made.
+    /// Returns the progress of the current backup.
     pub fn progress(&self) -> CopyProgress {
         CopyProgress {
             is_running: self.state().is_running,
@@ -193,14 +194,14 @@ impl Copies {
         }
     }
 
-    /// Lets management tell of the daily copies, and of the store that they are made of.
+    /// Registers with management, so that it reports the daily backups and the store's disk usage.
     pub fn tell(self: &Arc<Self>, management: &Management) {
         let (copies, engine) = (self.clone(), self.engine.clone());
         management.set_copies(Arc::new(move || copies.info()));
         management.set_store_info(Arc::new(move || store_info(&*engine)));
     }
 
-    /// How the daily copies stand.
+    /// Returns the state of the daily backups.
     pub fn info(&self) -> CopiesInfo {
         let folder = self.paths.backups();
         let newest = self.newest(&folder);
@@ -214,7 +215,8 @@ impl Copies {
         }
     }
 
-    /// The newest copy in a folder, and when it was made. A folder that can't be read has none.
+    /// Returns the newest backup in a folder, and when it was made. A folder that can't be read has
+    /// none.
     fn newest(&self, folder: &Path) -> Option<(PathBuf, i64)> {
         self.of_the_past(backup::list(folder).unwrap_or_default()).next()
     }
@@ -223,7 +225,8 @@ impl Copies {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the daily copies, on a thread of their own each; for ever, unless none are to be made.
+    /// Makes the daily backups, each on its own thread. Runs for ever, unless daily backups are
+    /// off.
     pub async fn daily(self: Arc<Copies>) {
         if self.kept == 0 {
             return;
@@ -265,8 +268,8 @@ impl Copies {
         }
     }
 
-    /// A full one when there is none, or when as many build on it as are kept; else the changes
-    /// since the last. Then removes what is too old.
+    /// Makes a full backup if there is none, or if the chain has as many backups as are retained;
+    /// else an incremental one. Then removes those that are too old.
     fn daily_one(&self) -> Result<CopyMade> {
         let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let (folder, _) = self.folder_of(None)?;
@@ -286,7 +289,7 @@ impl Copies {
     }
 }
 
-/// Whether a daily copy is to be made; times are seconds since 1970.
+/// Returns whether a daily backup is due; times are seconds since 1970.
 fn is_due(now_s: i64, started_s: i64, newest_s: Option<i64>, failed_s: Option<i64>) -> bool {
     if failed_s.is_some_and(|failed_s| (0..RETRY_S).contains(&(now_s - failed_s))) {
         return false;
@@ -298,14 +301,13 @@ fn is_due(now_s: i64, started_s: i64, newest_s: Option<i64>, failed_s: Option<i6
     }
 }
 
-/// The latest moment at which a copy can have been made by a clock that is right, seconds since
-/// 1970.
+/// Returns the latest plausible time of a backup by the current clock, in seconds since 1970.
 fn latest_s() -> i64 {
     rt::now().secs.saturating_add(MAX_AHEAD_S)
 }
 
-/// The small files without which the store is of no use: who the cluster is, its authority, where
-/// its targets are.
+/// Reads the small files that the store needs: identity of the cluster, its authority, paths of its
+/// targets.
 fn attached(paths: &StatePaths) -> Result<Vec<Attached>> {
     let mut files = Vec::new();
     for path in paths.constants() {
@@ -330,13 +332,13 @@ fn attach(root: &Path, path: &Path, files: &mut Vec<Attached>) -> Result<()> {
     Ok(())
 }
 
-/// The newest copy in a state directory's own folder that can be used, and when it was made.
+/// Returns the newest usable backup in a state directory's own folder, and when it was made.
 pub fn newest_usable(paths: &StatePaths, cluster: &str) -> Option<(PathBuf, i64)> {
     let own = backup::newest_first(backup::list(&paths.backups()).ok()?, cluster, latest_s());
     own.into_iter().find_map(|(path, head)| Chain::find(&path).ok().map(|_| (path, head.created_s)))
 }
 
-/// What a store of metadata takes of its disk.
+/// Returns the metadata store's disk usage.
 fn store_info(engine: &dyn Engine) -> Option<StoreInfo> {
     let Space { used, capacity, free, needed } = engine.space()?;
     Some(StoreInfo { path: engine.place(), used, capacity, free, needed })
@@ -365,7 +367,7 @@ mod tests {
         }
     }
 
-    /// The clock was ahead when it was made, and has been put right since.
+    /// The clock was ahead when the backup was made, and has been corrected since.
     #[test]
     fn a_copy_of_the_future_hides_no_others_and_goes_when_there_are_enough_of_them() {
         let dir = tempfile::tempdir().unwrap();

@@ -8,22 +8,22 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use types::{Errno, Error, Result};
 
-/// What a process runs.
+/// The services of a process.
 pub trait Served: Send + Sync + Sized + 'static {
-    /// How it is to be opened.
+    /// Parameters for opening the services.
     type Plan: Send + 'static;
 
-    /// Opens it, and settles what a process that died may have left.
+    /// Opens the services, and recovers from a crash if there was one.
     fn open(plan: &Self::Plan) -> impl Future<Output = Result<Self>>;
 
-    /// Starts its background work on the calling core.
+    /// Starts their background work on the calling core.
     fn spawn_background(self: &Arc<Self>);
 
-    /// Closes it in good order; the first failure is told after everything was tried.
+    /// Closes them in order. Tries everything, and returns the first failure.
     fn close(&self) -> impl Future<Output = Result<()>>;
 }
 
-/// The core and the services that it opened.
+/// The background core, and the services that it opened.
 pub struct BackgroundCore<S> {
     services: Arc<S>,
     shut_down: Arc<Event>,
@@ -45,13 +45,13 @@ impl<S: Served> BackgroundCore<S> {
         Ok(BackgroundCore { services, shut_down, closed, thread })
     }
 
-    /// The services.
+    /// Returns the services.
     pub fn services(&self) -> &Arc<S> {
         &self.services
     }
 
-    /// Closes the services; nobody may use them any more. Everything they acknowledged is on disk
-    /// when this returns.
+    /// Closes the services; no caller may use them any more. Everything they acknowledged is on
+    /// disk when this returns.
     pub fn shut_down(self) -> Result<()> {
         self.shut_down.set();
         let outcome = self.closed.recv().map_err(|_| died())?;
@@ -69,7 +69,7 @@ async fn run<S: Served>(
     let services = match S::open(&plan).await {
         Ok(services) => Arc::new(services),
         Err(error) => {
-            // The other end waits for exactly this.
+            // The caller waits for exactly this.
             let _ = opening.send(Err(error));
             return;
         }

@@ -1,4 +1,4 @@
-//! Opening the store of metadata, or saying why not and what to do.
+//! Opens the metadata store, or reports why that failed and what to do.
 
 use super::copies::newest_usable;
 use super::stop::Stop;
@@ -12,19 +12,19 @@ use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
-/// How often it is looked whether the store has met damage.
+/// Interval of checks whether the store has found damage.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long the process that served the store before may take to close it, and how often a start
-/// looks.
+/// Longest time that the previous process may take to close the store, and the interval at which a
+/// start tries again.
 const ENDING_PATIENCE: Duration = Duration::from_secs(15);
 const ENDING_LOOK: Duration = Duration::from_millis(20);
 
-/// Opens the store of a state directory, or makes it the first time.
+/// Opens the store of a state directory, or creates it the first time.
 ///
 /// # Errors
-/// A store that is damaged, or missing, is refused: by the name of the file, and with the command
-/// that puts a copy in its place.
+/// A damaged or missing store is refused. The error names the file, and the hint has the command
+/// that restores a backup.
 pub fn open_engine(paths: &StatePaths, superblock: &Superblock) -> Result<Embedded> {
     let meta = paths.meta();
     if paths.meta_made().exists() && !at_rest::is_there(&meta) {
@@ -34,15 +34,15 @@ pub fn open_engine(paths: &StatePaths, superblock: &Superblock) -> Result<Embedd
     let began = Instant::now();
     loop {
         match Embedded::open(&meta) {
-            // The caller has the state directory to itself: the process that served it is ending,
-            // and its descriptors are closed one after the other.
+            // The caller has locked the state directory, so the previous process is exiting: the
+            // kernel closes its descriptors one after the other.
             Err(KvError::Locked { .. }) if began.elapsed() < ENDING_PATIENCE => sleep(ENDING_LOOK),
             opened => return opened.map_err(|error| refusal(paths, superblock, error)),
         }
     }
 }
 
-/// Notes that the store is there, and has been given its first content.
+/// Records that the store exists and has its initial content.
 pub fn note_engine(paths: &StatePaths) -> Result<()> {
     let path = paths.meta_made();
     if path.exists() {
@@ -56,7 +56,7 @@ pub fn note_engine(paths: &StatePaths) -> Result<()> {
     note().map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
 }
 
-/// What is said of a store that can't be opened.
+/// Converts an error of opening the store, with a hint.
 pub fn refusal(paths: &StatePaths, superblock: &Superblock, error: KvError) -> Error {
     match &error {
         KvError::Corrupt { .. } => {
@@ -84,8 +84,8 @@ fn restore_hint(paths: &StatePaths, superblock: &Superblock) -> String {
     }
 }
 
-/// Ends the process when its store meets damage: what else is wrong isn't known, and the next start
-/// looks at all of it.
+/// Ends the process when its store finds damage: other damage may be undetected, and the next start
+/// checks everything.
 pub fn watch(
     engine: &Arc<dyn Engine>,
     paths: &StatePaths,
@@ -96,8 +96,9 @@ pub fn watch(
     end_with(move || engine.upgrade().map(|engine| engine.damage()), paths, superblock, stop)
 }
 
-/// The same, and when it takes no writes any more: it does so again after a start at the earliest,
-/// and the changes of services on other nodes wait for that.
+/// Like [`watch`], and also ends the process when the store doesn't accept writes any more. It
+/// accepts them after a restart at the earliest, and changes of services on other nodes wait for
+/// that.
 pub fn watch_writer(
     writer: &Arc<Writer>,
     paths: &StatePaths,
@@ -109,7 +110,8 @@ pub fn watch_writer(
     end_with(fault, paths, superblock, stop)
 }
 
-/// `fault`: `None` when there is nothing left to watch.
+/// Ends the process with the first error of `fault`. `fault` returns `None` when there is nothing
+/// left to watch.
 fn end_with(
     fault: impl Fn() -> Option<Option<KvError>> + Send + 'static,
     paths: &StatePaths,
@@ -120,7 +122,7 @@ fn end_with(
     let look = move || {
         while let Some(found) = fault() {
             if let Some(error) = found {
-                // Nobody listens once the end has begun.
+                // The channel has no receiver once the process is shutting down.
                 let _ = stop.send(Stop::Outcast(refusal(&paths, &superblock, error)));
                 return;
             }

@@ -1,4 +1,4 @@
-//! Keeping the map of a process current.
+//! Keeps a process's cluster map current.
 
 use super::peers::{MgmtChannel, Peers};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,10 +7,10 @@ use storage::StorageService;
 use types::{ClusterMap, Epoch, MapHandle, Result};
 use wire::{MgmtReply, MgmtRequest};
 
-/// Rest before management is asked again after it didn't answer.
+/// Backoff after management didn't answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The current map.
+/// Fetches the current cluster map from management.
 pub async fn current_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
     match management.call(MgmtRequest::WatchMap { after: Epoch(0) }, None).await? {
         MgmtReply::Map { map } => Ok(map),
@@ -18,19 +18,19 @@ pub async fn current_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
     }
 }
 
-/// The map that a process acts by, and what has to be told of another one. Every part of the
-/// process reads the map here, anew for each request.
+/// The cluster map that a process uses, and the components that must be notified of a newer one.
+/// Every part of the process reads the map here, for each request.
 pub struct MapInForce {
     map: MapHandle,
     peers: Arc<Peers>,
-    /// The storage service of a node.
+    /// Storage service of a node.
     storage: Option<Arc<StorageService>>,
-    /// Two that bring a map do it one after the other.
+    /// Serializes updates of the map.
     turn: Mutex<()>,
 }
 
 impl MapInForce {
-    /// Nothing has been told of the map in the handle yet.
+    /// Creates it with the map in the handle.
     pub fn new(map: MapHandle, peers: Arc<Peers>, storage: Option<Arc<StorageService>>) -> Arc<MapInForce> {
         let known = map.read().unwrap_or_else(PoisonError::into_inner).clone();
         follow_checksums(&known);
@@ -38,22 +38,23 @@ impl MapInForce {
         Arc::new(MapInForce { map, peers, storage, turn: Mutex::new(()) })
     }
 
-    /// Every request that begins from now on is carried out by a map of this epoch or a later one.
+    /// Returns the epoch of the current map. Every request that begins from now on uses a map of
+    /// this epoch or a later one.
     pub fn epoch(&self) -> Epoch {
         self.map.read().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
-    /// The map in force.
+    /// Returns the current map.
     pub fn current(&self) -> Arc<ClusterMap> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where the map in force is.
+    /// Returns the handle to the current map.
     pub fn handle(&self) -> MapHandle {
         self.map.clone()
     }
 
-    /// Puts a map into force unless a later one is already.
+    /// Installs a map, unless it is older than the current one.
     pub fn take_over(&self, new: Arc<ClusterMap>) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if new.epoch < self.epoch() {
@@ -64,11 +65,12 @@ impl MapInForce {
         if let Some(storage) = &self.storage {
             storage.follow_exports(&new);
         }
-        // Last: who sees its epoch can count on the others.
+        // Last: a reader that sees the new epoch may rely on the steps above.
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
-    /// Follows management for ever: every later map is in force soon after management has made it.
+    /// Follows management for ever: installs every newer map soon after management has published
+    /// it.
     pub async fn follow(self: Arc<Self>, management: MgmtChannel) {
         loop {
             match management.call(MgmtRequest::WatchMap { after: self.epoch() }, None).await {
@@ -86,7 +88,7 @@ impl MapInForce {
     }
 }
 
-/// Data is summed and checked in this process as the map says.
+/// Switches checksums of data in this process on or off, as the map says.
 fn follow_checksums(map: &ClusterMap) {
     let on = !map.settings.checksums_off;
     if !types::switch_checksums(on) {
@@ -100,7 +102,7 @@ fn follow_checksums(map: &ClusterMap) {
     }
 }
 
-/// An answer of a kind that doesn't belong to its question.
+/// Returns the error for a reply of an unexpected type.
 pub fn out_of_turn(reply: &MgmtReply) -> types::Error {
     types::Error::new(types::Errno::EPROTO, format!("management answered out of turn: {reply:?}"))
         .hint("install the same version of weft on all machines")

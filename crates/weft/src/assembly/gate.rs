@@ -1,4 +1,4 @@
-//! Who may become a member: tokens and certificates, on the management node.
+//! Admission of members on the management node: tokens and certificates.
 
 use super::key_store::KeyStore;
 use crate::node_config::{ClusterFile, NodeConfig, Protection};
@@ -12,20 +12,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Errno, Error, NodeId, Result, RevokedClient};
 use wire::mgmt::{ClientInfo, ClientState, Join, NewClient, NewToken, TokenInfo};
 
-/// Nodes that may join with one token, unless the administrator says otherwise.
+/// Default number of nodes that may join with one token.
 const USES: u32 = 1;
 
 /// Name in the certificate of clients that share a cluster file.
 const SHARED_NAME: &str = "clients";
 
-/// Longest time until the end of a certificate or a token, seconds: a hundred years. No sum
-/// overflows.
+/// Longest validity of a certificate or a token, in seconds: a hundred years. No sum overflows.
 const MAX_VALIDITY_S: u64 = 100 * 365 * 24 * 3600;
 
 /// Issues tokens and certificates.
 pub struct Gate {
     authority: Authority,
-    /// When the authority's own certificate ends, Unix seconds: no other outlives it.
+    /// Expiry of the authority's own certificate, in Unix seconds: no other certificate outlives
+    /// it.
     authority_ends_s: i64,
     tokens: Mutex<Records<TokenRecords>>,
     clients: Mutex<Records<ClientRecords>>,
@@ -35,15 +35,15 @@ pub struct Gate {
     protection: Protection,
 }
 
-/// Records, and the file that they are in.
+/// Records, and the file that stores them.
 struct Records<R> {
     records: R,
     path: PathBuf,
 }
 
 impl<R: Clone> Records<R> {
-    /// Makes a change that is on disk when this returns; one that is refused, or can't be written,
-    /// changes nothing.
+    /// Makes a change, which is on disk when this returns. If it is refused or can't be written,
+    /// nothing changes.
     fn change<T>(
         &mut self,
         edit: impl FnOnce(&mut R) -> identity::Result<T>,
@@ -78,12 +78,12 @@ impl Gate {
         })
     }
 
-    /// Certifies the node that management runs on.
+    /// Issues a certificate to the node that management runs on.
     pub fn own_credentials(&self, node: NodeId, now_s: i64) -> Result<Credentials> {
         Ok(self.authority.issue(&Role::Node(node), Validity::of_node(now_s))?)
     }
 
-    /// A cluster file that clients share.
+    /// Returns a cluster file that clients share.
     pub fn cluster_file(&self, now_s: i64) -> Result<ClusterFile> {
         if self.protection == Protection::Plain {
             return Ok(self.cluster_file_with(String::new()));
@@ -111,11 +111,13 @@ impl Gate {
         }
     }
 
-    /// What an administrator decides on certificates: none outlives the authority's own.
+    /// Returns the terms that an administrator sets for certificates: none outlives the authority's
+    /// own.
     fn terms(&self, expires_s: Option<u64>, validity_s: Option<u64>, now_s: i64) -> Result<Terms> {
         let validity_s = validity_s.map(|s| seconds("validity", s)).transpose()?.unwrap_or(CLIENT_VALIDITY_S);
         let end = expires_s.map(|s| seconds("expires", s)).transpose()?.map(|s| now_s + s);
-        // Only one that would come before is told apart from the administrator's own.
+        // The authority's end is set only if it limits the default validity: an end on record is
+        // otherwise the administrator's own.
         let end = match end {
             Some(end) => Some(end.min(self.authority_ends_s)),
             None => (now_s + validity_s > self.authority_ends_s).then_some(self.authority_ends_s),
@@ -123,7 +125,7 @@ impl Gate {
         Ok(Terms { end, validity_s })
     }
 
-    /// A new token for nodes.
+    /// Issues a token for nodes.
     pub fn node_token(&self, wanted: &NewToken, now_s: i64) -> Result<String> {
         let valid_s = wanted.expires_s.map(|s| seconds("expires", s)).transpose()?;
         let offer = TokenOffer {
@@ -136,7 +138,10 @@ impl Gate {
         Ok(locked(&self.tokens).change(issue, TokenRecords::store)?.to_string())
     }
 
-    /// Whether clients have certificates.
+    /// Checks that clients have certificates.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if they don't.
     fn require_certificates(&self) -> Result<()> {
         match self.protection {
             Protection::Plain => Err(Error::new(
@@ -163,7 +168,7 @@ impl mgmt::Gate for Gate {
     }
 
     fn admit(&self, join: &Join, node: NodeId, now_s: i64) -> Result<String> {
-        // A token may be for one node: what can fail comes before it is used up.
+        // A token may be for one node only: steps that can fail come before it is used up.
         let chain = match self.protection {
             Protection::Plain => String::new(),
             _ => {
@@ -304,7 +309,7 @@ fn client_info(record: &ClientRecord, now_s: i64) -> ClientInfo {
     }
 }
 
-/// A time that an administrator has named, within what dates can hold.
+/// Converts a duration that an administrator gave, within the range of dates.
 fn seconds(what: &str, seconds: u64) -> Result<i64> {
     match i64::try_from(seconds).ok().filter(|_| seconds <= MAX_VALIDITY_S) {
         Some(seconds) => Ok(seconds),
@@ -320,7 +325,7 @@ fn request_bytes(csr: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns bytes as hexadecimal digits.
 pub fn hex_text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -380,7 +385,7 @@ mod tests {
         }
     }
 
-    /// What a cluster file proves.
+    /// Returns the identity in a cluster file.
     fn identity_in(file: &str) -> Identity {
         let file: ClusterFile = toml::from_str(file).unwrap();
         file.credentials().unwrap().unwrap().identity().clone()
@@ -404,7 +409,7 @@ mod tests {
         assert_eq!((tokens.len(), tokens[0].uses_left, tokens[0].ends_s), (1, 1, NOW + 60));
         assert!(gate.tokens(NOW + 60).unwrap().is_empty(), "it has ended");
         assert_eq!(self::gate(dir.path(), Protection::Tls).tokens(NOW).unwrap(), tokens, "on disk");
-        // By its id, and only once.
+        // A token is revoked by its id, and only once.
         let error = gate.revoke_token("nonsense").unwrap_err();
         assert!(error.errno == Errno::ENOENT && error.hint.contains("weft cluster token list"), "{error}");
         gate.revoke_token(&tokens[0].id).unwrap();
@@ -425,7 +430,7 @@ mod tests {
             let bad = Join { csr: csr.into(), ..joining(&token) };
             assert_eq!(gate.admit(&bad, NodeId(2), NOW).unwrap_err().errno, Errno::EINVAL);
         }
-        // The records can't be written: their draft's place is taken.
+        // The records can't be written, because a directory has the name of their draft.
         let draft = dir.path().join("tokens.toml.draft");
         assert!(!draft.exists());
         std::fs::create_dir(&draft).unwrap();
@@ -455,7 +460,7 @@ mod tests {
         assert!(!map.is_revoked("clients", shared.issue_number().unwrap()));
         let again = identity_in(&gate.add_client(&added("a"), NOW).unwrap());
         assert!(!map.is_revoked("a", again.issue_number().unwrap()));
-        // It is on disk.
+        // The revocation is on disk.
         assert_eq!(self::gate(dir.path(), Protection::Tls).revoked(NOW), revoked);
         let states: Vec<(String, ClientState)> =
             gate.clients(NOW).unwrap().into_iter().map(|client| (client.name, client.state)).collect();
@@ -488,7 +493,7 @@ mod tests {
         gate.revoke_client("a", now).unwrap();
         let revoked = gate.renew(&present.role, Some(&present), &csr, end - 9).unwrap_err();
         assert_eq!(revoked.errno, Errno::EACCES, "{revoked}");
-        // A client speaks for itself, a node in this process may be spoken for.
+        // A client must present its own certificate; a node in this process needn't.
         assert_eq!(gate.renew(&present.role, None, &csr, now).unwrap_err().errno, Errno::EACCES);
         let node = gate.renew(&Role::Node(NodeId(1)), None, &csr, now).unwrap();
         assert!(node.ends_s <= gate.authority_ends_s);

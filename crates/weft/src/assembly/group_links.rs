@@ -1,5 +1,5 @@
-//! What the storage service of a process needs for mirrored groups: the ways to other members, and
-//! management's word on who counts.
+//! Connections of a process's storage service for mirrored groups: to the other members, and to
+//! management, which decides on membership.
 
 use super::follow::{MapInForce, out_of_turn};
 use super::peers::{MgmtChannel, Peers};
@@ -10,10 +10,10 @@ use types::{ClusterMap, GroupId, MapHandle, Node, NodeId, Result, TargetId};
 use wire::mgmt::Touched;
 use wire::{MgmtReply, MgmtRequest};
 
-/// Management, asked for a service.
+/// Management, as the storage service calls it.
 struct Decisions {
     management: MgmtChannel,
-    /// What is told of another map; `None` where management's own map is the one in force.
+    /// Installs a newer map; `None` if this process uses management's own map.
     in_force: Option<Arc<MapInForce>>,
 }
 
@@ -44,7 +44,7 @@ impl Groups for Decisions {
     }
 }
 
-/// For a node: other members are on other nodes, as the map says.
+/// Returns the connections of a node: other members are on other nodes, according to the map.
 pub fn of_node(
     node: NodeId,
     (map, in_force): (MapHandle, Arc<MapInForce>),
@@ -61,7 +61,7 @@ pub fn of_node(
     GroupLinks { map, members, management: Arc::new(Decisions { management, in_force: Some(in_force) }) }
 }
 
-/// For a cluster of one process.
+/// Returns the connections for a cluster in one process.
 pub fn of_one_process(
     map: MapHandle,
     targets: impl Iterator<Item = TargetId>,

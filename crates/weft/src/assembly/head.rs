@@ -1,4 +1,4 @@
-//! The role that a cluster has once: management, with the store of metadata.
+//! The role that exists once in a cluster: management, with the metadata store.
 
 use super::check::Checks;
 use super::copies::Copies;
@@ -19,20 +19,20 @@ use std::sync::Arc;
 use storage::StorageService;
 use types::{NodeId, Result};
 
-/// Management, and the store of metadata.
+/// Management, and the metadata store.
 pub struct Head {
     writer: Arc<Writer>,
-    /// Keeps the map.
+    /// Owns the cluster map.
     pub management: Arc<Management>,
     peers: Arc<Peers>,
     online: OnlineCheck,
-    /// The checks that are made here.
+    /// Checks that run on this node.
     pub checks: Checks,
-    /// Copies of the metadata.
+    /// Backups of the metadata.
     pub copies: Arc<Copies>,
 }
 
-/// Opens management, which keeps the map in the metadata store.
+/// Opens management, which stores the map in the metadata store.
 pub async fn open_management(
     paths: &StatePaths,
     superblock: &Superblock,
@@ -54,13 +54,13 @@ pub async fn open_management(
     let management = Management::open_cluster(writer.clone(), superblock, &first, paths.root()).await?;
     note_engine(paths)?;
     management.set_gate(Arc::new(Gate::load(paths, superblock, config)?));
-    // Before a service goes by the map: it may be older than the record of revoked clients.
+    // Before any service uses the map: it may be older than the record of revoked clients.
     management.refresh().await?;
     Ok((writer, Arc::new(management)))
 }
 
 impl Head {
-    /// Lets management ask the metadata services. `service`: that of this very process, if there is
+    /// Connects management to the metadata services. `service`: that of this process, if there is
     /// one.
     pub fn new(
         writer: Arc<Writer>,
@@ -90,29 +90,29 @@ impl Head {
         Head { writer, management, peers, online, checks: Checks::default(), copies }
     }
 
-    /// Starts what runs beside requests, on the calling core.
+    /// Starts the background work on the calling core.
     pub fn spawn_background(&self) {
         rt::spawn(self.management.clone().background());
         rt::spawn(keep_probing(self.management.clone(), self.peers.clone()));
         rt::spawn(self.copies.clone().daily());
     }
 
-    /// What the file system check finds in the cluster as it is being used.
+    /// Runs the file system check while the cluster is in use.
     pub async fn check(&self, orders: &CheckOrders) -> Result<fsck::Report> {
         self.online.run(&**self.writer.engine(), orders, &self.checks).await
     }
 
-    /// What would be lost with each target and node.
+    /// Returns what would be lost with each target and node.
     pub async fn exposure(&self) -> Result<fsck::Exposure> {
         self.online.exposure(&**self.writer.engine()).await
     }
 
-    /// What would be lost if a target were removed that is offline.
+    /// Returns what would be lost by the removal of an offline target.
     pub async fn losses(&self, order: &LossOrder) -> Result<fsck::Losses> {
         self.online.losses(&**self.writer.engine(), order).await
     }
 
-    /// What writes to the store of metadata.
+    /// Returns the writer of the metadata store.
     pub fn writer(&self) -> &Arc<Writer> {
         &self.writer
     }
@@ -120,7 +120,7 @@ impl Head {
     /// Makes everything durable.
     pub async fn close(&self) -> Result<()> {
         self.writer.sync().await.map_err(|e| types::Error::from(mgmt::Error::from(e)))?;
-        // What comes after it takes the mark away again.
+        // A later write would remove the mark of a clean shutdown.
         self.writer.engine().settle().map_err(|e| mgmt::Error::from(e).into())
     }
 }

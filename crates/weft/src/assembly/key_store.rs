@@ -1,29 +1,29 @@
-//! The keys of capabilities on the management node: their file, and when they change.
+//! The capability keys on the management node: their file and their rotation.
 
 use identity::{CapabilityKeys, KEY_ROTATION_S, KEY_SPREAD_S};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 use types::Result;
 
-/// The keys, and when what is done about them is due.
+/// The keys, and the state of their rotation.
 pub struct KeyStore {
     keys: CapabilityKeys,
     path: PathBuf,
-    /// When the file was last written, Unix seconds: a key was staged or promoted then.
+    /// When the file was last written, in Unix seconds: a key was staged or promoted then.
     changed_s: i64,
-    /// The newest key doesn't sign yet.
+    /// Whether the newest key doesn't sign yet.
     staged: bool,
 }
 
 impl KeyStore {
-    /// Reads the keys; makes the first one of a new cluster.
+    /// Reads the keys; creates the first one of a new cluster.
     pub fn load(path: &Path) -> Result<KeyStore> {
         let made = !path.exists();
         if made {
             CapabilityKeys::create()?.store(path)?;
         }
         let keys = CapabilityKeys::load(path)?;
-        // Of a file whose time isn't known nothing is due for a day.
+        // If the file's time is unknown, rotation isn't due for a day.
         let modified = std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
         let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let changed_s = since.and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or(rt::now().secs);
@@ -31,8 +31,8 @@ impl KeyStore {
         Ok(KeyStore { keys, path: path.to_path_buf(), changed_s, staged })
     }
 
-    /// The keys at this time: once a day there is a new one, which signs when all nodes have had
-    /// the time to hear of it.
+    /// Returns the keys at this time. A new key is staged once a day, and signs when all nodes have
+    /// had time to receive it.
     pub fn at(&mut self, now_s: i64) -> Result<&CapabilityKeys> {
         let age_s = now_s - self.changed_s;
         let mut next = self.keys.clone();
@@ -47,9 +47,10 @@ impl KeyStore {
             }
             _ => return Ok(&self.keys),
         };
-        // What isn't in the file is handed to nobody: after a start nothing would be known of it.
+        // Keys that aren't in the file are given to no node: they would be lost by a restart.
         if let Err(error) = next.store(&self.path) {
-            // A full disk, for example. Nodes that weren't told their keys would lose their leases.
+            // A full disk, for example. The current keys are returned all the same: nodes without
+            // keys would lose their leases.
             tracing::warn!(hint = error.hint(), "the keys of capabilities are not changed yet: {error}");
             return Ok(&self.keys);
         }
@@ -75,7 +76,7 @@ mod tests {
         let staged = store.at(day_s).unwrap().clone();
         assert!(staged.ids() == [1, 2] && staged.is_staged());
         assert!(store.at(day_s + KEY_SPREAD_S - 1).unwrap().is_staged());
-        // A process that is started in between goes on with it.
+        // A process that is started in between continues the rotation.
         let mut again = KeyStore::load(&path).unwrap();
         again.changed_s = day_s;
         for store in [&mut store, &mut again] {
@@ -89,7 +90,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut store = KeyStore::load(&dir.path().join("keys.toml")).unwrap();
         let day_s = store.changed_s + KEY_ROTATION_S;
-        // The file can't be written: its draft's place is taken.
+        // The file can't be written, because a directory has the name of its draft.
         let draft = dir.path().join("keys.toml.draft");
         std::fs::create_dir(&draft).unwrap();
         let kept = store.at(day_s).unwrap();

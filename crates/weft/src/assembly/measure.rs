@@ -1,4 +1,4 @@
-//! Ceilings: a service is asked to measure, and management to keep what came of it.
+//! Ceilings: has a service measure them, and management store the results.
 
 use super::peers::MgmtChannel;
 use crate::control::MeasureOrder;
@@ -12,19 +12,19 @@ use types::{ClusterMap, Errno, Error, InodeId, Node, NodeId, NodeState, Result, 
 use wire::mgmt::CeilingInfo;
 use wire::{Measure, MgmtRequest, Rate, RateOf, StorageOp, StorageReply, StorageRequest};
 
-/// How often it is looked whether somebody still waits.
+/// Interval of checks whether the caller still waits.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a measurement may take beyond its own time: the file is written, removed, and the
-/// connection made.
+/// Time that a measurement may take beyond its own duration: writing and removing the file, and
+/// connecting.
 const MARGIN: Duration = Duration::from_secs(120);
 
-/// Two streams' worth of time, and the parts of a measurement, of which none takes longer than it
-/// is told.
+/// Upper bound of the parts of a measurement (a drive has four). None takes longer than the
+/// requested time.
 const PARTS: u32 = 5;
 
 impl MeasureOrder {
-    /// The node that measures, where the map knows nodes.
+    /// Returns the node that measures, according to the map.
     pub fn node<'a>(&self, map: &'a ClusterMap) -> Result<&'a Node> {
         let id = match self {
             MeasureOrder::Drive { target, .. } => self.target_in(map, *target)?,
@@ -64,7 +64,7 @@ impl MeasureOrder {
         (StorageRequest::new(SessionId(0), target, InodeId(0), op), patience)
     }
 
-    /// Where the figures are from. Those of processors come in pairs, of one core and of all.
+    /// Returns the label of a result. Processor results come in pairs: one core, then all cores.
     fn place(&self, index: usize) -> String {
         match self {
             MeasureOrder::Drive { target, .. } => format!("target {target}"),
@@ -74,7 +74,7 @@ impl MeasureOrder {
         }
     }
 
-    /// Has it measured by the service behind the channel, and kept by management.
+    /// Has the service behind the channel measure, and management store the results.
     pub async fn carry_out(
         self,
         service: StorageChannel,
@@ -103,7 +103,7 @@ impl MeasureOrder {
     }
 }
 
-/// As [`bench::Limit`] is written.
+/// Returns the name that [`bench::Limit`] serializes to.
 fn limit_name(of: RateOf) -> &'static str {
     match of {
         RateOf::Write => "storage-write",
@@ -118,7 +118,8 @@ fn limit_name(of: RateOf) -> &'static str {
     }
 }
 
-/// Runs on a core of the calling thread's own, until it is done or the one who asked has gone.
+/// Runs the work on a core of the calling thread, until it is done or the caller has closed its
+/// connection.
 pub fn while_asked(
     asker: UnixStream,
     work: impl Future<Output = Result<Vec<CeilingInfo>>> + 'static,
@@ -140,13 +141,13 @@ pub fn while_asked(
         .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
 }
 
-/// Whether the other end is closed. It says nothing more after its question.
+/// Returns whether the other end has closed the connection. It sends nothing after its request.
 fn has_gone(mut asker: &UnixStream) -> bool {
     if asker.set_nonblocking(true).is_err() {
         return true;
     }
     let is_closed = matches!(asker.read(&mut [0]), Ok(0));
-    // The answer is written as one that may wait.
+    // The answer is written in blocking mode.
     asker.set_nonblocking(false).is_err() || is_closed
 }
 

@@ -1,5 +1,5 @@
-//! The metadata role of a node: the partitions that the map gives it, over a store that is here or
-//! on the node of management.
+//! The metadata role of a node: runs the partitions that the map assigns to it, over a store on
+//! this node or on the management node.
 
 use super::peers::Peers;
 use kv::{RemoteWriter, Store};
@@ -12,25 +12,25 @@ use std::time::Duration;
 use storage::{ServingLease, StorageService};
 use types::{Errno, Error, MapHandle, Node, NodeId, Result, Role, TargetState};
 
-/// How long a start waits for the nodes whose targets hold files that are to be settled.
+/// Longest time that a start waits for nodes whose targets hold files that need size recovery.
 const NODES_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often it looks whether they have come.
+/// Interval of checks whether these nodes are online.
 const NODES_POLL: Duration = Duration::from_millis(100);
 
-/// What a metadata node is made of.
+/// Components of a metadata node.
 pub struct MetaParts<'a> {
     pub node: NodeId,
     pub superblock: &'a Superblock,
     pub map: MapHandle,
     pub peers: Arc<Peers>,
-    /// The storage service of this very node.
+    /// Storage service of this node.
     pub storage: Arc<StorageService>,
-    /// Whether management counts on this node.
+    /// The node's lease from management.
     pub lease: Arc<ServingLease>,
 }
 
-/// Opens the store of metadata on the node of management.
+/// Opens the metadata store of the management node.
 pub async fn far_store(map: &MapHandle, peers: &Peers) -> Result<(Store, Arc<RemoteStore>)> {
     let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
     let keeper = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt));
@@ -43,7 +43,7 @@ pub async fn far_store(map: &MapHandle, peers: &Peers) -> Result<(Store, Arc<Rem
     Ok((Arc::new(RemoteWriter::new(store.clone())).into(), store))
 }
 
-/// Makes the service. It executes nothing yet.
+/// Creates the service. It executes no partition yet.
 pub fn service(store: Store, parts: MetaParts<'_>) -> Arc<MetaService> {
     let MetaParts { node, superblock, map, peers, storage, lease } = parts;
     let to = peers.clone();
@@ -51,7 +51,7 @@ pub fn service(store: Store, parts: MetaParts<'_>) -> Arc<MetaService> {
         true => Channel::in_process(storage.clone()),
         false => to.storage(other),
     };
-    // What can't be done now is done later: nobody waits for a node that is down.
+    // Calls to an offline node fail at once, and the service repeats them later.
     let storage = StorageChannels::mapped(map.clone(), WhenOffline::Refuse, Box::new(connect));
     let options = MetaOptions { node, hash_key: superblock.hash_key, partitions: superblock.partitions };
     let company = Company {
@@ -61,14 +61,14 @@ pub fn service(store: Store, parts: MetaParts<'_>) -> Arc<MetaService> {
     MetaService::in_company(store, options, map, storage, company)
 }
 
-/// Whether a node with targets isn't there, as far as the map tells.
+/// Returns whether a target is offline, according to the map.
 pub fn some_are_offline(map: &MapHandle) -> bool {
     let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
     map.targets.iter().any(|target| target.state == TargetState::Offline)
 }
 
-/// Executes what the map says, from when the nodes with targets are there: what an earlier run left
-/// is settled with them.
+/// Executes the assigned partitions once the nodes with targets are online: size recovery of files
+/// from an earlier run needs them.
 pub async fn run(service: Arc<MetaService>, some_missing: impl Fn() -> bool) {
     let began_ns = rt::monotonic_ns();
     while some_missing() {

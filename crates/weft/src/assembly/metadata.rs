@@ -1,4 +1,4 @@
-//! What management asks of the metadata services of the cluster.
+//! Requests of management to the metadata services of the cluster.
 
 use super::follow::out_of_turn as answered_out_of_turn;
 use super::peers::{MgmtChannel, Peers};
@@ -16,20 +16,20 @@ use types::{
 use wire::mgmt::{DrainProgress, SessionInfo, Touched};
 use wire::{MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
-/// How long a service is waited for that is only asked what it has.
+/// Longest wait for a service that is only asked for information.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// The metadata services, as management sees them.
 pub struct Metadata {
-    /// The node of management.
+    /// Node of management.
     pub node: NodeId,
-    /// The service of its own process, if there is one.
+    /// Metadata service of this process, if there is one.
     pub service: Option<Arc<MetaService>>,
-    /// The map.
+    /// The cluster map.
     pub map: MapHandle,
-    /// The ways to the others.
+    /// Connections to the other services.
     pub peers: Arc<Peers>,
-    /// What writes to the store of all metadata.
+    /// Writer of the metadata store.
     pub writer: Arc<Writer>,
     /// Number of partitions.
     pub partitions: u16,
@@ -47,7 +47,7 @@ impl Metadata {
         }
     }
 
-    /// The service that executes a partition.
+    /// Returns the service that executes a partition.
     fn owner(&self, partition: PartitionId) -> Result<PartitionsChannel> {
         let map = self.current();
         match map.owner(partition) {
@@ -57,15 +57,15 @@ impl Metadata {
         }
     }
 
-    /// All services that aren't known to be down.
+    /// Returns all services that aren't known to be offline.
     fn all(&self) -> Vec<PartitionsChannel> {
         let is_up = |node: &&Node| node.roles.contains(&Role::Meta) && node.state != NodeState::Offline;
         self.current().nodes.iter().filter(is_up).map(|node| self.way(node)).collect()
     }
 
-    /// Asks the service of each partition to put its part of the files right.
+    /// Has the service of each partition reconcile its part of the files after a crash.
     async fn tidy_parts(&self, touched: Touched, tidy: impl Fn(Touched) -> PartitionsRequest) -> Result<()> {
-        // A service that has yet to settle sizes from chunk files says so, and the node asks again.
+        // A service that has size recovery left refuses with an error, and the node asks again.
         for (partition, part) in touched.by_partition() {
             if partition.0 < self.partitions {
                 self.owner(partition)?.call(tidy(part), None).await?;
@@ -153,7 +153,7 @@ impl mgmt::Metadata for Metadata {
                     let why = || format!("a metadata service does not tell how far it is: {error}");
                     progress.hindrance.get_or_insert_with(why);
                 }
-                // A service that has yet to hear of it has something there for all that is known.
+                // A service that hasn't yet seen that the target is drained may have files there.
                 if silent.is_some() || told.get(target) != Some(&services) {
                     (progress.empty, progress.files_left, progress.remaining_s) = (false, None, None);
                 }
@@ -198,7 +198,7 @@ impl mgmt::Metadata for Metadata {
                 .hint("weft session list shows all"));
             for way in self.all() {
                 match way.call(PartitionsRequest::Evict { session }, None).await {
-                    // It tells the others.
+                    // This service notifies the others.
                     Ok(_) => return Ok(()),
                     Err(error) if error.errno == Errno::ENOENT => {}
                     Err(error) => refusal = Err(error),
@@ -209,7 +209,7 @@ impl mgmt::Metadata for Metadata {
     }
 }
 
-/// Management, as metadata services ask it for groups.
+/// Management, which metadata services ask for groups.
 pub struct AskManagement(pub MgmtChannel);
 
 impl meta::GroupMaker for AskManagement {
@@ -223,18 +223,18 @@ impl meta::GroupMaker for AskManagement {
     }
 }
 
-/// The metadata service of a cluster of one process.
+/// The metadata service of a cluster in one process.
 pub struct OnlyMetadata {
     /// The service.
     pub service: Arc<MetaService>,
-    /// Set when it has settled what an earlier run left.
+    /// Set once recovery from an earlier run is complete.
     pub recovered: Arc<Event>,
 }
 
 impl mgmt::Metadata for OnlyMetadata {
     fn tidy(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
-            // Sizes are settled from chunk files first, and then chunk files are cut to sizes.
+            // Size recovery reads the chunk files; only then may reconciliation cut them.
             self.recovered.wait().await;
             self.service.tidy(target, &touched).await
         })
@@ -251,7 +251,7 @@ impl mgmt::Metadata for OnlyMetadata {
         Box::pin(self.service.file_on(target))
     }
 
-    /// Nothing is removed from a cluster of one process.
+    /// Not needed: no target is removed from a cluster in one process.
     fn usage(&self, _groups: BTreeSet<GroupId>) -> LocalFuture<'_, Result<GroupUsage>> {
         Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
     }
@@ -277,7 +277,7 @@ impl mgmt::Metadata for OnlyMetadata {
     }
 }
 
-/// What two services know of one session.
+/// Merges what two services know about one session.
 fn join(known: &mut SessionInfo, other: &SessionInfo) {
     known.idle_s = match (known.idle_s, other.idle_s) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -288,7 +288,7 @@ fn join(known: &mut SessionInfo, other: &SessionInfo) {
     known.in_use = sum(known.in_use, other.in_use);
 }
 
-/// What two services are to move, and have moved.
+/// Adds up the drain progress of two services.
 fn add(known: &mut DrainProgress, other: DrainProgress) {
     known.empty &= other.empty;
     known.files_left = known.files_left.zip(other.files_left).map(|(a, b)| a + b);
@@ -296,7 +296,7 @@ fn add(known: &mut DrainProgress, other: DrainProgress) {
     known.files_moved += other.files_moved;
     known.bytes_moved += other.bytes_moved;
     known.rate += other.rate;
-    // They work side by side.
+    // The services work in parallel.
     known.remaining_s = known.remaining_s.zip(other.remaining_s).map(|(a, b)| a.max(b));
     known.hindrance = known.hindrance.take().or(other.hindrance);
 }

@@ -1,7 +1,7 @@
-//! A whole cluster in one process: its services, its mount, and their orderly end.
+//! A whole cluster in one process: its services, its mount, and their orderly shutdown.
 //!
-//! The services live on a background core (`weft-bg`) and are called from the cores of the mount;
-//! [`Cluster::serve`] waits on the main thread for whatever ends the cluster first: a signal,
+//! The services run on a background core (`weft-bg`) and are called from the cores of the mount.
+//! [`Cluster::serve`] waits on the main thread for the first event that ends the cluster: a signal,
 //! `weft down`, or an `umount`.
 
 mod check;
@@ -61,7 +61,7 @@ use types::{Errno, Error, Result};
 
 /// A mounted cluster.
 pub struct Cluster {
-    // Dropped in this order: the lock of the state directory goes last.
+    // Dropped in this order: the lock of the state directory is released last.
     view: Arc<View>,
     session: Arc<Session>,
     core: BackgroundCore<Services>,
@@ -97,12 +97,12 @@ impl Cluster {
         }
     }
 
-    /// What `weft status` shows.
+    /// Returns what `weft status` shows.
     pub fn status(&self) -> ClusterStatus {
         self.view.status()
     }
 
-    /// Serves until something ends the cluster, and then ends it in good order.
+    /// Serves until something ends the cluster, and then shuts it down in order.
     pub fn serve(self) -> Result<()> {
         let stop = self.stops.wait();
         self.end(stop)
@@ -120,8 +120,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// `stop` may hold the connection of the one who waits for the end, so it is kept to the end of
-    /// the process.
+    /// Shuts the cluster down. `stop` may own the connection of a command that waits for the end,
+    /// so it lives as long as the process.
     fn end(self, mut stop: Stop) -> Result<()> {
         tracing::info!("stopping: {stop}");
         let unmounted = match &mut stop {
@@ -140,21 +140,21 @@ impl Cluster {
             Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),
         }
         drop(self.state);
-        // The connection in it ends with the process and not a moment before.
+        // The connection in it must close exactly when the process ends.
         std::mem::forget(stop);
         ended
     }
 }
 
-/// Notes who serves, for people and scripts: no command needs it, so a full disk doesn't prevent
-/// the start.
+/// Writes the process id for people and scripts. No command needs it, so a full disk doesn't
+/// prevent the start.
 fn note_pid(paths: &StatePaths) {
     if let Err(error) = fs::write(paths.pid(), format!("{}\n", std::process::id())) {
         tracing::warn!(%error, "{} is not written", paths.pid().display());
     }
 }
 
-/// Removes what lets commands find this process; what can't be removed is harmless.
+/// Removes the files by which commands find this process; a leftover is harmless.
 fn forget(paths: &StatePaths) {
     for path in [paths.socket(), paths.pid()] {
         if let Err(e) = fs::remove_file(&path) {
@@ -173,7 +173,7 @@ fn mount_options(args: &UpArgs) -> MountOptions {
     }
 }
 
-/// Settings of the process that the services count on.
+/// Applies process settings that the services rely on.
 pub fn prepare_process() -> Result<()> {
     panics::end_the_process();
     rustix::process::chdir("/").map_err(|e| os_error("/", &e.into()))?;
@@ -185,7 +185,7 @@ pub fn prepare_process() -> Result<()> {
     require_rings()
 }
 
-/// Refuses where the kernel offers no io_uring.
+/// Checks that the kernel offers io_uring.
 fn require_rings() -> Result<()> {
     rt::block_on(async {}).map_err(|e| {
         Error::new(Errno::EOPNOTSUPP, format!("io_uring is not available: {e}"))

@@ -27,14 +27,14 @@ use std::time::Duration;
 use types::{ClusterMap, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId, Squash};
 use wire::{MgmtReply, MgmtRequest};
 
-/// How long the end of a session may take beyond the time-out of one request: what was asked of
-/// servers that answer is through by then.
+/// Time that ending a session may take beyond the time-out of one request: by then, requests to
+/// servers that answer are complete.
 const CLOSE_MARGIN: Duration = Duration::from_secs(5);
 
-/// What a client is to mount.
+/// Parameters of a client.
 pub struct MountPlan {
     file: ClusterFile,
-    /// Where the cluster file is.
+    /// Path of the cluster file.
     path: PathBuf,
     networks: Vec<String>,
     same_host: SameHost,
@@ -44,19 +44,19 @@ pub struct MountPlan {
     own_rack: Arc<OwnRack>,
 }
 
-/// Everything that a client runs.
+/// All components of a client.
 pub struct ClientServices {
     client: Arc<Succession>,
     management: MgmtChannel,
     map: MapHandle,
     peers: Arc<Peers>,
     timeout: Duration,
-    /// What held for this client when it was mounted.
+    /// Export rule that applied to this client when it was mounted.
     export: Export,
     renewal: Option<Renewal>,
 }
 
-/// What sessions of a mount have in common.
+/// Settings that all sessions of a mount share.
 struct Sessions {
     peers: Arc<Peers>,
     map: MapHandle,
@@ -67,13 +67,13 @@ struct Sessions {
 }
 
 impl Sessions {
-    /// Begins another one.
+    /// Begins a session.
     async fn begin(&self) -> Result<Arc<Client>> {
         let to = self.peers.clone();
         let connect = Box::new(move |node: &types::Node| to.metadata(node));
         let meta = MetaChannels::mapped(self.map.clone(), connect);
         let to = self.peers.clone();
-        // A node that is down may come back within the time-out.
+        // An offline node may return within the time-out.
         let connect = Box::new(move |node: &types::Node| to.storage(node));
         let storage = StorageChannels::mapped(self.map.clone(), WhenOffline::Try, connect);
         let storage = storage.in_rack(self.own_rack.clone());
@@ -92,7 +92,7 @@ impl Sessions {
     }
 }
 
-/// Asks management whether this client may use the cluster, and how.
+/// Asks management whether and with which rights this client may use the cluster.
 async fn attach(management: &MgmtChannel, cluster: &str) -> Result<(Arc<ClusterMap>, Export)> {
     let attach = MgmtRequest::Attach {
         cluster: cluster.into(),
@@ -121,11 +121,10 @@ impl MountHow {
     }
 }
 
-/// How the kernel is to mount it.
+/// Returns the mount options for the kernel.
 ///
 /// # Errors
-/// `EPERM` for ids that may be mapped where a rule squashes users: the services have to know who
-/// asks.
+/// `EPERM` for id mapping with a rule that squashes users: the services must know the caller's ids.
 fn fuse_options(args: &MountArgs, export: &Export) -> Result<MountOptions> {
     if args.idmap && export.squash != Squash::None {
         let message = format!(
@@ -135,12 +134,12 @@ fn fuse_options(args: &MountArgs, export: &Export) -> Result<MountOptions> {
         return Err(Error::new(Errno::EPERM, message)
             .hint("mount it without idmap, or let an administrator change the rule (weft export list)"));
     }
-    // As a line of fstab names it: `mount -a` sees by it that the line is mounted.
+    // Spelled as a line of fstab names it: `mount -a` recognizes by it that the line is mounted.
     let source = std::path::absolute(&args.cluster).unwrap_or_else(|_| args.cluster.clone());
     Ok(MountOptions {
         source: source.display().to_string(),
         transport: fuse_transport(args.transport),
-        // The kernel then refuses changes by itself; the services do so in any case.
+        // The kernel then refuses changes by itself; the services refuse them in any case.
         read_only: args.read_only || export.access == ExportAccess::Ro,
         idmap: args.idmap,
         ..MountOptions::at(&args.mountpoint)
@@ -173,7 +172,7 @@ impl MountPlan {
     }
 }
 
-/// `host:pid`, for the servers' messages.
+/// Returns `host:pid`, for the servers' messages.
 fn client_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}:{}", std::process::id())
@@ -206,7 +205,7 @@ impl Served for ClientServices {
         let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
             let (session, at, cluster) = (session.clone(), at.clone(), cluster.clone());
             Box::pin(async move {
-                // The rules may have changed, and the cluster's version.
+                // The rules and the cluster's version may have changed.
                 attach(&at, &cluster).await?;
                 session.begin().await
             })
@@ -226,8 +225,8 @@ impl Served for ClientServices {
     }
 
     async fn close(&self) -> Result<()> {
-        // One file after the other is reported; servers that are gone must not make each of them
-        // wait.
+        // The files are reported one after the other; unreachable servers must not delay each of
+        // them.
         let limit = self.timeout + CLOSE_MARGIN;
         rt::timeout(limit, self.client.shutdown()).await.unwrap_or_else(|| {
             let message = format!("the session could not be ended in good order within {limit:?}");
@@ -280,7 +279,7 @@ impl MountProcess {
         Ok(MountProcess { session, core, stops, control, _watcher: watcher })
     }
 
-    /// Serves until something ends the mount, and then ends it in good order.
+    /// Serves until something ends the mount, and then shuts it down in order.
     pub fn serve(self) -> Result<()> {
         let mut stop = self.stops.wait();
         tracing::info!("stopping: {stop}");
@@ -302,8 +301,8 @@ impl MountProcess {
 pub struct BareClient(BackgroundCore<ClientServices>);
 
 impl BareClient {
-    /// Connects to the cluster of a file as a mount does, and begins a session. From now on a panic
-    /// ends the process.
+    /// Connects to the cluster of a cluster file as a mount does, and begins a session. From now on
+    /// a panic ends the process.
     pub fn start(how: &MountHow, file: ClusterFile) -> Result<BareClient> {
         panics::end_the_process();
         require_rings()?;
@@ -311,18 +310,18 @@ impl BareClient {
         BackgroundCore::start(plan).map(BareClient).map_err(|error| unreachable(&file, error))
     }
 
-    /// Its sessions.
+    /// Returns the sessions of this client.
     pub fn sessions(&self) -> &Arc<Succession> {
         &self.0.services().client
     }
 
-    /// Ends the session in good order; nobody may use it any more.
+    /// Ends the session in order; no caller may use it any more.
     pub fn end(self) -> Result<()> {
         self.0.shut_down()
     }
 }
 
-/// The error of a mount whose cluster can't be reached.
+/// Returns the error of a mount whose cluster is unreachable.
 pub fn unreachable(file: &ClusterFile, cause: Error) -> Error {
     if cause.errno != Errno::ETIMEDOUT {
         return cause;

@@ -1,4 +1,4 @@
-//! What a mount answers to commands.
+//! Answers of a mount to commands.
 
 use super::peers::Peers;
 use super::stop::Stop;
@@ -21,17 +21,17 @@ use wire::MgmtRequest;
 pub struct MountView {
     peers: Arc<Peers>,
     sessions: Arc<Succession>,
-    /// Where the mount is: its rack by the map.
+    /// Location of the mount: the map says which rack that is.
     place: (MapHandle, Arc<OwnRack>),
     how: MountHow,
     stops: Sender<Stop>,
 }
 
-/// The control socket of a mount; its file goes when this is dropped.
+/// The control socket of a mount; its file is removed on drop.
 pub struct MountSocket(PathBuf);
 
 impl MountView {
-    /// What a mount with these connections and sessions answers.
+    /// Creates the view of a mount with these connections and sessions.
     pub fn new(
         peers: Arc<Peers>,
         sessions: Arc<Succession>,
@@ -48,16 +48,16 @@ impl MountView {
         own_rack.name(&map).map(|rack| rack.to_string())
     }
 
-    /// The ceilings that management keeps, for reports of measurements through this mount. Asked on
-    /// a core of the control thread's own.
+    /// Returns the ceilings that management stores, for reports of measurements through this mount.
+    /// The request runs on a core of the control thread.
     fn ceilings(&self) -> Result<Value> {
         let management = self.peers.management();
         let reply = rt::block_on(async move { management.call(MgmtRequest::ListCeilings, None).await });
         written(&reply.map_err(|e| os_error("io_uring", &e))??)
     }
 
-    /// Opens the control socket. A mount without one is as good as any but for `weft net show` and
-    /// `weft session show`, so a failure is only told to the log.
+    /// Opens the control socket. Only `weft net show` and `weft session show` need it, so a failure
+    /// is only logged.
     pub fn open(self, mountpoint: &Path) -> Option<MountSocket> {
         let view = Arc::new(self);
         let mut failure = None;
@@ -97,8 +97,8 @@ impl Service for MountView {
     }
 
     fn stop(&self, connection: UnixStream) {
-        // Nobody listens once the end has begun; then the process ends anyhow, and the connection
-        // with it.
+        // The channel has no receiver once the process is shutting down; then the connection closes
+        // with the process.
         let _ = self.stops.send(Stop::Command(connection));
     }
 }

@@ -1,11 +1,11 @@
-//! Which networks this machine is in: what is in one of them is nearer than the rest.
+//! Networks of this machine: addresses in one of them are nearer than others.
 
 use crate::node_config::resolve;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use types::{Node, Subnet};
 
-/// The networks as they are now. None where the kernel doesn't tell: then nobody is near.
+/// Returns the current networks; empty if the kernel doesn't list them, and then no node is near.
 pub fn own_networks() -> Vec<Subnet> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let mut networks = of_routes(&read("/proc/net/route"));
@@ -15,15 +15,15 @@ pub fn own_networks() -> Vec<Subnet> {
     networks
 }
 
-/// Whether a node is on this machine: one of its addresses is this machine's, so that a socket can
-/// be bound to it.
+/// Returns whether a node is on this machine: a socket can be bound to one of its addresses.
 pub fn is_on_this_host(node: &Node) -> bool {
     let addresses = node.addresses.iter().filter_map(|address| address.parse::<SocketAddr>().ok());
     addresses.map(|address| address.ip()).any(|ip| UdpSocket::bind((ip, 0)).is_ok())
 }
 
-/// The addresses of this machine, when none of those that its node announces is one of them: others
-/// reach it by a translation of addresses, or not at all. `None`, too, where that can't be said.
+/// Returns this machine's addresses if its node announces none of them: other processes reach the
+/// node by address translation (NAT), or not at all. `None` if it announces one, or if that can't
+/// be determined.
 pub fn elsewhere(announced: &[String]) -> Option<Vec<IpAddr>> {
     let own = rt::net::local_addresses().ok()?;
     let announced: Vec<IpAddr> = resolve(announced).ok()?.iter().map(SocketAddr::ip).collect();
@@ -35,8 +35,8 @@ fn has_one_of(own: &[IpAddr], announced: &[IpAddr]) -> bool {
     announced.iter().map(IpAddr::to_canonical).any(|ip| ip.is_loopback() || canonical.contains(&ip))
 }
 
-/// Those of IPv4: what has a route without a gateway. Numbers are hexadecimal, with the bytes of
-/// addresses as they are in memory.
+/// Returns the IPv4 networks: destinations of routes without a gateway. Numbers are hexadecimal;
+/// the bytes of addresses are in memory order.
 fn of_routes(routes: &str) -> Vec<Subnet> {
     let network = |line: &str| -> Option<Subnet> {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -51,8 +51,8 @@ fn of_routes(routes: &str) -> Vec<Subnet> {
     routes.lines().skip(1).filter_map(network).collect()
 }
 
-/// Those of IPv6, by the addresses of interfaces. What every machine has, link-local addresses and
-/// that of the loopback, says nothing.
+/// Returns the IPv6 networks, from the addresses of interfaces. Ignores link-local and loopback
+/// addresses, which every machine has.
 fn of_interfaces(interfaces: &str) -> Vec<Subnet> {
     let network = |line: &str| -> Option<Subnet> {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn routes_without_a_gateway_are_near() {
-        // 192.0.2.0/24 and 10.0.0.0/8 are, what is behind 192.0.2.1 isn't.
+        // 192.0.2.0/24 and 10.0.0.0/8 are near; destinations behind 192.0.2.1 aren't.
         let hex = |address: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(address));
         let line = |to, gateway, mask| {
             format!("eth0\t{}\t{}\t0001\t0\t0\t0\t{}\t0\t0\t0\n", hex(to), hex(gateway), hex(mask))
@@ -105,7 +105,7 @@ mod tests {
             rack: None,
         };
         assert!(is_on_this_host(&node(&["192.0.2.7:7500", "127.0.0.1:7500"])));
-        // An address of documentation is nobody's.
+        // No machine has an address that is reserved for documentation.
         assert!(!is_on_this_host(&node(&["192.0.2.7:7500", "name:7500"])));
     }
 
@@ -118,7 +118,7 @@ mod tests {
         assert!(has_one_of(&own, &ips(&["fd00::2"])) && has_one_of(&own, &ips(&["::ffff:10.0.0.2"])));
         assert!(has_one_of(&own, &ips(&["127.0.0.1"])), "a cluster on one machine");
         assert!(!has_one_of(&own, &ips(&["192.0.2.7", "fd00::3"])));
-        // An address of documentation is nobody's.
+        // No machine has an address that is reserved for documentation.
         assert!(elsewhere(&["192.0.2.7:7500".into()]).is_some());
         assert!(elsewhere(&["192.0.2.7:7500".into(), "127.0.0.1:7500".into()]).is_none());
     }

@@ -32,14 +32,14 @@ use std::time::Duration;
 use types::{ClusterMap, Error, MapHandle, Result, Role};
 use wire::{MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest};
 
-/// How long requests of this node's services to those of others are repeated: background work,
-/// which is tried again later.
+/// Time-out of requests between services, including retransmissions: background work, which is
+/// tried again later.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a start waits for management.
+/// Longest time that a start waits for management.
 const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a node is to serve.
+/// Parameters of a node.
 pub struct NodePlan {
     pub paths: StatePaths,
     pub superblock: Superblock,
@@ -47,20 +47,20 @@ pub struct NodePlan {
     pub outcast: Sender<Error>,
 }
 
-/// Everything that a node runs.
+/// All services of a node.
 pub struct NodeServices {
-    /// The services that listen.
+    /// The server that listens for connections.
     server: Arc<Server>,
     head: Option<Head>,
-    /// Its metadata service.
+    /// Metadata service of this node, if it has that role.
     meta: Option<Arc<MetaService>>,
-    /// Its targets, and its heartbeats.
+    /// Targets and heartbeats.
     pub storage: Arc<StorageNode>,
-    /// The way to management, be it here or elsewhere.
+    /// Channel to management, in this process or on another node.
     pub management: MgmtChannel,
-    /// The current map.
+    /// The current cluster map.
     pub map: MapHandle,
-    /// The processes that it talks to.
+    /// Connections to other processes.
     pub peers: Arc<Peers>,
     renewal: Option<Renewal>,
 }
@@ -82,7 +82,7 @@ impl NodePlan {
             name: format!("node {} ({})", config.node, config.name),
             security: security(config.protection, credentials, strangers)?,
             networks: Networks::parse(&config.networks)?,
-            // What nodes say to each other is small.
+            // Messages between nodes are small.
             same_host: SameHost::OverTcp,
         })
     }
@@ -101,22 +101,22 @@ impl NodePlan {
         }
     }
 
-    /// The store of metadata of another node. When it loses what was written last, this process has
-    /// to begin anew.
+    /// Opens the metadata store of another node. If that store loses its last writes, this process
+    /// must be restarted.
     async fn far_store(&self, map: &MapHandle, peers: &Peers) -> Result<kv::Store> {
         let (store, remote) = meta_node::far_store(map, peers).await?;
         let outcast = self.outcast.clone();
         rt::spawn(async move {
             remote.lost().wait().await;
             let message = "the metadata store's machine was started anew and may have lost the last changes, of which this node knows";
-            // Nobody listens when the process is ending already.
+            // The channel has no receiver if the process is shutting down already.
             let _ = outcast.send(Error::new(types::Errno::ESTALE, message).hint("start weft serve again"));
         });
         Ok(store)
     }
 
-    /// Makes connections of their own, to measure the network by: those of one process to another
-    /// are one for each core.
+    /// Returns a function that opens separate connections, for network measurements: regular
+    /// connections between two processes are limited to one per core.
     fn connect_anew(&self, oneself: &Oneself, map: &MapHandle) -> storage::Connect {
         let (from, management, map) = (oneself.clone(), self.config.management.clone(), map.clone());
         Box::new(move |to| {
@@ -129,7 +129,7 @@ impl NodePlan {
         })
     }
 
-    /// Where management is, by this node's file.
+    /// Returns the addresses of management from this node's configuration file.
     fn places(&self) -> Arc<Places> {
         Places::in_file(self.paths.node_config(), &self.superblock.uuid, &self.config.management)
     }
@@ -168,7 +168,7 @@ impl Served for NodeServices {
             Some((_, management)) => management.map(),
             None => Arc::new(RwLock::new(first_map(&management).await?)),
         };
-        // The map of management's own process is management's to change.
+        // In management's own process, only management updates the map.
         let followed = match &opened {
             Some(_) => Arc::new(RwLock::new(Arc::new(ClusterMap::default()))),
             None => map.clone(),
@@ -180,7 +180,7 @@ impl Served for NodeServices {
             plan.outcast.clone(),
         );
         if opened.is_some() {
-            // Targets are looked up in it before this node follows the map as others do.
+            // Opening targets needs a map before this node follows management.
             let known = map.read().unwrap_or_else(PoisonError::into_inner).clone();
             storage.map.take_over(known);
         }
@@ -272,7 +272,7 @@ impl Served for NodeServices {
     }
 }
 
-/// The map, as soon as management can be reached.
+/// Fetches the map, and waits until management is reachable.
 async fn first_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
     let began_ns = rt::monotonic_ns();
     loop {
@@ -289,7 +289,7 @@ async fn first_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
 }
 
 impl NodeServices {
-    /// Work done since the process started, but for what targets did.
+    /// Returns counts of work since the process started, without that of targets.
     pub fn counters(&self) -> Counters {
         let Some(meta) = &self.meta else { return Counters::default() };
         let meta = meta.stats();
@@ -302,12 +302,12 @@ impl NodeServices {
         }
     }
 
-    /// What the file system check finds in the cluster as it is being used.
+    /// Runs the file system check while the cluster is in use.
     pub async fn check(&self, orders: &CheckOrders) -> Result<fsck::Report> {
         self.head()?.check(orders).await
     }
 
-    /// What looks at all metadata.
+    /// Returns the management role, which has access to all metadata.
     pub fn head(&self) -> Result<&Head> {
         self.head.as_ref().ok_or_else(|| {
             Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
@@ -315,7 +315,7 @@ impl NodeServices {
         })
     }
 
-    /// What makes copies of the metadata.
+    /// Returns the component that makes metadata backups.
     pub fn copies(&self) -> Result<&Arc<Copies>> {
         self.head.as_ref().map(|head| &head.copies).ok_or_else(|| {
             Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
@@ -323,7 +323,7 @@ impl NodeServices {
         })
     }
 
-    /// Takes no more requests, and waits for those that run. Blocks the calling thread.
+    /// Accepts no more requests, and waits for running ones. Blocks the calling thread.
     fn stop_serving(&self) {
         self.server.stop();
     }
@@ -357,7 +357,7 @@ impl NodeProcess {
         let stop = stops.sender();
         let forward = move || {
             if let Ok(error) = told.recv() {
-                // Nobody listens once the end has begun.
+                // The channel has no receiver once the process is shutting down.
                 let _ = stop.send(Stop::Outcast(error));
             }
         };
@@ -378,12 +378,12 @@ impl NodeProcess {
         }
     }
 
-    /// What `weft status` shows.
+    /// Returns what `weft status` shows.
     pub fn status(&self) -> ClusterStatus {
         self.view.status()
     }
 
-    /// Serves until something ends the node, and then ends it in good order.
+    /// Serves until something ends the node, and then shuts it down in order.
     pub fn serve(self) -> Result<()> {
         let stop = self.stops.wait();
         self.end(stop)
@@ -416,7 +416,7 @@ impl NodeProcess {
             Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),
         }
         drop(self.state);
-        // The connection in it ends with the process and not a moment before.
+        // The connection in it must close exactly when the process ends.
         std::mem::forget(stop);
         ended
     }

@@ -1,4 +1,4 @@
-//! What a node answers to commands.
+//! Answers of a node to commands.
 
 use super::commands::CommandCore;
 use super::follow::out_of_turn;
@@ -37,7 +37,7 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    /// A view of the services of a node.
+    /// Creates a view of the services of a node.
     pub fn new(
         state: &StateDir,
         config: NodeConfig,
@@ -55,7 +55,7 @@ impl NodeView {
         }
     }
 
-    /// Opens the HTTP interface, if the node is to have one.
+    /// Opens the HTTP interface, if it is configured.
     pub fn start_api(self: &Arc<Self>) -> Result<()> {
         if self.config.api.is_empty() {
             return Ok(());
@@ -71,7 +71,7 @@ impl NodeView {
         Ok(())
     }
 
-    /// Certified by management, which is asked again whenever it is to be renewed.
+    /// Returns the certificate of the HTTP interface, which management issues and renews.
     fn api_certificate(self: &Arc<Self>) -> Result<api::Certificate> {
         let paths = mgmt::StatePaths::new(&self.dir);
         let credentials = identity::Credentials::load(&paths.identity())?;
@@ -89,7 +89,7 @@ impl NodeView {
         api::Certificate::new(credentials, Box::new(certify))
     }
 
-    /// For messages.
+    /// Returns the node's name for messages.
     pub fn name(&self) -> String {
         format!("node {} ({}) of cluster {}", self.config.node, self.config.name, self.superblock.name)
     }
@@ -98,7 +98,7 @@ impl NodeView {
         self.services.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The node, and the cluster as it sees it.
+    /// Returns the state of the node, and of the cluster as the node sees it.
     pub fn status(&self) -> ClusterStatus {
         let df = self.df();
         let storage_requests = df.targets.iter().map(|t| t.operations).sum();
@@ -127,7 +127,7 @@ impl NodeView {
 
     fn targets(&self) -> Vec<TargetStatus> {
         let map = self.map();
-        // The file, since targets may have been added since the start.
+        // Read from the file, since targets may have been added after the start.
         let own = NodeConfig::read(&self.dir).map_or(vec![], |config| config.targets);
         let zone = |t: &types::Target| {
             let here =
@@ -182,7 +182,7 @@ impl NodeView {
         }
     }
 
-    /// Asks management, here or elsewhere.
+    /// Sends a request to management, in this process or on another node.
     fn manage(&self, request: MgmtRequest) -> Result<Value> {
         json(&self.ask_management(request)?)
     }
@@ -192,29 +192,29 @@ impl NodeView {
         self.commands.run(move || async move { management.call(request, None).await })?
     }
 
-    /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that
-    /// busy for long, and starts nothing that is to outlive its answer.
+    /// Checks the cluster while it is served, on a core of the control thread: the check takes
+    /// long, and starts no task that must outlive its answer.
     fn check(&self, orders: CheckOrders) -> Result<Value> {
         let services = self.services.clone();
         let checked = rt::block_on(async move { services.check(&orders).await });
         json(&checked.map_err(|e| os_error("io_uring", &e))??)
     }
 
-    /// The same for the exposure map.
+    /// Returns the exposure map; runs like [`NodeView::check`].
     fn exposure(&self) -> Result<Value> {
         let services = self.services.clone();
         let weighed = rt::block_on(async move { services.head()?.exposure().await });
         json(&weighed.map_err(|e| os_error("io_uring", &e))??)
     }
 
-    /// The same for what would be lost with a target.
+    /// Returns what would be lost with a target; runs like [`NodeView::check`].
     fn losses(&self, order: LossOrder) -> Result<Value> {
         let services = self.services.clone();
         let listed = rt::block_on(async move { services.head()?.losses(&order).await });
         json(&listed.map_err(|e| os_error("io_uring", &e))??)
     }
 
-    /// Adds to node.toml what has become a target: a start after this finds it.
+    /// Adds a directory as a target, and to node.toml, so that the next start finds it.
     fn add_target(&self, target: TargetConfig) -> Result<Value> {
         if !self.config.roles.contains(&types::Role::Storage) {
             return Err(Error::new(Errno::EINVAL, format!("{} has not the role storage", self.name()))
@@ -226,7 +226,7 @@ impl NodeView {
     }
 }
 
-/// What is said of a node whose addresses are none of its machine.
+/// Returns a warning if none of the node's announced addresses belongs to this machine.
 pub fn elsewhere_notice(config: &NodeConfig) -> Option<Notice> {
     let own = near::elsewhere(&config.addresses)?;
     let own: Vec<String> = own.iter().map(ToString::to_string).collect();
@@ -273,7 +273,7 @@ impl Service for NodeView {
     }
 
     fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
-        // Only management may have nodes measured and keep what comes of it.
+        // Only management may have nodes measured and store the results.
         let services = self.services.clone();
         services.head()?;
         let map = self.map();
@@ -286,8 +286,8 @@ impl Service for NodeView {
     }
 
     fn stop(&self, connection: UnixStream) {
-        // Nobody listens once the end has begun; then the process ends anyhow, and the connection
-        // with it.
+        // The channel has no receiver once the process is shutting down; then the connection closes
+        // with the process.
         let _ = self.stops.send(Stop::Command(connection));
     }
 }

@@ -1,4 +1,4 @@
-//! The check of a cluster that is being used: metadata is here, chunk files are on all nodes.
+//! The check of a cluster that is in use: metadata is local, chunk files are on all nodes.
 
 use super::check::{Checks, LossList, note_loss, orders_of};
 use crate::control::{CheckOrders, LossOrder};
@@ -11,34 +11,34 @@ use std::time::Duration;
 use types::{ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId, crc32c};
 use wire::{InGroup, Part, Path, Regions, StorageOp, StorageReply, StorageRequest};
 
-/// Rest before a file that looks wrong is looked at again: longer than most writes take to be
-/// reported.
+/// Wait before a file that looks damaged is checked again: most writes are reported to the metadata
+/// service sooner.
 const REST: Duration = Duration::from_secs(2);
 
-/// What the check needs.
+/// Access to metadata and chunk files for the check.
 pub struct OnlineCheck {
     pub partitions: u16,
     pub hash_key: (u64, u64),
     pub storage: StorageChannels,
-    /// As it is at any time: what is asked of a mirrored group names its version.
+    /// The current map: requests to a mirrored group carry its version.
     pub map: MapHandle,
 }
 
-/// Bytes that are mended by one request: about a second of a slow disk.
+/// Bytes that one request repairs: about a second of a slow disk.
 const PART_BYTES: u64 = 64 << 20;
 
-/// How often a member of a group is asked whose version has changed: the map comes behind the
+/// Attempts after a group's version has changed: this process may get the map later than the
 /// members.
 const TRIES: usize = 5;
 
-/// Rest before it is asked again.
+/// Wait before the next attempt.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 impl OnlineCheck {
-    /// Does what it is told, on the calling core.
+    /// Runs the check on the calling core.
     ///
     /// # Errors
-    /// `EBUSY` while another one runs.
+    /// `EBUSY` for a repair while another one runs.
     pub async fn run(
         &self,
         engine: &dyn Engine,
@@ -55,15 +55,15 @@ impl OnlineCheck {
         .await
     }
 
-    /// What would be lost with each target and node.
+    /// Returns what would be lost with each target and node.
     pub async fn exposure(&self, engine: &dyn Engine) -> Result<fsck::Exposure> {
         let map = self.map_now();
         self.with(engine, &map, fsck::Orders::default(), &|_, _, _| (), async |online| fsck::exposure(online))
             .await
     }
 
-    /// What would be lost if a target were removed that is offline; all of it is written to the
-    /// file of the order, if it names one.
+    /// Returns what would be lost by the removal of an offline target. The complete list is written
+    /// to the file of the order, if it names one.
     pub async fn losses(&self, engine: &dyn Engine, order: &LossOrder) -> Result<fsck::Losses> {
         let map = self.map_now();
         let mut list = order.list.as_deref().map(LossList::open).transpose()?;
@@ -100,7 +100,8 @@ impl OnlineCheck {
         run(&Online { freeze: &freeze, partitions, hash_key, map, targets: self, orders, progress }).await
     }
 
-    /// Asks the primary of a seat's group, or the seat's target where it has no group.
+    /// Sends the request to the primary of the seat's group, or to the seat's target if it has no
+    /// group.
     async fn ask_all(&self, seat: Seat, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
         let Some(id) = seat.group else { return self.ask(seat, ino, op, None).await };
         let mut tries = 0;
@@ -138,8 +139,8 @@ impl OnlineCheck {
             request.group = seat.group.map(|group| InGroup {
                 group,
                 since: map.group(group).map_or(types::Epoch(0), |group| group.since),
-                // As itself: a primary that finds a copy of its own damaged answers from another
-                // one.
+                // As a member's own part: a primary whose replica is damaged would answer from
+                // another replica.
                 part: Part::Member { sequence: 0, settled: 0 },
             });
             match self.storage.call(request, payload.clone()).await {
@@ -187,7 +188,7 @@ impl Targets for OnlineCheck {
     fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> fsck::Later<'_, ()> {
         Box::pin(async move {
             let mut parts = parts(range);
-            // One that is only cut has nothing to be brought.
+            // A file that is only cut has no content to copy.
             if parts.is_empty() {
                 parts.push(range);
             }
@@ -233,7 +234,7 @@ impl Targets for OnlineCheck {
     }
 }
 
-/// A range in parts, each of which is done well within the time that a request may take.
+/// Splits a range into parts, each of which takes far less time than the request time-out.
 fn parts(range: ByteRange) -> Vec<ByteRange> {
     let mut parts = Vec::new();
     let mut at = range.start;

@@ -1,10 +1,10 @@
-//! What becomes of a process with a mistake in it.
+//! Handling of panics.
 
 use std::panic;
 
 /// From now on a panic of any thread ends the process, with its message on standard error and in
-/// the log. Without one of its threads a process would answer some requests and never the others;
-/// without the process everybody goes on when it was started anew (`Restart=` in its unit).
+/// the log. A process that lost a thread would never answer some requests. If the process ends and
+/// is restarted (`Restart=` in its unit), all clients continue.
 pub fn end_the_process() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -1,4 +1,4 @@
-//! The ways of a process to the other processes of its cluster.
+//! Connections of a process to the other processes of its cluster.
 
 use super::near::own_networks;
 use super::places::Places;
@@ -20,39 +20,40 @@ use types::{ClusterMap, Epoch, Errno, Error, HashMap, Node, NodeId, Result, Subn
 use wire::mgmt::{MAX_UNREACHABLE, UnreachableNode};
 use wire::{MgmtReply, MgmtRequest};
 
-/// The way to management.
+/// Channel to management.
 pub type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
 
-/// How long a question to management is repeated. A heartbeat that isn't answered in this time is
-/// followed by another; the serving lease ([`mgmt::limits::SERVING_LEASE`]) outlasts it.
+/// Time-out of a request to management, including retransmissions. After a heartbeat without an
+/// answer in this time comes another; the serving lease ([`mgmt::limits::SERVING_LEASE`]) outlasts
+/// it.
 const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a node must have been out of reach before that is reported: a connection that was lost
-/// is made again sooner.
+/// Time that a node must be unreachable before that is reported: a lost connection is usually
+/// restored sooner.
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);
 
-/// Who this process is.
+/// The identity of this process and the settings of its connections.
 #[derive(Clone)]
 pub struct Oneself {
-    /// The cluster's UUID; empty for one that wants to join.
+    /// UUID of the cluster; empty for a process that joins.
     pub cluster: String,
-    /// What others call this process in messages.
+    /// Name of this process in messages of others.
     pub name: String,
-    /// How connections are protected.
+    /// Protection of connections.
     pub security: Security,
-    /// Which networks its connections use.
+    /// Networks that connections use.
     pub networks: Networks,
-    /// How it reaches nodes on its own machine.
+    /// Transport to nodes on the same machine.
     pub same_host: SameHost,
 }
 
 /// All other processes that this one talks to.
 pub struct Peers {
     identity: ClientIdentity,
-    /// Who it is when it only tries an address: another client to servers, so that its connections
-    /// there go on.
+    /// Identity for probes of addresses: servers take it for another client, so a probe doesn't
+    /// fence the regular connections.
     probing: ClientIdentity,
-    /// Where management is.
+    /// Addresses of management.
     places: Arc<Places>,
     security: Security,
     networks: Networks,
@@ -61,22 +62,22 @@ pub struct Peers {
     /// Networks that this machine is in.
     near: Vec<Subnet>,
     management: Arc<Peer>,
-    /// The latest map that was followed. Services decide on requests by no older one.
+    /// Epoch of the latest map. Services decide on requests by this map or a newer one.
     epoch: AtomicU64,
-    /// As many as the map has nodes.
+    /// At most as many as the map has nodes.
     nodes: Mutex<HashMap<NodeId, Arc<Peer>>>,
 }
 
 impl Peers {
-    /// Nothing is connected yet. `timeout`: how long requests to metadata and storage services are
-    /// repeated.
+    /// Creates it without connections. `timeout`: time-out of requests to metadata and storage
+    /// services, including retransmissions.
     pub fn new(oneself: Oneself, places: Arc<Places>, timeout: Duration) -> Result<Arc<Peers>> {
         let client = rt::secret_u64();
         let identity = ClientIdentity { cluster: oneself.cluster, name: oneself.name, client };
         let known = places.clone();
         let options = PeerOptions {
             timeout: MANAGEMENT_TIMEOUT.min(timeout),
-            // Another member may have an address of before.
+            // A former address of management may belong to another member now.
             security: to_node(&oneself.security, FIRST_NODE),
             networks: oneself.networks.clone(),
             lookup: Some(Lookup::new(move || known.resolve().unwrap_or_default())),
@@ -97,37 +98,37 @@ impl Peers {
         }))
     }
 
-    /// What this process calls itself.
+    /// Returns the name of this process.
     pub fn own_name(&self) -> &str {
         &self.identity.name
     }
 
-    /// The way to management.
+    /// Returns the channel to management.
     pub fn management(&self) -> MgmtChannel {
         Channel::remote(self.management.clone())
     }
 
-    /// The way to a node's storage service.
+    /// Returns the channel to a node's storage service.
     pub fn storage(&self, node: &Node) -> StorageChannel {
         Channel::remote(self.node(node))
     }
 
-    /// The way to a node's metadata service.
+    /// Returns the channel to a node's metadata service, for clients.
     pub fn metadata(&self, node: &Node) -> MetaChannel {
         Channel::remote(self.node(node))
     }
 
-    /// The way to a node's metadata service, for other services.
+    /// Returns the channel to a node's metadata service, for other services.
     pub fn partitions(&self, node: &Node) -> meta::PartitionsChannel {
         Channel::remote(self.node(node))
     }
 
-    /// The way to the store of metadata, on the node that has it.
+    /// Returns the channel to the metadata store, on the node that has it.
     pub fn store(&self, node: &Node) -> kvnet::KvChannel {
         Channel::remote(self.node(node))
     }
 
-    /// Takes over where the nodes are, and which map is known.
+    /// Updates the nodes' addresses and the known epoch from a map.
     pub fn follow(&self, map: &Arc<ClusterMap>) {
         self.follow_revocations(map);
         self.places.follow(map);
@@ -141,7 +142,7 @@ impl Peers {
         }
     }
 
-    /// Nodes that are asked for something and can't be reached, a few of them.
+    /// Returns nodes that have pending requests and are unreachable, up to [`MAX_UNREACHABLE`].
     pub fn unreachable(&self) -> Vec<UnreachableNode> {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let named = |(node, peer): (&NodeId, &Arc<Peer>)| {
@@ -153,7 +154,7 @@ impl Peers {
         all
     }
 
-    /// Tries an address of a node: whether the node answers there.
+    /// Probes whether a node answers at an address.
     pub async fn probe(&self, probe: &DueProbe) -> ProbeOutcome {
         let Ok(address) = probe.address.parse::<SocketAddr>() else {
             return ProbeOutcome::Failed(ProbeFailure::Failed("it is no address".into()));
@@ -168,7 +169,7 @@ impl Peers {
         };
         let is_plain = matches!(self.security, Security::Plain);
         match Peer::new(options).probe(address, probe.index, PROBE_TIMEOUT).await {
-            // It has proved nothing.
+            // Without protection the server has proved no identity, only its name can be compared.
             Ok(server) if is_plain && !server.starts_with(&format!("node {} ", probe.node)) => {
                 ProbeOutcome::Failed(ProbeFailure::Strange(format!("{server} answers there")))
             }
@@ -177,12 +178,12 @@ impl Peers {
         }
     }
 
-    /// Servers of this process refuse clients whose certificates are revoked by a map.
+    /// Makes the servers of this process refuse clients whose certificates the map revokes.
     pub fn follow_revocations(&self, map: &Arc<ClusterMap>) {
         self.security.follow(map);
     }
 
-    /// Every process that this one has talked to.
+    /// Returns the status of every process that this one has talked to.
     pub fn status(&self) -> Vec<PeerStatus> {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<PeerStatus> = nodes.values().map(|peer| peer.status()).collect();
@@ -191,7 +192,7 @@ impl Peers {
         all
     }
 
-    /// The same, as commands show it.
+    /// Returns [`Peers::status`] as commands show it.
     pub fn infos(&self) -> Vec<PeerInfo> {
         self.status().iter().map(peer_info).collect()
     }
@@ -219,7 +220,7 @@ impl Peers {
     }
 }
 
-/// The same, for connections that have to reach this very node.
+/// Restricts the protection to connections that reach this node.
 fn to_node(security: &Security, node: NodeId) -> Security {
     match security {
         Security::Plain => Security::Plain,
@@ -249,12 +250,12 @@ fn peer_info(peer: &PeerStatus) -> PeerInfo {
     }
 }
 
-/// Management has checked them when the node registered.
+/// Management checked these addresses when the node registered.
 fn addresses(node: &Node) -> Vec<SocketAddr> {
     node.addresses.iter().filter_map(|address| address.parse().ok()).collect()
 }
 
-/// How a member protects its connections.
+/// Returns how a member protects its connections.
 pub fn security(
     protection: Protection,
     credentials: Option<&Credentials>,
@@ -272,7 +273,7 @@ pub fn security(
     Ok(Security::Tls(net::Tls::member(credentials, how, strangers)?))
 }
 
-/// How somebody who has nothing but a token connects.
+/// Returns how a process that has only a token protects its connections.
 pub fn joining(protection: Protection, token: &JoinToken) -> Result<Security> {
     match protection {
         Protection::Plain => Ok(Security::Plain),
@@ -304,7 +305,7 @@ mod tests {
         Peers::new(oneself, places, Duration::from_secs(60)).unwrap()
     }
 
-    /// A node without services.
+    /// Starts a server without services.
     fn serve(node: u32, security: Security) -> Arc<Server> {
         let options = ServerOptions {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -319,7 +320,7 @@ mod tests {
         Server::start(options, Router::new()).unwrap()
     }
 
-    /// Tries the address of a server as that of a node.
+    /// Probes the address of a server as that of a node.
     fn probed(peers: &Arc<Peers>, node: u32, server: &Server) -> ProbeOutcome {
         let address = server.addresses()[0].to_string();
         let probe = DueProbe { node: NodeId(node), instance: 1, address, index: 0 };

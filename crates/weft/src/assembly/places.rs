@@ -1,8 +1,8 @@
-//! Where management is: what an administrator says in a file, and what the cluster map says.
+//! Addresses of management, from a file that the administrator writes and from the cluster map.
 //!
-//! The file is read again, and names are resolved again, before each try to connect: a change of
-//! either is enough to find management at another address. What the map says goes into the file, so
-//! that a restart finds management without the old address.
+//! The process reads the file and resolves names before each attempt to connect, so a change of
+//! either is enough to find management at another address. Addresses from the map are written to
+//! the file, so that a restart doesn't depend on the old address.
 
 use crate::node_config::{management_in, resolve, set_management};
 use mgmt::limits::MAX_ADDRESSES;
@@ -12,18 +12,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use types::{ClusterMap, Result, Role};
 
-/// What this process knows of where management is.
+/// The addresses of management that this process knows.
 pub struct Places {
     file: Option<PlacesFile>,
     known: Mutex<Known>,
-    /// Held while the file is written.
+    /// Locked while the file is written.
     writing: Mutex<()>,
 }
 
 /// `node.toml`, or the cluster file of a client.
 struct PlacesFile {
     path: PathBuf,
-    /// The cluster that it has to be of.
+    /// Cluster that the file must belong to.
     cluster: String,
 }
 
@@ -31,19 +31,20 @@ struct PlacesFile {
 struct Known {
     /// As an administrator wrote it.
     configured: Vec<String>,
-    /// By the cluster map; empty until there is one.
+    /// From the cluster map; empty until there is one.
     mapped: Vec<String>,
-    /// What each of them stood for when it was last resolved.
+    /// Addresses of each name, as last resolved.
     resolved: BTreeMap<String, Vec<SocketAddr>>,
 }
 
 impl Places {
-    /// These, and what the map says.
+    /// Creates it with these addresses and without a file; the map adds others.
     pub fn fixed(addresses: &[String]) -> Arc<Places> {
         Places::new(None, addresses)
     }
 
-    /// What the file says at any time; these when it was read first.
+    /// Creates it with a file, which is read again for each attempt, and the addresses of its first
+    /// reading.
     pub fn in_file(path: PathBuf, cluster: &str, addresses: &[String]) -> Arc<Places> {
         Places::new(Some(PlacesFile { path, cluster: cluster.into() }), addresses)
     }
@@ -57,7 +58,7 @@ impl Places {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses to try, best first. May block: it reads the file, and asks for names.
+    /// Returns the addresses to try, best first. May block: it reads the file and resolves names.
     ///
     /// # Errors
     /// No address is known, or none of the names can be resolved.
@@ -69,7 +70,8 @@ impl Places {
         let now = self.file.as_ref().and_then(|file| management_in(&file.path, &file.cluster));
         let names = {
             let mut known = self.known();
-            // A file that can't be read for now, while it is replaced for example, says nothing.
+            // If the file can't be read now, for example while it is replaced, the known addresses
+            // stay.
             if let Some(now) = now {
                 known.configured = now;
             }
@@ -82,8 +84,8 @@ impl Places {
         for (name, addresses) in names.iter().zip(looked_up) {
             match addresses {
                 Ok(addresses) => _ = known.resolved.insert(name.clone(), addresses),
-                // Nor does a name server that doesn't answer: a connection to an address of before
-                // works as it did.
+                // They also stay if the name server doesn't answer: connections to known addresses
+                // still work.
                 Err(error) => failure = Some(error),
             }
             let addresses = known.resolved.get(name).map_or(&[][..], Vec::as_slice);
@@ -100,8 +102,8 @@ impl Places {
         }
     }
 
-    /// Takes over what a map says. What is news goes into the file, on a thread of its own: a slow
-    /// disk must not hold up what the map is for.
+    /// Updates the addresses from a map. New ones are written to the file on a separate thread: a
+    /// slow disk must not delay the use of the map.
     pub fn follow(self: &Arc<Self>, map: &ClusterMap) {
         let Some(management) = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt)) else { return };
         {
@@ -121,7 +123,7 @@ impl Places {
         }
     }
 
-    /// Writes into the file what isn't there yet.
+    /// Adds missing addresses to the file.
     fn write_down(&self) {
         let Some(PlacesFile { path, cluster }) = &self.file else { return };
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,9 +146,9 @@ impl Places {
     }
 }
 
-/// Both lists in one, best first: what was configured and is a name or in the map, the rest of the
-/// map, and then what was configured and isn't in the map, which may be an address of before, or
-/// one that only this machine uses.
+/// Merges both lists, best first: configured entries that are names or in the map, then the rest of
+/// the map, then the other configured entries. The last may be former addresses, or addresses that
+/// only this machine uses.
 fn merged(configured: &[String], mapped: &[String]) -> Vec<String> {
     if mapped.is_empty() {
         return configured.to_vec();
@@ -223,7 +225,7 @@ mod tests {
         places.write_down();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# mine\ncluster"), "{text}");
-        // A process that is started now finds it.
+        // A process that starts now reads the new address from the file.
         let later = Places::in_file(path.clone(), "c", &management_in(&path, "c").unwrap());
         assert_eq!(addresses(&later), ["127.0.0.3:7500", "127.0.0.2:7500"]);
         std::fs::remove_file(&path).unwrap();
@@ -238,7 +240,7 @@ mod tests {
         let places = Places::in_file(path.clone(), "c", &texts(&["127.0.0.1:7500"]));
         places.follow(&map(&["127.0.0.3:7500"]));
         let began_ns = rt::monotonic_ns();
-        // A thread of its own writes.
+        // A separate thread writes the file.
         while management_in(&path, "c") != Some(texts(&["127.0.0.3:7500", "127.0.0.1:7500"])) {
             assert!(rt::monotonic_ns() - began_ns < 60_000_000_000, "{:?}", management_in(&path, "c"));
             std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! Who can be reached: management tries the addresses that nodes announce, other processes report
-//! the nodes that they can't reach.
+//! Reachability: management probes the addresses that nodes announce, and other processes report
+//! nodes that they can't reach.
 
 use super::peers::{MgmtChannel, Peers};
 use mgmt::limits::REPORT_INTERVAL;
@@ -10,14 +10,14 @@ use types::NodeId;
 use wire::MgmtRequest;
 use wire::mgmt::UnreachableNode;
 
-/// How often management looks which addresses are to be tried.
+/// Interval of checks which addresses to probe.
 const PROBE_LOOK: Duration = Duration::from_millis(500);
 
-/// How often a process looks which nodes it can't reach.
+/// Interval of checks which nodes are unreachable from this process.
 const REPORT_LOOK: Duration = Duration::from_secs(2);
 
-/// Tries addresses of nodes for ever. Each try is a task of its own: one that hangs holds up
-/// nothing.
+/// Probes addresses of nodes for ever. Each probe is a separate task, so one that hangs delays no
+/// other.
 pub async fn keep_probing(management: Arc<Management>, peers: Arc<Peers>) {
     loop {
         for probe in management.due_probes() {
@@ -32,8 +32,8 @@ async fn try_one(management: Arc<Management>, peers: Arc<Peers>, probe: DueProbe
     management.note_probe(&probe, outcome);
 }
 
-/// Reports to management for ever which nodes this process can't reach: when that changes, and from
-/// time to time as long as there are some.
+/// Reports unreachable nodes to management for ever: when the set changes, and periodically as long
+/// as it isn't empty.
 pub async fn keep_reporting(peers: Arc<Peers>, management: MgmtChannel) {
     let (mut reported, mut reported_ns): (Vec<NodeId>, u64) = (Vec::new(), 0);
     loop {
@@ -47,7 +47,7 @@ pub async fn keep_reporting(peers: Arc<Peers>, management: MgmtChannel) {
         }
         match report(&peers, &management, nodes).await {
             Ok(()) => (reported, reported_ns) = (ids, rt::monotonic_ns()),
-            // It is reported at the next look.
+            // The next check reports it again.
             Err(error) => tracing::debug!(%error, "management isn't told of unreachable nodes for now"),
         }
     }

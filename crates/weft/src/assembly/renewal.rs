@@ -1,9 +1,9 @@
-//! Certificates that are renewed before they end: of nodes, and of mounts.
+//! Renewal of the certificates of nodes and mounts before they expire.
 //!
-//! When a third of its validity is left, another certificate is asked of management, over a
-//! connection that shows the present one. Connections that are made from then on show it. It takes
-//! the place of the one before in its file; where that can't be written, the process goes on with
-//! what it has in memory, tries again, and says so.
+//! When a third of its validity is left, the process requests another certificate from management,
+//! over a connection that shows the present one. New connections then show the renewed certificate,
+//! which also replaces the old one in its file. If the file can't be written, the process continues
+//! with the certificate in memory, retries, and logs a warning.
 
 use super::follow::out_of_turn;
 use super::gate::hex_text;
@@ -16,10 +16,10 @@ use std::time::Duration;
 use types::{Errno, Error, Result, Timestamp};
 use wire::{MgmtReply, MgmtRequest};
 
-/// Longest rest between two looks: the time of day may be set meanwhile.
+/// Longest wait between two checks: the system clock may be set meanwhile.
 const LOOK_INTERVAL_S: i64 = 3600;
 
-/// Where a process keeps its certificate.
+/// Where a process stores its certificate.
 #[derive(Clone)]
 pub enum Keeping {
     /// A node, in this directory.
@@ -28,31 +28,32 @@ pub enum Keeping {
     Mount(PathBuf),
 }
 
-/// What renews the certificate of a process.
+/// Renews the certificate of a process.
 #[derive(Clone)]
 pub struct Renewal {
     tls: Tls,
     credentials: Credentials,
     keeping: Keeping,
-    /// The certificate is in its file.
+    /// Whether the certificate is in its file.
     is_kept: bool,
-    /// The last refusal, which is told once.
+    /// Last refusal, which is logged only once.
     refused: Option<String>,
 }
 
-/// What a look has come to.
+/// Outcome of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Look {
-    /// It isn't due.
+    /// The renewal isn't due.
     Early,
-    /// Another certificate is shown from now on.
+    /// The certificate was renewed, and new connections show it.
     Renewed,
-    /// It is due, and can't be had now.
+    /// The renewal is due, and failed.
     Failed,
 }
 
 impl Renewal {
-    /// For a process that shows these credentials; nothing where connections prove nothing.
+    /// Creates it for a process that shows these credentials; `None` if connections are
+    /// unprotected.
     pub fn new(security: &Security, credentials: Option<&Credentials>, keeping: Keeping) -> Option<Renewal> {
         match (security, credentials) {
             (Security::Tls(tls), Some(credentials)) => Some(Renewal {
@@ -66,7 +67,7 @@ impl Renewal {
         }
     }
 
-    /// Renews it for ever.
+    /// Renews the certificate for ever.
     pub async fn keep(mut self, management: MgmtChannel) {
         loop {
             let look = self.look(&management, rt::now().secs).await;
@@ -74,18 +75,18 @@ impl Renewal {
         }
     }
 
-    /// How long to wait for the next look.
+    /// Returns the time until the next check.
     fn rest(&self, look: Look, now_s: i64) -> Duration {
         let validity = self.credentials.validity();
         let seconds = match look {
             Look::Early | Look::Renewed => validity.renew_at() - now_s,
-            // More often where less time is left.
+            // More often if less time is left.
             Look::Failed => (validity.until - now_s) / 8,
         };
         Duration::from_secs(seconds.clamp(1, LOOK_INTERVAL_S).unsigned_abs())
     }
 
-    /// Renews it if that is due.
+    /// Renews the certificate if that is due.
     async fn look(&mut self, management: &MgmtChannel, now_s: i64) -> Look {
         if !self.is_kept {
             self.store();
@@ -128,7 +129,7 @@ impl Renewal {
         Ok(())
     }
 
-    /// Puts the certificate into its file.
+    /// Writes the certificate to its file.
     fn store(&mut self) {
         let stored = match &self.keeping {
             Keeping::Node(dir) => self.credentials.store(dir).map_err(Error::from),
@@ -178,10 +179,10 @@ mod tests {
     use std::sync::Arc;
 
     const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
-    /// Of the certificates here, seconds.
+    /// Validity of the certificates in these tests, in seconds.
     const LIFETIME_S: i64 = 3000;
 
-    /// Certifies whoever asks, from this time on; or refuses.
+    /// Issues certificates from this time on, or refuses all.
     struct Office {
         authority: Authority,
         now_s: i64,

@@ -1,4 +1,5 @@
-//! The services of a cluster, opened from the bottom up and closed from the top down.
+//! The services of a cluster in one process, opened from the bottom up and closed from the top
+//! down.
 
 use super::check::Checks;
 use super::copies::{Copies, DEFAULT_KEPT};
@@ -22,16 +23,16 @@ use storage::StorageService;
 use types::{Errno, Error, HashMap, InodeId, Result, SessionId, TargetId};
 use wire::mgmt::Touched;
 
-/// Targets of a new cluster unless told otherwise: as many as a file is striped over by default.
+/// Default number of targets of a new cluster: as many as the default stripe count.
 const DEFAULT_TARGETS: usize = 4;
 
-/// What a process is to serve.
+/// Parameters of the services.
 pub struct Plan {
     superblock: Superblock,
     paths: StatePaths,
-    /// The targets there are; `None` the first time.
+    /// Existing targets; `None` at the first start.
     list: Option<TargetList>,
-    /// The targets to make the first time.
+    /// Targets to create at the first start.
     wanted: TargetList,
     durability: Durability,
     server_cache: bool,
@@ -39,10 +40,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for a state directory and a command line.
+    /// Returns the plan for a state directory and a command line.
     ///
     /// # Errors
-    /// Wishes that contradict what there is.
+    /// Options that contradict the existing cluster.
     pub fn new(state: &StateDir, args: &UpArgs) -> Result<Plan> {
         let paths = state.paths.clone();
         let list = TargetList::read(&paths)?;
@@ -72,7 +73,7 @@ impl Plan {
         })
     }
 
-    /// The plan for a cluster that is there already.
+    /// Returns the plan for an existing cluster.
     ///
     /// # Errors
     /// A cluster that was never started.
@@ -99,10 +100,11 @@ impl Plan {
         Identity { cluster: self.superblock.uuid.clone(), target }
     }
 
-    /// The targets, each of which is there and the right one. The first time they are made.
+    /// Returns the targets, after a check that each exists and has the right identity. The first
+    /// start creates them.
     ///
     /// # Errors
-    /// A target that is missing, or another's: nothing has been touched then.
+    /// A target that is missing, or that has another identity. Nothing has been changed then.
     async fn targets(&self) -> Result<&TargetList> {
         let Some(list) = &self.list else {
             for (id, directory) in self.wanted.targets() {
@@ -127,24 +129,24 @@ impl Plan {
     }
 }
 
-/// Everything that runs between the mount and the disks.
+/// All services between the mount and the disks.
 pub struct Services {
     writer: Arc<Writer>,
     stores: BTreeMap<TargetId, Arc<Store>>,
     storage: Arc<StorageService>,
-    /// Keeps the cluster map.
+    /// Owns the cluster map.
     pub management: Arc<Management>,
-    /// Names and attributes.
+    /// Name space and inodes.
     pub meta: Arc<MetaService>,
-    /// The session of the mount.
+    /// Session of the mount.
     pub client: Arc<Client>,
-    /// Copies of the metadata.
+    /// Backups of the metadata.
     pub copies: Arc<Copies>,
-    /// The checks that are made while it is served.
+    /// Checks that run while the cluster is served.
     pub checks: Checks,
 }
 
-/// The mount of this process, for the mover of files. The service doesn't keep it alive.
+/// The mount of this process, for the migrator. The weak reference doesn't keep the client alive.
 struct MountHere(Weak<Client>);
 
 impl LocalMount for MountHere {
@@ -161,7 +163,7 @@ impl LocalMount for MountHere {
 impl Served for Services {
     type Plan = Plan;
 
-    /// Opens all services, and settles what a process that died may have left.
+    /// Opens all services, and recovers from a crash if there was one.
     async fn open(plan: &Plan) -> Result<Services> {
         let list = plan.targets().await?;
         let engine = open_engine(&plan.paths, &plan.superblock)?.acknowledging(plan.durability);
@@ -241,11 +243,11 @@ impl Served for Services {
         });
     }
 
-    /// Ends the session and closes the services; the first failure is told after all were tried.
+    /// Ends the session and closes the services. Tries everything, and returns the first failure.
     async fn close(&self) -> Result<()> {
         let mut outcome = self.client.shutdown().await;
-        // Before the stores call themselves clean: what they hold must not outlive the metadata
-        // that owns it.
+        // Before the stores are marked as cleanly shut down: their content must not outlive the
+        // metadata that owns it.
         outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
         outcome = outcome.and(self.storage.close_groups().await);
         for store in self.stores.values() {
@@ -257,7 +259,7 @@ impl Served for Services {
 }
 
 impl Services {
-    /// What the file system check finds; nothing may be served meanwhile, nor after a repair.
+    /// Runs the file system check. No requests may be served meanwhile, nor after a repair.
     pub async fn check(
         &self,
         plan: &Plan,
@@ -283,7 +285,7 @@ impl Services {
         report
     }
 
-    /// The check of the file system while all of it is served.
+    /// Returns the file system check for a cluster that is being served.
     pub fn online_check(&self, superblock: &mgmt::Superblock) -> OnlineCheck {
         let channel: StorageChannel = Channel::in_process(self.storage.clone());
         let storage = self.stores.keys().map(|id| (*id, channel.clone())).collect();
@@ -291,17 +293,17 @@ impl Services {
         OnlineCheck { partitions, hash_key, storage, map: self.management.map() }
     }
 
-    /// The store of metadata.
+    /// Returns the metadata store.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         self.writer.engine()
     }
 
-    /// The storage service of all targets.
+    /// Returns the storage service of all targets.
     pub fn storage_service(&self) -> Arc<StorageService> {
         self.storage.clone()
     }
 
-    /// Requests that a target has been sent.
+    /// Returns the number of requests that a target has received.
     pub fn requests(&self, target: TargetId) -> u64 {
         self.storage.counters(target).map_or(0, |counters| counters.requests)
     }

@@ -1,4 +1,4 @@
-//! What a running cluster tells about itself.
+//! Status and command answers of a cluster in one process.
 
 use super::commands::CommandCore;
 use super::measure::while_asked;
@@ -32,7 +32,7 @@ pub struct View {
 }
 
 impl View {
-    /// A view of the services and their mount.
+    /// Creates a view of the services and their mount.
     pub fn new(
         state: &StateDir,
         args: &UpArgs,
@@ -52,12 +52,12 @@ impl View {
         }
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn mount(&self) -> String {
         self.args.mount.display().to_string()
     }
 
-    /// How requests travel, after `auto` was decided.
+    /// Returns the FUSE transport in use, after `auto` was decided.
     pub fn transport(&self) -> &'static str {
         match self.session.transport() {
             fuse::Transport::Uring => "uring",
@@ -66,7 +66,7 @@ impl View {
         }
     }
 
-    /// The whole cluster.
+    /// Returns the state of the whole cluster.
     pub fn status(&self) -> ClusterStatus {
         let df = self.df();
         ClusterStatus {
@@ -87,7 +87,7 @@ impl View {
             free: df.free,
             counters: self.counters(&df.targets),
             targets: df.targets,
-            // It doesn't start without all of them.
+            // The cluster doesn't start without all of its targets.
             unserved: Vec::new(),
             warnings: Vec::new(),
         }
@@ -149,8 +149,8 @@ impl View {
 }
 
 impl View {
-    /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that
-    /// busy for long, and starts nothing that is to outlive its answer.
+    /// Checks the cluster while it is served, on a core of the control thread: the check takes
+    /// long, and starts no task that must outlive its answer.
     fn check(&self, orders: CheckOrders) -> Result<fsck::Report> {
         let (services, superblock) = (self.services.clone(), self.superblock.clone());
         let check = async move {
@@ -159,14 +159,14 @@ impl View {
         rt::block_on(check).map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 
-    /// The same for the exposure map.
+    /// Returns the exposure map; runs like [`View::check`].
     fn exposure(&self) -> Result<fsck::Exposure> {
         let (services, superblock) = (self.services.clone(), self.superblock.clone());
         let weigh = async move { services.online_check(&superblock).exposure(&**services.engine()).await };
         rt::block_on(weigh).map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 
-    /// Asks management.
+    /// Sends a request to management.
     fn manage(&self, request: wire::MgmtRequest) -> Result<Value> {
         let management: MgmtChannel = Channel::in_process(self.services.management.clone());
         let reply = self.commands.run(move || async move { management.call(request, None).await })??;
@@ -216,8 +216,8 @@ impl Service for View {
     }
 
     fn stop(&self, connection: UnixStream) {
-        // Nobody listens once the end has begun; then the process ends anyhow, and the connection
-        // with it.
+        // The channel has no receiver once the process is shutting down; then the connection closes
+        // with the process.
         let _ = self.stops.send(Stop::Command(connection));
     }
 }

@@ -1,4 +1,4 @@
-//! What can end a cluster.
+//! Reasons for which a process shuts down.
 
 use crate::output::os_error;
 use fuse::Session;
@@ -11,17 +11,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 use types::{Error, Result};
 
-/// Why the cluster ends.
+/// Reason for the shutdown.
 pub enum Stop {
-    /// The process was told by this signal.
+    /// The process received this signal.
     Signal(i32),
-    /// `weft down`, which waits until this connection ends.
+    /// `weft down`, which waits until this connection closes.
     Command(#[allow(dead_code)] UnixStream),
-    /// The mount has ended: somebody unmounted it, or it failed.
+    /// The mount has ended: a user unmounted it, or it failed.
     Unmounted(Result<()>),
-    /// Management doesn't want this node any more.
+    /// The process must not continue: management evicted its node, for example, or the metadata
+    /// store is damaged.
     Outcast(Error),
-    /// It could not be brought up entirely.
+    /// The start failed halfway.
     Failure,
 }
 
@@ -41,14 +42,14 @@ impl fmt::Display for Stop {
     }
 }
 
-/// Where the reasons arrive. Each source sends at most a few, so the channel needs no bound.
+/// Collects the reasons. Each source sends at most a few, so the channel needs no bound.
 pub struct Stops {
     sender: Sender<Stop>,
     receiver: Receiver<Stop>,
 }
 
 impl Stops {
-    /// Catches the signals that ask a process to end, from now on until the process ends.
+    /// Catches the signals that ask a process to end, from now until the process ends.
     pub fn listen() -> Result<Stops> {
         let (sender, receiver) = channel();
         let mut signals =
@@ -56,7 +57,8 @@ impl Stops {
         let stops = sender.clone();
         let forward = move || {
             for signal in signals.forever() {
-                // Nobody listens once the end has begun: the first reason is enough.
+                // The channel has no receiver once the shutdown has begun: the first reason is
+                // enough.
                 let _ = stops.send(Stop::Signal(signal));
             }
         };
@@ -71,14 +73,14 @@ impl Stops {
     pub fn watch(&self, session: Arc<Session>) -> Result<()> {
         let stops = self.sender();
         let wait = move || {
-            // Nobody listens when the end has begun elsewhere.
+            // The channel has no receiver if the shutdown has begun for another reason.
             let _ = stops.send(Stop::Unmounted(session.wait()));
         };
         let started = Builder::new().name("weft-unmount".into()).spawn(wait);
         started.map(drop).map_err(|e| os_error("can't start a thread", &e))
     }
 
-    /// For another source of reasons.
+    /// Returns a sender for another source of reasons.
     pub fn sender(&self) -> Sender<Stop> {
         self.sender.clone()
     }

@@ -1,4 +1,4 @@
-//! The storage role of a node: its targets, and its life with management.
+//! The storage role of a node: its targets, and their registration with management.
 
 use super::follow::{MapInForce, current_map, out_of_turn};
 use super::near;
@@ -24,68 +24,68 @@ use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role, Ta
 use wire::mgmt::{Heartbeat, Register, Secret, TargetReport, TargetSpace, Touched};
 use wire::{MgmtReply, MgmtRequest};
 
-/// Rest before something is asked of management again that it refused for now.
+/// Pause before a request is sent again that management refused for now.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether management waits for word of this node: what takes several such
-/// words goes on in a second or two.
+/// Interval of checks whether management waits for a report of this node: a change that needs
+/// several reports then takes a second or two.
 const NEWS_LOOK: Duration = Duration::from_millis(100);
 
-/// What a storage node is told of itself.
+/// Configuration of a storage node.
 #[derive(Clone)]
 pub struct StorageOptions {
-    /// The cluster's UUID.
+    /// UUID of the cluster.
     pub cluster: String,
-    /// The node.
+    /// Id of the node.
     pub node: NodeId,
-    /// Where others reach it.
+    /// Addresses at which other processes reach it.
     pub addresses: Vec<String>,
-    /// Everything that it does.
+    /// All roles of the node.
     pub roles: Vec<Role>,
-    /// Where the node's own file is.
+    /// Directory of the node's own configuration file.
     pub dir: PathBuf,
-    /// Directories that hold data or are to.
+    /// Directories of targets, existing and new.
     pub targets: Vec<TargetConfig>,
-    /// The NUMA zone that this process is bound to.
+    /// NUMA zone that this process is bound to.
     pub numa: Option<u32>,
 }
 
-/// A node's targets and how it stands with management.
+/// The targets of a node, and its state with management.
 pub struct StorageNode {
     options: StorageOptions,
-    /// Random, another one for every process.
+    /// Random number that identifies the process.
     instance: u64,
     management: MgmtChannel,
-    /// What connections ask.
+    /// The service that requests of connections reach.
     pub service: Arc<StorageService>,
-    /// Whether management counts on this node.
+    /// The node's lease from management.
     pub lease: Arc<ServingLease>,
-    /// The keys of capabilities, as management tells them.
+    /// Capability keys from management.
     pub ring: Arc<CapabilityRing>,
-    /// The map that this node acts by. Where management is in the same process, others read
-    /// management's own, which is never older.
+    /// The map that this node uses. If management is in the same process, other components read
+    /// management's own map, which is never older.
     pub map: Arc<MapInForce>,
-    /// Management has been told of this process.
+    /// Whether this process has registered with management.
     has_registered: AtomicBool,
-    /// Directories that an administrator wants to become targets, with where to tell how it went.
+    /// Directories that an administrator wants to make targets, with the channels for the outcomes.
     wanted: Mutex<Vec<(TargetConfig, SyncSender<Result<TargetId>>)>>,
     some_wanted: Event,
     /// Directories whose targets could not be opened, and why.
     unserved: Mutex<BTreeMap<PathBuf, Error>>,
     usages: Arc<Usages>,
-    /// Told when management doesn't want this process any more.
+    /// Receives the error if management refuses to go on with this process.
     outcast: Sender<Error>,
 }
 
 impl StorageNode {
-    /// A node without targets yet. What management says of the map goes into the handle.
+    /// Creates a node without targets yet. Maps from management are installed in the handle.
     pub fn new(
         options: StorageOptions,
         management: MgmtChannel,
         (map, peers): (MapHandle, Arc<Peers>),
         outcast: Sender<Error>,
     ) -> Arc<StorageNode> {
-        // A node without the storage role has nothing to fence; it is alive all the same.
+        // A node without the storage role has nothing to fence, but sends heartbeats all the same.
         let lease = Arc::new(ServingLease::ended());
         let ring = Arc::new(CapabilityRing::new(CAPABILITY_VALIDITY_S));
         let service = Arc::new(StorageService::under_lease(lease.clone()));
@@ -108,8 +108,8 @@ impl StorageNode {
         })
     }
 
-    /// Opens all targets, and tells management. Returns when clients may come, but for what the
-    /// metadata service has to put right first.
+    /// Opens all targets, and registers with management. Returns when clients may use them, except
+    /// for targets with pending crash reconciliation.
     pub async fn open(&self) -> Result<()> {
         if !self.options.roles.contains(&Role::Storage) {
             self.service.all_added();
@@ -120,7 +120,7 @@ impl StorageNode {
             match self.open_one(target).await {
                 Ok(_) if target.new => made.push(target.path.clone()),
                 Ok(_) => {}
-                // The others serve.
+                // The other targets are served.
                 Err(error) => {
                     tracing::error!(hint = &*error.hint, "a target is not served: {}", error.message);
                     self.lock_unserved().insert(target.path.clone(), error);
@@ -138,7 +138,7 @@ impl StorageNode {
         self.unserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The directories that should be served and aren't.
+    /// Returns the directories that should be served but aren't.
     pub fn unserved(&self) -> Vec<Unserved> {
         let told = |(path, error): (&PathBuf, &Error)| Unserved {
             path: path.display().to_string(),
@@ -148,8 +148,9 @@ impl StorageNode {
         self.lock_unserved().iter().map(told).collect()
     }
 
-    /// Opens a target; makes it if an administrator has just added it. Else an empty directory is
-    /// where a disk isn't mounted, or one of another machine whose node was restored here.
+    /// Opens a target; creates it if an administrator has just added it. Otherwise an empty
+    /// directory means that a disk isn't mounted, or that the node's directory was restored on
+    /// another machine.
     async fn open_one(&self, target: &TargetConfig) -> Result<TargetId> {
         numa::require_same(self.options.numa, target)?;
         let path = target.path.to_string_lossy().into_owned();
@@ -200,9 +201,9 @@ impl StorageNode {
         Err(Error::new(Errno::EINVAL, message).hint("name an empty directory, or take it out of node.toml"))
     }
 
-    /// Refuses a target that isn't this node's by the map. It becomes that when a process registers
-    /// with it: then management takes what that process has of mirrored groups for what a crash may
-    /// have left.
+    /// Refuses a target that belongs to another node by the map. A target changes its node only
+    /// when a process registers with it: then management treats that process's replicas of mirrored
+    /// groups as possibly left by a crash.
     fn require_here(&self, map: &ClusterMap, target: TargetId, path: &Path) -> Result<()> {
         let shown = path.display();
         mgmt::require_claimable(map, self.options.node, target, &shown.to_string())?;
@@ -217,14 +218,15 @@ impl StorageNode {
         }
     }
 
-    /// Tells management what is served here.
+    /// Registers this process and its targets with management.
     async fn register(&self) -> Result<()> {
-        // What a crash has left here is judged by management until it is seen to; one that was
-        // started anew meanwhile has to begin with that anew.
+        // Management knows which replicas here are affected by a crash until they are reconciled. A
+        // management that was restarted meanwhile must learn that again.
         let again =
             self.has_registered.load(Ordering::Relaxed) && self.service.is_settled(&self.map.current());
         if !again {
-            // It takes the node for one that serves by nothing older than the map in its answer.
+            // After the answer, management assumes that this node serves under no map older than
+            // the one in it.
             self.lease.end();
         }
         let sent_ns = rt::monotonic_ns();
@@ -250,8 +252,8 @@ impl StorageNode {
         }
     }
 
-    /// Takes what management has answered. The map comes first: under a lease that was given
-    /// together with a map nothing is done by an older one.
+    /// Applies management's answer. The map comes first: under a lease that came with a map, no
+    /// request may use an older one.
     fn go_on(&self, sent_ns: u64, lease_ms: u64, map: Option<Arc<ClusterMap>>, keys: &Secret) -> Result<()> {
         if let Some(map) = map {
             self.map.take_over(map);
@@ -281,8 +283,8 @@ impl StorageNode {
                 target,
                 cluster: self.options.cluster.clone(),
                 path: store.dir().to_string_lossy().into_owned(),
-                // What isn't the target that was opened isn't here, whatever can be measured in its
-                // place.
+                // If the path doesn't lead to the target that was opened, the target is offline,
+                // and the space of whatever is there doesn't count.
                 space: self
                     .service
                     .is_proven(target)
@@ -294,7 +296,7 @@ impl StorageNode {
         self.service.stores().map(report).collect()
     }
 
-    /// Starts what runs beside requests, on the calling core.
+    /// Starts the background work on the calling core.
     pub fn spawn_background(self: &Arc<Self>) {
         rt::spawn(self.clone().keep_in_touch());
         rt::spawn(self.clone().make_wanted());
@@ -307,7 +309,8 @@ impl StorageNode {
         }
     }
 
-    /// Lets the metadata service put right what a crash left on a target, and then clients in.
+    /// Has the metadata service reconcile a target after a crash, and then opens the target to
+    /// clients.
     async fn bring_up(self: Arc<Self>, store: Arc<Store>) {
         let target = store.target();
         let left = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
@@ -321,13 +324,13 @@ impl StorageNode {
         store.crash_is_seen_to();
         self.service.open_to_clients(target);
         tracing::info!(target_id = target.0, tidied = left.files.len(), "target {target} is served");
-        // Only now: notes of what was changing at the crash must not retire before they have been
-        // acted upon.
+        // Only now: notes of changes at the time of the crash must not be retired before they have
+        // been acted upon.
         store.background().await;
     }
 
-    /// Heartbeats for ever. Without answers the lease runs out, and the service takes no changes
-    /// until there is one again.
+    /// Sends heartbeats for ever. Without answers the lease expires, and the service refuses
+    /// changes until there is one again.
     async fn keep_in_touch(self: Arc<Self>) {
         let (mut silent, mut epoch) = (false, self.map.epoch());
         let mut known = self.own_targets(&self.map.current());
@@ -342,7 +345,7 @@ impl StorageNode {
                 Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ESTALE | Errno::EEXIST) => {
                     self.lease.end();
                     tracing::error!(hint = &*error.hint, "this node must stop: {}", error.message);
-                    // Nobody listens when the process is ending already.
+                    // The channel has no receiver if the process is shutting down already.
                     let _ = self.outcast.send(error);
                     return;
                 }
@@ -353,14 +356,15 @@ impl StorageNode {
         }
     }
 
-    /// A map's epoch, and the targets here that it has.
+    /// Returns a map's epoch, and the local targets that the map contains.
     fn own_targets(&self, map: &ClusterMap) -> (Epoch, BTreeSet<TargetId>) {
         let targets = self.service.stores().map(|store| store.target());
         (map.epoch, targets.filter(|id| map.target(*id).is_some()).collect())
     }
 
-    /// Takes targets out of the node's file that an earlier map had and this one hasn't. Those that
-    /// a restored map lacks stay: their data may be wanted. Returns what the map has now.
+    /// Removes targets from the node's file that an earlier map had and the current one hasn't.
+    /// Targets that a restored map lacks stay: their data may be wanted. Returns the epoch and
+    /// targets of the current map.
     fn forget_removed(&self, (epoch, known): (Epoch, BTreeSet<TargetId>)) -> (Epoch, BTreeSet<TargetId>) {
         let now = self.own_targets(&self.map.current());
         if now.1.is_superset(&known) || mgmt::is_rewound(epoch, now.0) {
@@ -384,9 +388,9 @@ impl StorageNode {
         now
     }
 
-    /// Waits for the next heartbeat. It is sooner where management waits for this node's word that
-    /// it knows that a target of its doesn't count in a group: each step of a move of members takes
-    /// one such word.
+    /// Waits for the next heartbeat. It is sent earlier if management waits for this node's
+    /// confirmation that a local target isn't in sync in a group: each step of moving a member
+    /// needs one.
     async fn until_next_heartbeat(&self, told: Epoch) {
         let began_ns = rt::monotonic_ns();
         while rt::monotonic_ns() - began_ns < HEARTBEAT_INTERVAL.as_nanos() as u64 {
@@ -397,7 +401,7 @@ impl StorageNode {
         }
     }
 
-    /// Whether a target here is a member that doesn't count.
+    /// Returns whether a local target is a group member that isn't in sync.
     fn has_member_out(&self) -> bool {
         let map = self.map.current();
         self.service.stores().any(|store| {
@@ -423,7 +427,7 @@ impl StorageNode {
                 self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys)
             }
             Ok(other) => Err(out_of_turn(&other)),
-            // Management has started anew.
+            // Management was restarted.
             Err(error) if error.errno == Errno::ENOTCONN => self.register().await,
             Err(error) => Err(error),
         }
@@ -446,7 +450,7 @@ impl StorageNode {
             let wanted = std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
             for (target, told) in wanted {
                 let outcome = self.clone().add_and_bring_up(&target).await;
-                // Who asked may have gone.
+                // The caller may have closed its connection.
                 let _ = told.send(outcome);
             }
         }
@@ -456,18 +460,18 @@ impl StorageNode {
         let map = self.map.current();
         for store in self.service.stores().filter(|store| store.dir() == target.path) {
             if map.target(store.target()).is_some() {
-                // One that was only unmounted is served again by itself; one that has failed takes
+                // A target that was only unmounted is served again by itself; one that failed needs
                 // a restart.
                 store.check_home().map_err(refusal)?;
                 return Ok(store.target());
             }
-            // It was removed, and gives its directory back.
+            // The target was removed from the cluster, so its directory is free again.
             if let Err(error) = store.close().await {
                 tracing::warn!(%error, "what was target {} is left", store.target());
             }
         }
         if let Some(identity) = Store::identify(&target.path).await.map_err(refusal)? {
-            // Before it is opened, which may change it.
+            // Before the target is opened, which may change it.
             self.require_ours(&target.path, &identity)?;
             self.require_here(&map, identity.target, &target.path)?;
         }
@@ -476,7 +480,7 @@ impl StorageNode {
         let store = self.service.stores().find(|store| store.target() == id).cloned();
         if let Some(store) = store {
             if let Err(error) = self.service.open_groups(id).await {
-                // Who asks for such a group is told.
+                // Requests to such a group get the error.
                 tracing::error!(
                     hint = &*error.hint,
                     "what target {id} has of mirrored groups can't be opened: {}",
@@ -485,24 +489,25 @@ impl StorageNode {
             }
             rt::spawn(self.clone().bring_up(store));
         }
-        // Tells management that the target is there.
+        // The heartbeat reports the target to management.
         self.heartbeat().await?;
         Ok(id)
     }
 
-    /// Closes the stores and says goodbye; the first failure is told after everything was tried.
+    /// Closes the stores and signs off from management. Tries everything, and returns the first
+    /// failure.
     pub async fn close(&self) -> Result<()> {
         let mut outcome = self.service.close_groups().await;
         for store in self.service.stores() {
             outcome = outcome.and(store.close().await.map_err(refusal));
         }
         let goodbye = MgmtRequest::Goodbye { node: self.options.node, instance: self.instance };
-        // Management notices by itself, too.
+        // Management also notices the missing heartbeats.
         let _ = rt::timeout(HEARTBEAT_INTERVAL, self.management.call(goodbye, None)).await;
         outcome
     }
 
-    /// Requests that a target has been sent.
+    /// Returns the number of requests that a target has received.
     pub fn requests(&self, target: TargetId) -> u64 {
         self.service.counters(target).map_or(0, |counters| counters.requests)
     }
@@ -529,7 +534,7 @@ mod tests {
 
     const ADDRESS: &str = "127.0.0.1:7000";
 
-    /// Management, and its node as one of another process: nobody follows the map for it.
+    /// Management, and a node as if in another process, which doesn't follow the map.
     struct Cluster {
         _dir: TempDir,
         management: Arc<Management>,
@@ -599,7 +604,7 @@ mod tests {
     }
 
     impl Cluster {
-        /// A change of the map that the node hears of with its next heartbeat.
+        /// Changes the map; the node gets it with its next heartbeat.
         async fn rename(&self, name: &str) {
             let rename = MgmtRequest::RenameNode { node: FIRST_NODE, name: name.into() };
             self.node.management.call(rename, None).await.unwrap();
@@ -616,18 +621,19 @@ mod tests {
             cluster.rename("other").await;
             cluster.node.heartbeat().await.unwrap();
             assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
-            // A map that was on its way for longer changes nothing any more.
+            // An older map that arrives late changes nothing.
             cluster.node.map.take_over(Arc::new(ClusterMap::default()));
             assert_eq!(cluster.handle.read().unwrap().nodes[0].name, "other");
         };
         rt::block_on(run).unwrap();
     }
 
-    /// Management, and what a node has said of itself when it registered.
+    /// Management, and what a node reported when it registered.
     struct Registry {
         management: Arc<Management>,
         lease: Arc<ServingLease>,
-        /// Whether it was the same process again, and whether it served meanwhile.
+        /// For each registration: whether it was by the same process again, and whether its lease
+        /// was valid at that moment.
         told: Mutex<Vec<(bool, bool)>>,
     }
 
@@ -644,7 +650,7 @@ mod tests {
                             .lock()
                             .unwrap()
                             .push((register.again, self.lease.holds(rt::monotonic_ns())));
-                        // It knows of no targets.
+                        // Management doesn't know these targets.
                         MgmtRequest::Register(Register { targets: vec![], ..register })
                     }
                     other => other,
@@ -679,7 +685,7 @@ mod tests {
             let store = open_target(dir.path(), &identity, 1).await.unwrap();
             let single = types::Group::single(types::GroupId(7), types::PoolId(1), TargetId(3));
             let mut map = ClusterMap::clone(&node.map.current());
-            // Newer than any of management's.
+            // Newer than any map of management.
             map.epoch.0 += 100;
             map.groups = vec![types::Group { scheme: types::Scheme::Mirror(2), ..single }];
             node.map.take_over(Arc::new(map));
@@ -690,7 +696,7 @@ mod tests {
                 Channel::in_process(cluster.management.clone()),
             ));
             node.service.add(store).unwrap();
-            // What there is of the group hasn't been looked at.
+            // The target's replicas of the group haven't been opened yet.
             assert_eq!(told().await, Some((false, false)));
             node.service.open_groups(TargetId(3)).await.unwrap();
             assert_eq!(told().await, Some((true, true)));
@@ -698,7 +704,7 @@ mod tests {
         rt::block_on(run).unwrap();
     }
 
-    /// A node that nobody else has.
+    /// Returns the node without its `Arc`, of which there is no other reference.
     fn owned(node: Arc<StorageNode>) -> StorageNode {
         Arc::into_inner(node).unwrap()
     }
@@ -731,7 +737,7 @@ mod tests {
             let (file, path) = (node.options.dir.join("node.toml"), dir.path());
             std::fs::write(&file, format!("[[target]]\npath = {path:?}\npool = \"default\"\n")).unwrap();
             let is_listed = || std::fs::read_to_string(&file).unwrap().contains(path.to_str().unwrap());
-            // The map had it, and doesn't have it now.
+            // The former map had the target, and the current one hasn't.
             let miss = |before: u64, now: u64| {
                 let map = ClusterMap { epoch: Epoch(now), ..ClusterMap::default() };
                 node.map.take_over(Arc::new(map));
@@ -757,7 +763,7 @@ mod tests {
         let cluster = cluster.unwrap();
         cluster.node.lease.end();
         let holds = || cluster.node.lease.holds(rt::monotonic_ns());
-        // Somebody who is reading the map holds up the one who puts another into its place.
+        // A reader of the map blocks the thread that installs another one.
         let reading = cluster.handle.read().unwrap();
         let node = cluster.node.clone();
         let beating = std::thread::spawn(move || rt::block_on(async move { node.heartbeat().await }));

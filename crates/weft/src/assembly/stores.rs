@@ -1,4 +1,4 @@
-//! The targets of a process: made, checked and opened.
+//! Creates, checks and opens the targets of a process.
 
 use bench::ceilings::drive;
 use chunkstore::{
@@ -13,28 +13,29 @@ use std::time::Duration;
 use types::{BLOCK_SIZE, Errno, Error, Result};
 use wire::mgmt::TargetWork;
 
-/// Memory for checksums of all targets together, bytes; stands for a thousand times as much data.
+/// Memory for cached checksums of all targets together, in bytes; covers a thousand times as much
+/// data.
 const SUM_CACHE_BYTES: usize = 256 << 20;
 
-/// Descriptors that a chunk file may take: cached, direct and checksums.
+/// Descriptors per open chunk file: cached, direct and checksums.
 const FILES_PER_CHUNK_FILE: u64 = 3;
 
-/// Descriptors kept for everything but chunk files: the metadata store's tables, rings, FUSE
+/// Descriptors reserved for everything but chunk files: the metadata store's tables, rings, FUSE
 /// devices, sockets.
 const RESERVED_FILES: u64 = 1024;
 
-/// Chunk files that a target keeps open however few descriptors there are.
+/// Open chunk files per target, however few descriptors there are.
 const MIN_OPEN_CHUNK_FILES: usize = 16;
 
-/// How long a target that another process has open is waited for, and how often it is looked at.
+/// Longest wait for a target that another process has open, and the interval of attempts.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_LOOK: Duration = Duration::from_millis(50);
 
-/// Bounds of how many blocks a target remembers as read, 2 bytes each.
+/// Bounds of the number of blocks that a target remembers as read, at 2 bytes each.
 const MIN_SEEN_BLOCKS: usize = 1 << 16;
 const MAX_SEEN_BLOCKS: usize = 1 << 24;
 
-/// Makes a directory a target, unless a first start that was cut short has done so.
+/// Makes a directory a target, unless an interrupted first start did so already.
 pub async fn make_target(directory: &Path, identity: &Identity) -> Result<()> {
     mgmt::require_target_or_vacant(directory)?;
     match Store::format(directory, identity).await {
@@ -43,10 +44,10 @@ pub async fn make_target(directory: &Path, identity: &Identity) -> Result<()> {
     }
 }
 
-/// Opens a target that is one of `count` of this process.
+/// Opens a target, one of `count` of this process.
 ///
 /// # Errors
-/// Refused while another process has it open: two that change one target would spoil it.
+/// Refused while another process has it open: two processes would corrupt it.
 pub async fn open_target(directory: &Path, identity: &Identity, count: usize) -> Result<Arc<Store>> {
     let lock = Some(Arc::new(lock(directory).await?));
     drive::remove_leftovers(directory);
@@ -57,7 +58,7 @@ pub async fn open_target(directory: &Path, identity: &Identity, count: usize) ->
     Ok(store)
 }
 
-/// The lock of a target. A process that was just killed may be about to let go.
+/// Locks a target. Waits a moment, since a killed process may be about to release the lock.
 async fn lock(directory: &Path) -> Result<File> {
     let until_ns = rt::monotonic_ns() + LOCK_PATIENCE.as_nanos() as u64;
     loop {
@@ -70,7 +71,7 @@ async fn lock(directory: &Path) -> Result<File> {
     }
 }
 
-/// The share of one of `count` targets in what the process may use.
+/// Returns the share of one of `count` targets in the process's descriptors and memory.
 fn store_options(count: usize) -> StoreOptions {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).saturating_sub(RESERVED_FILES);
     let files = files / (FILES_PER_CHUNK_FILE * count as u64);
@@ -82,13 +83,13 @@ fn store_options(count: usize) -> StoreOptions {
     }
 }
 
-/// Pages of the machine's memory, which are as many blocks as its page cache can have.
+/// Returns the pages of the machine's memory, the most blocks that its page cache can hold.
 fn memory_pages() -> usize {
     let info = rustix::system::sysinfo();
     (info.totalram as usize).saturating_mul(info.mem_unit as usize) / BLOCK_SIZE
 }
 
-/// A target's refusal as the boundary error.
+/// Converts a target's error to the error of the service boundary.
 pub fn refusal(error: StoreError) -> Error {
     let errno = match error.kind() {
         Kind::NoSpace => Errno::ENOSPC,
@@ -100,7 +101,7 @@ pub fn refusal(error: StoreError) -> Error {
     Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
 }
 
-/// What a target has done since it was opened.
+/// Returns the work of a target since it was opened.
 pub fn work_of(store: &Store) -> TargetWork {
     let counts = store.statistics();
     TargetWork {

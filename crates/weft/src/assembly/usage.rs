@@ -1,9 +1,9 @@
-//! What targets take of their disks themselves.
+//! Disk usage of the targets themselves.
 //!
-//! Beside other users of a disk, what is used of it says little of a target: the root disk of a
-//! laptop is half full before weft has a byte there. So the files of each target are added up now
-//! and then. That reads every inode of the target, so there is a long rest after it; in between
-//! what is used of the whole disk tells how much it can have become at most.
+//! On a disk with other users, the used space says little about a target: the root disk of a laptop
+//! is half full before weft stores a byte there. So a thread adds up the files of each target from
+//! time to time. That reads every inode of the target, so a long pause follows. In between, the
+//! usage of the whole disk bounds how much the target can have grown.
 
 use mgmt::Space;
 use std::collections::BTreeMap;
@@ -17,21 +17,21 @@ use std::time::{Duration, Instant};
 use storage::StorageService;
 use types::TargetId;
 
-/// Files looked at in one go.
+/// Files per batch.
 const AT_ONCE: u64 = 128;
-/// Rest after each of these: a disk whose inodes aren't cached is for others most of the time, and
-/// a million files take some minutes.
+/// Pause after each batch: a disk whose inodes aren't cached serves other users most of the time,
+/// and a million files take some minutes.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often it is looked whether targets are to be added up.
+/// Interval of checks whether a target is due.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// Rest after a target was added up, at least.
+/// Shortest pause after a target was added up.
 const REST: Duration = Duration::from_secs(600);
-/// And this many times as long as it took.
+/// Shortest pause as a multiple of the time that adding up took.
 const REST_SHARE: u32 = 10;
-/// Bytes of the unit in which `stat(2)` counts.
+/// Unit of `st_blocks` in `stat(2)`, in bytes.
 const UNIT: u64 = 512;
 
-/// What the targets of a process take, as far as it is known.
+/// Known usage of the targets of a process.
 #[derive(Default)]
 pub struct Usages(Mutex<BTreeMap<TargetId, Usage>>);
 
@@ -39,23 +39,23 @@ pub struct Usages(Mutex<BTreeMap<TargetId, Usage>>);
 struct Usage {
     /// Bytes of the target's files when they were added up.
     bytes: u64,
-    /// What was used of the disk when that began, by whomever.
+    /// Used bytes of the whole disk when that began.
     of_disk: u64,
-    /// When it is done anew.
+    /// When the target is added up again.
     due: Instant,
 }
 
 impl Usages {
-    /// What the files of a target take now, at most, where its disk has this room; `None` until
-    /// they have been added up.
+    /// Returns an upper bound of the target's current usage in bytes, given the space of its disk;
+    /// `None` until its files have been added up.
     pub fn own(&self, target: TargetId, space: Space) -> Option<u64> {
         let known = self.all().get(&target).copied()?;
         let used = space.capacity.saturating_sub(space.free);
         Some(known.bytes.saturating_add(used.saturating_sub(known.of_disk)).min(used))
     }
 
-    /// Adds up the files of all targets, time and again, as long as `targets` gives some: on a
-    /// thread of its own, since the kernel keeps who asks for an inode waiting for the disk.
+    /// Adds up the files of all targets again and again, as long as `targets` returns some. Uses a
+    /// separate thread, because reading an inode blocks on the disk.
     pub fn keep_adding_up(
         self: Arc<Self>,
         targets: impl Fn() -> Option<Vec<(TargetId, PathBuf)>> + Send + 'static,
@@ -95,7 +95,8 @@ impl Usages {
     }
 }
 
-/// The directories of a service's targets, while it is there.
+/// Returns a function that lists the directories of a service's targets, as long as the service
+/// exists.
 pub fn targets_of(service: Weak<StorageService>) -> impl Fn() -> Option<Vec<(TargetId, PathBuf)>> {
     move || {
         let service = service.upgrade()?;
@@ -104,7 +105,8 @@ pub fn targets_of(service: Weak<StorageService>) -> impl Fn() -> Option<Vec<(Tar
     }
 }
 
-/// Bytes on disk of everything below a directory. What goes meanwhile doesn't count.
+/// Returns the bytes on disk of all files below a directory. Files that disappear meanwhile don't
+/// count.
 fn bytes_below(dir: &Path) -> io::Result<u64> {
     let (mut bytes, mut looked_at) = (0, 0);
     let mut left = vec![dir.to_path_buf()];

@@ -15,19 +15,19 @@ use clap::Subcommand;
 pub enum BenchCommand {
     /// Write and read files
     Io(BenchIoArgs),
-    /// Make, look at, read and remove many files
+    /// Create, stat, read and remove many files
     Meta(BenchMetaArgs),
-    /// Make load as another weft bench orders it on standard input, which starts this on its
+    /// Generate load as ordered on standard input by another weft bench, which starts this on its
     /// clients
     Agent,
-    /// Measure what targets give on their own nodes, without clients
+    /// Measure targets on their own nodes, without clients
     Storage(BenchStorageArgs),
-    /// Measure what each pair of nodes gives over weft's own connections
+    /// Measure the network between each pair of nodes over weft's own connections
     Net(BenchNetArgs),
-    /// Measure copies in memory, checksums and erasure coding on each node
+    /// Measure memory copies, checksums and erasure coding on each node
     Cpu(BenchCpuArgs),
-    /// Run published experiments, fitted to this machine, and write a report with figures
+    /// Run published experiments, scaled to this machine, and write a report with figures
     Characterize(CharacterizeArgs),
-    /// Put two results beside each other: of weft, fio (JSON), IOR or mdtest
+    /// Compare two results: of weft, fio (JSON), IOR or mdtest
     Compare(CompareArgs),
 }

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 /// `weft client`.
 #[derive(Subcommand, Debug)]
 pub enum ClientCommand {
-    /// Make a cluster file for a client of its own, on the management node
+    /// Create a client and its cluster file, on the management node
     Add(ClientAddArgs),
-    /// Show all, and until when their certificates are valid
+    /// Show all clients, and when their certificates expire
     List(QueryArgs),
-    /// Let no service accept a client any more, and end its sessions
+    /// Revoke a client's certificates, and evict its sessions
     Revoke(ClientRevokeArgs),
 }
 
@@ -22,16 +22,15 @@ pub enum ClientCommand {
     after_help = "Its certificate is renewed by itself while it is mounted. Copy the file to the client, for root only."
 )]
 pub struct ClientAddArgs {
-    /// Name of the client: its machine's, for example
+    /// Name of the client, for example its host name
     pub name: String,
-    /// After how long it may not mount any more, like 12h or 90d [default: never]
+    /// Time after which it can't mount any more, like 12h or 90d [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub expires: Option<u64>,
-    /// File to write, which must not be there yet; -: standard output [default: NAME.toml]
+    /// File to write, which must not exist yet; -: standard output [default: NAME.toml]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// How long each of its certificates is valid, unless --expires comes before: for tests of
-    /// renewals
+    /// Validity of each of its certificates, unless --expires is earlier: for tests of renewals
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, hide = true)]
     pub validity: Option<u64>,
     /// Directory of the management node

@@ -1,4 +1,4 @@
-//! What administrators of a cluster of several machines can type.
+//! Commands for administrators of a cluster of several machines.
 
 use super::{DEFAULT_DIR, QueryArgs, Transport};
 use crate::node_config::{DEFAULT_LISTEN, Protection};
@@ -7,18 +7,17 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Seconds until an operation of a client fails whose servers don't answer, unless it is mounted
-/// with another time.
+/// Default time-out of a client's operations if servers don't answer, in seconds.
 pub const DEFAULT_TIMEOUT_S: u64 = 60;
 
-/// What a node does.
+/// Role of a node.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
-    /// Keeps the cluster map, admits nodes and clients
+    /// Cluster map, admission of nodes and clients
     Mgmt,
-    /// Names and attributes
+    /// Name space and inodes
     Meta,
-    /// Data
+    /// File data
     Storage,
 }
 
@@ -35,20 +34,20 @@ impl From<Role> for types::Role {
 /// `weft cluster`.
 #[derive(Subcommand, Debug)]
 pub enum ClusterCommand {
-    /// Make a cluster: this machine becomes its first node
+    /// Create a cluster: this machine becomes its first node
     Init(InitArgs),
     /// Print a token for another node to join with, or a cluster file for clients
     Token(TokenArgs),
-    /// Change what holds for the whole cluster
+    /// Change settings of the whole cluster
     Set(ClusterSetArgs),
 }
 
 /// `weft cluster set`.
 #[derive(Args, Debug)]
 pub struct ClusterSetArgs {
-    /// Whether data is summed and checked, from client to disk and back. Off is only for measuring
-    /// what that costs: damage is neither found nor mended then, and what is written meanwhile
-    /// stays without checksums afterwards
+    /// Whether data is checksummed and verified from client to disk and back. Off is only for
+    /// measuring the cost: damage is neither found nor repaired, and data written meanwhile stays
+    /// without checksums
     #[arg(long, value_enum, required = true)]
     pub checksums: Switch,
     #[command(flatten)]
@@ -61,26 +60,26 @@ pub struct InitArgs {
     /// Name of the cluster
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Directory of the node; empty, or made
+    /// Directory of the node; empty or new
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Where the node listens
+    /// Address to listen on
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: Vec<SocketAddr>,
-    /// Where others reach it [default: --listen, or this machine's addresses in --network, or its
+    /// Address for other nodes [default: --listen, or this machine's addresses in --network, or its
     /// main one]
     #[arg(long, value_name = "ADDR:PORT")]
     pub address: Vec<String>,
-    /// Network that its connections use, best first; A/16,B/16: equally good [default: all]
+    /// Network for connections, best first; A/16,B/16: equally good [default: all]
     #[arg(long, value_name = "ADDR/BITS")]
     pub network: Vec<String>,
-    /// What the node does
+    /// Roles of the node
     #[arg(long, value_enum, value_delimiter = ',', default_value = "mgmt,meta,storage")]
     pub roles: Vec<Role>,
-    /// Rack that it is in: copies are put into different ones [default: none]
+    /// Rack of the node: replicas are placed in different racks [default: none]
     #[arg(long, value_name = "RACK")]
     pub rack: Option<String>,
-    /// How connections of the whole cluster are protected
+    /// Protection of connections of the whole cluster
     #[arg(long, value_enum, default_value_t)]
     pub protection: Protection,
     /// What an acknowledged change survives without fsync
@@ -95,19 +94,19 @@ pub struct InitArgs {
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct TokenArgs {
-    /// What to do with those that there are
+    /// Action on existing tokens
     #[command(subcommand)]
     pub command: Option<TokenCommand>,
     /// Directory of the management node
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Print a cluster file that clients share; weft client add makes one for a client of its own
+    /// Print a cluster file that clients share; weft client add creates one for a single client
     #[arg(long, conflicts_with_all = ["uses", "expires"])]
     pub client: bool,
     /// How many nodes may join with it [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub uses: Option<u32>,
-    /// After how long it ends, like 2h or 7d [default: 1d]
+    /// Time until it expires, like 2h or 7d [default: 1d]
     #[arg(long, value_name = "TIME", value_parser = super::group::parse_seconds)]
     pub expires: Option<u64>,
     /// Print JSON
@@ -115,12 +114,12 @@ pub struct TokenArgs {
     pub json: bool,
 }
 
-/// `weft cluster token`, of those that there are.
+/// `weft cluster token`, for existing tokens.
 #[derive(Subcommand, Debug)]
 pub enum TokenCommand {
-    /// Show the tokens that are in force, by their ids
+    /// Show valid tokens by their ids
     List(QueryArgs),
-    /// Let no more nodes join with one
+    /// Revoke a token: no more nodes can join with it
     Revoke(TokenRevokeArgs),
 }
 
@@ -139,45 +138,45 @@ pub struct TokenRevokeArgs {
 pub enum NodeCommand {
     /// Make this machine a node of a cluster
     Join(JoinArgs),
-    /// Show all
+    /// Show all nodes
     List(QueryArgs),
-    /// Show one
+    /// Show a node
     Show(NodeArgs),
-    /// Change one
+    /// Change a node
     Set(NodeSetArgs),
-    /// Forget one that is stopped and has no targets
+    /// Remove a stopped node that has no targets
     Remove(NodeArgs),
 }
 
 /// `weft node join`.
 #[derive(Args, Debug)]
 pub struct JoinArgs {
-    /// Token from weft cluster token, or a file that holds it
+    /// Token from weft cluster token, or a file with it
     #[arg(value_name = "TOKEN_OR_FILE")]
     pub token: String,
-    /// What the node does
+    /// Roles of the node
     #[arg(long, value_enum, value_delimiter = ',', default_value = "storage")]
     pub roles: Vec<Role>,
-    /// Directory of the node; empty, or made
+    /// Directory of the node; empty or new
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
     /// Name of the node [default: this machine's]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Rack that it is in: copies are put into different ones [default: none]
+    /// Rack of the node: replicas are placed in different racks [default: none]
     #[arg(long, value_name = "RACK")]
     pub rack: Option<String>,
-    /// Where the node listens
+    /// Address to listen on
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: Vec<SocketAddr>,
-    /// Where others reach it [default: --listen, or this machine's addresses in --network, or its
+    /// Address for other nodes [default: --listen, or this machine's addresses in --network, or its
     /// main one]
     #[arg(long, value_name = "ADDR:PORT")]
     pub address: Vec<String>,
-    /// Network that its connections use, best first; A/16,B/16: equally good [default: all]
+    /// Network for connections, best first; A/16,B/16: equally good [default: all]
     #[arg(long, value_name = "ADDR/BITS")]
     pub network: Vec<String>,
-    /// How connections are protected: as the cluster has it
+    /// Protection of connections: must be the cluster's
     #[arg(long, value_enum, default_value_t)]
     pub protection: Protection,
     /// Print JSON
@@ -185,7 +184,7 @@ pub struct JoinArgs {
     pub json: bool,
 }
 
-/// A node and where to ask.
+/// A node, and the state directory to use.
 #[derive(Args, Debug)]
 pub struct NodeArgs {
     /// Id or name of the node
@@ -199,24 +198,24 @@ pub struct NodeArgs {
 pub struct NodeSetArgs {
     /// Id or name of the node
     pub node: String,
-    /// What is to change
+    /// Settings to change
     #[command(flatten)]
     pub change: NodeChange,
     #[command(flatten)]
     pub query: QueryArgs,
 }
 
-/// What can be changed of a node.
+/// Settings of a node that can be changed.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct NodeChange {
-    /// Another name
+    /// New name
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Rack that it is in, or none; groups follow with weft group rebalance
+    /// Rack, or none; move groups with weft group rebalance
     #[arg(long, value_name = "RACK")]
     pub rack: Option<String>,
-    /// What it does; its node.toml has to say the same
+    /// Roles; its node.toml must list the same
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLES")]
     pub roles: Vec<Role>,
 }
@@ -227,14 +226,14 @@ pub struct ServeArgs {
     /// Directory of the node
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// NUMA zone to take CPUs and memory from; targets of other zones are left alone [default: numa
-    /// in node.toml, or none]
+    /// NUMA zone for CPUs and memory; targets of other zones are not served [default: numa in
+    /// node.toml, or none]
     #[arg(long, value_name = "ZONE")]
     pub numa: Option<u32>,
-    /// Return when it serves, and go on in the background
+    /// Return when it serves, and continue in the background
     #[arg(long)]
     pub detach: bool,
-    /// The background half of --detach
+    /// Background process of --detach
     #[arg(long, hide = true)]
     pub detached: bool,
 }
@@ -244,15 +243,15 @@ pub struct ServeArgs {
 pub enum TargetCommand {
     /// Make a directory of this node a target
     Add(TargetAddArgs),
-    /// Show all
+    /// Show all targets
     List(QueryArgs),
-    /// Show one
+    /// Show a target
     Show(TargetArgs),
-    /// Change one
+    /// Change a target
     Set(TargetSetArgs),
-    /// Move all data off one, while it is in use; weft target set ID --drain off calls it off
+    /// Move all data off a target while it is in use; weft target set ID --drain off cancels it
     Drain(TargetDrainArgs),
-    /// Forget one that is drained and holds no data, or one that is offline with what it alone has
+    /// Remove a drained, empty target, or an offline one with the data that only it has
     Remove(TargetRemoveArgs),
 }
 
@@ -270,7 +269,7 @@ pub struct TargetRemoveArgs {
     /// Only list the files that would be lost
     #[arg(long, group = "listing")]
     pub dry_run: bool,
-    /// Write all files that are lost to this new file on this node, a line of JSON each
+    /// Write all lost files to this new file on this node, one line of JSON each
     #[arg(long, value_name = "FILE", requires = "listing")]
     pub list: Option<PathBuf>,
     #[command(flatten)]
@@ -282,7 +281,7 @@ pub struct TargetRemoveArgs {
 pub struct TargetDrainArgs {
     /// Id of the target
     pub target: u32,
-    /// Return when nothing is there any more, and tell meanwhile how far it is
+    /// Wait until the target is empty, and show progress
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]
@@ -292,19 +291,19 @@ pub struct TargetDrainArgs {
 /// `weft target add`.
 #[derive(Args, Debug)]
 pub struct TargetAddArgs {
-    /// Directory on a disk of this node; empty, or made
+    /// Directory on a disk of this node; empty or new
     pub path: PathBuf,
-    /// Pool that it joins; made if it isn't there
+    /// Pool of the target; created if it doesn't exist
     #[arg(long, value_name = "NAME", default_value = mgmt::DEFAULT_POOL.1)]
     pub pool: String,
-    /// NUMA zone that its disk is near: a process bound to another zone doesn't serve it
+    /// NUMA zone of its disk: a process bound to another zone doesn't serve it
     #[arg(long, value_name = "ZONE")]
     pub numa: Option<u32>,
     #[command(flatten)]
     pub query: QueryArgs,
 }
 
-/// A target and where to ask.
+/// A target, and the state directory to use.
 #[derive(Args, Debug)]
 pub struct TargetArgs {
     /// Id of the target
@@ -318,21 +317,21 @@ pub struct TargetArgs {
 pub struct TargetSetArgs {
     /// Id of the target
     pub target: u32,
-    /// What is to change
+    /// Settings to change
     #[command(flatten)]
     pub change: TargetChange,
     #[command(flatten)]
     pub query: QueryArgs,
 }
 
-/// What can be changed of a target.
+/// Settings of a target that can be changed.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct TargetChange {
-    /// Another pool; made if it isn't there
+    /// New pool; created if it doesn't exist
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
-    /// Whether it gets no new files, and what is there moves to others
+    /// Whether it gets no new files, and its data moves to other targets
     #[arg(long, value_enum)]
     pub drain: Option<Switch>,
 }
@@ -350,13 +349,13 @@ pub enum Switch {
 pub enum MetaCommand {
     /// Show the metadata services, and how many partitions each executes
     List(QueryArgs),
-    /// Spread the partitions evenly over the services that are up
+    /// Spread the partitions evenly over the online services
     Rebalance(QueryArgs),
-    /// Copy the metadata as it is at one moment, while it is used or stopped
+    /// Back up the metadata at one point in time, running or stopped
     Backup(BackupArgs),
-    /// Put a copy in the place of the metadata of a stopped cluster
+    /// Restore the metadata of a stopped cluster from a backup
     Restore(RestoreArgs),
-    /// Copies of the metadata
+    /// Metadata backups
     #[command(subcommand)]
     Backups(BackupsCommand),
 }
@@ -364,10 +363,10 @@ pub enum MetaCommand {
 /// `weft meta backup`.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
-    /// Folder, or a file that isn't there yet, on the machine that has the metadata [default:
-    /// backups/ in its state directory]
+    /// Folder or new file on the machine with the metadata [default: backups/ in its state
+    /// directory]
     pub place: Option<PathBuf>,
-    /// Only what changed since the newest copy in that folder; everything if there is none
+    /// Only changes since the newest backup in that folder; everything if there is none
     #[arg(long)]
     pub incremental: bool,
     #[command(flatten)]
@@ -377,12 +376,12 @@ pub struct BackupArgs {
 /// `weft meta restore`.
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
-    /// The copy; those that it builds on are in its folder
+    /// Backup file; the backups that it builds on must be in the same folder
     pub file: PathBuf,
-    /// State directory of the cluster, or an empty one: its other files come from the copy then
+    /// State directory of the cluster, or an empty one: its other files then come from the backup
     #[arg(long, value_name = "DIR", default_value = super::DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Only read the copy, and say whether it could be restored
+    /// Only read the backup, and report whether it can be restored
     #[arg(long)]
     pub check: bool,
     /// Print JSON
@@ -393,16 +392,16 @@ pub struct RestoreArgs {
 /// `weft meta backups`.
 #[derive(Subcommand, Debug)]
 pub enum BackupsCommand {
-    /// Show the copies in a folder
+    /// Show the backups in a folder
     List(BackupsListArgs),
 }
 
 /// `weft meta backups list`.
 #[derive(Args, Debug)]
 pub struct BackupsListArgs {
-    /// The folder [default: backups/ in the state directory]
+    /// Folder [default: backups/ in the state directory]
     pub folder: Option<PathBuf>,
-    /// Read all of each copy, and of what it builds on
+    /// Read each backup completely, with those that it builds on
     #[arg(long)]
     pub verify: bool,
     #[command(flatten)]
@@ -412,17 +411,17 @@ pub struct BackupsListArgs {
 /// `weft pool`.
 #[derive(Subcommand, Debug)]
 pub enum PoolCommand {
-    /// Show all
+    /// Show all pools
     List(QueryArgs),
-    /// Show one, with its targets
+    /// Show a pool with its targets
     Show(PoolArgs),
-    /// Change one
+    /// Change a pool
     Set(PoolSetArgs),
-    /// Forget one without targets
+    /// Remove a pool without targets
     Remove(PoolArgs),
 }
 
-/// A pool and where to ask.
+/// A pool, and the state directory to use.
 #[derive(Args, Debug)]
 pub struct PoolArgs {
     /// Name of the pool
@@ -436,22 +435,22 @@ pub struct PoolArgs {
 pub struct PoolSetArgs {
     /// Name of the pool
     pub pool: String,
-    /// What is to change
+    /// Settings to change
     #[command(flatten)]
     pub change: PoolChange,
     #[command(flatten)]
     pub query: QueryArgs,
 }
 
-/// What can be changed of a pool.
+/// Settings of a pool that can be changed.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct PoolChange {
-    /// Another name
+    /// New name
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Share of each target that new files leave free, percent: room for members of mirrored groups
-    /// whose targets are lost
+    /// Percentage of each target that new files leave free, for replacing members of mirrored
+    /// groups whose targets are lost
     #[arg(long, value_name = "PERCENT")]
     pub spare: Option<u8>,
 }
@@ -459,17 +458,17 @@ pub struct PoolChange {
 /// `weft session`.
 #[derive(Subcommand, Debug)]
 pub enum SessionCommand {
-    /// Show all
+    /// Show all sessions
     List(QueryArgs),
-    /// End one by force: its client comes back with another one, and loses its open files and locks
+    /// Evict a session: its client continues with a new one, and loses its open files and locks
     ///
     /// To keep a client out: weft client revoke NAME, or weft export set CLIENTS --access none
     Evict(SessionArgs),
-    /// Show the session of a mount here, and what became of those before
+    /// Show the session of a local mount, and the sessions that it replaced
     Show(SessionShowArgs),
 }
 
-/// A session and where to ask.
+/// A session, and the state directory to use.
 #[derive(Args, Debug)]
 pub struct SessionArgs {
     /// Id of the session
@@ -478,10 +477,10 @@ pub struct SessionArgs {
     pub query: QueryArgs,
 }
 
-/// A mount whose session to show.
+/// The mount whose session to show.
 #[derive(Args, Debug)]
 pub struct SessionShowArgs {
-    /// Where it is mounted
+    /// Mount point
     pub mountpoint: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -493,13 +492,13 @@ pub struct SessionShowArgs {
 pub enum ExportCommand {
     /// Show all rules
     List(QueryArgs),
-    /// Say what some clients may do
+    /// Set the access rights of clients
     Set(ExportSetArgs),
-    /// Forget a rule
+    /// Remove a rule
     Remove(ExportArgs),
 }
 
-/// Clients and where to ask.
+/// Clients, and the state directory to use.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
     /// ADDRESS/BITS, an address, local (the cluster's own nodes) or client:NAME
@@ -516,43 +515,43 @@ pub struct ExportArgs {
 pub struct ExportSetArgs {
     /// ADDRESS/BITS, an address, local (the cluster's own nodes) or client:NAME
     pub clients: String,
-    /// What they may do
+    /// Access of these clients
     #[arg(long, value_enum, default_value_t)]
     pub access: Access,
-    /// Which of their users count as the anonymous one
+    /// Users that are mapped to the anonymous user
     #[arg(long, value_enum, default_value_t)]
     pub squash: Squash,
-    /// The anonymous user
+    /// User id of the anonymous user
     #[arg(long, value_name = "UID", default_value_t = types::NOBODY)]
     pub anon_uid: u32,
-    /// Its group
+    /// Group id of the anonymous user
     #[arg(long, value_name = "GID", default_value_t = types::NOBODY)]
     pub anon_gid: u32,
     #[command(flatten)]
     pub query: QueryArgs,
 }
 
-/// What clients may do.
+/// Access rights of clients.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Access {
     /// Read and write
     #[default]
     Rw,
-    /// Read
+    /// Read only
     Ro,
-    /// Nothing: they can't mount
+    /// None: they can't mount
     None,
 }
 
 /// Which users are squashed.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Squash {
-    /// Nobody
+    /// No users
     #[default]
     None,
     /// Root
     Root,
-    /// Everybody
+    /// All users
     All,
 }
 
@@ -563,10 +562,10 @@ pub enum NetCommand {
     Show(NetShowArgs),
 }
 
-/// Whose connections to show.
+/// The node or mount whose connections to show.
 #[derive(Args, Debug)]
 pub struct NetShowArgs {
-    /// Where it is mounted; without it, the node in --dir is asked
+    /// Mount point [default: the node in --dir]
     pub mountpoint: Option<PathBuf>,
     #[command(flatten)]
     pub query: QueryArgs,
@@ -578,42 +577,41 @@ pub struct MountArgs {
     /// Cluster file, from weft client add or weft cluster token --client
     #[arg(value_name = "CLUSTER_FILE")]
     pub cluster: PathBuf,
-    /// Where to mount
+    /// Mount point
     pub mountpoint: PathBuf,
-    /// Seconds until operations fail that get no answer
+    /// Seconds until operations without an answer fail
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
-    /// Network that connections use, best first; A/16,B/16: equally good [default: what the cluster
-    /// file says, or all]
+    /// Network for connections, best first; A/16,B/16: equally good [default: from the cluster
+    /// file, or all]
     #[arg(long, value_name = "ADDR/BITS")]
     pub network: Vec<String>,
-    /// Rack that this machine is in: copies there are read first [default: what the cluster file
-    /// says, or that of a node on this machine]
+    /// Rack of this machine: reads prefer replicas there [default: from the cluster file, or of a
+    /// node on this machine]
     #[arg(long)]
     pub rack: Option<String>,
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
-    /// Allow views with mapped ids, for containers (Linux 6.12)
+    /// Allow idmapped mounts, for containers (Linux 6.12)
     ///
-    /// Permissions are checked by the kernel of this machine alone then, and not by the metadata
-    /// service too.
+    /// Then only the kernel of this machine checks permissions, and not the metadata service.
     #[arg(long)]
     pub idmap: bool,
-    /// How requests come from the kernel
+    /// FUSE transport
     #[arg(long, value_enum, default_value_t)]
     pub transport: Transport,
-    /// Let O_DIRECT reach the devices, past the servers' page cache too
+    /// Let O_DIRECT bypass the servers' page cache, too
     #[arg(long)]
     pub no_server_cache: bool,
-    /// Send small writes in a row together, within a second
+    /// Merge small sequential writes, for up to a second
     ///
-    /// They are answered at once, and lost with this process until they are sent. Closing or
-    /// syncing a file waits for that.
+    /// Such writes are acknowledged at once, and lost with this process until they are sent.
+    /// Closing or syncing a file waits for that.
     #[arg(long)]
     pub write_behind: bool,
-    /// Reach servers on this machine over TCP, not by shared memory
+    /// Use TCP instead of shared memory to servers on this machine
     #[arg(long)]
     pub no_shared_memory: bool,
     /// Stay in the foreground, log to standard error
@@ -622,13 +620,13 @@ pub struct MountArgs {
     /// Log of the background process [default: /var/log/weft/MOUNTPOINT.log]
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// The background half
+    /// Background process
     #[arg(long, hide = true)]
     pub detached: bool,
 }
 
 impl ServeArgs {
-    /// The command line that means the same.
+    /// Returns the equivalent command line.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec!["serve".into(), "--dir".into(), self.dir.clone().into()];
         if let Some(zone) = self.numa {
@@ -641,7 +639,7 @@ impl ServeArgs {
 }
 
 impl MountArgs {
-    /// The command line that means the same.
+    /// Returns the equivalent command line.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> =
             vec!["mount".into(), self.cluster.clone().into(), self.mountpoint.clone().into()];
@@ -673,12 +671,12 @@ impl MountArgs {
 /// `weft umount`.
 #[derive(Args, Debug)]
 pub struct UmountArgs {
-    /// Where it is mounted
+    /// Mount point
     pub mountpoint: PathBuf,
     /// Even if it is in use, or client or servers don't answer: open files get errors
     #[arg(long)]
     pub force: bool,
-    /// The process that may have to be left behind in the kernel
+    /// Only this process, which may hang in the kernel
     #[arg(long, hide = true)]
     pub bare: bool,
 }

@@ -1,4 +1,4 @@
-//! What administrators can type about redundancy groups.
+//! Commands for redundancy groups.
 
 use super::QueryArgs;
 use crate::size::parse_size;
@@ -8,17 +8,17 @@ use types::Scheme;
 /// `weft group`.
 #[derive(Subcommand, Debug)]
 pub enum GroupCommand {
-    /// Show all, with the states of their members
+    /// Show all groups, with the states of their members
     List(QueryArgs),
-    /// Show one
+    /// Show a group
     Show(GroupArgs),
-    /// Make the groups of a scheme that a pool should have, as far as they aren't there
+    /// Create the missing groups of a scheme in a pool
     Create(GroupCreateArgs),
-    /// Move members that share a node or rack apart, and spread memberships evenly over targets
+    /// Separate members that share a node or rack, and spread memberships evenly over targets
     Rebalance(GroupRebalanceArgs),
-    /// Go on from a copy that has missed something, when all that had everything are lost for good
+    /// Continue from an outdated replica when all that were in sync are lost for good
     Recover(GroupRecoverArgs),
-    /// How members that have missed something are brought in step (also: weft resync)
+    /// Resync of outdated members (also: weft resync)
     #[command(subcommand)]
     Resync(ResyncCommand),
 }
@@ -29,10 +29,10 @@ pub enum GroupCommand {
     after_help = "Each group has all its copies meanwhile; weft group resync status shows how far it is."
 )]
 pub struct GroupRebalanceArgs {
-    /// Pool whose targets it is about
+    /// Pool to rebalance
     #[arg(long, value_name = "NAME", default_value = mgmt::DEFAULT_POOL.1)]
     pub pool: String,
-    /// Only say what would be moved
+    /// Only show what would move
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub struct GroupRebalanceArgs {
 pub struct GroupRecoverArgs {
     /// Id of the group
     pub group: u32,
-    /// Target to go on from: a member that needs resync
+    /// Target to continue from: a member that needs resync
     #[arg(long, value_name = "TARGET")]
     pub from: u32,
     /// Do it: what that target has missed is lost
@@ -60,43 +60,43 @@ pub struct GroupRecoverArgs {
 /// `weft group resync`, and `weft resync`.
 #[derive(Subcommand, Debug)]
 pub enum ResyncCommand {
-    /// Show what is set, and how far members are
+    /// Show settings and progress
     Status(QueryArgs),
-    /// Send nothing until it is resumed, also by what runs
+    /// Pause all resyncs, also running ones
     Pause(QueryArgs),
-    /// Go on
+    /// Resume resyncs
     Resume(QueryArgs),
-    /// Change how fast it goes, and when lost members are replaced
+    /// Change the rate, and when lost members are replaced
     Set(ResyncSetArgs),
 }
 
 /// `weft group resync set`.
 #[derive(Args, Debug)]
 pub struct ResyncSetArgs {
-    /// What is to change
+    /// Settings to change
     #[command(flatten)]
     pub change: ResyncChange,
     #[command(flatten)]
     pub query: QueryArgs,
 }
 
-/// What can be changed of resynchronisation.
+/// Settings of resyncs that can be changed.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct ResyncChange {
-    /// What one member is sent at most in a second, for example 200MiB; or: default
+    /// Most bytes per second to one member, for example 200MiB; or: default
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     pub rate: Option<Wanted>,
-    /// It goes faster than that where it would take longer than this, for example 1h; or: off
+    /// Exceed the rate if the resync would take longer than this, for example 1h; or: off
     #[arg(long, value_name = "TIME", value_parser = parse_within)]
     pub within: Option<Wanted>,
-    /// A member that is gone for so long is replaced by another target, for example 30m; or: never,
+    /// Replace a member that is gone for this long by another target, for example 30m; or: never,
     /// default
     #[arg(long, value_name = "TIME", value_parser = parse_after)]
     pub replace_after: Option<Wanted>,
 }
 
-/// A setting as it is to be.
+/// A new value of a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Wanted {
@@ -120,7 +120,7 @@ fn parse_after(text: &str) -> Result<Wanted, String> {
     }
 }
 
-/// Seconds of `45s`, `30m`, `1h`, `2d`.
+/// Parses a duration like `45s`, `30m`, `1h` or `2d`. Returns seconds.
 pub(super) fn parse_seconds(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a time: write for example 45s, 30m, 1h or 2d");
     let unit = match text.as_bytes().last() {
@@ -134,7 +134,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).filter(|seconds| *seconds > 0).ok_or_else(wrong)
 }
 
-/// A group and where to ask.
+/// A group, and the state directory to use.
 #[derive(Args, Debug)]
 pub struct GroupArgs {
     /// Id of the group
@@ -149,7 +149,7 @@ pub struct GroupArgs {
     after_help = "weft entry set-pattern DIR --scheme S makes them as well; they are added to when targets join the pool."
 )]
 pub struct GroupCreateArgs {
-    /// Pool whose targets they are made of
+    /// Pool of the group's targets
     #[arg(long, value_name = "NAME", default_value = mgmt::DEFAULT_POOL.1)]
     pub pool: String,
     /// Redundancy: mirror:2 or mirror:3

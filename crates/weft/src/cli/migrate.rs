@@ -1,4 +1,4 @@
-//! What can be typed about files that are to be kept elsewhere.
+//! Migration of files to another redundancy or pool.
 
 use clap::Args;
 use std::path::PathBuf;
@@ -12,19 +12,19 @@ use types::Scheme;
                   then weft migrate DIR --recursive --scheme S, is the same as --set-pattern."
 )]
 pub struct MigrateArgs {
-    /// Files on a mounted weft file system; with --recursive directories, too
+    /// Files on a mounted weft file system; with --recursive also directories
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Redundancy that they get: single, mirror:2 or mirror:3 [default: what each has]
+    /// New redundancy: single, mirror:2 or mirror:3 [default: unchanged]
     #[arg(long, value_name = "SCHEME", required_unless_present = "pool")]
     pub scheme: Option<Scheme>,
-    /// Pool that they move to [default: where each is]
+    /// New pool [default: unchanged]
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
-    /// Move everything below directories
+    /// Migrate everything below directories
     #[arg(long, short)]
     pub recursive: bool,
-    /// Have the directories hand the same to new files
+    /// Also set the pattern that the directories give new files
     #[arg(long, requires = "recursive")]
     pub set_pattern: bool,
     /// Print JSON

@@ -10,26 +10,27 @@ use std::path::PathBuf;
 pub struct PlanArgs {
     /// Description (TOML): servers, drives, links, clients, pool
     pub file: Option<PathBuf>,
-    /// Search the fewest servers that reach it: '100 GB/s read', '3M IOPS write', '500 TiB usable',
-    /// '1e-6 loss'
+    /// Find the fewest servers that reach this goal: '100 GB/s read', '3M IOPS write', '500 TiB
+    /// usable', '1e-6 loss'
     #[arg(long, value_name = "TARGET")]
     pub target: Vec<Target>,
-    /// Servers, of the last kind described; without a description of the only kind, as what follows
+    /// Number of servers, of the last kind described; without a description, of the kind that the
+    /// next options give
     #[arg(long, value_name = "N")]
     pub servers: Option<u32>,
-    /// Drives for data in each
+    /// Data drives per server
     #[arg(long, value_name = "N")]
     pub drives: Option<u32>,
     /// Kind of drive
     #[arg(long, value_name = "KIND")]
     pub drive: Option<String>,
-    /// Links of each
+    /// Links per server
     #[arg(long, value_name = "N")]
     pub links: Option<u32>,
     /// Kind of link
     #[arg(long, value_name = "KIND")]
     pub link: Option<String>,
-    /// Cores of each
+    /// Cores per server
     #[arg(long, value_name = "N")]
     pub cores: Option<u32>,
     /// Clients, with a link of the servers' kind unless described
@@ -38,11 +39,10 @@ pub struct PlanArgs {
     /// Scheme: single, mirror:N or ec:K+M
     #[arg(long, value_name = "SCHEME")]
     pub scheme: Option<PlannedScheme>,
-    /// What is kept free for lost targets
+    /// Space kept free for lost targets
     #[arg(long, value_name = "PERCENT")]
     pub spare: Option<f64>,
-    /// Run the placement of files on drives and links that are numbers, too, from 3 servers to
-    /// 10,000
+    /// Also simulate the placement of files on modelled drives and links, for 3 to 10,000 servers
     #[arg(long)]
     pub simulate: bool,
     /// Print JSON
@@ -51,7 +51,7 @@ pub struct PlanArgs {
     /// Print CSV
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// Write a page with tables and figures, too
+    /// Also write a page with tables and figures
     #[arg(long, value_name = "OUT")]
     pub html: Option<PathBuf>,
     /// List kinds of drives and links

@@ -1,4 +1,4 @@
-//! What administrators can type about the search for damage.
+//! Commands for scrubbing.
 
 use super::QueryArgs;
 use crate::size::parse_size;
@@ -7,15 +7,15 @@ use clap::{Args, Subcommand};
 /// `weft scrub`.
 #[derive(Subcommand, Debug)]
 pub enum ScrubCommand {
-    /// Search all targets now, from their beginning
+    /// Scrub all targets now, from their beginning
     Start(ScrubStartArgs),
-    /// Show how far each target is, and what was found
+    /// Show the progress of each target, and the damage found
     Status(QueryArgs),
-    /// Let a search rest where it is, and begin none
+    /// Pause running scrubs, and start no new ones
     Stop(QueryArgs),
-    /// Go on after a stop
+    /// Resume scrubbing after a stop
     Resume(QueryArgs),
-    /// Say how often and how fast
+    /// Set interval and rate
     Set(ScrubSetArgs),
 }
 
@@ -25,7 +25,7 @@ pub enum ScrubCommand {
     after_help = "Damage is mended from other copies; of the rest weft health and the logs tell, and weft fsck names the files."
 )]
 pub struct ScrubStartArgs {
-    /// Read at most this much of each target a second from now on [default: as it is set]
+    /// Most bytes per second from each target from now on [default: as set]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub rate: Option<u64>,
     #[command(flatten)]
@@ -35,19 +35,19 @@ pub struct ScrubStartArgs {
 /// `weft scrub set`.
 #[derive(Args, Debug)]
 pub struct ScrubSetArgs {
-    /// Search each target so long after the last time began, like 30d or 12h; 0: only when it is
-    /// asked for [default: 30d]
+    /// Interval from start to start on each target, like 30d or 12h; 0: only on request [default:
+    /// 30d]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub every: Option<u64>,
-    /// Read at most this much of each target a second; a quarter of it while the target is used
-    /// [default: 64MiB]
+    /// Most bytes per second from each target; a quarter of it while the target is in use [default:
+    /// 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub rate: Option<u64>,
     #[command(flatten)]
     pub query: QueryArgs,
 }
 
-/// Seconds of `90s`, `30m`, `12h`, `30d`, `0`.
+/// Parses a duration like `90s`, `30m`, `12h`, `30d` or `0`. Returns seconds.
 fn parse_time(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no time: write for example 30d, 12h or 0");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -30,14 +30,14 @@ pub fn run(command: ClientCommand) -> Result<()> {
 #[derive(Serialize)]
 struct Added {
     name: String,
-    /// Where the cluster file is; none: in `content`.
+    /// Path of the cluster file; `None`: it is in `content`.
     file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
 }
 
 fn add(args: &ClientAddArgs) -> Result<()> {
-    // Before there is such a file's name, and before management notes anything.
+    // Before a file of that name is created, and before management records anything.
     if !is_client_name(&args.name) {
         return Err(Error::new(Errno::EINVAL, format!("{:?} can't be a client's name", args.name))
             .hint(format!("use 1 to {MAX_CLIENT_NAME} letters, digits, '.', '_' and '-'")));
@@ -55,7 +55,7 @@ fn add(args: &ClientAddArgs) -> Result<()> {
         (Ok(content), _) => content,
         (Err(error), draft) => {
             if draft.is_some() {
-                // It is empty, and this command has made it.
+                // The file is empty, and this command created it.
                 let _ = fs::remove_file(&out);
             }
             return Err(error);
@@ -79,7 +79,7 @@ fn add(args: &ClientAddArgs) -> Result<()> {
     })
 }
 
-/// A file for its owner only, which wasn't there.
+/// Creates a new file that only its owner may read.
 fn create(path: &Path) -> Result<fs::File> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|e| {
         os_error(format_args!("cluster file {}", path.display()), &e)

@@ -20,15 +20,15 @@ use types::{Errno, Error, Result, Role, Timestamp};
 use wire::mgmt::{Join, Joined, NewToken, TokenInfo};
 use wire::{MgmtReply, MgmtRequest};
 
-/// Where a machine looks for its own address when nobody in particular is to reach it: any address
-/// beyond its own networks will do, nothing is sent there.
+/// Destination for determining the machine's own address when there is no specific peer. Any
+/// address beyond its own networks will do; nothing is sent there.
 const ELSEWHERE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 7500);
 
-/// How long management is asked for.
+/// Time-out of the request to management.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Carries out a command.
+/// Runs the command.
 pub fn run(command: ClusterCommand) -> Result<()> {
     match command {
         ClusterCommand::Init(args) => init(&args),
@@ -99,7 +99,7 @@ fn init(args: &InitArgs) -> Result<()> {
     show(args.json, &made, || what_next(&made, args.protection))
 }
 
-/// Puts everything into the directory of the first node; the first token.
+/// Fills the directory of the first node. Returns the first token.
 fn furnish(paths: &StatePaths, superblock: &Superblock, config: &NodeConfig) -> Result<String> {
     let now_s = rt::now().secs;
     Authority::create(&superblock.uuid, &superblock.name, now_s)?.store(&paths.authority())?;
@@ -183,7 +183,7 @@ struct Member {
 pub fn join(args: &JoinArgs) -> Result<()> {
     let dir = absolute(&args.dir)?;
     let rack = rack_named(args.rack.as_deref())?;
-    // Before a use of the token is taken.
+    // Before the token is used up.
     require_vacant(&dir)?;
     let token: JoinToken = token_text(&args.token)?.parse().map_err(Error::from)?;
     let management = resolve(&token.addresses)?;
@@ -273,7 +273,7 @@ fn ask_to_join(token: &JoinToken, args: &JoinArgs, request: Join) -> Result<Join
     }
 }
 
-/// The token itself, or what is in a file.
+/// Returns the token itself, or the content of a file.
 fn token_text(token: &str) -> Result<String> {
     if token.starts_with("weft-join-") || !Path::new(token).exists() {
         return Ok(token.to_string());
@@ -281,7 +281,7 @@ fn token_text(token: &str) -> Result<String> {
     std::fs::read_to_string(token).map_err(|e| os_error(token, &e))
 }
 
-/// Sorted, each once.
+/// Returns the roles, sorted and without duplicates.
 pub fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
     let mut roles: Vec<Role> = asked.iter().map(|role| Role::from(*role)).collect();
     roles.sort_unstable();
@@ -289,7 +289,7 @@ pub fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
     roles
 }
 
-/// The rack of a new node: `none` is none.
+/// Returns the rack of a new node; `none` means no rack.
 fn rack_named(asked: Option<&str>) -> Result<Option<String>> {
     match asked.filter(|rack| *rack != "none") {
         Some(rack) => check_rack(rack).map(|()| Some(rack.to_string())),
@@ -309,7 +309,7 @@ fn addresses(
     Ok(addresses)
 }
 
-/// The machine's name, as far as it can be a node's.
+/// Returns the machine's name, or an empty one if it isn't a valid node name.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if check_name("node", &name).is_ok() { name } else { String::new() }

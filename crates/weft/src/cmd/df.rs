@@ -6,7 +6,7 @@ use crate::output::{Align, print, print_json, table};
 use crate::size::format_size;
 use types::Result;
 
-/// Shows the room in the cluster and on each target.
+/// Shows the space of the cluster and of each target.
 pub fn run(args: &QueryArgs) -> Result<()> {
     let df: DiskFree = Control::ask(&args.dir, Request::Df)?;
     if args.json {
@@ -38,7 +38,7 @@ pub fn run(args: &QueryArgs) -> Result<()> {
     Ok(())
 }
 
-/// Share of what ordinary users can have that is used, rounded up as df(1) does.
+/// Returns the used share of the space that ordinary users can have, rounded up as in df(1).
 fn percent(used: u64, free: u64) -> String {
     match used.saturating_add(free) {
         0 => "-".into(),

@@ -1,4 +1,4 @@
-//! `weft entry info`: how a file is stored, or what a directory hands to new files.
+//! `weft entry info`: how a file is stored, or the stripe pattern that a directory gives new files.
 
 use crate::cli::EntryInfoArgs;
 use crate::output::{Align, list, os_error, print, print_json, table};
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, GroupId, HashMap, HashSet, InodeId, Result};
 
-/// The attribute through which the mount answers.
+/// Extended attribute in which the mount returns the information.
 const ATTRIBUTE: &str = "weft.entry";
 
-/// Longest value that the kernel passes, bytes (`XATTR_SIZE_MAX`).
+/// Longest attribute value that the kernel passes, in bytes (`XATTR_SIZE_MAX`).
 const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
 
 /// Shows one file or directory.
@@ -26,7 +26,7 @@ pub fn run(args: &EntryInfoArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the mount says of `path`, with the path.
+/// Returns the mount's information about `path`, with the path.
 pub fn describe(path: &Path) -> Result<Value> {
     let mut buffer = vec![0; MAX_ATTRIBUTE_BYTES];
     let length = rustix::fs::getxattr(path, ATTRIBUTE, &mut buffer[..]).map_err(|e| foreign(path, e))?;
@@ -36,8 +36,8 @@ pub fn describe(path: &Path) -> Result<Value> {
     Ok(value)
 }
 
-/// Puts the path of every chunk file where the mount, which doesn't know how targets name their
-/// files, says only whose it is: the digits of the inode and of the slot.
+/// Replaces the name of each chunk file by its path. The mount doesn't know how targets name their
+/// files, and gives only the hexadecimal digits of inode and slot.
 fn locate_chunk_files(value: &mut Value) {
     let (mut directories, mut mirrored) = (HashMap::default(), HashSet::default());
     for group in value["layout"]["groups"].as_array().into_iter().flatten() {
@@ -64,7 +64,7 @@ fn locate_chunk_files(value: &mut Value) {
     }
 }
 
-/// A failed call on a path that should be on a weft file system.
+/// Returns the error for a failed call on a path that should be on a weft file system.
 pub fn foreign(path: &Path, cause: rustix::io::Errno) -> Error {
     use rustix::io::Errno as Os;
     if matches!(cause, Os::NODATA | Os::OPNOTSUPP | Os::NOSYS) {
@@ -118,7 +118,7 @@ struct LayoutInfo {
 #[derive(Deserialize)]
 struct GroupInfo {
     group: u32,
-    /// Mounts of earlier versions don't say, as they have only one.
+    /// Mounts of earlier versions omit it: they have only one scheme.
     #[serde(default = "single")]
     scheme: Option<String>,
     #[serde(default)]
@@ -130,7 +130,7 @@ struct GroupInfo {
 struct TargetInfo {
     id: u32,
     path: Option<String>,
-    /// Of a member of a mirrored group.
+    /// State of a member of a mirrored group.
     #[serde(default)]
     state: Option<String>,
 }
@@ -145,7 +145,7 @@ struct Chunk {
     offset: u64,
     length: u64,
     group: u32,
-    /// The primary of a mirrored group; nobody when no copy can be used.
+    /// Primary of a mirrored group; `None` if no replica is usable.
     target: Option<u32>,
     chunk_file: String,
 }
@@ -218,7 +218,7 @@ fn groups_table(layout: &LayoutInfo) -> String {
     table(heading, &rows.collect::<Vec<_>>())
 }
 
-/// What a target is in its group. The only one of a group has no state.
+/// Returns the state of a target in its group. The only target of a group has no state.
 fn state_of(group: &GroupInfo, target: &TargetInfo, scheme: &str) -> String {
     match &target.state {
         Some(state) if scheme != "single" && group.primary == Some(target.id) => format!("{state}, primary"),

@@ -1,4 +1,4 @@
-//! `weft entry set-pattern`: what a directory hands to new files from now on.
+//! `weft entry set-pattern`: changes the stripe pattern that a directory gives new files.
 
 use super::entry_info::{describe, foreign};
 use crate::cli::{PatternArgs, SetPatternArgs, value_name};
@@ -7,7 +7,7 @@ use rustix::fs::XattrFlags;
 use serde_json::{Map, Value, json};
 use types::{Errno, Error, Result};
 
-/// The attribute through which the mount takes changes.
+/// Extended attribute through which the mount accepts changes.
 const ATTRIBUTE: &str = "weft.pattern";
 
 /// Changes the pattern and shows the result.
@@ -28,7 +28,7 @@ pub fn run(args: &SetPatternArgs) -> Result<()> {
     Ok(())
 }
 
-/// Only what is to change.
+/// Returns only the fields to change.
 fn change_of(args: &PatternArgs) -> Value {
     let fields = [
         ("pool", args.pool.as_ref().map(|v| json!(v))),
@@ -45,7 +45,7 @@ fn change_of(args: &PatternArgs) -> Value {
         .into()
 }
 
-/// The kernel hands back a number only; here the cause is put into words again.
+/// Explains an error: the kernel returns only its number.
 fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
     let dir = args.dir.display();
     match Errno(cause.raw_os_error()) {

@@ -1,4 +1,4 @@
-//! `weft export`: what certain clients may do.
+//! `weft export`: access rights of clients.
 
 use super::manage::{ask, change, unexpected};
 use crate::cli::{Access, ExportArgs, ExportCommand, ExportSetArgs, Squash};

@@ -1,4 +1,4 @@
-//! `weft health --exposure`: what would be lost if a target, a node or a rack died now.
+//! `weft health --exposure`: what would be lost if a target, a node or a rack failed now.
 
 use crate::cli::HealthArgs;
 use crate::control::{Control, Request, not_running};
@@ -8,10 +8,10 @@ use ::fsck::{Amount, Domain, Exposed, Exposure};
 use std::time::Duration;
 use types::{Errno, Error, NodeId, Result, TargetId};
 
-/// How long it may take: all metadata is read.
+/// Longest time for the answer: all metadata is read.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// `target:N`, `node:N` or `rack:NAME`.
+/// Parses `target:N`, `node:N` or `rack:NAME`.
 pub fn parse_domain(text: &str) -> std::result::Result<Domain, String> {
     let wrong = || format!("{text:?} is none of target:N, node:N and rack:NAME");
     let (kind, number) = text.split_once(':').ok_or_else(wrong)?;

@@ -18,17 +18,17 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use types::{Errno, Error, Result, Role};
 
-/// How long the check of a running cluster may take: it reads all of its data.
+/// Longest time for the check of a running cluster: it reads all of its data.
 const PATIENCE: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// How often is said how far it is.
+/// Interval of progress updates.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Damage was found, and all of it put right, as fsck(8) tells it.
+/// Exit status if damage was found and all of it repaired, as in fsck(8).
 const EXIT_REPAIRED: i32 = 1;
-/// Damage is left.
+/// Exit status if damage is left.
 const EXIT_DAMAGED: i32 = 4;
-/// It could not be checked.
+/// Exit status if the check failed.
 const EXIT_FAILED: i32 = 8;
 
 #[derive(Serialize)]
@@ -38,8 +38,8 @@ struct Answer<'a> {
     report: &'a Report,
 }
 
-/// Checks, and says by its exit status what was found: this returns only when everything is in
-/// order.
+/// Runs the check, and reports the result in the exit status: this returns only if no damage was
+/// found.
 pub fn run(args: &FsckArgs) -> Result<()> {
     if let Some(what) = args.orphans {
         require_cluster(&args.dir)?;
@@ -92,8 +92,8 @@ fn open_and_check(args: &FsckArgs) -> Result<Report> {
     report
 }
 
-/// Makes the list of what will be given up: who can't write it learns that before anything is
-/// looked at.
+/// Creates the list of data that will be given up. If it can't be written, the command fails before
+/// the check.
 pub fn make_list(file: &Path) -> Result<PathBuf> {
     let failed = |e| os_error(format_args!("can't make {}", file.display()), &e);
     let file = std::path::absolute(file).map_err(failed)?;
@@ -121,7 +121,7 @@ fn ask(mut control: Control, dir: &Path, orders: CheckOrders) -> Result<Report> 
     let report = control.exchange_within(Request::Check { orders }, PATIENCE);
     drop(done);
     if let Some(teller) = teller {
-        // It says nothing that counts.
+        // The thread returns nothing.
         let _ = teller.join();
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
@@ -149,7 +149,7 @@ fn check_here(dir: &Path, orders: CheckOrders) -> Result<Report> {
     report
 }
 
-/// What can be checked of a node that is stopped: names, where they are kept.
+/// Checks that a stopped node allows this check: only names can be checked, on the management node.
 fn require_names(dir: &Path, orders: &CheckOrders) -> Result<()> {
     let serve = format!("weft serve --dir {} --detach starts it", dir.display());
     let stopped = format!("{} is a node of a cluster, and the node is not running", dir.display());
@@ -164,7 +164,7 @@ fn require_names(dir: &Path, orders: &CheckOrders) -> Result<()> {
     Ok(())
 }
 
-/// Unlike a start, a check makes nothing.
+/// Unlike a start, a check creates nothing.
 fn require_cluster(dir: &Path) -> Result<()> {
     if Superblock::read(&StatePaths::new(dir).superblock())?.is_some() {
         return Ok(());
@@ -199,7 +199,7 @@ fn line(finding: &Finding) -> String {
         (false, false) => "",
     };
     let node = finding.node.as_ref().map_or(String::new(), |node| format!(" (node {node})"));
-    // Of what is repaired only what was moved aside has something left to be done.
+    // Of repaired damage, only chunk files that were moved aside need further action.
     let may_be_kept = matches!(finding.kind, Kind::StrayChunkFile | Kind::LongChunkFile);
     let is_done = finding.repaired && (!may_be_kept || finding.remedy.is_empty());
     let hint = if is_done { String::new() } else { format!("  hint: {}\n", finding.remedy) };

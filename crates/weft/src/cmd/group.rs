@@ -1,4 +1,4 @@
-//! `weft group`: redundancy groups, and how their members are.
+//! `weft group`: redundancy groups and the states of their members.
 
 use super::manage::{ask, unexpected};
 use crate::cli::{GroupArgs, GroupCommand, GroupRebalanceArgs, GroupRecoverArgs, QueryArgs};
@@ -8,7 +8,7 @@ use types::{ClusterMap, Epoch, Errno, Error, Group, GroupId, MemberState, Result
 use wire::mgmt::{GroupInfo, MembershipMove, ResyncProgress};
 use wire::{MgmtReply, MgmtRequest};
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(command: GroupCommand) -> Result<()> {
     match command {
         GroupCommand::List(query) => {
@@ -79,7 +79,7 @@ fn groups(query: &QueryArgs, request: MgmtRequest) -> Result<Vec<GroupInfo>> {
     }
 }
 
-/// Says when a node takes all copies with it.
+/// Warns if all members of a group are on one node.
 fn warn_of_crowds(query: &QueryArgs, groups: &[GroupInfo]) -> Result<()> {
     let map = match ask(&query.dir, MgmtRequest::WatchMap { after: Epoch(0) })? {
         MgmtReply::Map { map } => map,
@@ -110,7 +110,7 @@ fn show_group(args: &GroupArgs) -> Result<()> {
     show(args.query.json, &found, || group_screen(&found))
 }
 
-/// The word for it, as in JSON.
+/// Returns the name of a state, as in JSON.
 fn state_word(state: MemberState) -> &'static str {
     match state {
         MemberState::Good => "good",
@@ -121,7 +121,7 @@ fn state_word(state: MemberState) -> &'static str {
     }
 }
 
-/// How a group is as a whole.
+/// Returns the state of a whole group.
 fn group_word(group: &Group) -> &'static str {
     match group {
         group if group.is_lost() => "lost",
@@ -162,7 +162,7 @@ fn groups_table(groups: &[GroupInfo]) -> String {
         ("STATE", Align::Left),
         ("PRIMARY", Align::Right),
         ("TARGETS", Align::Left),
-        // Nothing stands there where no racks are known.
+        // Without known racks the column is empty.
         (if groups.iter().any(|info| !info.racks.is_empty()) { "RACKS" } else { "" }, Align::Left),
     ];
     table(heading, &groups.iter().map(row).collect::<Vec<_>>())
@@ -194,7 +194,7 @@ fn group_screen(info: &GroupInfo) -> String {
     list(&rows)
 }
 
-/// How far a member is brought in step, as people read it.
+/// Describes the progress of a resync.
 fn sentence(progress: &ResyncProgress) -> String {
     let mut text = match (progress.files_left, progress.bytes_left) {
         (Some(files), Some(bytes)) => format!("{files} files with at most {} left", format_size(bytes)),

@@ -1,4 +1,4 @@
-//! `weft install-helper`: let mount(8) find us.
+//! `weft install-helper`: registers the helper of mount(8).
 
 use crate::cli::InstallHelperArgs;
 use crate::output::{os_error, print};
@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use types::{Errno, Error, Result};
 
-/// The name under which mount(8) looks for the helper of type `fuse.weft`.
+/// Name under which mount(8) looks for the helper of type `fuse.weft`.
 pub const HELPER_NAME: &str = "mount.fuse.weft";
 
 /// Links this binary as `PREFIX/sbin/mount.fuse.weft`.

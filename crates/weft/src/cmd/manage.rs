@@ -1,4 +1,5 @@
-//! Commands that ask management: through the process of any node, whose directory is named.
+//! Commands that send a request to management, through the process of any node, given by its
+//! directory.
 
 use crate::cli::{
     BackupsCommand, HealthArgs, MetaCommand, NodeArgs, NodeCommand, NodeSetArgs, PoolArgs, PoolCommand,
@@ -16,27 +17,27 @@ use wire::mgmt::{
 };
 use wire::{MgmtReply, MgmtRequest};
 
-/// Targets of which `weft health` tells how busy they are.
+/// Number of targets whose utilization `weft health` shows.
 const BUSIEST_TOLD: usize = 4;
 
-/// Asks management through the node in `dir`.
+/// Sends a request to management through the node in `dir`.
 pub fn ask(dir: &Path, request: MgmtRequest) -> Result<MgmtReply> {
     Control::ask(dir, Request::Manage { request })
 }
 
-/// An answer of a kind that doesn't belong to its question.
+/// Returns the error for a reply of an unexpected type.
 pub fn unexpected(reply: &MgmtReply) -> Error {
     Error::new(Errno::EPROTO, format!("management answered out of turn: {reply:?}"))
         .hint("command and running process may be of different versions")
 }
 
-/// A change: says nothing when it is done, but for scripts.
+/// Makes a change. Prints nothing on success, except with `--json`.
 pub fn change(query: &QueryArgs, request: MgmtRequest) -> Result<()> {
     let reply = ask(&query.dir, request)?;
     if query.json { print_json(&reply) } else { Ok(()) }
 }
 
-/// `weft node`, but for `join`.
+/// `weft node`, except `join`.
 pub fn node(command: NodeCommand) -> Result<()> {
     match command {
         NodeCommand::Join(args) => super::cluster::join(&args),
@@ -141,7 +142,7 @@ fn node_screen(info: &NodeInfo) -> String {
     ])
 }
 
-/// `weft target`, but for `add` and `list`.
+/// `weft target`, except `add` and `list`.
 pub fn target(command: TargetCommand) -> Result<()> {
     match command {
         TargetCommand::Add(args) => super::target_add::run(&args),
@@ -153,7 +154,7 @@ pub fn target(command: TargetCommand) -> Result<()> {
     }
 }
 
-/// A target as management sees it.
+/// Returns management's information about a target.
 pub fn find_target(dir: &Path, target: TargetId) -> Result<TargetInfo> {
     let targets = match ask(dir, MgmtRequest::ListTargets)? {
         MgmtReply::Targets { targets } => targets,
@@ -231,7 +232,7 @@ fn metas_table(metas: &[MetaInfo]) -> String {
     table(heading, &metas.iter().map(row).collect::<Vec<_>>())
 }
 
-/// `weft pool`, but for `list`.
+/// `weft pool`, except `list`.
 pub fn pool(command: PoolCommand) -> Result<()> {
     match command {
         PoolCommand::List(query) => super::pool_list::run(&query),
@@ -291,7 +292,7 @@ pub fn session(command: SessionCommand) -> Result<()> {
     }
 }
 
-/// What a client says of itself, without what would move a terminal's cursor.
+/// Replaces control characters in a client's text, which could move the terminal's cursor.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -350,8 +351,8 @@ fn health_screen(health: &Health) -> String {
     format!("{}\n{findings}{copies}{ceilings}{shares}", word(health.verdict))
 }
 
-/// The busiest drives, by the targets on them, by their share of the ceiling that binds; `--json`
-/// has all.
+/// Shows the busiest drives, named by their targets, with the utilization of the limiting ceiling;
+/// `--json` has all.
 fn share_lines(rates: &[TargetRate]) -> String {
     let line = |what: &str, share: fn(&TargetRate) -> Option<&CeilingShare>| {
         let is_first = |rate: &&TargetRate| rate.one_drive_with.iter().all(|other| *other > rate.target);
@@ -376,13 +377,13 @@ fn share_lines(rates: &[TargetRate]) -> String {
         + &line("most of any 10 s since the start", |rate| rate.most.as_ref())
 }
 
-/// The targets of a drive, by one of them.
+/// Names a drive by its targets.
 fn on_drive(rate: &TargetRate) -> String {
     let others: String = rate.one_drive_with.iter().map(|other| format!("+{other}")).collect();
     format!("target {}{others}", rate.target)
 }
 
-/// When targets and nodes were measured, by the day.
+/// Shows when targets and nodes were measured, grouped by day.
 fn ceilings_lines(places: &[MeasuredPlace]) -> String {
     let mut days: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
     for place in places {

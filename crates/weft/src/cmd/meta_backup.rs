@@ -1,5 +1,5 @@
-//! `weft meta backup`: a copy of the metadata, made by the process that has it, or by this one when
-//! nobody does.
+//! `weft meta backup`: a backup of the metadata, made by the process that owns the store, or by
+//! this one if no process does.
 
 use crate::assembly::{Copies, DEFAULT_KEPT, open_engine};
 use crate::cli::BackupArgs;
@@ -14,13 +14,13 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use types::Result;
 
-/// How long a copy may take: it reads all metadata.
+/// Longest time for a backup: it reads all metadata.
 const PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How often is said how far it is.
+/// Interval of progress updates.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Makes a copy.
+/// Makes a backup.
 pub fn run(args: &BackupArgs) -> Result<()> {
     let absolute = |path: &PathBuf| std::path::absolute(path).map_err(|e| os_error(path.display(), &e));
     let dir = absolute(&args.query.dir)?;
@@ -46,7 +46,7 @@ fn ask(mut control: Control, dir: &Path, place: Option<PathBuf>, changes_only: b
     let made = control.exchange_within(Request::Backup { place, changes_only }, PATIENCE);
     drop(done);
     if let Some(teller) = teller {
-        // It says nothing that counts.
+        // The thread returns nothing.
         let _ = teller.join();
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
@@ -59,7 +59,7 @@ fn make(dir: &Path, place: Option<&Path>, changes_only: bool) -> Result<CopyMade
     Copies::new(engine, &state.superblock, &state.paths, DEFAULT_KEPT).make(place, changes_only)
 }
 
-/// Says on a terminal how far something is.
+/// Shows progress on the terminal.
 pub fn tell(keys: u64, bytes: u64) {
     let _ = write!(std::io::stderr(), "\r\x1b[K{keys} keys, {}", format_size(bytes));
 }

@@ -1,4 +1,4 @@
-//! `weft meta backups list`: the copies of the metadata in a folder.
+//! `weft meta backups list`: the metadata backups in a folder.
 
 use crate::cli::BackupsListArgs;
 use crate::output::{Align, age, os_error, show, table};
@@ -9,23 +9,23 @@ use serde::Serialize;
 use std::path::PathBuf;
 use types::{Errno, Error, Result, Timestamp};
 
-/// A copy.
+/// A backup.
 #[derive(Serialize)]
 struct Listed {
     file: String,
     bytes: u64,
-    /// The moment that it shows, seconds since 1970.
+    /// Point in time of its content, in seconds since 1970.
     created_s: Option<i64>,
     age_s: Option<i64>,
     id: Option<String>,
-    /// The copy that it builds on.
+    /// The backup that it builds on.
     base: Option<String>,
     cluster: Option<String>,
-    /// Why it can't be used; with `--verify` all of it was read.
+    /// Why it is unusable; with `--verify` all of it was read.
     fault: Option<String>,
 }
 
-/// Lists them, the newest last.
+/// Lists the backups, newest last.
 pub fn run(args: &BackupsListArgs) -> Result<()> {
     let folder: PathBuf = match &args.folder {
         Some(folder) => folder.clone(),

@@ -1,4 +1,4 @@
-//! `weft meta restore`: puts a copy in the place of the metadata of a cluster that nobody serves.
+//! `weft meta restore`: replaces the metadata of a stopped cluster by a backup.
 
 use super::meta_backup::tell;
 use crate::cli::RestoreArgs;
@@ -18,26 +18,26 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use types::{Errno, Error, Result, Timestamp};
 
-/// How often is said how far it is.
+/// Interval of progress updates.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Serialize)]
 struct Outcome {
     file: String,
-    /// The moment that it shows, seconds since 1970.
+    /// Point in time of the backup's content, in seconds since 1970.
     created_s: i64,
     age_s: i64,
-    /// Copies that were read: this one, and those that it builds on.
+    /// Number of backups that were read: this one, and those that it builds on.
     copies: usize,
     keys: u64,
     bytes: u64,
     /// False after `--check`.
     restored: bool,
-    /// Where the metadata of before is.
+    /// Path of the previous metadata.
     before: Option<PathBuf>,
 }
 
-/// Restores, or with `--check` only reads.
+/// Restores a backup, or only reads it with `--check`.
 pub fn run(args: &RestoreArgs) -> Result<()> {
     let dir = std::path::absolute(&args.dir).map_err(|e| os_error(args.dir.display(), &e))?;
     let chain = Chain::find(&args.file)?;
@@ -69,13 +69,13 @@ pub fn run(args: &RestoreArgs) -> Result<()> {
     show(args.json, &outcome, || screen(&outcome, &dir))
 }
 
-/// The cluster's state directory, under its lock. One that is empty is made of what belongs to the
-/// copy.
+/// Opens and locks the cluster's state directory. An empty one is first filled with the files from
+/// the backup.
 fn open_or_furnish(dir: &Path, chain: &Chain) -> Result<StateDir> {
     let paths = StatePaths::new(dir);
     if Superblock::read(&paths.superblock())?.is_none() {
         require_vacant(dir)?;
-        // Before anything is made of it.
+        // Before anything is created from it.
         chain.verify()?;
         furnish(dir, chain.path())?;
     }
@@ -92,8 +92,8 @@ fn open_or_furnish(dir: &Path, chain: &Chain) -> Result<StateDir> {
     Ok(state)
 }
 
-/// Writes the files that belong to a copy; the superblock last, which makes the directory a
-/// cluster's.
+/// Writes the files from a backup. The superblock comes last: with it the directory is a cluster's
+/// state directory.
 fn furnish(dir: &Path, copy: &Path) -> Result<()> {
     let reader = Reader::open(copy)?;
     let superblock = StatePaths::new("").superblock();
@@ -126,7 +126,7 @@ fn write_file(path: &Path, mode: u32, content: &[u8]) -> Result<()> {
     write().map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
 }
 
-/// A restore goes on: it is for when all else is lost.
+/// Warns if other users can read the backup. The restore continues: it is the last resort.
 fn warn_if_exposed(copy: &Path) {
     let looked = fs::metadata(copy).map(|meta| identity::require_private_file(copy, &meta));
     if let Ok(Err(error)) = looked {
@@ -134,8 +134,8 @@ fn warn_if_exposed(copy: &Path) {
     }
 }
 
-/// The map as it was last, if the store of before can still be read: nodes, targets and what is
-/// known of them don't go back in time.
+/// Returns the latest records of the cluster map, if the previous store is still readable: nodes,
+/// targets and their state don't go back in time.
 fn current(paths: &StatePaths) -> Vec<(Vec<u8>, Bytes)> {
     if !at_rest::is_there(&paths.meta()) {
         return Vec::new();
@@ -145,16 +145,16 @@ fn current(paths: &StatePaths) -> Vec<(Vec<u8>, Bytes)> {
         let value = |key: &[u8]| Ok(engine.get(key)?.map(|value| (key.to_vec(), value)));
         mgmt::CURRENT.iter().filter_map(|key| value(key).transpose()).collect()
     };
-    // What can't be read is why there is a restore.
+    // An unreadable store is the usual reason for a restore.
     read().unwrap_or_default()
 }
 
-/// What records of the metadata services and of management become.
+/// Rewrites records of the metadata services and of management during a restore.
 struct Records {
     rewind: Rewind,
     /// Seconds since 1970.
     now_s: i64,
-    /// Records that count instead of those of the copy.
+    /// Records that replace those of the backup.
     current: Vec<(Vec<u8>, Bytes)>,
 }
 

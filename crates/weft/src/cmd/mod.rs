@@ -41,9 +41,9 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 use types::Result;
 
-/// Takes rights on new files from other users, whatever umask the caller has: nobody but their
-/// owner changes them. What is in state directories and targets is everybody's data, and only
-/// mounts decide who may see it; pages and results of measurements are for their reader.
+/// Removes permissions of other users on new files, whatever umask the caller has: only their owner
+/// may change them. State directories and targets contain data of all users, and only mounts
+/// enforce access rights. Reports and results of measurements stay readable.
 pub fn restrict_new_files(command: &Command) {
     let taken = match command {
         Command::Bench(_) | Command::Plan(_) | Command::InstallHelper(_) => 0o022,
@@ -53,7 +53,7 @@ pub fn restrict_new_files(command: &Command) {
     umask(of_caller | Mode::from_raw_mode(taken));
 }
 
-/// Carries out a command.
+/// Runs a command.
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Up(args) => up::run(&args),

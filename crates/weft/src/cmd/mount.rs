@@ -9,7 +9,7 @@ use identity::Credentials;
 use std::path::Path;
 use types::{Result, Timestamp};
 
-/// Mounts, and returns when that is done unless `--foreground`.
+/// Mounts the cluster. Returns when it is mounted, unless `--foreground`.
 pub fn run(args: &MountArgs) -> Result<()> {
     let args = absolute(args)?;
     if args.foreground && !args.detached {
@@ -20,12 +20,12 @@ pub fn run(args: &MountArgs) -> Result<()> {
     if args.detached {
         return in_background(&args, &log);
     }
-    // Refusals that need no other process are told by this one.
+    // Errors that need no second process are reported by this one.
     warn_of_expiry(&ClusterFile::read(&args.cluster)?, &args.cluster)?;
     detach::spawn_quiet(&MountArgs { detached: true, ..args }.to_arguments(), &log)
 }
 
-/// Says on the terminal that the certificate of a cluster file ends soon.
+/// Warns on the terminal if the certificate of a cluster file expires soon.
 fn warn_of_expiry(file: &ClusterFile, path: &Path) -> Result<()> {
     if let Some(credentials) = file.credentials()?
         && let Some(warning) = expiry_warning(&credentials, path, rt::now().secs)
@@ -62,7 +62,7 @@ fn in_background(args: &MountArgs, log: &Path) -> Result<()> {
         }
         Err(error) => {
             tracing::error!(hint = &*error.hint, "not mounted: {error}");
-            // The starter prints it.
+            // The parent process prints it.
             starter.report(Err(error))?;
             std::process::exit(1)
         }
@@ -77,7 +77,7 @@ fn start(args: &MountArgs, ready: impl FnOnce()) -> Result<MountProcess> {
     MountProcess::start(args, file.clone()).map_err(|error| unreachable(&file, error))
 }
 
-/// The same with paths from the root directory: the process leaves its working directory.
+/// Returns the arguments with absolute paths: the process leaves its working directory.
 fn absolute(args: &MountArgs) -> Result<MountArgs> {
     let cluster = args.cluster.canonicalize().map_err(|e| {
         os_error(format_args!("cluster file {}", args.cluster.display()), &e)

@@ -1,5 +1,5 @@
-//! `mount.fuse.weft SOURCE MOUNTPOINT -o OPTIONS`: what mount(8) calls for the type `fuse.weft`.
-//! The source is a state directory or, for a client, a cluster file.
+//! `mount.fuse.weft SOURCE MOUNTPOINT -o OPTIONS`: the helper that mount(8) calls for the type
+//! `fuse.weft`. The source is a state directory or, for a client, a cluster file.
 
 use super::{mount, up};
 use crate::cli::MountHelperArgs;
@@ -9,8 +9,8 @@ use rustix::mount::{MountFlags, mount_remount};
 use std::path::Path;
 use types::Result;
 
-/// Mounts a cluster (starting it in the background, if it is one of one process), or changes the
-/// options of a mounted one.
+/// Mounts a cluster (after starting it in the background, if it is a cluster in one process), or
+/// changes the options of a mounted one.
 pub fn run(args: &MountHelperArgs) -> Result<()> {
     let options = MountOptions::parse(&args.options, args.sloppy)?;
     if args.fake {

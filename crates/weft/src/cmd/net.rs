@@ -1,4 +1,5 @@
-//! `weft net show`: over which addresses a process reaches the others, and over which it can't.
+//! `weft net show`: the addresses over which a process reaches other processes, and those that
+//! fail.
 
 use super::session_show::screen_of;
 use crate::cli::NetCommand;
@@ -10,7 +11,7 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use types::{Errno, Error, Result};
 
-/// Asks the node in a directory, or the mount at a path.
+/// Queries the node in a directory, or the mount at a path.
 pub fn run(command: NetCommand) -> Result<()> {
     let NetCommand::Show(args) = command;
     let Some(mountpoint) = &args.mountpoint else {
@@ -21,12 +22,12 @@ pub fn run(command: NetCommand) -> Result<()> {
     if args.query.json {
         return show(true, &peers, String::new);
     }
-    // A mount that an older program serves knows no such question.
+    // A mount of an older version doesn't know this request.
     let session = of_mount(mountpoint, Request::Session).map(|info| format!("\n{}", screen_of(&info)));
     show(false, &peers, || screen(&peers) + &session.unwrap_or_default())
 }
 
-/// What the process of a mount answers.
+/// Sends a request to the process of a mount. Returns its answer.
 pub fn of_mount<T: DeserializeOwned>(path: &Path, request: Request) -> Result<T> {
     let path = mountpoint::resolve(path)?;
     if let Some(mut control) = Control::of_mount(&path)? {
@@ -74,7 +75,7 @@ fn screen(peers: &[PeerInfo]) -> String {
     text
 }
 
-/// What of a peer isn't usable, and why; what holds for all cores once.
+/// Lists unusable addresses of a peer with their causes; those that concern all cores only once.
 fn not_used(peer: &PeerInfo) -> Vec<String> {
     let mut lines: Vec<String> = peer.unused.iter().map(|why| format!("  {}: {why}\n", peer.name)).collect();
     for link in &peer.links {

@@ -1,8 +1,8 @@
-//! `weft fsck --orphans`: chunk files of no file that repairs have moved aside, and copies of those
+//! `weft fsck --orphans`: orphaned chunk files that repairs have moved aside, and copies of those
 //! that they have cut.
 //!
-//! A chunk file is put back only while no process serves its target: a client could make one of the
-//! same name at that moment.
+//! A chunk file is restored only while no process serves its target: a client could create one of
+//! the same name at that moment.
 
 use crate::cli::OrphansArg;
 use crate::node_config::{self, NodeConfig};
@@ -18,7 +18,7 @@ use types::{Errno, Error, Result};
 /// The file that makes a directory a target.
 const SUPERBLOCK: &str = "target.toml";
 
-/// A chunk file that was moved aside, and what became of it.
+/// A chunk file that was moved aside, and the outcome for it.
 #[derive(Serialize)]
 struct Told {
     /// Directory of the target.
@@ -26,11 +26,11 @@ struct Told {
     group: Option<u32>,
     ino: u64,
     bytes: u64,
-    /// What became of it, or why it is still there.
+    /// Outcome, or the reason why it is still there.
     state: String,
 }
 
-/// Lists, puts back or deletes what is on the targets of a state directory.
+/// Lists, restores or deletes orphans on the targets of a state directory.
 pub fn run(dir: &Path, what: OrphansArg, json: bool) -> Result<()> {
     let targets = targets(dir)?;
     require_targets(&targets)?;
@@ -38,7 +38,8 @@ pub fn run(dir: &Path, what: OrphansArg, json: bool) -> Result<()> {
     show(json, &all, || screen(&all))
 }
 
-/// Refuses directories that hold no target: that nothing is found there says nothing of the target.
+/// Refuses directories without a target: an empty directory says nothing about the target's
+/// orphans.
 fn require_targets(targets: &[PathBuf]) -> Result<()> {
     let Some(missing) = targets.iter().find(|target| !target.join(SUPERBLOCK).is_file()) else {
         return Ok(());
@@ -48,10 +49,10 @@ fn require_targets(targets: &[PathBuf]) -> Result<()> {
         .hint(format!("findmnt --target {shown} shows what is mounted there: mount its disk, and ask again")))
 }
 
-/// Directories of the targets that are on this machine.
+/// Returns the directories of the targets on this machine.
 fn targets(dir: &Path) -> Result<Vec<PathBuf>> {
     if node_config::is_node(dir) {
-        // One that is to be made at the next start has nothing yet.
+        // A target that the next start will create has no orphans.
         let made = NodeConfig::read(dir)?.targets.into_iter().filter(|target| !target.new);
         return Ok(made.map(|target| target.path).collect());
     }
@@ -90,7 +91,7 @@ async fn see_to(target: &Path, what: OrphansArg, all: &mut Vec<Told>) -> Result<
     Ok(())
 }
 
-/// Why one isn't put back.
+/// Returns why an orphan isn't restored.
 async fn hindrance(orphan: &Orphan, target: &Path) -> io::Result<String> {
     let Some((place, bytes)) = orphan.in_its_place(target).await? else {
         return Ok("kept: other checksums have its place, or its group is not here any more".into());

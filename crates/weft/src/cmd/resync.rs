@@ -1,4 +1,4 @@
-//! `weft group resync`: how members of mirrored groups are brought in step, and how far they are.
+//! `weft group resync`: settings and progress of the resync of group members.
 
 use super::manage::{ask, unexpected};
 use crate::cli::{QueryArgs, ResyncCommand, ResyncSetArgs, Wanted};
@@ -9,14 +9,14 @@ use types::{Result, ResyncSettings};
 use wire::mgmt::ResyncInfo;
 use wire::{MgmtReply, MgmtRequest};
 
-/// What is shown.
+/// Output of `weft group resync status`.
 #[derive(Serialize)]
 struct Status {
     settings: ResyncSettings,
     members: Vec<ResyncInfo>,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(command: ResyncCommand) -> Result<()> {
     match command {
         ResyncCommand::Status(query) => {

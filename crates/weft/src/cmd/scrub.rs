@@ -1,4 +1,4 @@
-//! `weft scrub`: the search for damage that nobody has met yet.
+//! `weft scrub`: background scrubbing.
 
 use super::manage::{ask, change, unexpected};
 use crate::cli::{QueryArgs, ScrubCommand};
@@ -9,14 +9,14 @@ use types::{Result, ScrubSettings};
 use wire::mgmt::ScrubProgress;
 use wire::{MgmtReply, MgmtRequest};
 
-/// What `weft scrub status --json` prints.
+/// Output of `weft scrub status --json`.
 #[derive(Serialize)]
 struct Status {
     settings: ScrubSettings,
     targets: Vec<ScrubProgress>,
 }
 
-/// Carries out the command.
+/// Runs the command.
 pub fn run(command: ScrubCommand) -> Result<()> {
     match command {
         ScrubCommand::Start(args) => set(&args.query, |settings| {

@@ -1,4 +1,4 @@
-//! `weft serve`: run what a node does.
+//! `weft serve`: runs the services of a node.
 
 use super::status::screen;
 use crate::assembly::NodeProcess;
@@ -9,7 +9,7 @@ use crate::{detach, logging, numa};
 use mgmt::StateDir;
 use types::Result;
 
-/// Serves, here or in the background.
+/// Serves, in the foreground or in the background.
 pub fn run(args: &ServeArgs) -> Result<()> {
     let dir = args.dir.canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => no_node(&args.dir),
@@ -40,7 +40,7 @@ fn in_background(args: &ServeArgs) -> Result<()> {
         }
         Err(error) => {
             tracing::error!(hint = &*error.hint, "not started: {error}");
-            // The starter prints it.
+            // The parent process prints it.
             starter.report(Err(error))?;
             std::process::exit(1)
         }
@@ -51,7 +51,7 @@ fn start(args: &ServeArgs, opened: impl FnOnce(&StateDir)) -> Result<NodeProcess
     logging::init();
     let mut config = NodeConfig::read(&args.dir)?;
     config.numa = args.numa.or(config.numa);
-    // Before there are threads: those that are started stay where their starter was.
+    // Before any thread is started: new threads inherit the binding.
     config.numa.map_or(Ok(()), numa::bind)?;
     let state = StateDir::open(&args.dir)?;
     opened(&state);

@@ -1,4 +1,4 @@
-//! `weft session show`: the session of a mount, and what became of those before.
+//! `weft session show`: the session of a mount, and the sessions that it replaced.
 
 use super::net::of_mount;
 use crate::cli::SessionShowArgs;
@@ -6,13 +6,13 @@ use crate::control::{MountSession, Request};
 use crate::output::show;
 use types::Result;
 
-/// Asks the mount at a path.
+/// Queries the mount at a path.
 pub fn run(args: &SessionShowArgs) -> Result<()> {
     let info: MountSession = of_mount(&args.mountpoint, Request::Session)?;
     show(args.json, &info, || screen_of(&info))
 }
 
-/// The answer as sentences.
+/// Formats the answer as sentences.
 pub fn screen_of(info: &MountSession) -> String {
     let now_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     screen_at(info, now_s.map_or(0, |now| now.as_secs() as i64))

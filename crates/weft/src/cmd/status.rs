@@ -7,7 +7,7 @@ use crate::output::{list, print, print_json};
 use crate::size::format_size;
 use types::Result;
 
-/// Shows the cluster.
+/// Shows the status.
 pub fn run(args: &QueryArgs) -> Result<()> {
     let status: ClusterStatus = Control::ask(&args.dir, Request::Status)?;
     if args.json {
@@ -17,7 +17,7 @@ pub fn run(args: &QueryArgs) -> Result<()> {
     Ok(())
 }
 
-/// The status screen.
+/// Formats the status screen.
 pub fn screen(status: &ClusterStatus) -> String {
     let mode = if status.read_only { "read-only, " } else { "" };
     let mounted = match status.mount.as_str() {
@@ -70,7 +70,7 @@ pub fn screen(status: &ClusterStatus) -> String {
     format!("{head}\n{}{unserved}{warnings}", targets_table(&status.targets))
 }
 
-/// `3 d 4 h`, `5 min 6 s`, `7 s`: the two largest units.
+/// Formats the two largest units: `3 d 4 h`, `5 min 6 s`, `7 s`.
 fn duration(seconds: u64) -> String {
     let units = [("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)];
     let at = units.iter().position(|(_, length)| seconds >= *length).unwrap_or(3);

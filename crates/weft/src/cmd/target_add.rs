@@ -1,4 +1,4 @@
-//! `weft target add`: now if the node runs, else when it is started.
+//! `weft target add`: takes effect now if the node runs, otherwise at its next start.
 
 use crate::cli::TargetAddArgs;
 use crate::control::{Control, Request};
@@ -11,14 +11,14 @@ use types::{Errno, Error, Result, Role, TargetId};
 
 #[derive(Serialize)]
 struct Added {
-    /// `None`: it gets its number when the node is started.
+    /// `None`: the target gets its id when the node is started.
     target: Option<TargetId>,
     path: std::path::PathBuf,
     pool: String,
     numa: Option<u32>,
 }
 
-/// Adds it.
+/// Adds the target.
 pub fn run(args: &TargetAddArgs) -> Result<()> {
     let dir = std::path::absolute(&args.query.dir).map_err(|e| os_error(args.query.dir.display(), &e))?;
     let config = NodeConfig::read(&dir)?;

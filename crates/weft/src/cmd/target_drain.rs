@@ -9,10 +9,10 @@ use types::{Errno, Error, Result, TargetId};
 use wire::MgmtRequest;
 use wire::mgmt::{DrainProgress, TargetInfo};
 
-/// How often a drain that is waited for is looked at.
+/// Interval of polls with `--wait`.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Begins to empty a target, and waits if that is wanted.
+/// Starts to drain a target, and waits for the end with `--wait`.
 pub fn run(args: &TargetDrainArgs) -> Result<()> {
     let (dir, target) = (&args.query.dir, TargetId(args.target));
     ask(dir, MgmtRequest::SetDrain { target, drain: true })?;
@@ -53,7 +53,7 @@ fn progress_of(info: &TargetInfo) -> Result<&DrainProgress> {
     })
 }
 
-/// How far a drain is, as people read it.
+/// Describes the progress of a drain.
 pub fn sentence(progress: &DrainProgress) -> String {
     if progress.empty {
         return "it gets no new files, and holds no data any more".into();

@@ -24,24 +24,24 @@ pub fn run(args: &QueryArgs) -> Result<()> {
     Ok(())
 }
 
-/// A target as programs read it.
+/// A target in the JSON output.
 #[derive(Serialize)]
 struct Told<'a> {
     #[serde(flatten)]
     target: &'a TargetStatus,
-    /// How far it is, while it is drained.
+    /// Progress, while the target is drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     drain: Option<&'a DrainProgress>,
 }
 
-/// How far each target is that is drained, in a cluster of several machines.
+/// Returns the progress of each draining target, in a cluster of several machines.
 fn drains(args: &QueryArgs) -> BTreeMap<TargetId, DrainProgress> {
     let asked = super::manage::ask(&args.dir, wire::MgmtRequest::ListTargets);
     let Ok(wire::MgmtReply::Targets { targets }) = asked else { return BTreeMap::new() };
     targets.into_iter().filter_map(|info| Some((info.target.id, info.progress?))).collect()
 }
 
-/// Targets as people read them.
+/// Formats targets as a table.
 pub fn targets_table(targets: &[TargetStatus]) -> String {
     let row = |t: &TargetStatus| {
         [

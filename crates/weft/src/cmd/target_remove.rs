@@ -12,13 +12,13 @@ use std::time::Duration;
 use types::{Result, TargetId, TargetState};
 use wire::{MgmtReply, MgmtRequest};
 
-/// How long it may take: all metadata is read.
+/// Longest time for the answer: all metadata is read.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// Files that are shown.
+/// Most files that are shown.
 const MAX_SHOWN: usize = 20;
 
-/// Removes a target, or says what would be lost with it.
+/// Removes a target, or shows what would be lost with it.
 pub fn run(args: &TargetRemoveArgs) -> Result<()> {
     let (dir, target) = (&args.query.dir, TargetId(args.target));
     let remove = MgmtRequest::RemoveTarget { target, accept_loss: args.accept_loss };
@@ -31,7 +31,7 @@ pub fn run(args: &TargetRemoveArgs) -> Result<()> {
         return if args.query.json { print_json(&reply) } else { Ok(()) };
     }
     let losses = losses(args)?;
-    // What is lost is known before it is.
+    // The losses are shown before the removal.
     tell(args, &losses)?;
     ask(args, Request::Manage { request: remove }).map(|_: MgmtReply| ())
 }
@@ -41,7 +41,7 @@ fn ask<T: DeserializeOwned>(args: &TargetRemoveArgs, request: Request) -> Result
     Control::connect(dir)?.ok_or_else(|| not_running(dir))?.exchange_within(request, PATIENCE)
 }
 
-/// What would be lost; all of it is in the list when this returns, if there is to be one.
+/// Returns what would be lost. If a list is requested, it is complete when this returns.
 fn losses(args: &TargetRemoveArgs) -> Result<Losses> {
     let list = args.list.as_deref().map(make_list).transpose()?;
     let order = LossOrder { target: TargetId(args.target), list: list.clone() };

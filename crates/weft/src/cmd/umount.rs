@@ -1,9 +1,9 @@
 //! `weft umount`: it always ends.
 //!
 //! An ordinary unmount waits in the kernel until everything is written, and can't be interrupted
-//! there. The client makes that end, whatever has become of its servers; but nobody does when the
-//! client itself stands still. So another process is sent into the kernel, and left there when the
-//! client doesn't answer any more.
+//! there. The client ends that wait, even if its servers fail; but if the client itself hangs, the
+//! wait never ends. So a child process makes the system call, and is left behind if the client
+//! doesn't answer any more.
 
 use crate::cli::UmountArgs;
 use crate::control::{Control, PeerInfo, Request};
@@ -19,25 +19,25 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
-/// How long a client may take to say that it is there. It does so on a thread that has nothing else
-/// to do: only a machine that is very busy lets it wait.
+/// Longest time for a client to answer. A dedicated thread does that, so only a very busy machine
+/// delays it.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often the client is asked while the unmount is under way.
+/// Interval of checks that the client answers during the unmount.
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether the unmount has ended: a small part of what one takes.
+/// Interval of checks whether the unmount is complete: short compared with a usual unmount.
 const POLL: Duration = Duration::from_millis(2);
 
-/// How long the process of the mount is waited for after the unmount, until its session has ended
-/// at the servers: longer than servers take that answer.
+/// Longest wait for the process of the mount after the unmount, until its session has ended at the
+/// servers. Longer than the session's end takes with servers that answer.
 const SESSION_PATIENCE: Duration = Duration::from_secs(20);
 
-/// When the user is told that this takes time.
+/// Time after which the user is informed of the wait.
 const SESSION_NOTICE: Duration = Duration::from_secs(3);
 
-/// Unmounts, and waits until the session has ended: servers may be stopped after that. Without
-/// force it is an ordinary umount; with force nothing can hold it up.
+/// Unmounts, and waits until the session has ended, so that servers may be stopped afterwards.
+/// Without `--force` this is an ordinary unmount; with it nothing can delay it.
 pub fn run(args: &UmountArgs) -> Result<()> {
     if args.bare {
         let ended = unmount(&args.mountpoint, UnmountFlags::empty());
@@ -55,7 +55,7 @@ pub fn run(args: &UmountArgs) -> Result<()> {
 }
 
 fn by_force(path: &Path) -> Result<()> {
-    // The kernel answers everything that is under way, and everything to come, with an error.
+    // The kernel fails all pending and future requests.
     if let Some(control) = mountpoint::abort_file(path)?
         && let Err(e) = std::fs::write(&control, "1")
     {
@@ -63,7 +63,7 @@ fn by_force(path: &Path) -> Result<()> {
     }
     match unmount(path, UnmountFlags::FORCE | UnmountFlags::DETACH) {
         Ok(()) => Ok(()),
-        // An ordinary unmount that was under way has come to its end by that, and was faster.
+        // A concurrent ordinary unmount was completed by the abort, and was faster.
         Err(rustix::io::Errno::INVAL) if !mountpoint::is_ours(path)? => Ok(()),
         Err(e) => {
             Err(os_error(format_args!("can't unmount {}", path.display()), &e.into()).hint("run as root"))
@@ -72,7 +72,7 @@ fn by_force(path: &Path) -> Result<()> {
 }
 
 fn in_order(path: &Path) -> Result<()> {
-    // Without a control socket nobody can be asked.
+    // Without a control socket the client can't be queried.
     let watched = client_answers(path)?;
     let process = Control::of_mount(path).ok().flatten().and_then(|control| control.process().ok());
     let connection = mountpoint::abort_file(path)?;
@@ -102,8 +102,8 @@ fn in_order(path: &Path) -> Result<()> {
     Err(os_error(format_args!("can't unmount {}", path.display()), &cause).hint(hint))
 }
 
-/// Waits until the process that served the mount has ended. If servers don't answer it takes longer
-/// than anybody waits here; then the user is told.
+/// Waits until the process that served the mount has ended. If servers don't answer, that takes
+/// longer than this waits; then the user is informed.
 fn wait_for_end(process: &OwnedFd, path: &Path) -> Result<()> {
     let shown = path.display();
     if has_ended(process, SESSION_NOTICE)? {
@@ -120,7 +120,7 @@ fn wait_for_end(process: &OwnedFd, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a process ends within a time.
+/// Returns whether a process ends within a time.
 fn has_ended(process: &OwnedFd, patience: Duration) -> Result<bool> {
     let until = Instant::now() + patience;
     loop {
@@ -134,8 +134,8 @@ fn has_ended(process: &OwnedFd, patience: Duration) -> Result<bool> {
     }
 }
 
-/// Waits for the end of the process that unmounts, or until the client, which is asked now and
-/// then, doesn't answer.
+/// Waits for the end of the process that unmounts, or until the client, which is queried
+/// periodically, doesn't answer.
 fn wait(mut half: Child, interval: Duration, ask: impl Fn() -> Result<()>) -> Result<ExitStatus> {
     let mut look = || half.try_wait().map_err(|e| os_error("the process that unmounts", &e));
     let mut asked = Instant::now();
@@ -145,7 +145,7 @@ fn wait(mut half: Child, interval: Duration, ask: impl Fn() -> Result<()>) -> Re
         }
         if asked.elapsed() >= interval {
             let answer = ask();
-            // The client may be silent because the unmount is done, and it has ended.
+            // The client may not answer because the unmount is complete and it has exited.
             if let Some(ended) = look()? {
                 return Ok(ended);
             }
@@ -156,10 +156,10 @@ fn wait(mut half: Child, interval: Duration, ask: impl Fn() -> Result<()>) -> Re
     }
 }
 
-/// Whether the client can be asked; `false` for one that has no control socket.
+/// Returns whether the client can be queried; `false` if it has no control socket.
 ///
 /// # Errors
-/// `ETIMEDOUT` when it should answer and doesn't.
+/// `ETIMEDOUT` if it should answer and doesn't.
 fn client_answers(path: &Path) -> Result<bool> {
     let Ok(Some(mut control)) = Control::of_mount(path) else { return Ok(false) };
     match control.exchange_within::<Vec<PeerInfo>>(Request::Net, CLIENT_PATIENCE) {
@@ -168,12 +168,12 @@ fn client_answers(path: &Path) -> Result<bool> {
             let hint = "let it go on (kill -CONT); or weft umount --force: what programs wrote and the client has not sent is lost then";
             Err(Error::new(Errno::ETIMEDOUT, message).hint(hint))
         }
-        // It is there, or has just gone.
+        // It answers, or has just exited.
         _ => Ok(true),
     }
 }
 
-/// What a receive says whose time is over.
+/// Returns whether this is the error of a receive that timed out.
 fn is_silence(errno: Errno) -> bool {
     let kind = std::io::Error::from_raw_os_error(errno.0).kind();
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
@@ -209,7 +209,7 @@ mod tests {
         let child = half("sleep", "0.1");
         let state = format!("/proc/{}/stat", child.id());
         let slow = || {
-            // Until it waits to be seen by its parent.
+            // Until it is a zombie.
             while !std::fs::read_to_string(&state).unwrap().contains(") Z ") {
                 sleep(POLL);
             }

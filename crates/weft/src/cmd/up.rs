@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use types::Result;
 
-/// Name of a cluster that `weft up` makes.
+/// Name of a cluster that `weft up` creates.
 const CLUSTER_NAME: &str = "weft";
-/// How long a process is waited for that has been unmounted, and how often it is looked.
+/// Longest wait for a process whose mount was unmounted, and the interval of checks.
 const STOPPING_PATIENCE: Duration = Duration::from_secs(15);
 const STOPPING_LOOK: Duration = Duration::from_millis(20);
 
-/// Starts the cluster, here or in the background.
+/// Starts the cluster, in the foreground or in the background.
 pub fn run(args: &UpArgs) -> Result<()> {
     if args.detached {
         return in_background(args);
@@ -37,7 +37,7 @@ pub fn start(args: &UpArgs) -> Result<ClusterStatus> {
     detach::spawn(&args.to_arguments(), &logging::of_service(&args.dir))
 }
 
-/// The background half of [`start`].
+/// Runs the background process of [`start`].
 fn in_background(args: &UpArgs) -> Result<()> {
     let starter = detach::leave_terminal()?;
     match assemble(&absolute(args)?, |state| logging::redirect_service(state.paths.root())) {
@@ -47,7 +47,7 @@ fn in_background(args: &UpArgs) -> Result<()> {
         }
         Err(error) => {
             tracing::error!(hint = &*error.hint, "not started: {error}");
-            // The starter prints it.
+            // The parent process prints it.
             starter.report(Err(error))?;
             std::process::exit(1)
         }
@@ -68,8 +68,8 @@ fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir)) -> Result<Cluster> {
     Cluster::assemble(state, args)
 }
 
-/// umount(8) returns before the process that served the mount has ended. That one is waited for:
-/// what is mounted nowhere any more is about to be closed.
+/// Opens the state directory. umount(8) returns before the process that served the mount has ended,
+/// so this waits for a process without a mount: it is about to close the cluster.
 fn open(dir: &Path) -> Result<StateDir> {
     let began = Instant::now();
     loop {
@@ -84,8 +84,8 @@ fn open(dir: &Path) -> Result<StateDir> {
     }
 }
 
-/// The same with paths from the root directory, links resolved as far as they exist: the process
-/// leaves its working directory.
+/// Returns the arguments with absolute paths, with existing links resolved: the process leaves its
+/// working directory.
 fn absolute(args: &UpArgs) -> Result<UpArgs> {
     Ok(UpArgs {
         dir: resolve(&args.dir)?,

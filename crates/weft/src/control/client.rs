@@ -1,4 +1,4 @@
-//! The asking end of the control socket.
+//! Client side of the control socket.
 
 use super::{Answer, LINE_TIMEOUT, MAX_ANSWER_BYTES, Request, Stopping, mount_sockets, short_path};
 use crate::output::os_error;
@@ -15,16 +15,16 @@ use types::{Errno, Error, Result};
 
 /// A connection to the process that serves a cluster, for one request.
 pub struct Control {
-    /// What it serves, for messages.
+    /// What the process serves, for messages.
     name: String,
     stream: UnixStream,
 }
 
 impl Control {
-    /// Connects to the process that serves the state directory `dir`; `None` when nobody does.
+    /// Connects to the process that serves the state directory `dir`; `None` if no process does.
     ///
     /// # Errors
-    /// `dir` must hold a cluster.
+    /// `dir` doesn't hold a cluster.
     pub fn connect(dir: &Path) -> Result<Option<Control>> {
         let paths = StatePaths::new(dir);
         if Superblock::read(&paths.superblock())?.is_none() {
@@ -33,7 +33,7 @@ impl Control {
         connect(&paths.socket(), format!("the cluster in {}", dir.display()))
     }
 
-    /// Connects to the process that serves a mount of a cluster; `None` when none is found.
+    /// Connects to the process that serves a mount of a cluster; `None` if none is found.
     pub fn of_mount(mountpoint: &Path) -> Result<Option<Control>> {
         for socket in mount_sockets(mountpoint) {
             if let Some(control) = connect(&socket, format!("the mount at {}", mountpoint.display()))? {
@@ -43,16 +43,16 @@ impl Control {
         Ok(None)
     }
 
-    /// The process at the other end. Its descriptor becomes readable when the process ends.
+    /// Returns the process at the other end. Its descriptor becomes readable when the process ends.
     ///
     /// # Errors
-    /// The system's; `ESRCH` when the process has ended.
+    /// System errors; `ESRCH` if the process has ended.
     pub fn process(&self) -> io::Result<OwnedFd> {
         let peer = rustix::net::sockopt::socket_peercred(&self.stream)?;
         Ok(pidfd_open(peer.pid, PidfdFlags::empty())?)
     }
 
-    /// Asks the cluster in `dir`, which must be running.
+    /// Sends a request to the cluster in `dir`, which must be running.
     pub fn ask<T: DeserializeOwned>(dir: &Path, request: Request) -> Result<T> {
         match Control::connect(dir)? {
             Some(mut control) => control.exchange(request),
@@ -77,14 +77,14 @@ impl Control {
         }
     }
 
-    /// Asks, and takes the answer. One question for each connection.
+    /// Sends a request and reads the answer. A connection carries one request.
     pub fn exchange<T: DeserializeOwned>(&mut self, request: Request) -> Result<T> {
         let value = self.line(request).map_err(|e| self.failed(&e))?;
         let value = Result::from(value)?;
         serde_json::from_value(value).map_err(|e| self.failed(&e.into()))
     }
 
-    /// The same, for a question whose answer may take so long.
+    /// Like [`Control::exchange`], with a time-out for the answer.
     pub fn exchange_within<T: DeserializeOwned>(
         &mut self,
         request: Request,
@@ -126,7 +126,7 @@ fn connect(socket: &Path, name: String) -> Result<Option<Control>> {
     }
 }
 
-/// The error of a command that needs a running cluster.
+/// Returns the error of a command that needs a running cluster.
 pub fn not_running(dir: &Path) -> Error {
     let shown = dir.display();
     let (what, how) = match crate::node_config::is_node(dir) {
@@ -148,7 +148,7 @@ mod tests {
 
     struct Echo(Sender<UnixStream>);
 
-    /// Tells of the targets only after it was asked for free space.
+    /// Answers `Targets` only after another request has arrived.
     struct Slow {
         asked: Sender<()>,
         awaited: Mutex<Receiver<()>>,
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A cluster whose path is longer than a socket address may be.
+    /// A cluster whose path is longer than a socket address can be.
     fn cluster() -> (tempfile::TempDir, PathBuf) {
         let base = tempfile::tempdir().unwrap();
         let dir = base.path().join("d".repeat(150));
@@ -200,7 +200,7 @@ mod tests {
         let error = Control::ask::<Value>(&dir, Request::Pools).unwrap_err();
         assert_eq!((error.errno, &*error.hint), (Errno::EIO, "dig"));
 
-        // The connection that asked for the stop ends when the process lets go of it.
+        // The connection that requested the stop closes when the process drops it.
         let control = Control::connect(&dir).unwrap().unwrap();
         let waiter = std::thread::spawn(move || control.stop(Duration::from_secs(60)));
         drop(stopped.recv().unwrap());
@@ -213,7 +213,7 @@ mod tests {
         let (asked, awaited) = channel();
         start(&StatePaths::new(&dir).socket(), Arc::new(Slow { asked, awaited: Mutex::new(awaited) }))
             .unwrap();
-        // One that never says anything, and one whose answer takes long.
+        // One connection that never sends anything, and one whose answer takes long.
         let _silent = Control::connect(&dir).unwrap().unwrap();
         let mut slow = Control::connect(&dir).unwrap().unwrap();
         let slow = std::thread::spawn(move || slow.exchange::<u64>(Request::Targets));

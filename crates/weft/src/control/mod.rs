@@ -1,9 +1,10 @@
-//! How commands talk to the process that serves a cluster: a socket in the state directory, one
-//! JSON line each way. The process of a mount has one, too, in `/run/weft`.
+//! The control socket between commands and the process that serves a cluster. It is in the state
+//! directory, and carries one JSON line each way. The process of a mount has one, too, in
+//! `/run/weft`.
 //!
 //! A request is `{"cmd":"status"}`; the answer is `{"ok":…}` or `{"error":…,"hint":…}`. A
-//! connection that asked for a stop is held open until the process ends, so that its end is the
-//! signal that everything is over.
+//! connection that requested a stop stays open until the process ends, so its end shows that the
+//! stop is complete.
 
 mod client;
 mod protocol;
@@ -22,32 +23,32 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest request, bytes: those that hold a list have some thousand items at most.
+/// Longest request, in bytes: those with a list have some thousand items at most.
 const MAX_REQUEST_BYTES: u64 = 1 << 20;
 
-/// Longest answer, bytes: it may hold the longest answer of a service, as text.
+/// Longest answer, in bytes: it may contain the longest answer of a service, as text.
 const MAX_ANSWER_BYTES: u64 = 2 * wire::frame::MAX_ANSWER_BYTES as u64;
 
-/// Where the control sockets of root's mounts are.
+/// Directory with the control sockets of root's mounts.
 const RUN_DIR: &str = "/run/weft";
 
-/// The longest part of a mount point in the name of its socket, bytes: with a sum before it and
-/// what [`short_path`] puts before that, it has to fit the address of a socket.
+/// Longest part of a mount point in the name of its socket, in bytes. With a checksum before it,
+/// and the prefix of [`short_path`], the name must fit a socket address.
 const MAX_MOUNT_NAME: usize = 64;
 
-/// How long either side waits for the other's line.
+/// Time-out of either side for the other's line.
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the control socket of a mount may be, best first: processes of root have theirs in the
-/// first place.
+/// Returns the possible paths of a mount's control socket, best first: processes of root use the
+/// first one.
 pub fn mount_sockets(mountpoint: &Path) -> Vec<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("weft"));
     let folders = [Some(PathBuf::from(RUN_DIR)), session];
     folders.into_iter().flatten().map(|folder| folder.join(mount_name(mountpoint))).collect()
 }
 
-/// A file name of its own for each mount point: `/mnt/a` is `mnt-a.sock`, other characters than the
-/// plain ones are written as numbers, and of a long path there is the end and a sum of the whole.
+/// Returns a unique file name for a mount point: `/mnt/a` becomes `mnt-a.sock`. Special characters
+/// are written as numbers. A long path is reduced to its end, after a checksum of the whole.
 fn mount_name(mountpoint: &Path) -> String {
     let path = mountpoint.as_os_str().as_bytes();
     let mut name = String::new();
@@ -64,8 +65,9 @@ fn mount_name(mountpoint: &Path) -> String {
     name + ".sock"
 }
 
-/// A short path of a socket in a folder with a path of any length: socket addresses end at 108
-/// bytes, of which this takes up to 22. Valid while the directory is held open.
+/// Returns a short path of a socket in a folder with a path of any length: socket addresses are
+/// limited to 108 bytes, of which this prefix takes up to 22. Valid while the directory is held
+/// open.
 fn short_path(dir: &std::fs::File, socket: &Path) -> PathBuf {
     let name = socket.file_name().expect("a socket's path ends with its name");
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)

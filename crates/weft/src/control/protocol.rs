@@ -1,4 +1,4 @@
-//! What is said over the control socket; `--json` prints the same.
+//! Messages of the control socket; `--json` prints the same.
 
 use crate::node_config::TargetConfig;
 use serde::{Deserialize, Serialize};
@@ -6,48 +6,48 @@ use std::fmt;
 use std::path::PathBuf;
 use types::{CapacityClass, Errno, Error, NodeId, PoolId, TargetId, TargetState};
 
-/// What a command asks.
+/// A request of a command.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum Request {
-    /// [`ClusterStatus`].
+    /// Returns [`ClusterStatus`].
     Status,
-    /// A list of [`TargetStatus`].
+    /// Returns a list of [`TargetStatus`].
     Targets,
-    /// A list of [`PoolStatus`].
+    /// Returns a list of [`PoolStatus`].
     Pools,
-    /// [`DiskFree`].
+    /// Returns [`DiskFree`].
     Df,
-    /// A list of [`PeerInfo`]: the connections of a node or a mount.
+    /// Returns a list of [`PeerInfo`]: the connections of a node or a mount.
     Net,
-    /// [`MountSession`], of a mount.
+    /// Returns [`MountSession`] of a mount.
     Session,
-    /// [`MountHow`], of a mount.
+    /// Returns [`MountHow`] of a mount.
     MountHow,
-    /// What management answers to this.
+    /// Forwards the request to management, and returns its answer.
     Manage { request: wire::MgmtRequest },
-    /// A directory of this node becomes a target: its id.
+    /// Makes a directory of this node a target. Returns its id.
     AddTarget { target: TargetConfig },
-    /// A [`fsck::Report`] of the cluster as it is being used.
+    /// Checks the cluster while it is in use. Returns [`fsck::Report`].
     Check {
         #[serde(default)]
         orders: CheckOrders,
     },
-    /// [`CheckProgress`].
+    /// Returns [`CheckProgress`].
     CheckProgress,
-    /// A [`fsck::Exposure`].
+    /// Returns [`fsck::Exposure`].
     Exposure,
-    /// [`fsck::Losses`]: what would be lost if a target were removed that is offline.
+    /// Returns [`fsck::Losses`]: what would be lost by the removal of an offline target.
     Losses { order: LossOrder },
-    /// [`CopyMade`]: a copy of the metadata at this place, or in the folder that is the process's own for them.
+    /// Makes a metadata backup at this place, or in the process's own folder. Returns [`CopyMade`].
     Backup { place: Option<PathBuf>, changes_only: bool },
-    /// [`CopyProgress`].
+    /// Returns [`CopyProgress`].
     BackupProgress,
-    /// A list of [`wire::mgmt::CeilingInfo`]: what the hardware gives. Ends early when the
-    /// connection is closed.
+    /// Measures the hardware. Returns a list of [`wire::mgmt::CeilingInfo`]. Aborts when the caller
+    /// closes the connection.
     Measure { order: MeasureOrder },
-    /// [`Stopping`], and then the end of the connection when the process has ended.
+    /// Stops the process. Returns [`Stopping`]; the connection closes when the process has ended.
     Stop,
 }
 
@@ -77,7 +77,7 @@ impl From<Error> for Answer {
     }
 }
 
-/// A running cluster. Sizes are bytes.
+/// Status of a running cluster. Sizes are in bytes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct ClusterStatus {
@@ -91,69 +91,69 @@ pub struct ClusterStatus {
     pub transport: String,
     pub durability: String,
     pub read_only: bool,
-    /// The NUMA zone that the process is bound to.
+    /// NUMA zone that the process is bound to.
     #[serde(default)]
     pub numa: Option<u32>,
-    /// Version of the cluster map.
+    /// Epoch of the cluster map.
     pub epoch: u64,
     pub capacity: u64,
     pub used: u64,
     pub free: u64,
     pub targets: Vec<TargetStatus>,
-    /// Directories that this process should serve and doesn't.
+    /// Directories that this process should serve but doesn't.
     #[serde(default)]
     pub unserved: Vec<Unserved>,
-    /// What was found when the process was started.
+    /// Problems that were found when the process was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Notice>,
     pub counters: Counters,
 }
 
-/// Something that isn't as it should be, and that an administrator can change.
+/// A problem that an administrator can solve.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Notice {
     /// Object and cause.
     pub what: String,
-    /// The remedy.
+    /// Remedy.
     pub hint: String,
 }
 
 /// A target's directory that isn't served.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unserved {
-    /// The directory.
+    /// Path of the directory.
     pub path: String,
-    /// Why.
+    /// Cause.
     pub cause: String,
-    /// What the reader can do.
+    /// Remedy.
     pub hint: String,
 }
 
-/// Work done since the process started.
+/// Counts of work since the process started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Requests from the kernel.
     pub fuse_requests: u64,
-    /// Commands carried out by the metadata service.
+    /// Commands that the metadata service executed.
     pub metadata_commands: u64,
-    /// Batches that the commands were written in.
+    /// Batches that wrote these commands.
     pub metadata_batches: u64,
     /// Commits of the metadata store.
     pub metadata_commits: u64,
-    /// Times that the metadata store was made durable.
+    /// Syncs of the metadata store.
     pub metadata_syncs: u64,
     /// Requests to storage targets.
     pub storage_requests: u64,
 }
 
-/// A target. Sizes are bytes; targets on one local file system have equal parts of its room.
+/// A target. Sizes are in bytes; targets on one local file system have equal shares of its space.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct TargetStatus {
     pub id: TargetId,
     pub pool: String,
     pub path: String,
-    /// The NUMA zone that its disk is near, as far as this node's own file says so.
+    /// NUMA zone of its disk, if this node's own file gives it.
     #[serde(default)]
     pub numa: Option<u32>,
     pub state: TargetState,
@@ -165,7 +165,7 @@ pub struct TargetStatus {
     pub operations: u64,
 }
 
-/// A pool. Sizes are bytes.
+/// A pool. Sizes are in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct PoolStatus {
@@ -176,12 +176,12 @@ pub struct PoolStatus {
     pub capacity: u64,
     pub used: u64,
     pub free: u64,
-    /// Share of each target that new files leave free, percent.
+    /// Percentage of each target that new files leave free.
     #[serde(default)]
     pub spare: u8,
 }
 
-/// Room in the whole cluster and in its parts, bytes.
+/// Space of the whole cluster and of its targets, in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct DiskFree {
@@ -192,65 +192,65 @@ pub struct DiskFree {
     pub targets: Vec<TargetStatus>,
 }
 
-/// A process that a node talks to.
+/// A process that a node is connected to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct PeerInfo {
     pub name: String,
     /// In the peer's order of preference.
     pub addresses: Vec<String>,
-    /// Those that this end may not use, and why.
+    /// Addresses that this end may not use, and why.
     pub unused: Vec<String>,
     pub links: Vec<LinkInfo>,
 }
 
-/// The way of one core to a process.
+/// The connection of one core to a peer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct LinkInfo {
     pub core: u32,
     /// Address and transport; `None` without a connection.
     pub connected: Option<String>,
-    /// Addresses that weren't usable when they were last tried, and why.
+    /// Addresses that failed at the last attempt, and why.
     pub failures: Vec<String>,
     pub round_trip_us: Option<u64>,
-    /// Connections that were made in all.
+    /// Number of connections made so far.
     pub connections: u64,
     pub requests: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
 }
 
-/// The session of a mount, and what became of those before. Times are seconds since 1970.
+/// The session of a mount, and the sessions that it replaced. Times are seconds since 1970.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct MountSession {
-    /// The one in use, or the one that was ended last.
+    /// The current session, or the last one that was ended.
     pub session: u64,
-    /// Why there is none at the moment.
+    /// Why there is no session now.
     pub missing: Option<String>,
-    /// The rack that the mount is in, if it is known.
+    /// Rack of the mount, if known.
     #[serde(default)]
     pub rack: Option<String>,
-    /// How often another session took the place of one that the cluster had ended.
+    /// Number of session failovers.
     pub replacements: u64,
-    /// The last time.
+    /// The last session failover.
     pub replaced: Option<ReplacedInfo>,
-    /// Files of sessions that have ended, which their programs have yet to close.
+    /// Files of ended sessions that applications still have open.
     pub files_of_before: u64,
 }
 
-/// By what a mount reaches its cluster.
+/// Settings by which a mount reaches its cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct MountHow {
     /// UUID of the cluster.
     pub cluster: String,
-    /// The cluster file that it was mounted with.
+    /// Cluster file of the mount.
     pub file: PathBuf,
-    /// Networks that connections use, best first; none: all.
+    /// Networks for connections, best first; empty: all.
     pub networks: Vec<String>,
-    /// The rack that was named.
+    /// Rack from the command line or the cluster file.
     pub rack: Option<String>,
     pub timeout_s: u64,
     pub server_cache: bool,
@@ -264,7 +264,7 @@ pub struct MountHow {
 #[allow(missing_docs)]
 pub struct ReplacedInfo {
     pub session: u64,
-    /// When another one took its place.
+    /// When another session replaced it.
     pub at_s: i64,
     /// Why it was ended.
     pub cause: String,
@@ -272,69 +272,69 @@ pub struct ReplacedInfo {
     pub files: u64,
 }
 
-/// A copy of the metadata that was made.
+/// A metadata backup that was made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CopyMade {
-    /// Where it is.
+    /// Path of the backup.
     pub file: String,
-    /// The copy that it builds on; none for a full one.
+    /// The backup that it builds on; `None` for a full one.
     pub base: Option<String>,
-    /// The moment that it shows, seconds since 1970.
+    /// Point in time of its content, in seconds since 1970.
     pub created_s: i64,
-    /// Keys that the store had at that moment.
+    /// Keys of the store at that time.
     pub keys: u64,
-    /// Of these, how many are in this file.
+    /// How many of them are in this file.
     pub written: u64,
-    /// Keys of the base that were gone.
+    /// Keys of the base that were deleted.
     pub removed: u64,
-    /// Length of the file.
+    /// Length of the file, in bytes.
     pub bytes: u64,
 }
 
-/// What a check of the file system is told to do.
+/// Options of a file system check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckOrders {
-    /// Mend what can be mended.
+    /// Repair damage.
     pub repair: bool,
-    /// Give up what no copy has, and list it in this file, which is there.
+    /// Give up content that no replica has, and list it in this file, which exists.
     pub forget: Option<PathBuf>,
-    /// Only what is at or below this path of the file system.
+    /// Check only this path of the file system and everything below it.
     pub path: Option<String>,
-    /// Delete chunk files of no file, instead of moving them aside.
+    /// Delete orphaned chunk files, instead of moving them aside.
     pub delete: bool,
-    /// Mend although the metadata looks older than the chunk files.
+    /// Repair even if the metadata looks older than the chunk files.
     pub accept_loss: bool,
 }
 
-/// What would be lost with a target.
+/// Parameters for listing what would be lost with a target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LossOrder {
-    /// The target.
+    /// Id of the target.
     pub target: TargetId,
-    /// All files are listed in this file, which is there.
+    /// File for the list of all files, which exists.
     pub list: Option<PathBuf>,
 }
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CheckProgress {
-    /// What it does.
+    /// Current step.
     pub what: String,
-    /// Of `total` things.
+    /// Items done of `total`.
     pub done: u64,
-    /// All of them.
+    /// Number of items.
     pub total: u64,
 }
 
-/// What is measured, each figure for so many milliseconds.
+/// What to measure, and the duration of each measurement.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum MeasureOrder {
-    /// A target's drive, in a file of so many bytes.
+    /// A target's drive, with a file of this size in bytes.
     Drive { target: TargetId, size: u64, milliseconds: u64 },
-    /// The way from one node to another.
+    /// The network from one node to another.
     Network { from: NodeId, to: NodeId, streams: u32, milliseconds: u64 },
     /// A node's memory and processor.
     Cpu { node: NodeId, milliseconds: u64 },
@@ -352,18 +352,18 @@ impl fmt::Display for MeasureOrder {
     }
 }
 
-/// How far a copy of the metadata is.
+/// Progress of a metadata backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CopyProgress {
-    /// Whether one is being made.
+    /// Whether a backup is being made.
     pub is_running: bool,
-    /// Keys that were read.
+    /// Keys read so far.
     pub keys: u64,
-    /// Bytes of them and their values.
+    /// Bytes of these keys and their values.
     pub bytes: u64,
 }
 
-/// The process has begun to stop.
+/// Answer to a stop request: the process has begun to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Stopping {

@@ -1,4 +1,4 @@
-//! The serving end of the control socket.
+//! Server side of the control socket.
 
 use super::{Answer, LINE_TIMEOUT, MAX_REQUEST_BYTES, MeasureOrder, Request, Stopping, short_path};
 use crate::output::os_error;
@@ -12,29 +12,29 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::Builder;
 use types::{Errno, Error, Result};
 
-/// What answers requests.
+/// The component that answers requests.
 pub trait Service: Send + Sync + 'static {
-    /// Answers everything but [`Request::Stop`] and [`Request::Measure`].
+    /// Answers every request except [`Request::Stop`] and [`Request::Measure`].
     fn answer(&self, request: Request) -> Result<Value>;
-    /// Measures, as long as the other end of `asker` is there.
+    /// Measures, until done or until the other end of `asker` is closed.
     fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
         drop(asker);
         Err(Error::new(Errno::EOPNOTSUPP, format!("this process can't measure {order}"))
             .hint("name the directory of a node or of weft up with --dir"))
     }
-    /// Begins to stop the process; `connection` is to be held until its end.
+    /// Begins to stop the process; the implementation keeps `connection` open until the end.
     fn stop(&self, connection: UnixStream);
 }
 
-/// Connections that are answered at a time; more wait for one of them to end. Each has a thread,
-/// since an answer may take as long as management does.
+/// Most connections that are served at a time; further ones wait. Each has a thread, since an
+/// answer may take as long as management does.
 const MAX_CONVERSATIONS: usize = 16;
 
-/// Opens the control socket and answers, until the process ends. Connections don't wait for each
-/// other.
+/// Opens the control socket and answers requests, until the process ends. Connections don't wait
+/// for each other.
 ///
-/// A socket that is there already was left behind by a killed process: the caller holds the lock of
-/// the directory, so nobody listens there.
+/// An existing socket was left behind by a killed process: the caller holds the lock of the
+/// directory, so no process listens there.
 pub fn start(socket: &Path, service: Arc<dyn Service>) -> Result<()> {
     let listener =
         listen(socket).map_err(|e| os_error(format_args!("can't open {}", socket.display()), &e))?;
@@ -59,7 +59,7 @@ pub fn start(socket: &Path, service: Arc<dyn Service>) -> Result<()> {
     started.map(drop).map_err(|e| os_error("can't start a thread", &e))
 }
 
-/// How many are being answered.
+/// Number of connections that are being served.
 #[derive(Default)]
 struct Places {
     taken: Mutex<usize>,
@@ -69,7 +69,7 @@ struct Places {
 struct Place(Arc<Places>);
 
 impl Places {
-    /// Waits for a place.
+    /// Waits for a free place.
     fn take(self: Arc<Places>) -> Place {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let free = self.given_back.wait_while(taken, |taken| *taken == MAX_CONVERSATIONS);
@@ -111,7 +111,7 @@ fn serve_one(mut stream: UnixStream, service: &dyn Service) -> io::Result<()> {
     };
     if request == Request::Stop {
         let ok = serde_json::to_value(Stopping { pid: std::process::id() })?;
-        // The stop happens even if the one who asked has gone.
+        // The process stops even if the caller has closed the connection.
         let sent = send(&mut stream, &Answer::Ok { ok });
         service.stop(stream);
         return sent;

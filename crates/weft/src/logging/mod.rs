@@ -1,8 +1,8 @@
-//! Where log lines go: standard error, which a detached process points at its log file.
+//! Log output: standard error, which a detached process redirects to its log file.
 //!
-//! A log line never fails the process, and never holds more than its share of a disk: what cannot
-//! be written is counted ([`sink`]), a place in the code that logs too much is suppressed
-//! ([`quota`]), and a log file is rotated while the process runs.
+//! A log line never makes the process fail, and the log never takes more than its share of a disk:
+//! lines that can't be written are counted ([`sink`]), a log statement that is too frequent is
+//! suppressed ([`quota`]), and a log file is rotated while the process runs.
 
 mod place;
 mod quota;
@@ -23,9 +23,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
 
-/// Names the variable that says which lines are written: a level, or `TARGET=LEVEL` for parts of
-/// the program, separated by commas (`info,meta=debug`). Without it, or where it can't be
-/// understood, the level is `info`.
+/// Environment variable with the log filter: a level, or `TARGET=LEVEL` for parts of the program,
+/// separated by commas (`info,meta=debug`). If it is missing or invalid, the level is `info`.
 const FILTER_VARIABLE: &str = "WEFT_LOG";
 
 /// The log of this process.
@@ -39,33 +38,33 @@ pub fn init() {
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
 }
 
-/// Points the log, and standard error with it, at the end of a file. While the file cannot be
-/// opened, the process runs without a log and tries again.
+/// Redirects the log, and standard error with it, to the end of a file. While the file can't be
+/// opened, the process runs without a log and retries.
 pub fn redirect(log: &Path) {
     with_log(|state| state.sink.redirect(log, attach));
 }
 
-/// The same for the process that serves a state directory, where [`of_service`] says.
+/// Redirects the log of the process that serves a state directory to the file of [`of_service`].
 pub fn redirect_service(dir: &Path) {
     let log = of_service(dir);
     redirect(&log);
     place::link_from(dir, &log);
 }
 
-/// Makes a file standard error: messages of a panic and of libraries go there.
+/// Makes a file standard error: messages of panics and libraries go there.
 fn attach(file: &File) {
-    // Cannot fail with two open descriptors; and there would be no place to report it to.
+    // Can't fail with two open descriptors; and there would be no place to report it to.
     let _ = rustix::stdio::dup2_stderr(file);
 }
 
-/// What the lines of all threads pass, one at a time.
+/// Writes the lines of all threads, one at a time.
 struct Log {
     sink: Sink,
     quotas: Quotas<Identifier>,
 }
 
 impl Log {
-    /// `source`: the place in the code whose quota the line counts against, if any.
+    /// Writes a line. `source`: the log statement whose quota the line counts against, if any.
     fn put(&mut self, source: Option<&Identifier>, line: &[u8], now: Instant) {
         for summary in self.quotas.due(now) {
             self.sink.put(&summary, now);
@@ -91,13 +90,13 @@ impl MakeWriter<'_> for Writers {
     }
 
     fn make_writer_for(&self, event: &Metadata<'_>) -> Writer {
-        // An administrator who asks for debug lines wants all of them.
+        // Debug lines have no quota: an administrator who enables them wants all.
         let has_quota = *event.level() <= Level::INFO;
         Writer { source: has_quota.then(|| event.callsite()) }
     }
 }
 
-/// Takes the line of one event, as a whole, and never fails.
+/// Writes the line of one event as a whole, and never fails.
 struct Writer {
     source: Option<Identifier>,
 }
@@ -157,7 +156,7 @@ mod tests {
         let ended = child(name).stderr(Stdio::piped()).output().unwrap();
         let log = String::from_utf8_lossy(&ended.stderr);
         let written = log.lines().filter(|line| line.contains("a connection was refused")).count() as u64;
-        // A slow machine may refill a part of the quota meanwhile.
+        // On a slow machine a part of the quota may be refilled meanwhile.
         assert!((1..FLOOD / 2).contains(&written), "{written} lines");
         assert!(log.contains("a line of another place"), "{log}");
     }

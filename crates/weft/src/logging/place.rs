@@ -1,15 +1,16 @@
-//! Which file a detached process logs to.
+//! Choice of the log file of a detached process.
 
 use rustix::fs::{Access, access};
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Where logs go when they can.
+/// Preferred directory for logs.
 const LOG_DIR: &str = "/var/log/weft";
 
-/// The log of the process that serves a state directory: in [`LOG_DIR`] where that is on another
-/// file system than the metadata store, which a log must not fill; else in the directory.
+/// Returns the log file of the process that serves a state directory: in [`LOG_DIR`] if that is on
+/// another file system than the metadata store, which a log must not fill; otherwise in the state
+/// directory.
 pub fn of_service(dir: &Path) -> PathBuf {
     let beside = mgmt::StatePaths::new(dir).log();
     match usable_log_dir() {
@@ -18,7 +19,7 @@ pub fn of_service(dir: &Path) -> PathBuf {
     }
 }
 
-/// The log of a mount's process.
+/// Returns the log file of a mount's process.
 pub fn of_mount(mountpoint: &Path) -> PathBuf {
     match usable_log_dir() {
         Some(logs) => logs.join(file_name(mountpoint)),
@@ -29,14 +30,14 @@ pub fn of_mount(mountpoint: &Path) -> PathBuf {
     }
 }
 
-/// Makes the log of a service findable in its state directory: there it is a link to `log`, if the
-/// log is elsewhere. What fails here costs the link alone.
+/// Makes the log of a service findable in its state directory, by a link to `log` if the log is
+/// elsewhere. Failures only cost the link.
 pub fn link_from(dir: &Path, log: &Path) {
     let link = mgmt::StatePaths::new(dir).log();
     if link == log || fs::read_link(&link).is_ok_and(|target| target == log) {
         return;
     }
-    // A log of an earlier process, or a link to another place.
+    // The log of an earlier process, or a link to another place.
     let mut old = link.clone().into_os_string();
     old.push(".old");
     let _ = fs::rename(&link, old);
@@ -50,8 +51,8 @@ fn usable_log_dir() -> Option<&'static Path> {
     is_usable.then(|| Path::new(LOG_DIR))
 }
 
-/// A directory for logs of a user who may not write to [`LOG_DIR`]. Another user may have made
-/// something under its name, to read logs or to have files written through links: that is refused.
+/// Returns a directory for logs of a user who may not write to [`LOG_DIR`]. Refused if another user
+/// owns it: that user could read logs, or have files overwritten through links.
 fn private_temp_dir() -> Option<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let dir = std::env::temp_dir().join(format!("weft-logs-{user}"));
@@ -60,7 +61,7 @@ fn private_temp_dir() -> Option<PathBuf> {
     (meta.is_dir() && meta.uid() == user && meta.mode() & 0o077 == 0).then_some(dir)
 }
 
-/// The device that a path is on, or will be on.
+/// Returns the device that a path is on, or will be on.
 fn device_of(path: &Path) -> Option<u64> {
     path.ancestors().find_map(|path| fs::metadata(path).ok()).map(|meta| meta.dev())
 }
@@ -84,7 +85,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&beside).unwrap(), "now");
             assert_eq!(fs::read_to_string(dir.path().join("weft.log.old")).unwrap(), "before");
         }
-        // A log that is in the directory needs no link.
+        // A log in the directory itself needs no link.
         fs::remove_file(&beside).unwrap();
         link_from(dir.path(), &beside);
         assert!(fs::symlink_metadata(&beside).is_err());

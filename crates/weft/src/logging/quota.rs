@@ -1,46 +1,46 @@
-//! How many lines each place in the code may log.
+//! Rate limit of each log statement.
 //!
-//! A dead disk, or a stranger who opens connections, makes one place log the same again and again.
-//! Each place has a token bucket of lines. Of the lines without a token only the newest is kept; it
-//! is written with the number of those before it when there is a token again, with whichever line
-//! of the process comes next.
+//! A dead disk, or a stranger who opens connections, makes one log statement repeat the same line.
+//! Each statement has a token bucket of lines. Of the lines without a token only the newest is
+//! stored. When there is a token again, the next line of the process writes it, with the number of
+//! lines before it.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Lines that one place logs in a row: all targets of a large node, each with a failure of its own.
+/// Lines that one statement may log in a row: one failure for each target of a large node.
 const BURST: u32 = 64;
 
-/// How long a place waits for another line after its burst: lines of 200 bytes that never end take
-/// 1.7 MB a day.
+/// Time for one more line after the burst: an endless flood of lines of 200 bytes takes 1.7 MB a
+/// day.
 const REFILL: Duration = Duration::from_secs(10);
 
-/// How much of a suppressed line is kept, bytes.
+/// Stored length of a suppressed line, in bytes.
 const MAX_KEPT_BYTES: usize = 2048;
 
-/// The quotas of all places that have logged. There are as many as the program has log statements,
-/// some hundreds, so that a list serves.
+/// The quotas of all statements that have logged. There are at most as many as log statements in
+/// the program, some hundreds, so a list suffices.
 pub struct Quotas<K> {
     list: Vec<(K, Quota)>,
 }
 
 struct Quota {
     tokens: u32,
-    /// When the bucket got its latest token; while it is full, when it was used last.
+    /// Time of the latest token; while the bucket is full, time of its last use.
     refilled: Instant,
-    /// Lines without a token since the last that was written.
+    /// Lines without a token since the last written line.
     suppressed: u64,
     /// The newest of them.
     newest: Vec<u8>,
 }
 
 impl<K: Clone + PartialEq> Quotas<K> {
-    /// No place has logged yet.
+    /// Creates an empty set of quotas.
     pub const fn new() -> Quotas<K> {
         Quotas { list: Vec::new() }
     }
 
-    /// Whether a line of this place is written now; it is counted if not.
+    /// Returns whether a line of this statement is written now; otherwise counts it.
     pub fn admit(&mut self, source: &K, line: &[u8], now: Instant) -> bool {
         let at = self.list.iter().position(|(key, _)| key == source).unwrap_or_else(|| {
             self.list.push((source.clone(), Quota::full(now)));
@@ -56,8 +56,8 @@ impl<K: Clone + PartialEq> Quotas<K> {
         admitted
     }
 
-    /// The newest suppressed lines of places that may log again, each with how many were suppressed
-    /// before it.
+    /// Returns the newest suppressed lines of statements that may log again, each with the number
+    /// of lines suppressed before it.
     pub fn due(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let due = |quota: &mut Quota| {
             let is_due = quota.suppressed > 0 && quota.take(now);
@@ -91,7 +91,7 @@ impl Quota {
         let before = std::mem::take(&mut self.suppressed) - 1;
         line.truncate(line.trim_ascii_end().len());
         if before > 0 {
-            // A vector takes all.
+            // Writing to a vector doesn't fail.
             let _ = write!(line, " suppressed_lines={before}");
         }
         line.push(b'\n');

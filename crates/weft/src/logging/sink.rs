@@ -1,7 +1,7 @@
-//! The end of the log: standard error, or a file that is rotated by size.
+//! The destination of the log: standard error, or a file that is rotated by size.
 //!
-//! Invariants: no call fails or panics; a log file and the old one beside it take at most twice
-//! [`MAX_LOG_BYTES`]; lines that were lost are counted in the next line that is written.
+//! Invariants: no call fails or panics; a log file and its predecessor take at most twice
+//! [`MAX_LOG_BYTES`]; the next written line counts the lost ones.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,20 +9,20 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A log file is rotated before it is longer than this many bytes; one old log is kept.
+/// Largest log file, in bytes: it is rotated before that, and one old log is retained.
 const MAX_LOG_BYTES: u64 = 16 << 20;
 
-/// How long after a failure a log file is opened again.
+/// Backoff before a log file is opened again.
 const REOPEN: Duration = Duration::from_secs(10);
 
-/// Takes whole lines.
+/// Writes whole lines.
 pub struct Sink {
     out: Out,
-    /// Lines that could not be written since the last that was.
+    /// Lines that could not be written since the last written one.
     lost: u64,
-    /// Why.
+    /// Cause of the loss.
     cause: String,
-    /// The last line that was written lacks its end.
+    /// Whether the last line was written incompletely.
     is_torn: bool,
 }
 
@@ -32,13 +32,13 @@ enum Out {
 }
 
 impl Sink {
-    /// Lines go to standard error.
+    /// Creates a sink for standard error.
     pub const fn stderr() -> Sink {
         Sink { out: Out::Stderr, lost: 0, cause: String::new(), is_torn: false }
     }
 
-    /// Lines go to the end of a file from now on. `attach` gets each file that is opened in its
-    /// place, and the null device where none can be.
+    /// Redirects lines to the end of a file from now on. `attach` gets each file that is opened for
+    /// it, or the null device if that fails.
     pub fn redirect(&mut self, path: &Path, attach: fn(&File)) {
         self.out = Out::File(LogFile::new(path, MAX_LOG_BYTES, attach));
         self.is_torn = false;
@@ -51,7 +51,7 @@ impl Sink {
             text.push(b'\n');
         }
         if self.lost > 0 {
-            // A vector takes all.
+            // Writing to a vector doesn't fail.
             let _ = writeln!(text, "{} log lines before this one were lost: {}", self.lost, self.cause);
         }
         text.extend_from_slice(line);
@@ -70,7 +70,7 @@ impl Sink {
     }
 }
 
-/// How many bytes were written, and what stopped that.
+/// Returns the number of bytes written, and the error that stopped the write.
 fn write(out: &mut impl Write, text: &[u8]) -> (usize, io::Result<()>) {
     let mut written = 0;
     while written < text.len() {
@@ -94,7 +94,7 @@ struct LogFile {
 enum State {
     /// `bytes`: its length; `None` for a device, which is never rotated.
     Open { file: File, bytes: Option<u64> },
-    /// It could not be opened; `retry` is when it is tried again.
+    /// The file could not be opened; `retry`: when to try again.
     Closed { errno: i32, retry: Option<Instant> },
 }
 
@@ -102,7 +102,7 @@ impl LogFile {
     fn new(path: &Path, max_bytes: u64, attach: fn(&File)) -> LogFile {
         let state = State::Closed { errno: 0, retry: None };
         let mut file = LogFile { path: path.to_path_buf(), max_bytes, attach, state };
-        // Lines that a library prints before the first of ours go there, too.
+        // At once, because a library may print before the first log line.
         file.open(None);
         file
     }
@@ -127,8 +127,8 @@ impl LogFile {
         }
     }
 
-    /// Puts the file aside in favour of an empty one. A file that cannot be renamed is emptied: the
-    /// log is bounded either way.
+    /// Renames the file and opens an empty one. If the rename fails, the file is truncated: the log
+    /// is bounded in either case.
     fn rotate(&mut self, now: Instant) {
         if fs::rename(&self.path, old_of(&self.path)).is_ok() {
             return self.open(Some(now));
@@ -157,16 +157,16 @@ impl LogFile {
     }
 }
 
-/// Opens a log at its end. The path that comes back has no links: renaming it renames the log.
+/// Opens a log at its end. The returned path has no links, so renaming it renames the log.
 fn open(path: &Path) -> io::Result<(PathBuf, File, Option<u64>)> {
-    // Only the owner reads what the log names: paths, clients, addresses.
+    // Only the owner may read what the log contains: paths, clients, addresses.
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let path = path.canonicalize()?;
     let meta = file.metadata()?;
     Ok((path, file, meta.is_file().then_some(meta.len())))
 }
 
-/// Where the log before this one is.
+/// Returns the path of the previous log.
 fn old_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".old");
@@ -224,7 +224,7 @@ mod tests {
     fn a_log_that_cannot_be_renamed_is_emptied() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("weft.log");
-        // A directory in the place of the old log: no rename over it.
+        // A directory with the name of the old log makes the rename fail.
         fs::create_dir(old_of(&path)).unwrap();
         let mut sink = sink(&path, 10);
         for line in [b"line 1\n", b"line 2\n"] {

@@ -1,5 +1,5 @@
-//! What clients that do nothing cost the servers: 200 sessions with two connections each, and
-//! 10,000 open files; of a node that does everything, and of four processes together that share it.
+//! Memory of servers for idle clients: 200 sessions with two connections each, and 10,000 open
+//! files; on one node with all roles, and on four processes that share them.
 
 use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
 use identity::Credentials;
@@ -22,19 +22,18 @@ use wire::{MgmtReply, MgmtRequest};
 const SESSIONS: u64 = 200;
 const FILES_OF_SESSION: usize = 50;
 
-/// Of so many files one has content on targets, of this many bytes: more than what lies beside an
-/// inode.
+/// One of this many files has content on targets, of this many bytes: more than fits inline.
 const WRITTEN: usize = 5;
 const CONTENT_BYTES: usize = 16 << 10;
 
-/// What all of it may cost the servers, bytes.
+/// Most memory of the servers for all of it, in bytes.
 const MAX_COST: u64 = 200 << 20;
 
-/// What an idle connection may cost, bytes: the protection's state, three tasks, and two pages to
-/// receive into. With staging buffers that are never given back it is about 150 KiB.
+/// Most memory per idle connection, in bytes: TLS state, three tasks, and two pages for receiving.
+/// With staging buffers that are never released it would be about 150 KiB.
 const MAX_COST_OF_CONNECTION: u64 = 56 << 10;
 
-/// Generous: machines that test are busy.
+/// Generous: test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Deserialize)]
@@ -43,7 +42,7 @@ struct ClusterFile {
     credentials: String,
 }
 
-/// The processes of a cluster; the first is management's.
+/// The processes of a cluster; the first one runs management.
 struct Cluster {
     processes: Vec<Child>,
     dir: PathBuf,
@@ -68,7 +67,7 @@ fn weft(arguments: &[&str], dir: &Path) -> String {
 }
 
 impl Cluster {
-    /// Starts management with `first`, and a process for each of the `others`.
+    /// Starts management with the roles `first`, and a process for each of the `others`.
     fn start(first: &str, others: &[&str]) -> Cluster {
         let base = tempfile::tempdir().unwrap();
         let dir = base.path().join("node-0");
@@ -115,7 +114,7 @@ impl Cluster {
         }
     }
 
-    /// Bytes of the processes that are in memory.
+    /// Returns the resident bytes of the processes.
     fn resident(&self) -> u64 {
         let of_process = |process: &Child| {
             let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
@@ -130,13 +129,13 @@ impl Cluster {
     }
 }
 
-/// A mounted client, as far as servers can tell.
+/// Starts a client that servers can't distinguish from a mounted one.
 async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Client> {
     let credentials = Credentials::from_text(&file.credentials).unwrap();
     let tls = Tls::member(&credentials, identity::Protection::Encrypted, Strangers::Refused).unwrap();
     let name = format!("client {number}");
     let identity = ClientIdentity { cluster: file.cluster.clone(), name, client: 1 + number };
-    // One for each process, whatever it is asked.
+    // One peer per process, for all of its services.
     let known: Mutex<BTreeMap<SocketAddr, Arc<Peer>>> = Mutex::default();
     let peer_at = Arc::new(move |address: SocketAddr| {
         let make = || {
@@ -179,8 +178,8 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
 
 const ROOT: types::Credentials = types::Credentials { uid: 0, gid: 0, pid: 1 };
 
-/// Opens files in a folder of its own, which may be on any metadata service, and writes some that
-/// lie on targets.
+/// Opens files in a separate folder, which may be on any metadata service, and writes content to
+/// targets for some.
 async fn open_files(client: &Client, number: u64, handles: &mut Vec<Arc<Handle>>) {
     let folder = format!("folder-{number}");
     let folder = client.mkdir(ROOT, InodeId::ROOT, folder.as_bytes(), 0o755, 0).await.unwrap().ino;
@@ -195,7 +194,7 @@ async fn open_files(client: &Client, number: u64, handles: &mut Vec<Arc<Handle>>
     }
 }
 
-/// What was measured, bytes above what the processes had at first.
+/// Measured bytes beyond the initial memory of the processes.
 struct Cost {
     of_sessions: u64,
     in_all: u64,
@@ -215,7 +214,7 @@ fn measure(cluster: &Cluster) -> Cost {
             all.push(session(&file, address, number).await);
         }
         clients_made.send(all.clone()).unwrap();
-        // Meanwhile the clients go on with what they do in the background.
+        // Meanwhile the clients' background work continues.
         until(&open_now).await;
         let mut handles = Vec::new();
         for (number, client) in (0..).zip(&all) {
@@ -227,7 +226,7 @@ fn measure(cluster: &Cluster) -> Cost {
     let first = first.unwrap();
     let all: Vec<Arc<Client>> = clients.recv_timeout(PATIENCE).unwrap();
 
-    // The second core of each client connects, too, and stays.
+    // The second core of each client connects, too, and stays connected.
     let (connected, second_connected) = mpsc::channel();
     let (leave, left) = mpsc::channel::<()>();
     let (read, read_now) = mpsc::channel::<Vec<Arc<Handle>>>();
@@ -263,7 +262,7 @@ fn measure(cluster: &Cluster) -> Cost {
     Cost { of_sessions: with_sessions.saturating_sub(before), in_all: with_files.saturating_sub(before) }
 }
 
-/// Waits for a word of another thread, without holding up the tasks of this core.
+/// Waits for a message of another thread, without blocking the tasks of this core.
 async fn until<T>(told: &mpsc::Receiver<T>) -> T {
     loop {
         match told.try_recv() {
@@ -283,7 +282,8 @@ fn idle_sessions_and_open_files_cost_little() {
     assert!(cost.in_all <= MAX_COST, "{} bytes", cost.in_all);
 }
 
-/// Management and metadata, metadata, and two of storage: each client has connections to all.
+/// Management with metadata, a second metadata service, and two storage nodes: each client has
+/// connections to all.
 #[test]
 fn they_cost_little_where_several_processes_share_the_work() {
     let cost = measure(&Cluster::start("mgmt,meta", &["meta", "storage", "storage"]));

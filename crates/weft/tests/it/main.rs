@@ -1,4 +1,4 @@
-//! The integration tests of the command, in one program.
+//! The integration tests of the command, in one binary.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Generous: machines that test are busy.
+/// Generous: test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A zone that no machine has.
@@ -31,7 +31,7 @@ fn refused(arguments: &[&str], dir: &Path) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// The CPUs in a list of the kernel.
+/// Parses a CPU list of the kernel.
 fn cpus(list: &str) -> BTreeSet<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -40,7 +40,7 @@ fn cpus(list: &str) -> BTreeSet<usize> {
     list.trim().split(',').flat_map(range).collect()
 }
 
-/// A zone of this machine and its CPUs; `None` where the kernel knows no zones.
+/// Returns a zone of this machine and its CPUs; `None` if the kernel knows no zones.
 fn some_zone() -> Option<(String, BTreeSet<usize>)> {
     let zones = fs::read_to_string("/sys/devices/system/node/has_cpu").ok()?;
     let zone = cpus(&zones).first()?.to_string();
@@ -60,7 +60,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// Serves, begun on one CPU only: what it is bound to shows.
+    /// Starts a node on a single CPU, so that the effect of the binding is visible.
     fn serve(dir: &Path, zone: &str, cpu: usize) -> Node {
         let mut command = Command::new("taskset");
         command.args(["-c", &cpu.to_string(), env!("CARGO_BIN_EXE_weft"), "serve", "--numa", zone, "--dir"]);
@@ -75,7 +75,7 @@ impl Node {
         node
     }
 
-    /// Where each thread may run.
+    /// Returns the allowed CPUs of each thread.
     fn allowed(&self) -> Vec<BTreeSet<usize>> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
         let of_thread = |thread: PathBuf| {

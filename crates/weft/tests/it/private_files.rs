@@ -1,5 +1,5 @@
-//! Other users of a machine neither change nor read what weft keeps, whatever umask it is started
-//! with; and weft doesn't take what they could have changed or read.
+//! Other users of a machine can neither change nor read weft's files, whatever umask it is started
+//! with. weft refuses files that they could have changed or read.
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
@@ -9,14 +9,14 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Generous: machines that test are busy.
+/// Generous: test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Files that everybody may read: no secret is in them, and all of them are in a directory that
-/// only its owner enters.
+/// Files that all users may read: they contain no secret, and are in a directory that only its
+/// owner can enter.
 const PUBLIC: [&str; 2] = ["node.toml", "ca.crt"];
 
-/// The command with the most generous umask.
+/// The command with the most permissive umask.
 fn weft(arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "umask 000 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_weft")]).args(arguments);
@@ -47,7 +47,7 @@ impl Drop for Served {
 fn below(dir: &Path, found: &mut Vec<(PathBuf, u32)>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        // What a store removes meanwhile is gone.
+        // The store may have removed the file meanwhile.
         let Ok(meta) = fs::symlink_metadata(&path) else { continue };
         found.push((path.clone(), meta.permissions().mode() & 0o777));
         if meta.is_dir() {

@@ -10,10 +10,10 @@ use clap::Args;
     after_help = "Sequential transfers have 1 MiB, random ones 4 KiB; of several queue depths the best is told. Direct I/O, in a file that is removed."
 )]
 pub struct BenchStorageArgs {
-    /// Only this target, once for each [default: all]
+    /// Only this target; may be repeated [default: all]
     #[arg(long, value_name = "N")]
     pub target: Vec<u32>,
-    /// Bytes of the file; drives with a cache need more than that has
+    /// Bytes of the file; drives with a cache need more than its size
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
     pub size: u64,
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub struct BenchStorageArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "All streams of a measurement are one core's on the sending node.")]
 pub struct BenchNetArgs {
-    /// Numbers of connections; the best is kept
+    /// Numbers of connections to try; the best result counts
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub streams: Vec<u32>,
     #[command(flatten)]
@@ -38,13 +38,13 @@ pub struct BenchCpuArgs {
     pub how: BenchHow,
 }
 
-/// What all of them take.
+/// Options of all three commands.
 #[derive(Args, Debug)]
 pub struct BenchHow {
-    /// How long each figure is measured
+    /// Duration of each measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub seconds: u64,
-    /// Show what was measured last, and measure nothing
+    /// Show the last results without measuring
     #[arg(long)]
     pub last: bool,
     #[command(flatten)]

@@ -11,43 +11,45 @@ use std::path::PathBuf;
                   each thread reads what another has written."
 )]
 pub struct BenchIoArgs {
-    /// Directory to measure, such as a mount
+    /// Directory to measure, for example a mount
     #[arg(value_name = "DIR")]
     pub place: PathBuf,
     /// Numbers of threads
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Vec<u32>,
-    /// Bytes of a transfer [default: 1 MiB, 4 KiB of random access]
+    /// Bytes per transfer [default: 1 MiB, random access 4 KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub record: Option<u64>,
-    /// Bytes of each thread's file, or part of the shared one
+    /// Bytes of each thread's file, or of its part of the shared file
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
     pub size: u64,
     /// Order of transfers
     #[arg(long, value_enum, default_value_t)]
     pub access: AccessArg,
-    /// Whose files: one of each thread; one of all in segments; one of all, records by turns
+    /// Sharing of files: own file per thread; one file, a segment per thread; one file, interleaved
+    /// records
     #[arg(long, value_enum, default_value_t)]
     pub sharing: SharingArg,
-    /// What is measured, in this order
+    /// Operations to measure, in this order
     #[arg(long, value_enum, value_name = "WHAT,..", value_delimiter = ',', default_value = "write,read")]
     pub operations: Vec<IoOperationArg>,
-    /// Transfers that a thread has under way [default: 1, 16 of random access]
+    /// Transfers in flight per thread [default: 1, random access 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depth: Option<u32>,
-    /// Pass the client's cache by [default where records are multiples of 4096]
+    /// Bypass the client's cache [default if records are multiples of 4096]
     #[arg(long, conflicts_with_all = ["buffered", "warm"])]
     pub direct: bool,
     /// Use the client's cache, dropped before reads
     #[arg(long, conflicts_with = "warm")]
     pub buffered: bool,
-    /// Use whatever caches have: the figures are caches'
+    /// Use caches as they are: results include cache hits
     #[arg(long)]
     pub warm: bool,
-    /// Check every byte that is read
+    /// Verify every byte that is read
     #[arg(long)]
     pub verify: bool,
-    /// End a phase after so long; random phases go on until then [default of random access: 5]
+    /// End each phase after this time; random phases always run that long [default of random
+    /// access: 5]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
     #[command(flatten)]
@@ -57,28 +59,28 @@ pub struct BenchIoArgs {
 /// `weft bench meta`.
 #[derive(Args, Debug, Clone)]
 pub struct BenchMetaArgs {
-    /// Directory to measure, such as a mount
+    /// Directory to measure, for example a mount
     #[arg(value_name = "DIR")]
     pub place: PathBuf,
     /// Numbers of threads
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Vec<u32>,
-    /// Files of each thread
+    /// Files per thread
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub files: u64,
-    /// Bytes of each file
+    /// Bytes per file
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     pub size: u64,
-    /// Directories of each thread
+    /// Directories per thread
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "shared", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub directories: u32,
-    /// One directory of all threads
+    /// All threads use one directory
     #[arg(long)]
     pub shared: bool,
-    /// The hard form of IO500: files of 3901 bytes in one directory
+    /// IO500 hard variant: files of 3901 bytes in one directory
     #[arg(long, conflicts_with_all = ["size", "directories", "shared"])]
     pub hard: bool,
-    /// What is measured, in this order; what is needed is made before
+    /// Operations to measure, in this order; their prerequisites are created first
     #[arg(
         long,
         value_enum,
@@ -91,25 +93,25 @@ pub struct BenchMetaArgs {
     pub how: BenchLoadHow,
 }
 
-/// What both take.
+/// Options of both commands.
 #[derive(Args, Debug, Clone)]
 pub struct BenchLoadHow {
-    /// How often each is done; the middle one is shown
+    /// Repetitions; the median is shown
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub iterations: u32,
-    /// Which way the load takes: a mount, or its client core without kernel and FUSE
+    /// Path of the load: a mount, or its client core without kernel and FUSE
     #[arg(long, value_enum, default_value_t)]
     pub through: ThroughArg,
-    /// Cluster file of the client core [default: the one that the mount was made with]
+    /// Cluster file of the client core [default: the one of the mount]
     #[arg(long, value_name = "FILE", conflicts_with = "clients")]
     pub cluster: Option<PathBuf>,
-    /// Make the load on these clients together, each with so many threads on the same DIR
+    /// Generate load on these clients together, each with this many threads on the same DIR
     #[arg(long = "client", value_name = "NAME,..", value_delimiter = ',')]
     pub clients: Vec<String>,
-    /// What starts weft bench agent on a client, by sh; {} is the client's name
+    /// Shell command that starts weft bench agent on a client; {} is the client's name
     #[arg(long, value_name = "COMMAND", default_value = "ssh {} weft bench agent", requires = "clients")]
     pub launch: String,
-    /// Keep the results as JSON, for weft bench compare
+    /// Write the results as JSON, for weft bench compare
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Print JSON
@@ -126,7 +128,7 @@ pub enum AccessArg {
     Random,
 }
 
-/// Whose files.
+/// Sharing of files.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum SharingArg {
@@ -136,23 +138,23 @@ pub enum SharingArg {
     Interleaved,
 }
 
-/// What is done with bytes.
+/// Operations on file content.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoOperationArg {
     /// Write, and sync
     Write,
     /// Read
     Read,
-    /// Seven reads to three writes
+    /// Seven reads per three writes
     Mixed,
 }
 
-/// What is done with files.
+/// Operations on files.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaOperationArg {
-    /// Make, and write what they hold
+    /// Create, and write the content
     Create,
-    /// Ask for attributes
+    /// Read attributes
     Stat,
     /// Open, read and close
     ReadFile,
@@ -160,14 +162,14 @@ pub enum MetaOperationArg {
     Remove,
 }
 
-/// Which way a load takes.
+/// Path of a load.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThroughArg {
     /// System calls on DIR
     #[default]
     Mount,
-    /// A session of the native client core, of the same cluster and directory
+    /// A session of the native client core, on the same cluster and directory
     Core,
-    /// One after the other, as two figures of each operation
+    /// Both, one after the other, as two results per operation
     Both,
 }

@@ -10,30 +10,30 @@ use std::path::PathBuf;
                         removes its files, and writes the report with what there is."
 )]
 pub struct CharacterizeArgs {
-    /// Directory to measure; everything happens in one of its own below it
+    /// Directory to measure; files go to a new subdirectory
     #[arg(value_name = "DIR")]
     pub place: PathBuf,
-    /// Which experiments
+    /// Experiments to run
     #[arg(long, value_name = "NAME", default_value = "quick")]
     pub profile: String,
-    /// Sizes and times of the published ones times it; 1: as published [default: the largest power
-    /// of two up to 1 that fits]
+    /// Factor for the published sizes and times; 1: as published [default: the largest power of two
+    /// up to 1 that fits]
     #[arg(long, value_name = "FACTOR")]
     pub scale: Option<f64>,
-    /// How often each experiment is run
+    /// Repetitions of each experiment
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub iterations: u32,
     /// Folder for the report: index.html, results.json, results.csv
     #[arg(long, value_name = "FOLDER", default_value = "weft-report")]
     pub out: PathBuf,
-    /// Another system's results to draw beside: of weft, fio (JSON), IOR or mdtest
+    /// Results of another system to compare with: of weft, fio (JSON), IOR or mdtest
     #[arg(long, value_name = "FILE")]
     pub beside: Vec<PathBuf>,
-    /// Measure drives and processors first, also where their ceilings are known [default: where
-    /// they aren't, on a mount of weft up]
+    /// Measure drives and processors first, even if their ceilings are known [default: if they are
+    /// unknown, on a mount of weft up]
     #[arg(long)]
     pub ceilings: bool,
-    /// Show what would be run, and run nothing
+    /// Show what would run, without running it
     #[arg(long)]
     pub list: bool,
     /// Print the results as JSON
@@ -44,11 +44,11 @@ pub struct CharacterizeArgs {
 /// `weft bench compare`.
 #[derive(Args, Debug, Clone)]
 pub struct CompareArgs {
-    /// The first
+    /// First result
     pub first: PathBuf,
-    /// The second; ratios are of it by the first
+    /// Second result; ratios are second to first
     pub second: PathBuf,
-    /// Write a page with figures, too
+    /// Also write a page with figures
     #[arg(long, value_name = "OUT")]
     pub html: Option<PathBuf>,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! `weft bench agent`: one of the clients that make a load together.
+//! `weft bench agent`: one of several clients that generate a load together.
 
 use super::core::CoreLoad;
 use super::orders::{Order, VERSION, Word, say};
@@ -12,12 +12,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use types::Result;
 
-/// How often the directory of a load is removed whose leader is gone: other clients may still be at
-/// work there.
+/// Attempts to remove the directory of a load after its coordinator has disconnected: other clients
+/// may still work there.
 const REMOVALS: u32 = 20;
 const REMOVAL_REST: Duration = Duration::from_millis(250);
 
-/// What has been ordered.
+/// Orders received so far.
 #[derive(Default)]
 struct Orders {
     state: Mutex<State>,
@@ -27,10 +27,10 @@ struct Orders {
 #[derive(Default)]
 struct State {
     begin: Option<Begin>,
-    /// How often all had come as far as this client.
+    /// Number of barriers that all clients have reached.
     went: u64,
     is_stopped: bool,
-    /// Nobody gives orders any more.
+    /// Whether the coordinator has disconnected.
     is_alone: bool,
 }
 
@@ -53,7 +53,7 @@ impl Begin {
     }
 }
 
-/// Makes loads as it is ordered on standard input, until that ends.
+/// Runs loads as ordered on standard input, until that ends.
 pub(super) fn run() -> Result<()> {
     let orders: &'static Orders = Box::leak(Box::default());
     std::thread::spawn(|| orders.hear());
@@ -62,7 +62,7 @@ pub(super) fn run() -> Result<()> {
         let client = Client { seat: begin.seat, orders, met: Mutex::new(orders.lock().went) };
         let loaded = begin.run(&client);
         let told = loaded.map_or_else(Told::from, Told::from);
-        // Who isn't there any more isn't told, and has to be cleaned up after.
+        // If the coordinator has disconnected, this client removes the files.
         if tell(&Word::Ended(Box::new(told))).is_err() || orders.lock().is_alone {
             clean(&begin.seat.folder(&begin.place));
             break;
@@ -89,7 +89,7 @@ impl Orders {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes orders until there are none any more.
+    /// Reads orders until standard input ends.
     fn hear(&self) {
         for line in stdin().lock().lines().map_while(io::Result::ok) {
             let order = serde_json::from_str(&line);
@@ -113,7 +113,7 @@ impl Orders {
         self.news.notify_all();
     }
 
-    /// The next load.
+    /// Waits for the next load; `None` once the coordinator has disconnected.
     fn next(&self) -> Option<Begin> {
         let mut state = self.lock();
         loop {
@@ -126,11 +126,11 @@ impl Orders {
     }
 }
 
-/// One load of this client.
+/// This client's part of one load.
 struct Client {
     seat: Seat,
     orders: &'static Orders,
-    /// How often it has met the others, and those of earlier loads.
+    /// Number of barriers that this client has reached, including those of earlier loads.
     met: Mutex<u64>,
 }
 
@@ -153,7 +153,7 @@ impl Watch for Client {
     }
 
     fn progress(&self, progress: &Progress) {
-        // That nobody hears it is noticed at the next meeting.
+        // A failed write is noticed at the next barrier.
         let _ = tell(&Word::from(progress));
     }
 

@@ -1,4 +1,4 @@
-//! `weft bench storage`, `net` and `cpu`: what the hardware gives without the file system.
+//! `weft bench storage`, `net` and `cpu`: the performance of the hardware without the file system.
 
 use crate::cli::{BenchCpuArgs, BenchHow, BenchNetArgs, BenchStorageArgs};
 use crate::cmd::manage::{ask, unexpected};
@@ -14,11 +14,11 @@ use types::{Errno, Error, NodeId, NodeState, Result, TargetId, TargetState};
 use wire::mgmt::{CeilingInfo, NodeInfo, TargetInfo};
 use wire::{MgmtReply, MgmtRequest};
 
-/// What a measurement may take beyond its own time, in the eyes of who waits; the services end it
-/// before.
+/// Time that a measurement may take beyond its own duration, on the waiting side. The services
+/// abort it earlier.
 const MARGIN: Duration = Duration::from_secs(300);
 
-/// Ceilings that one request takes to management: some 200 KiB of a MiB.
+/// Ceilings per request to management: some 200 KiB of at most 1 MiB.
 const CEILINGS_PER_REQUEST: usize = 1000;
 
 /// Measures targets, one after the other.
@@ -90,7 +90,7 @@ pub fn cpu(args: &BenchCpuArgs) -> Result<()> {
     measure(&args.how, &orders)
 }
 
-/// Nodes that are online; none in a cluster of one process.
+/// Returns the online nodes; none in a cluster in one process.
 fn nodes(how: &BenchHow) -> Result<Vec<NodeId>> {
     let all: Vec<NodeInfo> = match ask(&how.query.dir, MgmtRequest::ListNodes)? {
         MgmtReply::Nodes { nodes } => nodes,
@@ -103,18 +103,18 @@ fn milliseconds(how: &BenchHow) -> u64 {
     how.seconds * 1000
 }
 
-/// One after the other, so that none is in the other's way. Ctrl-C ends this process, and with it
-/// what is being measured.
+/// Measures one after the other, so that none disturbs another. Ctrl-C ends this process, and with
+/// it the running measurement.
 fn measure(how: &BenchHow, orders: &[MeasureOrder]) -> Result<()> {
     let best = measured(&how.query.dir, how.seconds, orders, &|| false)?;
     tell(how, &best)
 }
 
-/// Has the nodes measure, through the one in `dir`, one order after the other until it is over; the
-/// best of each limit and place is kept by management.
+/// Has the nodes measure, through the node in `dir`, one order after the other until `is_over`.
+/// Management stores the best result of each limit and place.
 ///
 /// # Errors
-/// What a node or management answers; `EINTR` when it was over before the end.
+/// Errors of a node or of management; `EINTR` if `is_over` before the end.
 pub(super) fn measured(
     dir: &Path,
     seconds: u64,
@@ -126,7 +126,7 @@ pub(super) fn measured(
         if is_over() {
             return Err(Error::new(Errno::EINTR, "ended by a signal while ceilings were measured"));
         }
-        // Nobody needs to see it: a screen that is gone is no failure.
+        // A failed write to the screen doesn't matter.
         let _ = writeln!(std::io::stderr(), "{}/{}: {order}", at + 1, orders.len());
         let mut control = Control::connect(dir)?.ok_or_else(|| not_running(dir))?;
         let patience = Duration::from_secs(seconds * 5) + MARGIN;
@@ -139,8 +139,8 @@ pub(super) fn measured(
     Ok(best)
 }
 
-/// Where something was measured several times, with several numbers of streams, the services have
-/// kept the last: the best takes its place.
+/// Stores the best of several measurements with different numbers of streams: the services have
+/// stored the last one.
 fn keep(dir: &Path, best: &[Ceiling]) -> Result<()> {
     let ceilings: Vec<CeilingInfo> = best.iter().filter_map(info).collect();
     for some in ceilings.chunks(CEILINGS_PER_REQUEST) {
@@ -173,7 +173,7 @@ fn last(how: &BenchHow, wanted: impl Fn(Limit) -> bool) -> Result<()> {
     tell(how, &kept)
 }
 
-/// What a later version measures and this one doesn't know is left out.
+/// Converts a ceiling; `None` for a limit that only later versions know.
 pub fn ceiling(info: &CeilingInfo) -> Option<Ceiling> {
     let CeilingInfo { limit, place, rate, streams, measured } = info.clone();
     let limit = serde_json::from_value(serde_json::Value::String(limit)).ok()?;

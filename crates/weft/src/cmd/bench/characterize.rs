@@ -1,4 +1,4 @@
-//! `weft bench characterize`: published experiments, fitted to this machine, as a report.
+//! `weft bench characterize`: published experiments, scaled to this machine, as a report.
 
 use super::cluster::{Wanted, ceilings, copies, require_measurable};
 use super::read::read;
@@ -10,7 +10,7 @@ use bench::{Results, host, load};
 use std::path::Path;
 use types::{Errno, Error, Result};
 
-/// Characterizes.
+/// Runs the experiments of a profile and writes the report.
 pub fn run(args: &CharacterizeArgs) -> Result<()> {
     let profile = find(&args.profile)?;
     let beside = args.beside.iter().map(|file| read(file)).collect::<Result<Vec<Results>>>()?;
@@ -30,7 +30,7 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
     if args.ceilings {
         require_measurable(&args.place)?;
     }
-    // What can't be written to is told before the load, not after it.
+    // A folder that can't be written is reported before the load, not after it.
     std::fs::create_dir_all(&args.out).map_err(|e| os_error(args.out.display(), &e))?;
     let load = Onlooker::new(&args.place)?;
     let mut results = begun(machine);
@@ -61,7 +61,8 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
     ended(&report, load.is_over(), &args.out)
 }
 
-/// Nothing measured, or an end in the middle, is a failure; the report is there all the same.
+/// Returns an error if nothing was measured or the run was interrupted; the report is written in
+/// any case.
 fn ended(report: &Report, is_over: bool, out: &Path) -> Result<()> {
     let report_is = format!("the report in {} has what was measured", out.display());
     if is_over {

@@ -1,5 +1,5 @@
-//! The cluster behind a directory that is measured: the ceilings that its management keeps, and how
-//! they are measured.
+//! The cluster of a measured directory: the ceilings that its management stores, and how to measure
+//! them.
 
 use super::ceilings::{ceiling, measured};
 use crate::cmd::entry_info;
@@ -12,39 +12,41 @@ use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result, TargetId};
 use wire::{MgmtReply, MgmtRequest};
 
-/// How long each figure is measured before a characterisation, seconds: it is to end soon.
+/// Duration of each measurement before a characterization, in seconds: short, so that the load
+/// starts soon.
 const SECONDS: u64 = 1;
 
-/// Bytes of the file by which a drive is measured then.
+/// Bytes of the file for measuring a drive then.
 const DRIVE_BYTES: u64 = 256 << 20;
 
-/// More drives than so many take longer than somebody who didn't ask for it wants to wait.
+/// Most drives that are measured without a request: more take too long.
 const MAX_UNASKED_DRIVES: usize = 8;
 
-/// How a directory's cluster is reached.
+/// Access to the cluster of a directory.
 pub(super) enum Cluster {
-    /// One process serves the cluster and the mount. This is its state directory.
+    /// One process serves the cluster and the mount; this is its state directory.
     Here(PathBuf),
-    /// A client's mount. Its process asks management.
+    /// A client's mount, whose process forwards requests to management.
     Mount(PathBuf),
 }
 
-/// Whether ceilings are measured before the load.
+/// Whether to measure ceilings before the load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// What is kept is enough.
+    /// Never; use the stored ones.
     Kept,
-    /// If none are kept, and that doesn't take long.
+    /// If none are stored, and measuring doesn't take long.
     IfMissing,
-    /// In any case, or it is an error.
+    /// Always; a failure is an error.
     Anew,
 }
 
 impl Cluster {
-    /// That of the weft mount which holds a place; `None` elsewhere.
+    /// Returns the cluster of the weft mount that contains a path; `None` elsewhere.
     pub(super) fn of(place: &Path) -> Result<Option<Cluster>> {
         let Some((mountpoint, source)) = mountpoint::holding(place)? else { return Ok(None) };
-        // A mount of one process is named by its state directory, others by their cluster.
+        // The source of a mount in one process is its state directory; others name their cluster
+        // file.
         Ok(Some(match source.is_absolute() && Control::connect(&source).is_ok_and(|found| found.is_some()) {
             true => Cluster::Here(source),
             false => Cluster::Mount(mountpoint),
@@ -64,7 +66,7 @@ impl Cluster {
         }
     }
 
-    /// What is kept, and the targets that are online, those on one drive together.
+    /// Returns the stored ceilings, and the online targets grouped by drive.
     fn all(&self) -> Result<(Vec<Ceiling>, Vec<Vec<TargetId>>)> {
         match self.asked(MgmtRequest::ListCeilings)? {
             MgmtReply::Ceilings { ceilings, drives } => {
@@ -74,8 +76,8 @@ impl Cluster {
         }
     }
 
-    /// The ceilings that are kept. Where targets are known to share a drive, it counts once, with
-    /// the best that was measured.
+    /// Returns the stored ceilings. Targets that are known to share a drive count once, with the
+    /// best result.
     fn kept(&self) -> Result<Vec<Ceiling>> {
         self.all().map(|(all, drives)| of_drives(all, &drives))
     }
@@ -97,10 +99,10 @@ impl Cluster {
     }
 }
 
-/// Whether ceilings can be measured from a place.
+/// Checks that ceilings can be measured from a place.
 ///
 /// # Errors
-/// A place that isn't on weft, or on the mount of another process than the cluster's.
+/// The place isn't on weft, or its mount is a separate process from the cluster.
 pub(super) fn require_measurable(place: &Path) -> Result<()> {
     match Cluster::of(place)? {
         Some(Cluster::Here(_)) => Ok(()),
@@ -118,11 +120,11 @@ fn not_from_a_mount() -> Error {
         .hint("run weft bench storage, net and cpu on a node; they are kept, and used here")
 }
 
-/// The ceilings of the cluster behind a place, none where there is no weft; and what a reader has
-/// to know where they are missing.
+/// Returns the ceilings of the cluster behind a place, none where there is no weft; and a note for
+/// the reader if they are missing.
 ///
 /// # Errors
-/// Only where they were to be measured anew, and can't be.
+/// Only if `wanted` demands a measurement and that fails.
 pub(super) fn ceilings(
     place: &Path,
     wanted: Wanted,
@@ -159,8 +161,8 @@ fn missing(cluster: &Cluster) -> String {
     format!("ceilings were never measured: {how}")
 }
 
-/// One ceiling of each kind for each drive: the best of its targets, since each had the drive for
-/// itself.
+/// Returns one ceiling of each kind for each drive: the best of its targets, since each was
+/// measured alone.
 fn of_drives(all: Vec<Ceiling>, drives: &[Vec<TargetId>]) -> Vec<Ceiling> {
     use Limit::{StorageRandomRead, StorageRandomWrite, StorageRead, StorageWrite};
     let is_of_drive =
@@ -176,7 +178,7 @@ fn of_drives(all: Vec<Ceiling>, drives: &[Vec<TargetId>]) -> Vec<Ceiling> {
     kept
 }
 
-/// Copies that new files in a directory have; 1 elsewhere than on weft.
+/// Returns the number of replicas of new files in a directory; 1 if it isn't on weft.
 pub(super) fn copies(place: &Path) -> u32 {
     let scheme = entry_info::describe(place).ok().map(|value| value["pattern"]["scheme"].clone());
     let count = scheme.and_then(|scheme| scheme.as_str()?.strip_prefix("mirror:")?.parse().ok());

@@ -1,4 +1,4 @@
-//! `weft bench compare`: two results beside each other.
+//! `weft bench compare`: compares two results.
 
 use super::read::read;
 use crate::cli::CompareArgs;
@@ -13,7 +13,7 @@ use report::{Block, Page, Table};
 use serde_json::json;
 use types::Result;
 
-/// Compares.
+/// Runs the command.
 pub fn run(args: &CompareArgs) -> Result<()> {
     let (first, second) = (read(&args.first)?, read(&args.second)?);
     let comparison = compare(&first, &second);
@@ -34,7 +34,7 @@ fn about(results: &Results) -> serde_json::Value {
     json!({ "system": results.system, "began": results.began, "command": results.command, "notes": results.notes })
 }
 
-/// A rate in the unit that suits it.
+/// Formats a rate in a suitable unit.
 fn rate(pair: &Pair, rate: f64) -> String {
     match pair.in_bytes {
         true => format!("{} MB/s", digits(rate / 1e6)),
@@ -130,7 +130,7 @@ fn page(first: &Results, second: &Results, comparison: &Comparison) -> Result<St
     Page { title: format!("weft bench compare: {} and {}", first.system, second.system), blocks }.html()
 }
 
-/// A figure for each experiment and record, with the lines of both.
+/// Returns a figure for each experiment and record size, with the lines of both results.
 fn figures(first: &Results, second: &Results) -> Vec<Block> {
     let mut kinds: Vec<(&str, u64, bool)> = Vec::new();
     let all: Vec<&Measured> = first.measured.iter().chain(&second.measured).collect();

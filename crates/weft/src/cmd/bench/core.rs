@@ -1,9 +1,9 @@
-//! The way to files through the native client core: a session of this process, as a mount has one,
+//! File access through the native client core: a session of this process, as a mount has one,
 //! without kernel and FUSE.
 //!
-//! The threads of a load are tasks of cores, one on each CPU, as a mount has them. Nothing of what
-//! is read stays in the core (`client`: nothing is buffered there), so that every read comes from
-//! the storage services. Directories are looked up once, as a kernel does that keeps their names.
+//! The threads of a load are tasks on cores, one core on each CPU, as in a mount. The core caches
+//! no file content (see `client`), so every read comes from the storage services. Each directory is
+//! looked up once, as by a kernel that caches names.
 
 use super::cluster::Cluster;
 use crate::assembly::BareClient;
@@ -21,10 +21,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use types::{Credentials, Errno, Error, HashMap, InodeId, Result, mode};
 
-/// The most that a call of the core moves: what the kernel asks of a mount at a time.
+/// Most bytes per call of the core: what the kernel requests from a mount at a time.
 const MAX_TRANSFER: usize = 1 << 20;
 
-/// What new files and directories may not be used for by others.
+/// Permissions that others don't get on new files and directories.
 const UMASK: u32 = 0o022;
 
 /// Flags of `open(2)`.
@@ -42,12 +42,12 @@ pub(super) struct CoreLoad {
 }
 
 impl CoreLoad {
-    /// Begins one with the cluster of the mount that holds a directory, by its cluster file or
-    /// another one.
+    /// Begins a session with the cluster of the mount that contains a directory, using its cluster
+    /// file or another one.
     ///
     /// # Errors
-    /// A directory without a mount of a cluster that clients can reach; a file of another cluster;
-    /// a cluster that doesn't answer.
+    /// The directory isn't on a mount of a cluster that clients can reach; the file belongs to
+    /// another cluster; the cluster doesn't answer.
     pub(super) fn start(dir: &Path, file: Option<&Path>) -> Result<CoreLoad> {
         let how = how_of(dir)?;
         let file = cluster_file(&how, file)?;
@@ -72,10 +72,10 @@ impl CoreLoad {
         Ok(CoreLoad { client, cores, place })
     }
 
-    /// Puts the load of an experiment on the directory.
+    /// Runs the load of an experiment on the directory.
     ///
     /// # Errors
-    /// As of [`bench::load::run`].
+    /// Those of [`bench::load::run`].
     pub(super) fn run(&self, experiment: &Experiment, iterations: u32, watch: &dyn Watch) -> Result<Loaded> {
         run_through(&self.place, experiment, &self.place.inner.dir, iterations, watch)
     }
@@ -87,7 +87,7 @@ impl CoreLoad {
     }
 }
 
-/// By what the mount that holds a directory reaches its cluster.
+/// Returns how the mount that contains a directory was made.
 fn how_of(dir: &Path) -> Result<MountHow> {
     let shown = dir.display();
     let refused = |what: &str, hint: &str| {
@@ -113,7 +113,7 @@ fn how_of(dir: &Path) -> Result<MountHow> {
     }
 }
 
-/// The cluster file that is named, or the mount's own.
+/// Reads the given cluster file, or that of the mount.
 fn cluster_file(how: &MountHow, named: Option<&Path>) -> Result<ClusterFile> {
     let path = named.unwrap_or(&how.file);
     let file = ClusterFile::read(path).map_err(|error| match named {
@@ -138,12 +138,12 @@ fn cluster_file(how: &MountHow, named: Option<&Path>) -> Result<ClusterFile> {
     }))
 }
 
-/// Nobody panics while holding it.
+/// Locks a mutex; no holder panics.
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The way of a load through the core.
+/// File access of a load through the core.
 #[derive(Clone)]
 struct CorePlace {
     cores: Arc<Cores>,
@@ -153,15 +153,15 @@ struct CorePlace {
 struct Inner {
     sessions: Arc<Succession>,
     who: Credentials,
-    /// The directory that is measured, as it is called in paths.
+    /// The measured directory, as spelled in paths.
     dir: PathBuf,
     ino: InodeId,
-    /// Those below it that are known. Their references go with the session.
+    /// Known directories below it. Their references end with the session.
     directories: Mutex<HashMap<PathBuf, InodeId>>,
 }
 
 impl Inner {
-    /// The directory and the name of what is at a path.
+    /// Returns the parent directory and the name of a path.
     async fn locate<'a>(&self, path: &'a Path) -> Result<(InodeId, &'a [u8])> {
         let inside = path
             .strip_prefix(&self.dir)
@@ -196,7 +196,7 @@ impl Inner {
         Ok(ino)
     }
 
-    /// Opens what a name names.
+    /// Opens or creates a file by name.
     async fn open(
         self: &Arc<Self>,
         parent: InodeId,
@@ -245,7 +245,7 @@ impl Place for CorePlace {
         self.inner.open(parent, name, flags, caching == Caching::Direct).await
     }
 
-    /// The core keeps nothing of a file's bytes.
+    /// The core caches no file content.
     async fn forget(&self, _path: &Path) -> Result<()> {
         Ok(())
     }
@@ -305,7 +305,7 @@ impl CoreFile {
         Ok(())
     }
 
-    /// Bytes before the end of the file.
+    /// Returns the number of bytes read before the end of the file.
     async fn read(&self, buffer: &IoBuf, offset: u64) -> Result<usize> {
         let how = ReadHow { direct: self.is_direct, ..ReadHow::default() };
         let mut done = 0;
@@ -321,7 +321,7 @@ impl CoreFile {
     }
 }
 
-/// What is moved of a buffer at a time.
+/// Splits a buffer into pieces of at most one transfer.
 fn pieces(buffer: &IoBuf) -> impl Iterator<Item = std::ops::Range<usize>> {
     let length = buffer.len();
     (0..length).step_by(MAX_TRANSFER).map(move |start| start..length.min(start + MAX_TRANSFER))
@@ -329,8 +329,8 @@ fn pieces(buffer: &IoBuf) -> impl Iterator<Item = std::ops::Range<usize>> {
 
 impl Transfers for CoreFile {
     async fn transfer(&self, buffer: &mut IoBuf, offset: u64, is_write: bool) -> Result<()> {
-        // What needs no service (content beside an inode that is known) never waits, and would keep
-        // the core from everybody else.
+        // A transfer without a request (a known inline file) never waits, and would block all other
+        // tasks of the core.
         rt::yield_now().await;
         if is_write {
             return self.write(buffer, offset).await;

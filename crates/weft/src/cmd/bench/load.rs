@@ -1,5 +1,5 @@
-//! `weft bench io` and `weft bench meta`: one kind of load, with one number of threads after the
-//! other.
+//! `weft bench io` and `weft bench meta`: one kind of load, with each of several numbers of
+//! threads.
 
 use super::cluster::{Wanted, ceilings, copies};
 use super::core::CoreLoad;
@@ -19,16 +19,16 @@ use bench::{
 use std::path::Path;
 use types::{Errno, Error, Result};
 
-/// Bytes of records, unless said.
+/// Default record sizes, in bytes.
 const SEQUENTIAL_RECORD: u64 = 1 << 20;
 const RANDOM_RECORD: u64 = 4096;
-/// Transfers under way of random access, unless said.
+/// Default number of transfers in flight with random access.
 const RANDOM_DEPTH: u32 = 16;
-/// Seconds of a phase of random access, unless said.
+/// Default duration of a random phase, in seconds.
 const RANDOM_SECONDS: u64 = 5;
-/// Direct transfers are multiples of it.
+/// Direct transfers are multiples of this, in bytes.
 const DIRECT_UNIT: u64 = 4096;
-/// Bytes of a file of IO500's hard form.
+/// Bytes per file of IO500's hard variant.
 const HARD_BYTES: u64 = 3901;
 
 /// `weft bench io`.
@@ -101,13 +101,13 @@ fn of_meta(args: &BenchMetaArgs, threads: u32) -> MetaExperiment {
     }
 }
 
-/// Who makes the load.
+/// Generators of the load.
 struct Makers<'a> {
     place: &'a Path,
     how: &'a BenchLoadHow,
     onlooker: &'a Onlooker<'a>,
     team: Option<Team>,
-    /// This process's own session, where it makes a load through the core itself.
+    /// Session of this process, if it generates load through the core itself.
     core: Option<CoreLoad>,
 }
 
@@ -125,8 +125,8 @@ impl<'a> Makers<'a> {
         Ok(Makers { place, how, onlooker, team, core })
     }
 
-    /// Puts the load of an experiment on the directory, one way after the other; their figures of
-    /// each operation beside each other.
+    /// Runs an experiment on the directory, one path after the other, and sorts the results by
+    /// operation.
     fn run(&mut self, experiment: &Experiment) -> Result<Loaded> {
         let ways: &[Through] = match self.how.through {
             ThroughArg::Mount => &[Through::Mount],
@@ -168,7 +168,7 @@ impl<'a> Makers<'a> {
 }
 
 fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Result<()> {
-    // What can't be done, or written to, is told before the load, not after it.
+    // Impossible experiments and unwritable files are reported before the load, not after it.
     let clients = how.clients.len().max(1) as u32;
     for experiment in &experiments {
         load::check_for(experiment, place, clients)?;
@@ -186,7 +186,7 @@ fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Re
     failure.map_or_else(|| judged(&results, onlooker.is_over()), Err)
 }
 
-/// All experiments; what ended them before their end, if something did.
+/// Runs all experiments. Also returns the failure that ended them early, if any.
 fn measured_by(makers: &mut Makers<'_>, experiments: &[Experiment]) -> Result<(Results, Option<Error>)> {
     let Makers { place, how, onlooker, .. } = *makers;
     if let Some(out) = &how.out {
@@ -198,7 +198,7 @@ fn measured_by(makers: &mut Makers<'_>, experiments: &[Experiment]) -> Result<(R
     results.ceilings = known;
     results.notes.extend(note);
     let copies = copies(place);
-    // Of other machines' processors only their time is known.
+    // The core count of other machines isn't known, only their CPU time.
     let cores = if how.clients.is_empty() { results.machine.cores } else { 0 };
     for experiment in experiments {
         let loaded = makers.run(experiment);
@@ -220,7 +220,7 @@ fn measured_by(makers: &mut Makers<'_>, experiments: &[Experiment]) -> Result<(R
     Ok((results, None))
 }
 
-/// Keeps the results, and prints them.
+/// Writes the results to the file, if one is named, and prints them.
 fn shown(results: &Results, how: &BenchLoadHow) -> Result<()> {
     if let Some(out) = &how.out {
         let text = serde_json::to_string_pretty(results)
@@ -234,8 +234,8 @@ fn shown(results: &Results, how: &BenchLoadHow) -> Result<()> {
     Ok(())
 }
 
-/// Wrong bytes, failures and an end in the middle are failures of the command; what was measured is
-/// shown all the same.
+/// Returns an error for wrong bytes, failed operations or an interrupted run; the results are shown
+/// in any case.
 fn judged(results: &Results, is_over: bool) -> Result<()> {
     let runs = || results.measured.iter().flat_map(|measured| &measured.runs);
     let (wrong, errors) =
@@ -255,7 +255,7 @@ fn judged(results: &Results, is_over: bool) -> Result<()> {
     Ok(())
 }
 
-/// A table, and what has to be known of it.
+/// Formats the results as a table with notes.
 fn screen(results: &Results) -> String {
     let heading = [
         ("", Align::Left),
@@ -281,7 +281,7 @@ fn screen(results: &Results) -> String {
     text
 }
 
-/// What the program itself takes, from the least to the most.
+/// Returns a note about the overhead of the load generator, from minimum to maximum.
 fn own_time(measured: &[Measured]) -> Option<String> {
     let own = || measured.iter().filter_map(|one| one.generator_ns);
     let (least, most) = (own().reduce(f64::min)?, own().reduce(f64::max)?);
@@ -290,7 +290,7 @@ fn own_time(measured: &[Measured]) -> Option<String> {
     ))
 }
 
-/// `48 %, storage-read`.
+/// Formats a share like `48 %, storage-read`.
 fn share(binding: &Binding) -> String {
     let Binding { limit, share, .. } = binding;
     format!("{:.0} %, {}", share * 100.0, bench::draw::word(limit))
@@ -299,7 +299,7 @@ fn share(binding: &Binding) -> String {
 fn row(measured: &Measured, tells_way: bool) -> [String; 9] {
     let (bytes, ops) = (measured.bytes_per_s().unwrap_or_default(), measured.ops_per_s().unwrap_or_default());
     let mib = |rate: f64| if rate > 0.0 { format!("{:.0}", rate / f64::from(1 << 20)) } else { "-".into() };
-    // The latencies and the processor time are the middle run's.
+    // Latencies and CPU time are those of the median run.
     let mut runs: Vec<&bench::Run> = measured.runs.iter().collect();
     runs.sort_by(|a, b| a.ops_per_s().total_cmp(&b.ops_per_s()));
     let middle = runs.get(runs.len().saturating_sub(1) / 2);

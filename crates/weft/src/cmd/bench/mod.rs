@@ -1,4 +1,4 @@
-//! `weft bench`: measurements, and what is made of them.
+//! `weft bench`: measurements and their reports.
 
 mod agent;
 mod ceilings;
@@ -15,7 +15,7 @@ mod watch;
 use crate::cli::BenchCommand;
 use types::Result;
 
-/// Measures or compares.
+/// Runs a benchmark command.
 pub fn run(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Io(args) => load::io(&args),
@@ -36,7 +36,7 @@ mod tests {
     use bench::profiles::{Host, profiles};
     use clap::Parser;
 
-    /// Reports say how each of their experiments is repeated.
+    /// Reports list the command that repeats each of their experiments.
     #[test]
     fn commands_of_reports_can_be_typed() {
         let host = Host { free_bytes: 1 << 60, memory_bytes: 1 << 40, drops_caches: true };

@@ -1,5 +1,5 @@
-//! What whoever leads a load and the clients that make it say to each other: lines of JSON on a
-//! client's standard input and output.
+//! The protocol between the coordinator of a load and its clients: lines of JSON on a client's
+//! standard input and output.
 
 use bench::load::{Progress, Seat, Told};
 use bench::{Experiment, Through};
@@ -8,32 +8,32 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The version of what is said.
+/// Version of the protocol.
 pub(super) const VERSION: &str = concat!("weft bench agent ", env!("CARGO_PKG_VERSION"));
 
-/// To a client.
+/// A message to a client.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Order {
-    /// Make a load.
+    /// Run a load.
     Begin { seat: Seat, experiment: Experiment, place: PathBuf, through: Through, iterations: u32 },
-    /// All clients have come this far.
+    /// All clients have reached the barrier.
     Go,
-    /// End what is under way.
+    /// Stop the running load.
     Stop,
 }
 
-/// From a client.
+/// A message from a client.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Word {
-    /// It has been started, and is of this version.
+    /// The client has started, with this version.
     Ready { version: String },
-    /// It waits for the others.
+    /// The client waits at a barrier.
     Met,
-    /// How far it is.
+    /// Progress of the client.
     Progress { what: String, phase: u32, phases: u32, share: f64, left_s: Option<f64> },
-    /// What came of the load.
+    /// Result of the load.
     Ended(Box<Told>),
 }
 
@@ -45,7 +45,7 @@ impl From<&Progress> for Word {
 }
 
 impl Word {
-    /// How far the one who says it is, if it is that what is said.
+    /// Returns the progress, if the message is one.
     pub(super) fn progress(&self) -> Option<Progress> {
         let Word::Progress { what, phase, phases, share, left_s } = self else { return None };
         let left = left_s.and_then(|left| Duration::try_from_secs_f64(left).ok());
@@ -53,7 +53,7 @@ impl Word {
     }
 }
 
-/// Says one thing.
+/// Sends one message.
 pub(super) fn say(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');

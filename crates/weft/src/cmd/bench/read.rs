@@ -1,16 +1,16 @@
-//! Results from files.
+//! Reads results from files.
 
 use crate::output::os_error;
 use bench::Results;
 use std::path::Path;
 use types::{Errno, Error, Result};
 
-/// Longest file that is read, bytes: results of all profiles together are far shorter.
+/// Longest file that is read, in bytes: results of all profiles together are far shorter.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Results of weft, or another program's output.
+/// Reads results of weft, or the output of another program.
 ///
-/// Errors: a file that can't be read, or that is something else, with its name.
+/// Errors: the file can't be read or is something else; they name the file.
 pub fn read(file: &Path) -> Result<Results> {
     let size = std::fs::metadata(file).map_err(|e| os_error(file.display(), &e))?.len();
     let refused = |why: String| {

@@ -1,5 +1,5 @@
-//! Loads that several clients make together: each is started by a command of its own, takes its
-//! orders on standard input, and begins each phase when all are ready.
+//! Loads on several clients: each is started by a command of its own, receives its orders on
+//! standard input, and begins each phase when all are ready.
 
 use super::orders::{Order, VERSION, Word, say};
 use super::watch::Onlooker;
@@ -14,16 +14,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
-/// How often it is looked whether to end.
+/// Interval of checks whether to stop.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a client may take until it is started.
+/// Longest time until a client has started.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take to end what is under way.
+/// Longest time for a client to stop a running load.
 const END_PATIENCE: Duration = Duration::from_secs(60);
-/// The same for one that has never said that it is there: it has nothing to end.
+/// The same for a client that has never reported ready: it has nothing to stop.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What stands for a client's name in the command that starts it.
+/// Placeholder of a client's name in the command that starts it.
 const NAME: &str = "{}";
 
 /// Clients that wait for orders.
@@ -36,15 +36,15 @@ struct Client {
     name: String,
     child: Child,
     orders: Option<ChildStdin>,
-    /// How long it may take to end once it gets no more orders.
+    /// Longest time to exit after the end of its orders.
     patience: Duration,
 }
 
 impl Team {
-    /// Starts the clients of these names, each by the command in which `{}` is its name.
+    /// Starts clients with these names, each by the command with `{}` replaced by its name.
     ///
     /// # Errors
-    /// One that can't be started, or isn't of this version; those that have been started are ended.
+    /// A client can't be started, or has another version; those already started are stopped.
     pub(super) fn start(names: &[String], launch: &str, onlooker: &Onlooker<'_>) -> Result<Team> {
         if names.len() > 1 && !launch.contains(NAME) {
             return Err(Error::new(
@@ -91,11 +91,11 @@ impl Team {
             .hint("try by hand what --launch says: it has to end up in weft bench agent, of this version, without a question")
     }
 
-    /// Puts the load of an experiment on a directory, as [`load::run`] does, by all clients; each
-    /// through its own mount of it, or a client core like that of its mount.
+    /// Runs the load of an experiment on a directory with all clients, as [`load::run`] does; each
+    /// through its own mount, or a client core configured like its mount.
     ///
     /// # Errors
-    /// What can't be done is refused before anything is written.
+    /// Impossible experiments are refused before anything is written.
     pub(super) fn run(
         &mut self,
         experiment: &Experiment,
@@ -128,7 +128,7 @@ impl Team {
         Ok(loaded)
     }
 
-    /// Leads the clients through a load; what each of them tells in the end.
+    /// Coordinates the clients through a load. Returns the result of each.
     fn hear(&mut self, onlooker: &Onlooker<'_>) -> Vec<Told> {
         let mut told: Vec<Option<Told>> = self.clients.iter().map(|_| None).collect();
         let mut met = 0;
@@ -153,7 +153,7 @@ impl Team {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            // Who has ended won't come to another meeting.
+            // A client that has ended won't reach another barrier.
             is_over |= met > 0 && told.iter().any(Option::is_some);
             if (is_over || onlooker.is_stopped()) && stopped.is_none() {
                 stopped = Some(Instant::now());
@@ -189,7 +189,7 @@ impl Client {
         }
         let mut command = Command::new("sh");
         command.arg("-c").arg(launch.replace(NAME, name)).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A signal from the keyboard is this process's: it lets the clients end.
+        // A signal from the keyboard must reach only this process, which then stops the clients.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn().map_err(|e| os_error(format!("client {name}"), &e))?;
         let (orders, said) = (child.stdin.take(), child.stdout.take());
@@ -198,7 +198,7 @@ impl Client {
             let lines =
                 said.into_iter().flat_map(|said| BufReader::new(said).lines()).map_while(io::Result::ok);
             for word in lines.map_while(|line| serde_json::from_str(&line).ok()) {
-                // Nobody listens any more when all is over.
+                // The channel has no receiver once the load is over.
                 let _ = words.send((index, Some(word)));
             }
             let _ = words.send((index, None));
@@ -206,7 +206,7 @@ impl Client {
         Ok(Client { name: name.into(), child, orders, patience: STRANGER_PATIENCE })
     }
 
-    /// That it can't be told is noticed by its end.
+    /// Sends an order. A failure is noticed when the client ends.
     fn order(&mut self, order: &Order) {
         if self.orders.as_mut().is_some_and(|orders| say(orders, order).is_err()) {
             self.orders = None;
@@ -216,12 +216,12 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // The end of its orders is its own.
+        // The client exits at the end of its orders.
         self.orders = None;
         let until = Instant::now() + self.patience;
         while let Ok(None) = self.child.try_wait() {
             if Instant::now() > until {
-                // All that the command has started: it has a process group of its own.
+                // Kills everything that the command has started: it has its own process group.
                 let group = rustix::process::Pid::from_child(&self.child);
                 let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
                 let _ = self.child.wait();
@@ -232,7 +232,7 @@ impl Drop for Client {
     }
 }
 
-/// The directory in which all clients work, removed in the end.
+/// The directory in which all clients work; it is removed at the end.
 struct Shared(Option<PathBuf>);
 
 impl Shared {
@@ -249,7 +249,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Another error is on its way to the user already.
+        // Errors are ignored: another one is reported to the user already.
         self.0.iter().for_each(|path| _ = std::fs::remove_dir_all(path));
     }
 }

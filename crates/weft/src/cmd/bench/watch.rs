@@ -1,4 +1,4 @@
-//! Who looks on while load is made: a line of progress, and the signals that end it.
+//! Progress display during a load, and the signals that end it.
 
 use crate::output::os_error;
 use bench::characterize::Generator;
@@ -20,7 +20,8 @@ pub(super) struct Onlooker<'a> {
 }
 
 impl<'a> Onlooker<'a> {
-    /// From now on a signal ends the load; the second one ends the command at once.
+    /// Installs signal handlers: the first signal ends the load, the second one ends the command at
+    /// once.
     pub(super) fn new(place: &'a Path) -> Result<Onlooker<'a>> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -31,7 +32,7 @@ impl<'a> Onlooker<'a> {
         Ok(Onlooker { place, stop, is_shown: std::io::stderr().is_terminal() })
     }
 
-    /// Takes the line of progress away.
+    /// Clears the progress line.
     pub(super) fn clear(&self) {
         if self.is_shown {
             tell("\r\x1b[K");
@@ -61,7 +62,7 @@ impl Generator for Onlooker<'_> {
         let mut loaded = loaded?;
         match loaded.failure.take() {
             Some(failure) if loaded.measured.iter().all(|measured| measured.runs.is_empty()) => Err(failure),
-            // The figures before it count.
+            // Results before the failure count.
             Some(failure) => {
                 loaded.notes.push(format!("ended by a failure: {failure}"));
                 Ok((loaded.measured, loaded.notes))
@@ -75,12 +76,12 @@ impl Generator for Onlooker<'_> {
     }
 }
 
-/// Says something beside the results.
+/// Prints text apart from the results.
 pub(super) fn tell(text: &str) {
     crate::output::note(text);
 }
 
-/// Results that begin now, without any measurement and ceiling.
+/// Returns results that start now, without measurements and ceilings.
 pub(super) fn begun(mut machine: Machine) -> Results {
     machine.tuning.extend(host::settings());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

@@ -1,4 +1,4 @@
-//! One file that is handed to the metadata service.
+//! One file that is migrated by the metadata service.
 
 use crate::cmd::entry_info::{describe, foreign};
 use rustix::fs::XattrFlags;
@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result, Scheme};
 
-/// The attributes through which the mount takes the wish, and tells how far it is.
+/// Extended attributes through which the mount accepts the request, and returns its progress.
 const ASK: &str = "weft.migrate";
 const STATE: &str = "weft.migration";
 
-/// How often a file is asked for again whose service forgot it, as one does that is started anew
-/// before it began.
+/// Most requests for a file whose service has forgotten it, as after a restart before the migration
+/// began.
 const MAX_ASKS: u32 = 100;
-/// How often in a row a file may be held up for as long as a request waits, a minute as a rule: a
-/// client that has it may be cut off.
+/// Most consecutive time-outs of requests for a file, a minute each as a rule: a client that has
+/// the file open may be disconnected.
 const MAX_HELD_UP: u32 = 10;
 
-/// What files are to have.
+/// Requested redundancy and pool.
 pub struct Wish {
     pub scheme: Option<Scheme>,
     pub pool: Option<String>,
@@ -37,20 +37,20 @@ impl Wish {
         wish
     }
 
-    /// Whether something that is described so has it.
+    /// Returns whether a pattern or group has the requested redundancy and pool.
     fn is_met_by(&self, kept: &Value) -> bool {
         let scheme = self.scheme.is_none_or(|scheme| kept["scheme"] == json!(scheme));
         scheme && self.pool.as_ref().is_none_or(|pool| kept["pool"] == json!(pool))
     }
 
-    /// Whether all of a file is so, and what it gets later.
+    /// Returns whether all groups of a file and its pattern for later groups match the request.
     fn is_met(&self, entry: &Value) -> bool {
         let mut groups = entry["layout"]["groups"].as_array().into_iter().flatten();
         self.is_met_by(&entry["pattern"]) && groups.all(|group| self.is_met_by(group))
     }
 }
 
-/// What the mount says of a file on its way.
+/// The mount's answer about the migration of a file.
 #[derive(Deserialize)]
 struct State {
     bytes_moved: u64,
@@ -65,27 +65,27 @@ struct Cause {
     hint: String,
 }
 
-/// How a file is.
+/// Progress of a file.
 pub enum Progress {
-    /// On its way, with so many bytes copied.
+    /// In progress, with this many bytes copied.
     Moving(u64),
-    /// There.
+    /// Complete.
     Done,
-    /// It has been deleted.
+    /// The file was deleted.
     Gone,
     Failed(Error),
 }
 
-/// A file on its way.
+/// A file in migration.
 pub struct File {
     pub path: PathBuf,
     pub bytes: u64,
     asked: u32,
-    /// The service took the last wish.
+    /// Whether the service accepted the last request.
     is_taken: bool,
-    /// Questions in a row that were not answered in time.
+    /// Number of consecutive time-outs.
     held_up: u32,
-    /// What keeps it for now.
+    /// What delays it for now.
     pub hindrance: Option<String>,
 }
 
@@ -94,12 +94,12 @@ impl File {
         File { path, bytes, asked: 0, is_taken: false, held_up: 0, hindrance: None }
     }
 
-    /// Whether it needs nothing.
+    /// Returns whether the file matches the request already.
     pub fn is_there(&self, wish: &Wish) -> Result<bool> {
         Ok(wish.is_met(&describe(&self.path)?))
     }
 
-    /// Asks for it to be moved, or how far it is.
+    /// Sends the request, or reads the progress.
     pub fn go_on(&mut self, wish: &Wish) -> Progress {
         let done = self.step(wish);
         let is_held_up = done.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT);
@@ -127,7 +127,7 @@ impl File {
                 Ok(Progress::Moving(state.bytes_moved))
             }
             None if self.is_there(wish)? => Ok(Progress::Done),
-            // The service that had it was ended before it began. The next one is asked.
+            // The service was stopped before the migration began, so the next one gets the request.
             None if self.asked < MAX_ASKS => {
                 self.is_taken = false;
                 Ok(Progress::Moving(0))
@@ -146,14 +146,14 @@ impl File {
         let text = wish.to_json().to_string();
         match rustix::fs::setxattr(&self.path, ASK, text.as_bytes(), XattrFlags::empty()) {
             Ok(()) => self.is_taken = true,
-            // There is too much to do already. Asked again in a moment.
+            // The service's queue is full. The request is sent again in a moment.
             Err(Os::AGAIN) => self.asked -= 1,
             Err(cause) => return Err(self.refused(cause)),
         }
         Ok(())
     }
 
-    /// The kernel hands back a number only; the cause is asked for.
+    /// Explains an error: the kernel returns only its number, so the cause is read from the state.
     fn refused(&self, cause: Os) -> Error {
         let path = self.path.display();
         match cause {
@@ -168,7 +168,7 @@ impl File {
     }
 
     fn state(&self) -> Result<Option<State>> {
-        /// More than a state with the longest texts has, bytes.
+        /// Larger than a state with the longest texts, in bytes.
         const MOST: usize = 16 * 1024;
         let mut buffer = vec![0; MOST];
         let length = rustix::fs::getxattr(&self.path, STATE, &mut buffer[..])

@@ -1,7 +1,7 @@
-//! `weft migrate`: files get another redundancy, or another pool, while they are in use.
+//! `weft migrate`: changes the redundancy or pool of files while they are in use.
 //!
-//! The metadata service moves them; here files are found and handed over, some at a time, and it is
-//! told how far all is.
+//! The metadata service migrates the files. This command finds them, submits several at a time, and
+//! shows the progress.
 
 mod file;
 mod walk;
@@ -21,30 +21,31 @@ use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 use walk::{Found, Walk};
 
-/// Files that are handed over at a time: more than a metadata service moves at once, so that none
+/// Most files submitted at a time: more than a metadata service migrates at once, so that it never
 /// waits for this command.
 const AT_ONCE: usize = 16;
 
-/// Rests between looks at them, from the first after something has happened to the longest.
+/// Shortest and longest pause between polls. The pause grows from the shortest whenever nothing has
+/// finished.
 const RESTS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
 
-/// How often a terminal is told.
+/// Interval of progress updates on a terminal.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
 
-/// Failures that are printed one by one; beyond it they are counted.
+/// Most failures that are printed one by one; further ones are only counted.
 const MOST_TOLD: usize = 100;
 
-/// Moves files.
+/// Migrates files.
 pub fn run(args: &MigrateArgs) -> Result<()> {
     for path in &args.paths {
-        // What is no file or directory that can be seen is told with the others.
+        // Paths that don't exist are reported with the other failures.
         if path.exists() {
             walk::check(path)?;
         }
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The second one ends the command at once.
+        // A second signal ends the command at once.
         let caught = signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
         caught.map_err(|e| crate::output::os_error("can't catch signals", &e))?;
@@ -58,7 +59,7 @@ pub fn run(args: &MigrateArgs) -> Result<()> {
     run.report(is_over())
 }
 
-/// What has been done so far.
+/// Counts of the work done so far.
 #[derive(Default)]
 struct Tally {
     moved: u64,
@@ -77,12 +78,12 @@ struct Tally {
 struct Run<'a> {
     args: &'a MigrateArgs,
     wish: Wish,
-    /// Files and bytes that were counted before.
+    /// Number and bytes of files, counted beforehand.
     total: (u64, u64),
     shown: bool,
     tally: Tally,
     under_way: Vec<File>,
-    /// What has been copied of those.
+    /// Bytes copied of the files in migration.
     partly: u64,
     began: Instant,
     told: Instant,
@@ -157,7 +158,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Looks at files that are on their way; whether one has come to its end.
+    /// Polls the files in migration. Returns whether one has finished.
     fn look(&mut self) -> bool {
         let before = self.under_way.len();
         self.partly = 0;
@@ -193,7 +194,7 @@ impl<'a> Run<'a> {
         self.tally.failures.push(json!({ "path": path, "error": error.message, "hint": error.hint }));
     }
 
-    /// How far all is, on one line of a terminal.
+    /// Updates the progress line on a terminal.
     fn tell(&mut self) {
         if !self.shown || self.told.elapsed() < TOLD_EVERY {
             return;
@@ -218,7 +219,7 @@ impl<'a> Run<'a> {
             format_size(rate as u64),
         );
         let mut err = std::io::stderr().lock();
-        // Where nobody reads it, nothing is lost.
+        // A failed write to the terminal doesn't matter.
         let _ =
             write!(err, "\r\x1b[K{}", line.chars().take(150).collect::<String>()).and_then(|()| err.flush());
     }
@@ -285,7 +286,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a directory hands to new files.
+/// Changes the stripe pattern that a directory gives new files.
 fn set_pattern(dir: &Path, wish: &Wish) -> Result<()> {
     let change = wish.to_json().to_string();
     let set = rustix::fs::setxattr(dir, "weft.pattern", change.as_bytes(), XattrFlags::empty());

@@ -1,4 +1,4 @@
-//! The files below some paths, each once.
+//! Walks the files below some paths, each once.
 
 use crate::output::os_error;
 use std::fs::{self, Metadata, ReadDir};
@@ -6,23 +6,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, HashSet, Result};
 
-/// What is found.
+/// An item of the walk.
 pub enum Found {
-    /// A regular file, by the first of its names.
+    /// A regular file, under the first of its names.
     File { path: PathBuf, bytes: u64 },
-    /// A directory, before what is in it.
+    /// A directory, before its entries.
     Directory(PathBuf),
-    /// Another name of a file that was found before.
+    /// Another name (hard link) of an earlier file.
     OtherName,
-    /// A symlink, a socket, a device: it has no data of its own.
+    /// A symlink, a socket or a device: it has no data of its own.
     NoFile,
-    /// Another file system is mounted there.
+    /// A mount point of another file system.
     Elsewhere,
-    /// It can't be looked at.
+    /// A path that can't be read.
     Failed { path: PathBuf, error: Error },
 }
 
-/// A walk. It holds one open directory for each level, and the inode of each file that has several
+/// A walk. It keeps one open directory per level, and the inode of each file that has several
 /// names.
 pub struct Walk<'a> {
     paths: std::slice::Iter<'a, PathBuf>,
@@ -59,7 +59,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// One of the paths that were named. A symlink among them means what it leads to.
+    /// Handles a path of the command line. A symlink stands for its target.
     fn named(&mut self, path: PathBuf) -> Found {
         match fs::metadata(&path) {
             Ok(metadata) if metadata.is_dir() && !self.is_recursive => {
@@ -77,7 +77,7 @@ impl<'a> Walk<'a> {
         match fs::symlink_metadata(&path) {
             Ok(metadata) if metadata.dev() != device => Some(Found::Elsewhere),
             Ok(metadata) => Some(self.look(path, &metadata)),
-            // It has been deleted just now.
+            // It was just deleted.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => Some(failed(path, &error)),
         }
@@ -116,7 +116,8 @@ fn failed(path: PathBuf, error: &std::io::Error) -> Found {
     Found::Failed { path, error }
 }
 
-/// Files and their bytes, as far as they can be seen; ends early when `is_over`.
+/// Returns the number of files and their bytes, as far as they are readable; ends early when
+/// `is_over`.
 pub fn count(paths: &[PathBuf], is_recursive: bool, is_over: impl Fn() -> bool) -> (u64, u64) {
     let walk = Walk::new(paths, is_recursive).take_while(|_| !is_over());
     walk.fold((0, 0), |(files, all), found| match found {
@@ -125,7 +126,7 @@ pub fn count(paths: &[PathBuf], is_recursive: bool, is_over: impl Fn() -> bool) 
     })
 }
 
-/// Refuses a path that isn't on a weft, before anything is done.
+/// Refuses a path that isn't on a weft file system, before anything is done.
 pub fn check(path: &Path) -> Result<()> {
     crate::cmd::entry_info::describe(path).map(drop)
 }
@@ -153,8 +154,8 @@ mod tests {
         assert_eq!(number(|found| matches!(found, Found::Directory(_))), 3);
         assert_eq!(number(|found| matches!(found, Found::Failed { .. })), 0);
         assert_eq!(count(&[dir.path().to_path_buf()], true, || false).0, 2);
-        // A named link is what it leads to; a directory wants --recursive; what isn't there is
-        // told.
+        // A named link stands for its target; a directory needs --recursive; a missing path is
+        // reported.
         let named = [at("a/link"), at("a"), at("gone")];
         let found: Vec<Found> = Walk::new(&named, false).collect();
         assert!(matches!(&found[0], Found::File { .. }));

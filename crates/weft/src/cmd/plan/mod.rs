@@ -1,4 +1,5 @@
-//! `weft plan`: what a configuration would give, or the smallest that gives what is wanted.
+//! `weft plan`: predicts what a configuration achieves, or finds the smallest one that reaches
+//! given goals.
 
 mod page;
 mod rows;
@@ -14,27 +15,27 @@ use serde::Serialize;
 use std::path::Path;
 use types::{Errno, Error, Result};
 
-/// Longest description that is read, bytes: one of thousands of kinds of servers is shorter.
+/// Longest description that is read, in bytes: one of thousands of kinds of servers is shorter.
 const MAX_DESCRIPTION: u64 = 1 << 20;
 
-/// What is printed and written.
+/// Results to print and write.
 #[derive(Serialize)]
 struct Answer {
-    /// What it was planned from, with the counts that were found.
+    /// Description that was planned, with the counts that a search found.
     description: Description,
     plan: Option<Plan>,
-    /// What a file system whose throughput is sold promises.
+    /// Promised figures of a file system that is sold by throughput.
     promised: Option<Promised>,
-    /// What was searched for.
+    /// Goals of the search.
     targets: Vec<Target>,
-    /// The target that a server less would miss.
+    /// The goal that one server less would miss.
     decides: Option<Target>,
-    /// What a simulation of it gave.
+    /// Results of the simulation.
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<simulate::Simulated>,
 }
 
-/// Plans.
+/// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<()> {
     if args.kinds {
         return kinds(args.json);
@@ -66,13 +67,13 @@ fn answer(args: &PlanArgs) -> Result<Answer> {
         let Found { description, plan, decides } = search(&description, &targets)?;
         return Ok(Answer { description, plan: Some(plan), promised, targets, decides, simulated: None });
     }
-    // A description of a sold file system alone has no servers of its own.
+    // The description may contain only a sold file system, without servers.
     let only_sold = promised.is_some() && description.server.is_empty();
     let plan = if only_sold { None } else { Some(plan(&description)?) };
     Ok(Answer { description, plan, promised, targets, decides: None, simulated: None })
 }
 
-/// The file, and what the options say differently.
+/// Returns the description in the file, changed by the options.
 fn described(args: &PlanArgs) -> Result<Description> {
     let mut description = match &args.file {
         Some(file) => read(file)?,
@@ -109,7 +110,7 @@ fn from_options(args: &PlanArgs) -> Result<Server> {
         (args.drives.is_none(), "--drives"),
         (args.drive.is_none(), "--drive"),
         (args.link.is_none(), "--link"),
-        // A search finds the number itself.
+        // A search finds this number itself.
         (args.servers.is_none() && args.target.is_empty(), "--servers"),
     ];
     let missing: Vec<&str> = missing.iter().filter(|(missing, _)| *missing).map(|(_, name)| *name).collect();

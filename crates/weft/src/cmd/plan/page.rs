@@ -1,4 +1,4 @@
-//! A plan as a page with tables and figures.
+//! Shows a plan as a page with tables and figures.
 
 use super::Answer;
 use super::rows::{Row, loads, number, rows};
@@ -6,12 +6,12 @@ use layout::plan::{Description, Plan, plan};
 use report::{Axis, Block, Figure, Page, Point, Scale, Series, Table};
 use types::{Errno, Error, Result};
 
-/// Number of servers at which figures are drawn, as factors of what is planned.
+/// Numbers of servers in the figures, as factors of the planned number.
 const FACTORS: [f64; 9] = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0];
 
-/// The page.
+/// Returns the page.
 ///
-/// Errors: a figure without data, or a description that can't be written down.
+/// Errors: a figure without data, or a description that can't be written as TOML.
 pub fn page(answer: &Answer) -> Result<String> {
     let mut blocks = Vec::new();
     if !answer.targets.is_empty() {
@@ -46,7 +46,7 @@ fn quantities(answer: &Answer) -> Table {
     rows(answer).into_iter().fold(table, |table, row| table.row(cells(row)))
 }
 
-/// What each resource alone would allow.
+/// Returns the table of rates that each resource alone would allow.
 fn limits(plan: &Plan) -> Table {
     let caption = "What each resource alone would allow, the one that binds first".to_string();
     let mut table = Table { caption, ..Table::of(&["load", "unit", "binds", "", "next", "", "then", ""]) };
@@ -60,7 +60,7 @@ fn limits(plan: &Plan) -> Table {
     table
 }
 
-/// Plans with other numbers of the last kind of server; those that can't be are left out.
+/// Returns plans with other numbers of the last kind of server; impossible ones are left out.
 fn others(description: &Description) -> Vec<(f64, Plan)> {
     let Some(server) = description.server.last() else { return Vec::new() };
     let mut counts: Vec<u32> =
@@ -86,7 +86,8 @@ fn figures(description: &Description) -> Vec<Figure> {
         caption: caption.into(),
         x: servers(),
         y: Axis { name: y.into(), scale: Scale::Log10 },
-        // What never happens (a loss without failures) has no place on a log axis.
+        // Zero or infinite values (such as data loss without failures) can't be drawn on a log
+        // axis.
         series: series.into_iter().filter(|series| !series.points.is_empty()).collect(),
     };
     let possible = |value: f64| (value > 0.0 && value.is_finite()).then_some(value);

@@ -1,17 +1,17 @@
-//! A plan as quantities with units: what the table, the CSV and the page show.
+//! Quantities of a plan with units, for the table, the CSV and the page.
 
 use super::Answer;
 use layout::plan::{Plan, Promised, Rate};
 
 /// One quantity.
 pub struct Row {
-    /// Its name.
+    /// Name of the quantity.
     pub name: &'static str,
-    /// How much, in `unit`.
+    /// Value, in `unit`.
     pub value: f64,
-    /// The unit.
+    /// Unit of the value.
     pub unit: &'static str,
-    /// The resource that holds it there.
+    /// The limiting resource.
     pub binds: String,
 }
 
@@ -23,7 +23,7 @@ fn rate(name: &'static str, rate: &Rate, scale: f64, unit: &'static str) -> Row 
     Row { name, value: rate.per_s / scale, unit, binds: rate.binds.to_string() }
 }
 
-/// Loads with their rates, the factor to the unit, and the unit.
+/// Returns the loads with their rates, the factor to the unit, and the unit.
 pub fn loads(plan: &Plan) -> [(&'static str, &Rate, f64, &'static str); 7] {
     [
         ("sequential read", &plan.read, 1e9, "GB/s"),
@@ -36,7 +36,7 @@ pub fn loads(plan: &Plan) -> [(&'static str, &Rate, f64, &'static str); 7] {
     ]
 }
 
-/// All quantities of an answer.
+/// Returns all quantities of an answer.
 pub fn rows(answer: &Answer) -> Vec<Row> {
     let planned = answer.plan.iter().flat_map(of_plan);
     planned.chain(answer.promised.iter().flat_map(of_promise)).collect()
@@ -94,7 +94,8 @@ pub fn of_promise(promise: &Promised) -> Vec<Row> {
     ]
 }
 
-/// Lines of `quantity,value,unit,binds`; names have no commas but in quotes.
+/// Returns lines of `quantity,value,unit,binds`. The quoted names may contain commas, other cells
+/// don't.
 pub fn csv(answer: &Answer) -> String {
     let line = |row: Row| format!("\"{}\",{},{},{}\n", row.name, row.value, row.unit, row.binds);
     let mut text = String::from("quantity,value,unit,binds\n");
@@ -102,7 +103,7 @@ pub fn csv(answer: &Answer) -> String {
     text
 }
 
-/// Three significant digits, without an exponent where one isn't needed.
+/// Formats three significant digits, without an exponent if none is needed.
 pub fn number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value == 0.0 { "0".into() } else { "never".into() };

@@ -1,5 +1,4 @@
-//! A plan that is run: groups, placement and striping as they would be, on drives, links and cores
-//! that are numbers.
+//! Simulates a plan: real groups, placement and striping on modelled drives, links and cores.
 
 use super::rows::number;
 use crate::output::{Align, note, table};
@@ -12,27 +11,27 @@ use std::panic::resume_unwind;
 use std::thread::ScopedJoinHandle;
 use types::{Errno, Error, Result, Scheme};
 
-/// The largest cluster that is looked at.
+/// Servers of the largest simulated cluster.
 pub const MOST_SERVERS: u32 = 10_000;
-/// The smallest one.
+/// Servers of the smallest one.
 const LEAST_SERVERS: u32 = 3;
-/// Each is so many times as large as the one before.
+/// Factor between the sizes of clusters.
 const STEP: u32 = 3;
-/// Programs of a client: enough to keep a request under way everywhere.
+/// Applications per client: enough to keep a request in flight everywhere.
 const PROGRAMS: u32 = 8;
-/// Bytes that a group has to rebuild in a simulation: the rate is told, and what a full target
-/// takes follows from it.
+/// Bytes that a group rebuilds in a simulation: only the rate is reported, from which the time for
+/// a full target follows.
 const GROUP_BYTES: u64 = 32 << 20;
 const MIB: u64 = 1 << 20;
 
-/// What came of it.
+/// Results of the simulations.
 #[derive(Serialize)]
 pub struct Simulated {
-    /// The described servers, with more and more clients.
+    /// The described servers, with increasing numbers of clients.
     clients: Vec<AtClients>,
-    /// As many clients as servers, with more and more of both.
+    /// As many clients as servers, with increasing numbers of both.
     servers: Vec<AtServers>,
-    /// What was left out, and why, and what isn't as it would be.
+    /// What was left out, and why, and where the simulation differs from a real cluster.
     notes: Vec<String>,
 }
 
@@ -50,32 +49,32 @@ struct AtServers {
     servers: u32,
     read_bytes_per_s: f64,
     write_bytes_per_s: f64,
-    /// What the formulas allow.
+    /// Rates by the formulas.
     planned_read_bytes_per_s: f64,
     planned_write_bytes_per_s: f64,
-    /// What the busiest target does over what the mean one does, in reads.
+    /// Ratio of the busiest target's work to the mean target's, for reads.
     imbalance: f64,
-    /// With copies: reads without one of the servers, as a part of those with it.
+    /// With replicas: read rate without one of the servers, as a share of that with it.
     degraded_share: Option<f64>,
     rebuild: Option<AtRebuild>,
 }
 
 #[derive(Serialize)]
 struct AtRebuild {
-    /// What all that takes the place of a lost server's targets gets, bytes a second, without a
+    /// Rate of all targets that replace those of a lost server, in bytes per second, without
     /// throttle and without clients.
     free_bytes_per_s: f64,
-    /// The same at the model's pace beside reading clients.
+    /// The same at the model's pace, with concurrently reading clients.
     paced_bytes_per_s: f64,
-    /// What these lose by it, a part of what they have without the server.
+    /// Share of their read rate without the server that these clients lose by the rebuild.
     foreground_loss: f64,
-    /// Targets that get something.
+    /// Number of targets that receive data.
     receivers: usize,
 }
 
 /// Simulates a description of one kind of server, and clusters from 3 of them to `most`.
 ///
-/// Errors: several kinds of servers, a scheme that doesn't exist yet, and those of a plan.
+/// Errors: several kinds of servers, a scheme that isn't implemented yet, and the errors of a plan.
 pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
     let (kinds, client_link) = parts(description)?;
     let [kind] = kinds[..] else {
@@ -138,7 +137,7 @@ fn load(clients: u32, writes: bool) -> Load {
     Load {
         clients,
         programs: PROGRAMS,
-        // Each on a core of its own.
+        // Each application uses its own core.
         connections: PROGRAMS,
         record_bytes: MIB,
         chunk_bytes: MIB as u32,
@@ -186,7 +185,8 @@ impl Site<'_> {
         Farm::new(hardware).map_err(|why| refused(&why.0, "describe fewer targets"))
     }
 
-    /// A cluster of so many of the servers, and what isn't as it would be.
+    /// Simulates a cluster of this many servers. Also returns a note where it differs from a real
+    /// one.
     fn at(&self, servers: u32) -> Result<(AtServers, Option<String>)> {
         let farm = self.farm(servers)?;
         let mut other = self.description.clone();
@@ -199,7 +199,7 @@ impl Site<'_> {
         let lost = mirrored.then(|| farm.without(0));
         let (reads, writes) = (load(servers, false), load(servers, true));
         let pace = self.description.model.rebuild_bytes_per_s;
-        // Each by itself, and long for thousands of servers.
+        // The runs are independent, and take long for thousands of servers.
         let (read, write, degraded, free, paced) = std::thread::scope(|scope| {
             let read = scope.spawn(|| run(&farm, reads));
             let write = scope.spawn(|| run(&farm, writes));
@@ -210,7 +210,7 @@ impl Site<'_> {
         });
         let (read, write, degraded) = (read?, write?, degraded.transpose()?);
         let rebuild = match (free.transpose()?, paced.transpose()?, &degraded) {
-            // Else nobody can take the place of a member.
+            // Otherwise no target can replace a member.
             (Some(free), Some(paced), Some(degraded)) if free.bytes > 0 => Some(AtRebuild {
                 free_bytes_per_s: free.bytes as f64 / free.seconds,
                 paced_bytes_per_s: paced.bytes as f64 / paced.seconds,
@@ -233,7 +233,7 @@ impl Site<'_> {
     }
 }
 
-/// What is to be known of a cluster whose groups no map would hold.
+/// Returns a note for a cluster with more groups than a cluster map can hold.
 fn beyond_a_map(farm: &Farm) -> Option<String> {
     let (servers, groups, held) = (farm.hardware.servers, farm.map.groups.len(), layout::MAX_MIRRORED);
     let is_beyond = farm.hardware.scheme.is_mirrored() && groups > held;
@@ -247,7 +247,7 @@ fn rebuilt(farm: &Farm, pace: f64, load: Option<Load>) -> Result<Rebuilt> {
     scale::rebuild(farm, how, load).map_err(|why| refused(&why.0, "describe a larger cluster"))
 }
 
-/// What a thread has found; its panic is passed on.
+/// Returns the result of a thread, and propagates its panic.
 fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
@@ -255,7 +255,7 @@ fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 const GB: f64 = 1e9;
 
 impl Simulated {
-    /// As tables.
+    /// Returns the results as tables.
     pub fn text(&self) -> String {
         let clients = self.clients.iter().map(|at| self.client_cells(at));
         let heading = [
@@ -295,7 +295,7 @@ impl Simulated {
         ]
     }
 
-    /// As figures, with the tables below them.
+    /// Returns the results as figures, each with its table.
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks = vec![Block::Figure(self.figure(
             "Throughput against clients",
@@ -372,7 +372,7 @@ fn limit(name: &str, of: impl Iterator<Item = (u32, f64)>) -> Series {
 }
 
 fn server_cells(at: &AtServers) -> [String; 10] {
-    // Not -0.
+    // Avoids "-0".
     let percent = |share: f64| format!("{:.0} %", (100.0 * share).round() + 0.0);
     let rebuild = |of: &dyn Fn(&AtRebuild) -> String| at.rebuild.as_ref().map_or("-".into(), of);
     [

@@ -1,10 +1,10 @@
-//! `weft plan` from what is typed to what is shown.
+//! Tests of `weft plan` from the command line to its output.
 
 use super::*;
 use crate::cli::{Cli, Command};
 use clap::Parser;
 
-/// The description in the document.
+/// Writes the description from the document to a file.
 fn example() -> (tempfile::TempDir, String) {
     let document = include_str!("../../../../../docs/planning.md");
     let text = document.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
@@ -63,7 +63,7 @@ fn json_and_csv_have_what_the_screen_has() {
     assert_eq!(lines[0], "quantity,value,unit,binds");
     let read = lines.iter().find(|line| line.starts_with("\"sequential read\",")).unwrap();
     assert!(read.ends_with(",GB/s,server links"), "{read}");
-    // The name is quoted, the other cells have no commas.
+    // Only the name is quoted; the other cells have no commas.
     assert!(
         lines[1..].iter().all(|line| line.rsplit('"').next().unwrap().matches(',').count() == 3),
         "{csv}"
@@ -89,7 +89,7 @@ fn the_page_has_every_table_and_figure_and_needs_nothing_else() {
     assert_eq!(page.matches("<table").count(), 2 + 5);
     let links: Vec<&str> =
         page.match_indices("://").map(|(at, _)| &page[at.saturating_sub(20)..at + 3]).collect();
-    // The name space of SVG is a name, not something that is fetched.
+    // The namespace of SVG is only a name, and isn't fetched.
     assert!(links.iter().all(|link| link.ends_with("xmlns=\"http://")), "{links:?}");
     assert!(!page.contains("<script"));
 }

@@ -1,4 +1,4 @@
-//! A plan on a screen.
+//! Formats a plan for the screen.
 
 use super::Answer;
 use super::rows::{loads, number, of_promise};
@@ -7,7 +7,7 @@ use layout::plan::{DEPLOYMENTS, DRIVES, LINKS, Place, Plan};
 
 const TIB: f64 = 1_099_511_627_776.0;
 
-/// All of an answer.
+/// Formats a whole answer.
 pub fn screen(answer: &Answer) -> String {
     let mut text = String::new();
     if !answer.targets.is_empty() {
@@ -118,7 +118,7 @@ fn safety(plan: &Plan) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Kinds of drives and links.
+/// Formats the kinds of drives and links.
 pub fn kinds() -> String {
     let known = |iops: Option<f64>| iops.map_or("unknown".into(), number);
     let drives: Vec<_> = DRIVES
