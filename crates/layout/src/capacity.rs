@@ -1,17 +1,17 @@
-//! How full is full.
+//! Capacity classes of targets.
 
 use types::{CapacityClass, Target, kept_free};
 
-/// Free percentage below which a target takes no new files.
+/// Percentage of free space below which a target gets no new files.
 const EMERGENCY_PERCENT: u64 = 1;
-/// Free percentage below which new files prefer other targets.
+/// Percentage of free space below which new files prefer other targets.
 const LOW_PERCENT: u64 = 5;
 
-/// Classifies a target of `capacity` bytes with `free` bytes left, of which it takes data until
-/// only [`kept_free`] are left:
+/// Classifies a target of `capacity` bytes with `free` bytes left. A target takes data until only
+/// [`kept_free`] bytes are left:
 /// - `Emergency`: nothing is free, or less than 1 % of the capacity, or less than nine eighths of
-///   what is kept free;
-/// - `Low`: less than 5 % of the capacity is free, or less than twice what is kept free;
+///   [`kept_free`];
+/// - `Low`: less than 5 % of the capacity is free, or less than twice [`kept_free`];
 /// - `Normal`: otherwise.
 pub fn classify(capacity: u64, free: u64) -> CapacityClass {
     if free == 0 || free < emergency_below(capacity) {
@@ -23,8 +23,8 @@ pub fn classify(capacity: u64, free: u64) -> CapacityClass {
     }
 }
 
-/// The room of a target for new files, bytes, and how full it is for them, where so many percent of
-/// it are to stay free.
+/// Free space of a target for new files, in bytes, and its capacity class for them, if so many
+/// percent of it are to stay free.
 pub(crate) fn for_new_files(target: &Target, spare_percent: u8) -> (u64, CapacityClass) {
     if spare_percent == 0 {
         return (target.free, target.class);
@@ -39,13 +39,13 @@ pub(crate) fn for_new_files(target: &Target, spare_percent: u8) -> (u64, Capacit
     (free, class)
 }
 
-/// How many of its free bytes a target can take before it is in an emergency.
+/// Free bytes that a target can take before it is in class `Emergency`.
 pub fn usable(capacity: u64, free: u64) -> u64 {
     free.saturating_sub(emergency_below(capacity))
 }
 
-/// A target is in an emergency with fewer free bytes than this: a little before it refuses data,
-/// since it is asked only now and then.
+/// A target with fewer free bytes than this is in class `Emergency`: a little before it refuses
+/// data, since it is measured only now and then.
 fn emergency_below(capacity: u64) -> u64 {
     let kept = kept_free(capacity);
     percent(capacity, EMERGENCY_PERCENT).max(kept + kept / 8)
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn a_target_in_between_uses_both() {
-        // 1 % of 40000 MiB is 400 MiB, less than what is kept free; 5 % is 2000 MiB, more than
-        // twice as much.
+        // 1 % of 40000 MiB is 400 MiB, less than `kept_free`; 5 % is 2000 MiB, more than twice as
+        // much.
         check(40000 * MIB, 2000 * MIB, 576 * MIB);
     }
 

@@ -1,16 +1,20 @@
-//! The choice of groups for a new file.
+//! Placement choosers: select the groups of a new file.
 //!
-//! A candidate is a group of the pattern's pool and scheme whose members are all online, none of
-//! them being drained and none in an emergency of space. Of mirrored groups some are better than
-//! others: those whose members are all good and in different racks come first; where there are
-//! none, those with the fewest that are in the rack of another one; then those with several members
-//! on a node; then those with a member that is being drained, which another target will take the
-//! place of; and only then those that are degraded, of which one good member is online. One without
-//! such a member is never a candidate. A group whose content is lost ([`Group::is_lost`]) is none.
-//! What a pool keeps free for the members of others that are lost counts as full here
-//! ([`Pool::spare`](types::Pool)). Candidates with a target that is low on space serve only where
-//! the others don't fill the stripe count, and then come last. Pure: equal arguments give equal
-//! answers.
+//! A candidate is a group of the pattern's pool and scheme without a member in capacity class
+//! `Emergency`. The target of a `single` group must be online and not draining. Mirrored groups are
+//! ranked:
+//!
+//! 1. all members are in sync, online and in different racks;
+//! 2. members share a rack, the fewest first;
+//! 3. several members are on one node;
+//! 4. a member is on a draining target, which another target will replace;
+//! 5. the group is degraded, but a member in sync is online.
+//!
+//! Only the best rank that exists is used. A group without a member in sync that is online is never
+//! a candidate, and neither is a lost group ([`Group::is_lost`]). A pool's spare capacity
+//! ([`Pool::spare`](types::Pool)) counts as used. Candidates with a target that is low on space are
+//! used only if the others don't fill the stripe count, and come last. Pure: equal arguments give
+//! equal results.
 
 use crate::groups::Spread;
 use crate::random::{SplitMix64, mix};
@@ -20,18 +24,18 @@ use types::{
     Scheme, StripePattern, Target, TargetState,
 };
 
-/// Unit in which free space weighs, bytes: small enough to tell tiny targets apart, large enough
-/// that the sum over all groups of a cluster fits 64 bits.
+/// Unit of free space in weights, in bytes: small enough to distinguish tiny targets, large enough
+/// that the sum over all groups of a cluster fits into 64 bits.
 const WEIGHT_UNIT: u64 = 4096;
 
-/// A group that may take a new file.
+/// A group that may get a new file.
 pub(crate) struct Candidate {
     pub(crate) id: GroupId,
-    /// Free bytes of the member that has the fewest.
+    /// Fewest free bytes among its members.
     free: u64,
 }
 
-/// Candidates by how full they are, and why other groups are none.
+/// Candidates by capacity class, and why other groups aren't candidates.
 #[derive(Default)]
 pub(crate) struct Candidates {
     pub(crate) normal: Vec<Candidate>,
@@ -39,7 +43,7 @@ pub(crate) struct Candidates {
     others: Others,
 }
 
-/// Groups that are none, by the reason.
+/// Number of other groups by reason.
 #[derive(Clone, Copy, Default)]
 struct Others {
     full: usize,
@@ -47,18 +51,18 @@ struct Others {
     drained: usize,
 }
 
-/// How good a group is that can be written, best first.
+/// Rank of a writable group, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
-    /// Everything is as it should be; all groups of one target are.
+    /// No deficiency; all groups of one target have this rank.
     Whole,
-    /// So many members are in the rack of another one.
+    /// This many members share a rack with another one.
     SharesRack(usize),
     /// Several members are on one node.
     Crowded,
-    /// A member is being drained.
+    /// A member is on a draining target.
     Left,
-    /// A member isn't good, or can't be reached.
+    /// A member isn't in sync, or is unreachable.
     Degraded,
 }
 
@@ -70,8 +74,8 @@ pub fn choose(map: &ClusterMap, pattern: &StripePattern, ino: InodeId, seed: u64
     Choices::find(map, pattern.pool, pattern.scheme).choose(map, pattern, ino, seed)
 }
 
-/// The groups that new files of a pool and scheme can get by a map, found once for many files:
-/// finding them takes time with the number of groups, choosing doesn't.
+/// The candidate groups of a pool and scheme in a map, found once for many files: the time to find
+/// them grows with the number of groups, that to choose doesn't.
 pub struct Choices {
     normal: Ranked,
     low: Ranked,
@@ -79,7 +83,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// Looks at all groups.
+    /// Evaluates all groups.
     pub fn find(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> Choices {
         let pattern = StripePattern { pool, scheme, ..StripePattern::default() };
         let Candidates { normal, low, others } = Candidates::find(map, &pattern);
@@ -91,13 +95,13 @@ impl Choices {
     /// [`Choices::find`].
     ///
     /// - `RoundRobin`: a run of consecutive groups; consecutive inode numbers start on consecutive
-    ///   groups, so that files of one chunk spread as evenly as large ones.
+    ///   groups, so that files of one chunk are distributed as evenly as large ones.
     /// - `Random`: every ordered selection is equally likely.
     /// - `CapacityWeighted`: drawn without replacement, each draw in proportion to free space.
     ///
     /// # Errors
-    /// `ENODEV` when the pool is unknown, has no group of the scheme or none that is online and not
-    /// being drained; `ENOSPC` when those that are so are full.
+    /// `ENODEV` if the pool is unknown, or has no group of the scheme that is online and not
+    /// draining; `ENOSPC` if all such groups are full.
     pub fn choose(
         &self,
         map: &ClusterMap,
@@ -143,7 +147,7 @@ impl Candidates {
         found
     }
 
-    /// Why there is no candidate.
+    /// The error if there is no candidate.
     pub(crate) fn refusal(&self, map: &ClusterMap, pattern: &StripePattern) -> Error {
         let Some(pool) = map.pool(pattern.pool) else {
             return Error::new(Errno::ENODEV, format!("pool {} does not exist", pattern.pool))
@@ -202,24 +206,24 @@ impl Others {
     }
 }
 
-/// What a group that can be written is like.
+/// Properties of a writable group.
 struct Condition {
     worth: Worth,
-    /// The worst among its members.
+    /// Worst class of its members.
     class: CapacityClass,
-    /// The fewest free bytes among its members.
+    /// Fewest free bytes among its members.
     free: u64,
 }
 
 /// Why a group can't take new files.
 enum Unusable {
-    /// It has no members, or too few can be reached.
+    /// It has no members, or too few are reachable.
     Offline,
-    /// All there is of each file would have to move.
+    /// Its only target is draining: new files would have to move at once.
     Drained,
 }
 
-/// What a group is like for new files.
+/// Properties of a group for new files.
 fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<Condition, Unusable> {
     let members: Vec<(&Target, MemberState)> = group
         .with_states()
@@ -232,7 +236,7 @@ fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<Condition, 
     let serving = members.iter().filter(serves).count();
     let is_left = members.iter().any(|(target, _)| target.drain);
     let worth = match group.scheme.is_mirrored() {
-        // Nothing is written to less than all of it.
+        // A write needs all members of such a group.
         false if is_left => return Err(Unusable::Drained),
         false if serving < members.len() => return Err(Unusable::Offline),
         false => Worth::Whole,
@@ -254,7 +258,7 @@ fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<Condition, 
     }
 }
 
-/// How good a mirrored group is whose members are all good.
+/// Rank of a mirrored group whose members are all in sync.
 fn apart(map: &ClusterMap, members: &[(&Target, MemberState)]) -> Worth {
     let spread = Spread::of(map, members.iter().map(|(target, _)| *target));
     match members.len() {
@@ -264,10 +268,10 @@ fn apart(map: &ClusterMap, members: &[(&Target, MemberState)]) -> Worth {
     }
 }
 
-/// Candidates, and how much weight is before each.
+/// Candidates with their cumulative weights.
 pub(crate) struct Ranked {
     candidates: Vec<Candidate>,
-    /// Of each candidate the sum of those before it, and that of all.
+    /// Sum of the weights before each candidate, and of all.
     before: Vec<u64>,
 }
 
@@ -276,8 +280,8 @@ impl Ranked {
         let mut before = Vec::with_capacity(candidates.len() + 1);
         before.push(0);
         for candidate in &candidates {
-            // One unit on top, so that a group without free space can still be drawn when the
-            // others run out.
+            // Plus one unit, so that a group without free space can still be drawn when the others
+            // are exhausted.
             before.push(before[before.len() - 1] + candidate.free / WEIGHT_UNIT + 1);
         }
         Ranked { candidates, before }
@@ -300,14 +304,13 @@ impl Ranked {
     }
 
     fn round_robin(&self, count: usize, ino: InodeId) -> Vec<GroupId> {
-        // The partition shifts the start, or the first files of all partitions would meet on one
-        // group.
+        // The partition shifts the start, or the first files of all partitions would start on the
+        // same group.
         let start = (ino.sequence() + ino.partition().0 as u64) % self.len() as u64;
         (0..count).map(|step| self.candidates[(start as usize + step) % self.len()].id).collect()
     }
 
-    /// The first `count` steps of a Fisher-Yates shuffle, of which only what isn't in its own place
-    /// is kept.
+    /// The first `count` steps of a Fisher-Yates shuffle, storing only displaced elements.
     fn shuffled(&self, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
         let mut moved: BTreeMap<usize, usize> = BTreeMap::new();
         let step = |at: usize| {
@@ -327,8 +330,8 @@ impl Ranked {
         let mut drawn: Vec<usize> = Vec::with_capacity(count);
         let mut chosen = Vec::with_capacity(count);
         for _ in 0..count {
-            // Among those that are left; the weight of those that are gone before it is stepped
-            // over.
+            // Among the remaining ones: skips the weight of earlier drawn candidates before the
+            // ticket.
             let mut ticket = random.below(total);
             for &gone in &drawn {
                 if ticket < self.before[gone] {

@@ -1,8 +1,8 @@
-//! How much of each chunk file is known to be there.
+//! Lower bounds of the lengths of chunk files.
 //!
 //! The metadata service records lower bounds of the lengths of a file's chunk files, in stripe
-//! order. A chunk file that is absent, or shorter than its bound, is damage and no hole. An empty
-//! list means that nothing is known.
+//! order. A chunk file that is absent, or shorter than its bound, is damage and not a hole. An
+//! empty list means that no bounds are known.
 //!
 //! Invariants of a list: it is empty or has one entry for each stripe; at least one entry isn't 0;
 //! no entry is larger than [`local_len`] of the file's size.
@@ -10,8 +10,8 @@
 use crate::{file_end, local_len};
 use types::Layout;
 
-/// Raises the bounds to the lengths that were found, as far as the file's size allows. Lengths of
-/// another number of stripes than the layout has say nothing.
+/// Raises the bounds to the found lengths, as far as the file's size allows. A list with another
+/// number of stripes than the layout is ignored.
 pub fn grown(layout: &Layout, known: &[u64], found: &[u64], size: u64) -> Vec<u64> {
     let count = layout.groups.len();
     let of = |lens: &[u64], stripe: usize| if lens.len() == count { lens[stripe] } else { 0 };
@@ -29,8 +29,8 @@ pub fn of_stripe(known: &[u64], stripe: usize) -> u64 {
     known.get(stripe).copied().unwrap_or(0)
 }
 
-/// The size of a file without absent chunk files that has exactly these bounds; `None` when there
-/// is no such size.
+/// The size of a file without absent chunk files that has exactly these bounds; `None` if there is
+/// no such size.
 pub fn whole_end(layout: &Layout, known: &[u64]) -> Option<u64> {
     if known.len() != layout.groups.len() {
         return None;
@@ -39,7 +39,7 @@ pub fn whole_end(layout: &Layout, known: &[u64]) -> Option<u64> {
     known.iter().enumerate().all(|(stripe, len)| *len == local_len(layout, stripe, end)).then_some(end)
 }
 
-/// The bounds of a file of which every chunk file has its part of the first `end` bytes.
+/// The bounds of a file whose chunk files all have their part of the first `end` bytes.
 pub fn whole(layout: &Layout, end: u64) -> Vec<u64> {
     normal((0..layout.groups.len()).map(|stripe| local_len(layout, stripe, end)).collect())
 }
@@ -64,7 +64,7 @@ mod tests {
         Layout { chunk_size: CHUNK as u32, pool, scheme, groups, slots: Vec::new() }
     }
 
-    /// What happens to a file and its chunk files.
+    /// Changes of a file and its chunk files.
     #[derive(Clone, Debug)]
     enum Event {
         Write {
@@ -75,7 +75,7 @@ mod tests {
             size: u64,
         },
         Punch,
-        /// The lengths of the chunk files come to the record, of those stripes that can be asked.
+        /// The lengths of some stripes' chunk files are recorded.
         Report {
             asked: u8,
         },
@@ -94,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// A bound that is too high would make damage of a hole.
+        /// A bound that is too high would turn a hole into damage.
         #[test]
         fn a_bound_never_exceeds_its_chunk_file(count in 1usize..6, events in events()) {
             let layout = layout(count);
@@ -138,7 +138,7 @@ mod tests {
         fn a_whole_file_is_told_by_its_end(count in 1usize..6, end in 0..MAX_SIZE, holes in any::<u8>()) {
             let layout = layout(count);
             prop_assert_eq!(whole_end(&layout, &whole(&layout, end)), (end > 0).then_some(end));
-            // Whatever the bounds are: if there is such an end, it says all that they say.
+            // For any bounds: if there is such an end, it determines all of them.
             let mut known = vec![0; count];
             for (stripe, len) in known.iter_mut().enumerate() {
                 *len = if holes >> stripe & 1 == 1 { local_len(&layout, stripe, end) } else { 0 };

@@ -1,12 +1,12 @@
-//! Where bytes live: striping arithmetic, the choice of groups for a new file, the making of
-//! groups, and how full is full.
+//! Placement of data: striping arithmetic, choosers of groups for new files, creation of groups,
+//! and capacity classes.
 //!
-//! Everybody computes placement and nobody looks it up, so what is here must give the same answer
-//! in every process and in every later version: golden tests freeze it. Pure: no I/O, no clock, no
-//! randomness (choosers take a seed). Knows nothing of names, messages or sockets.
+//! All processes compute placement and none looks it up, so the results must be the same in every
+//! process and in every later version: golden tests freeze them. Pure: no I/O, no clock, no
+//! randomness (choosers take a seed). This crate knows nothing of names, messages or sockets.
 //!
-//! Chunk `i` of a file lies in the chunk files of group `i % n`, behind the group's earlier chunks
-//! without a gap:
+//! Chunk `i` of a file is in the chunk files of group `i % n`, directly after the group's earlier
+//! chunks:
 //!
 //! ```text
 //! file         | c0 | c1 | c2 | c3 | c4 | c5 | c6 |        n = 3

@@ -1,12 +1,12 @@
-//! Which node executes which partition of the inode space.
+//! Distribution of partitions over nodes.
 
 use types::NodeId;
 
-/// Spreads partitions over nodes so that none has more than one partition more than another, and as
-/// few as possible move.
+/// Distributes partitions over nodes so that the counts of any two nodes differ by at most one,
+/// with as few moves as possible.
 ///
-/// `now`: who executes each partition, as far as that is known. `nodes`: those that may, each once.
-/// Without any, everything stays as it is: somebody will be back.
+/// `now`: the current owner of each partition, as far as known. `nodes`: the eligible nodes, each
+/// once. Without any, all owners stay the same: a node will return.
 ///
 /// ```
 /// use types::NodeId;
@@ -23,7 +23,7 @@ pub fn spread(now: &[NodeId], partitions: u16, nodes: &[NodeId]) -> Vec<NodeId> 
     let all = 0..partitions as usize;
     let mut wanting: Vec<(usize, NodeId)> =
         nodes.iter().map(|node| (all.clone().filter(|p| owner(*p) == Some(*node)).count(), *node)).collect();
-    // Those that have most get what can't be divided: so less moves.
+    // Nodes with the most partitions get the remainder: this causes fewer moves.
     wanting.sort_by_key(|(count, node)| (std::cmp::Reverse(*count), *node));
     let (share, rest) = (all.len() / nodes.len(), all.len() % nodes.len());
     let mut room: Vec<(NodeId, usize)> =
@@ -87,8 +87,8 @@ mod tests {
             let (least, most) = (nodes.iter().map(of).min().unwrap(), nodes.iter().map(of).max().unwrap());
             prop_assert!(most - least <= 1, "{:?}", counts);
 
-            // Whatever even spread there is, a node keeps at most what it had and at most its
-            // share; the shares are as they are.
+            // In any even distribution, a node retains at most what it had and at most its share;
+            // the shares are fixed.
             let had = |node: &NodeId| {
                 now.iter().take(partitions as usize).filter(|owner| *owner == node).count()
             };

@@ -1,9 +1,9 @@
-//! What a stripe pattern may hold.
+//! Validity of stripe patterns.
 
 use types::{Errno, Error, MAX_INLINE_LIMIT, Result, StripePattern};
 
-/// Checks every field but the pool, which only the cluster map knows. Errors: `EINVAL`, saying
-/// which field and what is allowed.
+/// Checks every field but the pool, which only the cluster map knows. Errors: `EINVAL`, with the
+/// field and the allowed values.
 pub fn check(pattern: &StripePattern) -> Result<()> {
     chunk_size(pattern.chunk_size as u64)?;
     stripe_count(pattern.stripe_count as u64)?;
@@ -11,7 +11,7 @@ pub fn check(pattern: &StripePattern) -> Result<()> {
     Ok(())
 }
 
-/// A chunk size in bytes that somebody asks for: a power of two from 64 KiB to 64 MiB.
+/// Checks a requested chunk size in bytes: a power of two from 64 KiB to 64 MiB.
 pub fn chunk_size(bytes: u64) -> Result<u32> {
     let allowed = StripePattern::MIN_CHUNK_SIZE as u64..=StripePattern::MAX_CHUNK_SIZE as u64;
     if !allowed.contains(&bytes) || !bytes.is_power_of_two() {
@@ -21,7 +21,7 @@ pub fn chunk_size(bytes: u64) -> Result<u32> {
     Ok(bytes as u32)
 }
 
-/// A stripe count that somebody asks for: 1 to 65535. It may exceed what the pool has.
+/// Checks a requested stripe count: 1 to 65535. It may exceed the number of groups in the pool.
 pub fn stripe_count(count: u64) -> Result<u16> {
     match u16::try_from(count) {
         Ok(count) if count > 0 => Ok(count),
@@ -30,7 +30,7 @@ pub fn stripe_count(count: u64) -> Result<u16> {
     }
 }
 
-/// An inline limit in bytes that somebody asks for: 0 to 64 KiB.
+/// Checks a requested inline limit in bytes: 0 to 64 KiB.
 pub fn inline_limit(bytes: u64) -> Result<u32> {
     if bytes > MAX_INLINE_LIMIT as u64 {
         return Err(invalid(format!("inline limit {bytes} is above 64 KiB ({MAX_INLINE_LIMIT})"))

@@ -1,21 +1,22 @@
-//! The choice of a new place for one stripe of a file.
+//! Choice of a new group for one stripe of a file.
 
 use crate::choose::{Candidate, Candidates, Ranked};
 use crate::random::{SplitMix64, mix};
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme, StripePattern};
 
-/// Chunk files that a target may have of one inode. More are needed only where most targets of a
-/// pool have been drained one after another.
+/// Largest number of chunk files of one inode on a target. More are needed only if most targets of
+/// a pool have been drained one after another.
 pub const MAX_SLOTS: u8 = 16;
 
-/// Chooses another group for a stripe, and the slot of its chunk file there: a group of this pool
-/// and scheme that a new file could get and that the file isn't on yet, in proportion to free
-/// space; where there is none, the one that has the fewest of its stripes.
+/// Chooses another group for a stripe, and the slot of its chunk file there. The group has this
+/// pool and scheme, is a candidate for new files, and has no stripe of the file yet; it is drawn in
+/// proportion to free space. If there is none, a group with the fewest stripes of the file is
+/// drawn.
 ///
-/// `is_taken`: chunk files that are there for another reason.
+/// `is_taken`: chunk files that exist for another reason.
 ///
 /// # Errors
-/// As [`crate::choose`]; `ENOSPC` when all slots of all groups are taken.
+/// As [`crate::choose`]; `ENOSPC` if all slots of all groups are taken.
 pub fn replace(
     map: &ClusterMap,
     layout: &Layout,
@@ -46,7 +47,7 @@ pub fn replace(
     place.ok_or_else(|| none_left(&Candidates::default(), map, &pattern))
 }
 
-/// Why a stripe has to stay.
+/// The error if a stripe can't move.
 fn none_left(left: &Candidates, map: &ClusterMap, pattern: &StripePattern) -> Error {
     let of_new_files = Candidates::find(map, pattern);
     if of_new_files.normal.is_empty() && of_new_files.low.is_empty() {
@@ -80,7 +81,7 @@ mod tests {
             let (group, slot) = place(&map, &on, 1, seed).unwrap();
             assert!(map.groups[3..].iter().any(|g| g.id == group) && slot == 0);
         }
-        // One that is low on space only when there is no other.
+        // A target that is low on space is used only if there is no other.
         map.targets[3].class = CapacityClass::Low;
         assert!((0..50).all(|seed| place(&map, &on, 1, seed).unwrap().0 == map.groups[4].id));
         map.targets[4].state = TargetState::Offline;

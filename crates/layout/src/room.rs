@@ -1,19 +1,19 @@
-//! Whether data that is to be moved has room where it goes.
+//! Space check for data that is to be moved.
 
 use crate::capacity::{for_new_files, usable};
 use crate::choose::Candidates;
 use std::collections::BTreeMap;
 use types::{ClusterMap, Errno, Error, GroupId, PoolId, Result, Scheme, StripePattern, TargetId};
 
-/// Bytes that targets are about to get, beside what they have.
+/// Bytes that targets are going to receive, beside their present content.
 pub type Promised = BTreeMap<TargetId, u64>;
 
-/// How many bytes a group can take before one of its members is in an emergency of space; 0 for one
-/// that the map doesn't have.
+/// Bytes that a group can take before one of its members is in class `Emergency`; 0 for an unknown
+/// group.
 pub fn room(map: &ClusterMap, group: GroupId, promised: &Promised) -> u64 {
     let of = |target: &TargetId| {
         let target = map.target(*target)?;
-        // What is kept free for the members of others isn't for this.
+        // Spare capacity for lost members isn't available here.
         let spare = map.pool(target.pool).map_or(0, |pool| pool.spare);
         let (free, _) = for_new_files(target, spare);
         let promised = promised.get(&target.id).copied().unwrap_or(0);
@@ -23,12 +23,12 @@ pub fn room(map: &ClusterMap, group: GroupId, promised: &Promised) -> u64 {
     members.iter().map(|target| of(target).unwrap_or(0)).min().unwrap_or(0)
 }
 
-/// What each target would get if parts of these sizes went to groups of a pool and scheme, the
-/// largest first, each where most room is.
+/// Computes what each target would get if parts of these sizes went to groups of a pool and scheme,
+/// the largest first, each to the group with the most space.
 ///
 /// # Errors
-/// As [`crate::choose`] when no group can take anything; `ENOSPC`, with the number of bytes that
-/// are missing, when one doesn't fit.
+/// As [`crate::choose`] if no group can take anything; `ENOSPC`, with the number of missing bytes,
+/// if a part doesn't fit.
 pub fn fit(
     map: &ClusterMap,
     (pool, scheme): (PoolId, Scheme),
@@ -79,7 +79,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
     const SINGLE: (PoolId, Scheme) = (PoolId(1), Scheme::Single);
 
-    /// Targets of 100 GiB, of which one percent is kept.
+    /// Targets of 100 GiB, of which one percent stays free.
     fn with_free(free_gib: &[u64]) -> ClusterMap {
         let mut map = map(free_gib.len() as u32);
         for (target, free) in map.targets.iter_mut().zip(free_gib) {
@@ -97,7 +97,7 @@ mod tests {
         let refused = fit(&map, SINGLE, &[8 * GIB, 6 * GIB], &Promised::new()).unwrap_err();
         assert_eq!(refused.errno, Errno::ENOSPC);
         assert!(refused.message.contains(&format!("{} bytes are lacking", GIB)), "{refused}");
-        // What others were promised isn't there any more.
+        // Space that was promised to others isn't available.
         let promised = Promised::from([(TargetId(1), 8 * GIB)]);
         assert!(fit(&map, SINGLE, &[6 * GIB], &promised).is_err());
         assert_eq!(fit(&map, SINGLE, &[5 * GIB], &promised).unwrap(), [(TargetId(2), 5 * GIB)].into());

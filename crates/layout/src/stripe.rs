@@ -1,12 +1,12 @@
 //! Striping arithmetic: file offsets to offsets in chunk files and back.
 //!
 //! A *stripe* is the index of a group within a layout; *local* is an offset in that group's chunk
-//! files. Invariant: the bytes that one stripe holds of a contiguous file range are contiguous in
-//! its chunk files, because the chunks of a stripe follow one another without a gap.
+//! files. Invariant: the bytes of one stripe in a contiguous file range are contiguous in its chunk
+//! files, because the chunks of a stripe follow each other without a gap.
 
 use types::{ByteRange, GroupId, Layout};
 
-/// The numbers of a layout that the arithmetic needs.
+/// Parameters of a layout for the arithmetic.
 #[derive(Clone, Copy)]
 struct Geometry {
     chunk_size: u64,
@@ -24,7 +24,7 @@ impl Geometry {
         ((chunk % self.count) as usize, chunk / self.count * self.chunk_size + offset % self.chunk_size)
     }
 
-    /// Number of bytes of `0..offset` that lie on `stripe`: also the local offset of the stripe's
+    /// Number of bytes of `0..offset` that are on `stripe`: also the local offset of the stripe's
     /// first byte at or after `offset`.
     fn bytes_before(self, stripe: usize, offset: u64) -> u64 {
         debug_assert!((stripe as u64) < self.count);
@@ -55,8 +55,8 @@ pub fn file_offset(layout: &Layout, stripe: usize, local: u64) -> u64 {
     Geometry::of(layout).file_offset(stripe, local)
 }
 
-/// The part of `stripe`'s chunk file that holds its bytes of `range`. Where it holds none the
-/// result is empty and starts at its first byte after the range.
+/// The part of `stripe`'s chunk file that has its bytes of `range`. If it has none, the result is
+/// empty and starts at its first byte after the range.
 pub fn local_range(layout: &Layout, stripe: usize, range: ByteRange) -> ByteRange {
     let geometry = Geometry::of(layout);
     ByteRange::new(geometry.bytes_before(stripe, range.start), geometry.bytes_before(stripe, range.end))
@@ -67,8 +67,8 @@ pub fn local_len(layout: &Layout, stripe: usize, file_size: u64) -> u64 {
     Geometry::of(layout).bytes_before(stripe, file_size)
 }
 
-/// The file size that chunk file lengths imply: one past the last byte that any of them holds; cut
-/// at `u64::MAX`. `lens` is in stripe order. A hole at the end of a file has no chunk to show it,
+/// The file size that follows from chunk file lengths: one past the last byte in any of them; cut
+/// at `u64::MAX`. `lens` is in stripe order. A hole at the end of a file isn't in any chunk file,
 /// so the true size may be larger.
 pub fn file_end(layout: &Layout, lens: &[u64]) -> u64 {
     debug_assert_eq!(lens.len(), layout.groups.len());
@@ -91,9 +91,9 @@ pub struct Piece {
     pub file: ByteRange,
 }
 
-/// The pieces of a file range, in file order. A piece never crosses the border of a chunk, except
-/// that a file on one group is one piece: there the neighbours of a chunk file are neighbours in
-/// the file too.
+/// The pieces of a file range, in file order. A piece never crosses a chunk boundary, except that a
+/// range of a file on one group is one piece: there adjacent bytes of the chunk file are adjacent
+/// in the file too.
 pub fn pieces(layout: &Layout, range: ByteRange) -> impl Iterator<Item = Piece> + '_ {
     let geometry = Geometry::of(layout);
     let mut rest = range;

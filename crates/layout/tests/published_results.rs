@@ -1,9 +1,9 @@
-//! The formulas of `layout::plan` beside published characterisations of four systems.
+//! Compares the formulas of `layout::plan` with published characterisations of four systems.
 //!
-//! Each system has one set of model parameters, worked out here from the cells marked "used"; all
+//! Each system has one set of model parameters, derived here from the cells marked "used"; all
 //! others are held out. Capacity cells are exact as rounded in the source, bandwidth is within 10
-//! %, IOPS and latencies within 15 %. What isn't met is an exception with its reason;
-//! `docs/planning.md` shows the whole ledger, and a test keeps it true.
+//! %, IOPS and latencies within 15 %. Cells outside of that are exceptions with a reason;
+//! `docs/planning.md` shows the whole ledger, and a test keeps it up to date.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use layout::plan::{Description, Model, Plan, Provision, Resource, plan};
@@ -15,7 +15,7 @@ const BANDWIDTH: f64 = 0.10;
 const IOPS: f64 = 0.15;
 const TIB: f64 = 1_099_511_627_776.0;
 
-/// A cell of a table, and what the formulas say.
+/// A cell of a table, with the formulas' result.
 struct Cell {
     name: String,
     published: f64,
@@ -46,7 +46,7 @@ impl Ledger {
         self.0.push(Cell { name: name.into(), published, planned, tolerance, used: false });
     }
 
-    /// A cell that a parameter was worked out from.
+    /// A cell from which a parameter was derived.
     fn used(&mut self, name: impl Into<String>, published: f64, planned: f64, tolerance: f64) {
         self.0.push(Cell { name: name.into(), published, planned, tolerance, used: true });
     }
@@ -58,7 +58,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[(
     "the source's own formula gives 898.96; it prints 898, twice the rounded 449 of the column with half as large drives",
 )];
 
-/// Nothing in a model but what the source tells: weft's own figures say nothing of other systems.
+/// A model with nothing but the source's numbers: weft's own figures don't apply to other systems.
 fn bare() -> Model {
     Model { core_bytes_per_s: None, core_requests_per_s: None, thread_bytes_per_s: None, ..Model::default() }
 }
@@ -67,7 +67,7 @@ fn mean(of: &[f64]) -> f64 {
     of.iter().sum::<f64>() / of.len() as f64
 }
 
-/// What a resource alone would allow.
+/// Rate that a resource alone would allow.
 fn limit(rate: &layout::plan::Rate, resource: Resource) -> f64 {
     rate.limits.iter().find(|limit| limit.resource == resource).unwrap().per_s
 }
@@ -256,9 +256,9 @@ impl Pixstor {
         plan(&description).unwrap()
     }
 
-    /// Links: both reads of many files; that a write goes over the links twice is the formula's to
-    /// say. One file: the sustained columns. Requests: both random reads; a mirrored write's second
-    /// half: the sustained one.
+    /// Links: both reads of many files; the formula accounts for a write's two transfers over the
+    /// links. One file: the sustained columns. Requests: both random reads; a mirrored write's
+    /// second half: the sustained one.
     fn model(&self) -> Model {
         let whole = self.plan(4, Model { link_share: 1.0, core_requests_per_s: Some(1.0), ..bare() });
         let links = limit(&whole.read, Resource::ServerLinks) / 1e9;
@@ -360,7 +360,7 @@ impl Fsx {
         Provision { deployment: self.measured_deployment.clone(), tib: self.tib }
     }
 
-    /// Delivered over promised: both cached reads; of drives without credits: the write.
+    /// Delivered relative to promised: both cached reads; of drives without credits: the write.
     fn model(&self) -> Model {
         let promised = self.provision().promise(&bare()).unwrap().promised;
         let [cached_burst, cached] = self.cached_read;
@@ -419,8 +419,8 @@ impl Weka {
         plan(&Description { model, ..self.description.clone() }).unwrap()
     }
 
-    /// Requests: random read and 70/30, by their geometric mean; what a write costs beside a read
-    /// is the formula's to say. Links: the default.
+    /// Requests: random read and 70/30, by their geometric mean; the formula accounts for the cost
+    /// of a write relative to a read. Links: the default.
     fn model(&self) -> Model {
         let unit = self.plan(Model { core_requests_per_s: Some(1.0), ..bare() });
         let of_read = self.random_read_m_iops * 1e6 / limit(&unit.random_read, Resource::Cores);
@@ -437,7 +437,7 @@ impl Weka {
         ledger.add("Weka random write, depth 16, M IOPS", deep, m(&planned.random_write), IOPS);
         ledger.add("Weka random write, depth 4, M IOPS", shallow, m(&planned.random_write), IOPS);
         ledger.add("Weka read of 128 KiB, GB/s", self.read_gb_s, planned.read.per_s / 1e9, BANDWIDTH);
-        // The description has 8 jobs of depth 16 under way on each client.
+        // The description has 8 jobs with a queue depth of 16 on each client.
         let [read, write, _] = planned.latency_s.unwrap().map(|seconds| seconds * 1e6);
         ledger.add("Weka random read, depth 32, us", self.random_read_us, read * 2.0, IOPS);
         ledger.add("Weka random write, depth 8, us", self.random_write_us[0], write / 2.0, IOPS);
@@ -479,7 +479,7 @@ fn exception(name: &str) -> Option<&'static str> {
     EXCEPTIONS.iter().find(|(exception, _)| *exception == name).map(|(_, why)| *why)
 }
 
-/// The ledger as the document shows it.
+/// The ledger as shown in the document.
 fn table(ledger: &Ledger) -> String {
     let mut text = String::from("| cell | published | planned | error | |\n|---|---|---|---|---|\n");
     for cell in &ledger.0 {
@@ -525,7 +525,7 @@ fn every_cell_is_met_or_a_known_exception() {
 
 #[test]
 fn no_parameter_is_worked_out_from_a_cell_that_is_held_out() {
-    // Held-out cells are made wrong; the parameters stay what they were.
+    // Held-out cells are falsified; the parameters must not change.
     let spoil = |cells: &mut [f64]| cells.iter_mut().for_each(|cell| *cell *= 3.0);
     let mut spoilt = beegfs();
     for cells in [&mut spoilt.read_gb_s, &mut spoilt.write_gb_s] {

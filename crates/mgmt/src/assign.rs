@@ -1,17 +1,17 @@
-//! Which metadata service executes which partition.
+//! Assignment of partitions to metadata services.
 
 use types::{ClusterMap, Node, NodeId, NodeState, Role};
 
-/// Gives every partition to a metadata service that isn't down, evenly, and so that as few as
-/// possible move. A service that hangs for a moment keeps what it has. While there is one node for
-/// metadata only, the map doesn't mention partitions.
+/// Assigns every partition to a metadata service that isn't offline, evenly and with as few moves
+/// as possible. A service that hangs briefly keeps its partitions. While only one node has the
+/// metadata role, the map lists no partitions.
 pub fn assign(map: &mut ClusterMap, partitions: u16) {
     let metas = || map.nodes.iter().filter(|node| node.roles.contains(&Role::Meta));
     if map.partitions.is_empty() && metas().count() < 2 {
         return;
     }
     let now = match map.partitions.is_empty() {
-        // Before there was a second one, the first had them all.
+        // Before there was a second one, the first one owned all.
         true => metas().next().map_or_else(Vec::new, |first| vec![first.id; partitions as usize]),
         false => map.partitions.clone(),
     };
@@ -19,7 +19,7 @@ pub fn assign(map: &mut ClusterMap, partitions: u16) {
     map.partitions = layout::spread(&now, partitions, &nodes);
 }
 
-/// Tells the log which services have got or lost partitions.
+/// Logs which services gained or lost partitions.
 pub fn log_moves(before: &ClusterMap, after: &ClusterMap) {
     if before.partitions == after.partitions {
         return;

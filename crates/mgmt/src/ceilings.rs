@@ -1,5 +1,5 @@
-//! What the hardware gives, as it was measured last: beside the map in the metadata store, and no
-//! part of it, since nobody acts by it.
+//! Last measured ceilings of the hardware: stored beside the map in the metadata store, and not in
+//! the map, since no service depends on them.
 
 use crate::management::Management;
 use kv::{Batch, Outcome};
@@ -10,18 +10,18 @@ use types::{ClusterMap, Errno, Error, NodeId, Result, TargetId};
 use wire::MgmtReply;
 use wire::mgmt::{CeilingInfo, MAX_CEILINGS, MeasuredPlace};
 
-/// Where they are in the metadata store, among the global keys.
+/// Their key in the metadata store, among the global keys.
 pub(crate) const CEILINGS_KEY: &[u8] = b"\xff\xffceilings";
 
-/// The longest name of a limit or place, bytes.
+/// Longest name of a limit or place, in bytes.
 const MAX_NAME: usize = 200;
 
-/// The newest of each place and limit.
+/// The latest value of each place and limit.
 #[derive(Clone, Default, Debug, PartialEq)]
 pub(crate) struct Ceilings(BTreeMap<(String, String), CeilingInfo>);
 
 impl Ceilings {
-    /// What was stored; nothing where that can't be read: it can be measured again.
+    /// Loads the stored values; none if they can't be read: they can be measured again.
     pub(crate) fn stored(value: Option<&[u8]>) -> Ceilings {
         let all: Vec<CeilingInfo> =
             value.and_then(|value| serde_json::from_slice(value).ok()).unwrap_or_default();
@@ -30,12 +30,12 @@ impl Ceilings {
         ceilings
     }
 
-    /// By place and limit.
+    /// All values by place and limit.
     pub(crate) fn all(&self) -> Vec<CeilingInfo> {
         self.0.values().cloned().collect()
     }
 
-    /// What a target gives, as it was measured last.
+    /// The last measured value of a target's limit.
     pub(crate) fn of_target(&self, target: TargetId, limit: &str) -> Option<f64> {
         Some(self.0.get(&(format!("target {target}"), limit.to_string()))?.rate)
     }
@@ -43,14 +43,14 @@ impl Ceilings {
     fn insert(&mut self, new: Vec<CeilingInfo>) {
         self.0.extend(new.into_iter().map(|c| ((c.place.clone(), c.limit.clone()), c)));
         while self.0.len() > MAX_CEILINGS {
-            // The oldest: times of one form are in the order of their letters.
+            // The oldest: timestamps of one format sort as text.
             let oldest = self.0.iter().min_by(|a, b| a.1.measured.cmp(&b.1.measured));
             let Some(key) = oldest.map(|(key, _)| key.clone()) else { return };
             self.0.remove(&key);
         }
     }
 
-    /// Forgets what is about nodes and targets that are gone.
+    /// Drops values of removed nodes and targets.
     fn follow(&mut self, map: &ClusterMap) {
         self.0.retain(|(place, _), _| is_there(place, map));
     }
@@ -61,7 +61,7 @@ impl Ceilings {
         here.map(|c| c.measured.clone()).max()
     }
 
-    /// Each target, and each node that there is in the map, with when it was measured last.
+    /// Each target and node of the map, with the time of its last measurement.
     fn places(&self, map: &ClusterMap) -> Vec<MeasuredPlace> {
         let targets = map.targets.iter().map(|target| format!("target {}", target.id));
         let nodes = map.nodes.iter().map(|node| format!("node {}", node.id));
@@ -70,8 +70,7 @@ impl Ceilings {
     }
 }
 
-/// Whether everything that a place names is in the map; a cluster of one process has no nodes in
-/// it.
+/// Whether the map has everything that a place names; in a cluster of one process it has no nodes.
 fn is_there(place: &str, map: &ClusterMap) -> bool {
     place.split(" to ").all(|part| {
         let part = part.split(',').next().unwrap_or(part);
@@ -111,7 +110,7 @@ impl Management {
         self.ceilings().places(&self.current())
     }
 
-    /// Keeps what was measured; it is on disk when this returns.
+    /// Stores measured values, durably when this returns.
     pub(crate) fn note_ceilings(&self, new: Vec<CeilingInfo>) -> LocalFuture<'_, Result<MgmtReply>> {
         Box::pin(async move {
             check(&new)?;

@@ -1,4 +1,4 @@
-//! Clients and certificates: what is revoked is refused everywhere, and what is due is renewed.
+//! Clients and certificates: revocation and renewal.
 
 use crate::limits::{REVOCATION_PATIENCE, SETTLE_POLL};
 use crate::management::Management;
@@ -11,10 +11,10 @@ use wire::MgmtReply;
 use wire::mgmt::{ClientInfo, RevocationInfo, SessionInfo};
 
 impl Management {
-    /// Revokes a client's certificates, has every service know, and ends its sessions.
+    /// Revokes a client's certificates, informs every service, and evicts the client's sessions.
     ///
-    /// The record is on disk before anything else: should management die here, the map that it
-    /// makes next says the same.
+    /// The record is on disk first: if management dies meanwhile, its next map revokes the client,
+    /// too.
     pub(crate) async fn revoke_client(&self, name: &str) -> Result<MgmtReply> {
         self.gate()?.revoke_client(name, rt::now().secs)?;
         tracing::warn!(client = name, "an administrator revokes the certificates of a client");
@@ -22,18 +22,18 @@ impl Management {
         let not_ended = |cause: Error| refusal::sessions_go_on(name, &cause);
         let mut sessions = self.end_sessions_of(name).await.map_err(not_ended)?;
         let unaware = self.await_awareness().await;
-        // Until then a service may have let the client begin another one.
+        // Until then a service may have let the client begin another session.
         sessions.extend(self.end_sessions_of(name).await.map_err(not_ended)?);
         Ok(MgmtReply::Revoked(RevocationInfo { sessions, unaware }))
     }
 
-    /// Ends all sessions of a client by force.
+    /// Evicts all sessions of a client.
     async fn end_sessions_of(&self, name: &str) -> Result<Vec<SessionId>> {
         let mut ended = Vec::new();
         for session in self.sessions_now().await?.iter().filter(|session| is_of(session, name)) {
             match self.metadata()?.evict(session.session).await {
                 Ok(()) => ended.push(session.session),
-                // It has ended by itself.
+                // The session has ended by itself.
                 Err(error) if error.errno == Errno::ENOENT => {}
                 Err(error) => return Err(error),
             }
@@ -45,8 +45,8 @@ impl Management {
         self.metadata()?.sessions().await
     }
 
-    /// Waits until every node that is heard of goes by the map as it is now; those that don't in
-    /// time, and those that are silent.
+    /// Waits until every reachable node uses the current map; returns the nodes that don't in time,
+    /// and the unreachable ones.
     async fn await_awareness(&self) -> Vec<NodeId> {
         let (epoch, began_ns) = (self.current().epoch, rt::monotonic_ns());
         loop {
@@ -62,7 +62,7 @@ impl Management {
         }
     }
 
-    /// Nodes that may serve and are not known to go by a map of this epoch.
+    /// Nodes that may serve and haven't confirmed a map of this epoch.
     fn unaware_nodes(&self, epoch: types::Epoch) -> Vec<NodeId> {
         let (map, liveness) = (self.current(), self.liveness());
         let may_serve = map.nodes.iter().filter(|node| node.state != NodeState::Offline);
@@ -73,7 +73,7 @@ impl Management {
     /// All clients, with their sessions.
     pub(crate) async fn clients(&self) -> Result<Vec<ClientInfo>> {
         let mut clients = self.gate()?.clients(rt::now().secs)?;
-        // Who the clients are is known without metadata services.
+        // The list of clients doesn't need metadata services.
         let sessions = self.sessions_now().await.ok();
         for client in &mut clients {
             let count = |all: &Vec<SessionInfo>| all.iter().filter(|one| is_of(one, &client.name)).count();
@@ -82,8 +82,8 @@ impl Management {
         Ok(clients)
     }
 
-    /// Certifies a member's key in place of the one that it shows. `caller`: none in this process,
-    /// which speaks for its own node.
+    /// Certifies a new key of a member, in place of that in its present certificate. `caller`:
+    /// `None` within this process, which acts for its own node.
     pub(crate) fn renew(&self, caller: Option<&Caller>, member: &str, csr: &str) -> Result<MgmtReply> {
         let gate = self.gate()?;
         let role: Role = member.parse().map_err(Error::from)?;
@@ -105,7 +105,7 @@ impl Management {
         Ok(MgmtReply::Certificate { chain: renewed.chain })
     }
 
-    /// Notes until when the certificate is valid that a node shows.
+    /// Records the expiry of the certificate that a node shows.
     pub(crate) fn note_certificate(&self, caller: &Caller) {
         if let net::Proof::Member(identity) = &caller.proof
             && let Role::Node(node) = identity.role

@@ -1,44 +1,44 @@
-//! Who of a mirrored group has everything: how the states of members change. Pure.
+//! State machine of the members of mirrored groups: which ones are in sync. Pure.
 //!
 //! Invariants, whatever happens:
-//! - A mirrored group has a good member, or no members at all: then its content is lost.
-//! - A good member is taken out only while another good one is heard of: of members that are all
-//!   silent nobody can tell which one has less. Or when all good ones are lost for good, and an
-//!   administrator accepts what goes with them ([`revive`]).
-//! - Who becomes primary is heard of. The other members are brought in step by it then: what the
-//!   one before had begun may be on some of them only.
-//! - The primary is the first of all members, and one that is replaced goes to the end: who comes
-//!   back isn't primary by that.
+//! - A mirrored group has a member in sync, or no members at all: then its content is lost.
+//! - A member in sync is ejected only while another one in sync is reachable: if all are
+//!   unreachable, it isn't known which one has less. The exception: all members in sync are lost
+//!   for good, and an administrator accepts the loss ([`revive`]).
+//! - A new primary is reachable. It resyncs the other members: a write that the previous primary
+//!   had begun may be on some of them only.
+//! - The primary is the first of all members, and a demoted one moves to the end: it doesn't become
+//!   primary again by returning.
 
 use crate::refusal;
 use std::collections::BTreeSet;
 use types::{ClusterMap, Epoch, Group, GroupId, MemberState, NodeId, Result, TargetId};
 
-/// Who is there at a moment.
+/// Reachability of nodes and targets at one moment.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Presence {
-    /// Nodes that have been heard of lately.
+    /// Nodes with a recent heartbeat.
     pub heard: BTreeSet<NodeId>,
-    /// Nodes that don't serve any more, whatever they believe: their lease has run out.
+    /// Nodes that can't serve any more, even if they are running: their lease has expired.
     pub silent: BTreeSet<NodeId>,
-    /// Targets that their nodes haven't got: the disk is gone, or another one is in its place.
+    /// Targets whose node doesn't have them: the disk is gone, or another one is in its place.
     pub missing: BTreeSet<TargetId>,
 }
 
-/// What a primary says of a member.
+/// A primary's report on a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Word {
     pub group: GroupId,
-    /// The version of the group that the primary goes by.
+    /// The primary's version of the group.
     pub since: Epoch,
     pub target: TargetId,
     pub state: MemberState,
-    /// It speaks of itself, has nothing under way and begins nothing more.
+    /// The primary reports on itself, has no change in progress and starts none.
     pub orderly: bool,
 }
 
-/// Does what the primary of a group asks for; `asker`: the node that asks, where that is known.
-/// Nothing where the group is of another version already: who asked has to look at that first.
+/// Applies the report of a group's primary; `asker`: the reporting node, if known. Does nothing if
+/// the group has another version: the primary must take the new version into account first.
 pub fn set_member(
     map: &mut ClusterMap,
     asker: Option<NodeId>,
@@ -59,7 +59,7 @@ pub fn set_member(
     }
     let before = group.state_of(word.target).ok_or_else(|| refusal::no_member(word.group, word.target))?;
     if before == word.state {
-        // What a revived member has agrees with the metadata.
+        // The content of a revived member matches the metadata.
         if word.orderly && before == MemberState::Good && group.revived == Some(word.target) {
             group_mut(map, word.group)?.revived = None;
         }
@@ -71,11 +71,11 @@ pub fn set_member(
     let others = heard_others(map, group, &[word.target], presence);
     let is_leaving = group.leaving == Some(word.target);
     let is_dismissed = word.orderly || (before, word.state) == (MemberState::Good, MemberState::Bad);
-    // Nobody leaves before there are as many copies as there should be, and those that can't be
-    // reached aren't there.
+    // No member leaves before the group has its full number of replicas; unreachable ones don't
+    // count.
     let is_needed = is_leaving && is_dismissed && others.len() < group.scheme.members();
     if is_needed || (word.orderly && !is_leaving) {
-        // That is an answer, too: it stays.
+        // This is an answer, too: the member stays.
         return Ok(());
     }
     if before == MemberState::Good && others.is_empty() {
@@ -92,7 +92,7 @@ pub fn set_member(
     Ok(())
 }
 
-/// The steps that a primary may ask for. A member comes back only by way of being brought in step.
+/// Whether a primary may report this transition. A member gets back in sync only by a resync.
 fn may_become(before: MemberState, after: MemberState) -> bool {
     use MemberState::{Bad, Good, NeedsResync, Rebuilding, Resyncing};
     matches!(
@@ -105,8 +105,8 @@ fn may_become(before: MemberState, after: MemberState) -> bool {
     )
 }
 
-/// Another process serves as the node: what the one before had acknowledged may be gone, and what
-/// it had begun may be on some members only.
+/// Handles the start of a new process of a node: content that the previous process had acknowledged
+/// may be lost, and changes that it had begun may be on some members only.
 pub fn restarted(map: &mut ClusterMap, node: NodeId, presence: &Presence) {
     for group in mirrored(map) {
         restarted_in(map, group, node, presence);
@@ -130,7 +130,7 @@ pub fn restarted_in(map: &mut ClusterMap, group: GroupId, node: NodeId, presence
         None => {}
         Some(_) if !others.is_empty() => take_out(group, &good, MemberState::NeedsResync, &others),
         Some((first, rest)) => {
-            // All that were together with it may differ from it.
+            // All members of the same process may differ from it.
             rest.iter().for_each(|id| set(group, *id, MemberState::NeedsResync));
             if is_primary {
                 let followers = group.members.clone();
@@ -140,7 +140,7 @@ pub fn restarted_in(map: &mut ClusterMap, group: GroupId, node: NodeId, presence
     }
 }
 
-/// The node has stopped in good order: others serve instead, where there are others.
+/// Handles the orderly shutdown of a node: other members take over where possible.
 pub fn stopped(map: &mut ClusterMap, node: NodeId, presence: &Presence) {
     for id in mirrored(map) {
         let Some(group) = map.group(id) else { continue };
@@ -154,8 +154,8 @@ pub fn stopped(map: &mut ClusterMap, node: NodeId, presence: &Presence) {
     }
 }
 
-/// The process that served everything has been started anew: of each group the primary has
-/// everything that anybody has.
+/// Handles the restart of the process that serves everything: of each group the primary has all
+/// content that any member has.
 pub fn all_restarted(map: &mut ClusterMap) {
     for group in map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
         let Some(primary) = group.primary() else { continue };
@@ -168,8 +168,8 @@ pub fn all_restarted(map: &mut ClusterMap) {
     }
 }
 
-/// Replaces primaries that don't serve any more. Others that are silent stay as they are: they have
-/// missed nothing before somebody writes.
+/// Replaces primaries that can't serve any more. Other unreachable members stay in sync: they miss
+/// nothing before the next write.
 pub fn replace_silent(map: &mut ClusterMap, presence: &Presence) {
     for id in mirrored(map) {
         let Some(group) = map.group(id) else { continue };
@@ -182,9 +182,9 @@ pub fn replace_silent(map: &mut ClusterMap, presence: &Presence) {
     }
 }
 
-/// Takes out good members whose targets are missing: their nodes say that the disk isn't there, so
-/// nothing that they say of its content counts. Those of a group that are all missing stay as they
-/// are: nobody can tell which one has less.
+/// Ejects members in sync whose targets are missing: their nodes report that the disk is gone, so
+/// their content doesn't count. If all of a group are missing they stay: it isn't known which one
+/// has less.
 pub fn replace_missing(map: &mut ClusterMap, presence: &Presence) {
     if presence.missing.is_empty() {
         return;
@@ -201,7 +201,7 @@ pub fn replace_missing(map: &mut ClusterMap, presence: &Presence) {
     }
 }
 
-/// A good member is lost: it is out while another good one is heard of.
+/// Ejects a lost member that is in sync, if another one in sync is reachable.
 pub fn lose(map: &mut ClusterMap, group: GroupId, member: TargetId, presence: &Presence) {
     let Some(known) = map.group(group) else { return };
     let others = heard_others(map, known, &[member], presence);
@@ -210,12 +210,12 @@ pub fn lose(map: &mut ClusterMap, group: GroupId, member: TargetId, presence: &P
     }
 }
 
-/// Lets a group go on from a member that has missed something. The good ones are lost for good, and
-/// what they alone had with them: the caller has seen to that. Nobody knows what the others have in
-/// common with it, so they are copied anew.
+/// Recovers a group from a member that missed writes. The caller has checked that the members in
+/// sync are lost for good, with any content that only they had. What the others share with `from`
+/// is unknown, so they need a full copy.
 ///
 /// # Errors
-/// `ENOENT` for a group that isn't there.
+/// `ENOENT` for an unknown group.
 pub fn revive(map: &mut ClusterMap, group: GroupId, from: TargetId) -> Result<()> {
     let group = group_mut(map, group)?;
     let place = |(member, state): &(TargetId, MemberState)| match state {
@@ -227,17 +227,17 @@ pub fn revive(map: &mut ClusterMap, group: GroupId, from: TargetId) -> Result<()
     ordered.sort_by_key(place);
     let anew = |(member, _)| (member, if member == from { MemberState::Good } else { MemberState::Bad });
     (group.members, group.states) = ordered.into_iter().map(anew).unzip();
-    // It is needed now, even if it was to go.
+    // It is needed now, even if it was being replaced.
     group.leaving = group.leaving.filter(|leaving| *leaving != from);
     group.revived = Some(from);
     Ok(())
 }
 
-/// Gives groups that have changed, or are new, the version of the map that changes them.
+/// Sets the version of changed and new groups to the epoch of the map that changes them.
 pub fn stamp(before: &ClusterMap, after: &mut ClusterMap) {
     let next = Epoch(before.epoch.0 + 1);
     for group in after.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
-        // Who is the primary instead has everything.
+        // Another primary is in sync.
         group.revived = group.revived.filter(|revived| group.primary() == Some(*revived));
         let is_same = |known: &Group| {
             (&known.members, &known.states, known.pool, known.revived)
@@ -249,7 +249,7 @@ pub fn stamp(before: &ClusterMap, after: &mut ClusterMap) {
     }
 }
 
-/// Members that were good and aren't any more, with their groups.
+/// Members that were in sync and aren't any more, with their groups.
 pub fn taken_out(before: &ClusterMap, after: &ClusterMap) -> Vec<(GroupId, TargetId)> {
     let of_group = |group: &Group| {
         let was_good = |target: TargetId| {
@@ -262,7 +262,7 @@ pub fn taken_out(before: &ClusterMap, after: &ClusterMap) -> Vec<(GroupId, Targe
     after.groups.iter().filter(|group| group.scheme.is_mirrored()).flat_map(of_group).collect()
 }
 
-/// Tells the log what became of members.
+/// Logs changes of members.
 pub fn log_members(before: &ClusterMap, after: &ClusterMap) {
     for group in after.groups.iter().filter(|group| group.scheme.is_mirrored()) {
         let Some(old) = before.group(group.id) else { continue };
@@ -325,19 +325,20 @@ fn members_on(map: &ClusterMap, group: &Group, node: NodeId) -> Vec<TargetId> {
     group.members.iter().copied().filter(is_on).collect()
 }
 
-/// Good members but for these, whose nodes are heard of.
+/// Reachable members in sync, without those in `but`.
 fn heard_others(map: &ClusterMap, group: &Group, but: &[TargetId], presence: &Presence) -> Vec<TargetId> {
     let good = group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
     good.filter(|id| !but.contains(id) && is_there(map, *id, presence)).collect()
 }
 
-/// Whether a target's node is heard of, and has it: a node serves on without a disk that is gone.
+/// Whether a target's node is reachable and has the target: a node continues to serve without a
+/// disk that is gone.
 pub fn is_there(map: &ClusterMap, id: TargetId, presence: &Presence) -> bool {
     let is_heard = map.target(id).is_some_and(|target| presence.heard.contains(&target.node));
     is_heard && !presence.missing.contains(&id)
 }
 
-/// Takes good members out. Where the primary is among them, the first of `others` replaces it.
+/// Ejects members in sync. If the primary is among them, the first of `others` replaces it.
 fn take_out(group: &mut Group, out: &[TargetId], state: MemberState, others: &[TargetId]) {
     let replaced = group.primary().filter(|primary| out.contains(primary));
     out.iter().for_each(|id| set(group, *id, state));
@@ -358,8 +359,8 @@ fn take_out(group: &mut Group, out: &[TargetId], state: MemberState, others: &[T
     (group.members, group.states) = ordered.into_iter().unzip();
 }
 
-/// The primary goes and has left nothing half done: the others stay as they are, and the first of
-/// `others` is the next one.
+/// The primary steps down without unfinished changes: the others keep their states, and the first
+/// of `others` becomes primary.
 fn resign(group: &mut Group, primary: TargetId, state: MemberState, others: &[TargetId]) {
     set(group, primary, state);
     let place = |id: TargetId| match id {
@@ -372,8 +373,8 @@ fn resign(group: &mut Group, primary: TargetId, state: MemberState, others: &[Ta
     (group.members, group.states) = ordered.into_iter().unzip();
 }
 
-/// Who brought the member in step, or the member itself, isn't the same process any more: it begins
-/// anew.
+/// The process that resynced the member, or the member's own, has been replaced: the resync must
+/// start again.
 fn interrupt(group: &mut Group, target: TargetId) {
     match group.state_of(target) {
         Some(MemberState::Resyncing) => set(group, target, MemberState::NeedsResync),

@@ -1,4 +1,4 @@
-//! What management refuses, and what the reader can do about it.
+//! Errors of management, with hints.
 
 use kv::KvError;
 use std::io;
@@ -51,7 +51,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Names the object of a failed system call.
+    /// An error of a failed system call, with its object.
     pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Error {
         Error::Io { action, path: path.to_path_buf(), cause }
     }

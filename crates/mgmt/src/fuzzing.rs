@@ -1,5 +1,5 @@
-//! Bytes of anybody's making to what reads the files of a state directory: for the fuzz target and
-//! its short form in `tests/`.
+//! Feeds arbitrary bytes to the readers of state directory files: for the fuzz target and its short
+//! form in `tests/`.
 
 use crate::sealed;
 use crate::state_dir::StatePaths;
@@ -7,12 +7,12 @@ use crate::superblock::Superblock;
 use crate::target_list::TargetList;
 use std::path::Path;
 
-/// Reads the superblock and the list of targets as they are, and again with their checksum made
-/// right, which no random change finds. What was accepted must be the same after it was written and
+/// Reads the superblock and the list of targets as they are, and again with a corrected checksum,
+/// which no random change finds. Checks that accepted content is the same after it was written and
 /// read again.
 ///
 /// # Panics
-/// When it isn't.
+/// If it isn't.
 pub fn state_files(bytes: &[u8]) {
     read(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {

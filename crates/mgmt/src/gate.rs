@@ -1,71 +1,73 @@
-//! Who may become a member, as management asks it of what has the cluster's authority.
+//! Interface of management to the cluster's certificate authority: joins, tokens, clients and
+//! certificates.
 
 use identity::{Identity, Role};
 use types::{NodeId, Result, RevokedClient};
 use wire::mgmt::{ClientInfo, Join, NewClient, NewToken, TokenInfo};
 
-/// Another certificate of a member.
+/// A renewed certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Renewed {
     /// PEM: the certificate, then the authority's.
     pub chain: String,
-    /// When it ends, Unix seconds.
+    /// Its expiry, Unix seconds.
     pub ends_s: i64,
 }
 
-/// Who may become a member. What isn't implemented is refused: there is no authority.
+/// The authority over membership. The default implementations refuse, for a cluster without an
+/// authority.
 pub trait Gate: Send + Sync {
-    /// Refuses a secret that no token has.
+    /// Refuses a secret that belongs to no token.
     fn check(&self, join: &Join, now_s: i64) -> Result<()>;
-    /// Uses the token up, and certifies the node: PEM, or nothing where connections are plain.
+    /// Uses up the token, and certifies the node: PEM, or empty where connections are unencrypted.
     fn admit(&self, join: &Join, node: NodeId, now_s: i64) -> Result<String>;
-    /// The keys of capabilities as they are at this time, as text; it changes them when it is time.
+    /// The current capability keys as text; rotates them when due.
     fn capability_keys(&self, now_s: i64) -> Result<String>;
-    /// A new token, or a cluster file that clients share.
+    /// Creates a join token, or a cluster file that clients share.
     fn token(&self, wanted: &NewToken, now_s: i64) -> Result<String>;
 
-    /// Certifies a key for the HTTP interface of a node, under these names: PEM.
+    /// Certifies a key for the HTTP interface of a node, with these names: PEM.
     fn certify_api(&self, _csr: &str, _names: &[String], _now_s: i64) -> Result<String> {
         Err(crate::refusal::no_authority())
     }
 
-    /// Tokens that are in force.
+    /// Valid tokens.
     fn tokens(&self, _now_s: i64) -> Result<Vec<TokenInfo>> {
         Err(crate::refusal::no_authority())
     }
 
-    /// Forgets the token with this id.
+    /// Revokes the token with this id.
     fn revoke_token(&self, _id: &str) -> Result<()> {
         Err(crate::refusal::no_authority())
     }
 
-    /// A cluster file for a new client of its own.
+    /// Creates a cluster file for a new client of its own.
     fn add_client(&self, _wanted: &NewClient, _now_s: i64) -> Result<String> {
         Err(crate::refusal::no_authority())
     }
 
-    /// All clients on record, by name, without their sessions.
+    /// All recorded clients by name, without their sessions.
     fn clients(&self, _now_s: i64) -> Result<Vec<ClientInfo>> {
         Err(crate::refusal::no_authority())
     }
 
-    /// Notes durably that a client's certificates are not accepted any more.
+    /// Durably records that a client's certificates are revoked.
     fn revoke_client(&self, _name: &str, _now_s: i64) -> Result<()> {
         Err(crate::refusal::no_authority())
     }
 
-    /// What services have to refuse, by name.
+    /// Revoked clients by name, which services must refuse.
     fn revoked(&self, _now_s: i64) -> Vec<RevokedClient> {
         Vec::new()
     }
 
-    /// Certifies a member's key in place of the one that it has. `present`: what it shows, where it
-    /// comes over a connection.
+    /// Certifies a new key of a member. `present`: the certificate that it shows over its
+    /// connection.
     fn renew(&self, _member: &Role, _present: Option<&Identity>, _csr: &str, _now_s: i64) -> Result<Renewed> {
         Err(crate::refusal::no_authority())
     }
 
-    /// When the authority's own certificate ends, Unix seconds.
+    /// Expiry of the authority's own certificate, Unix seconds.
     fn authority_ends_s(&self) -> Option<i64> {
         None
     }

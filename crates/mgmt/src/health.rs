@@ -1,4 +1,4 @@
-//! One word about a cluster, and what it is made of.
+//! Health of a cluster: an overall status and its findings.
 
 mod certificates;
 mod groups;
@@ -11,13 +11,12 @@ use crate::roster::check_version;
 use types::{CapacityClass, ClusterMap, GroupUsage, Node, NodeId, NodeState, Target, TargetId, TargetState};
 use wire::mgmt::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
 
-/// Age from which the newest daily copy is too old: two of them are missing.
+/// Age from which the newest daily backup is too old: two backups are missing.
 const OLD_COPY_S: u64 = 2 * 24 * 3600;
-/// The disk of the metadata is nearly full when less than so many times as much is free as has to
-/// be.
+/// The metadata disk is nearly full if less than this many times the required free space is free.
 const NEARLY_FULL_TIMES: u64 = 3;
 
-/// Looks at everything that the map and the heartbeats tell; `version` is management's.
+/// Evaluates the map and the heartbeats; `version` is management's.
 pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
     let mut findings = Vec::new();
     if map.targets.is_empty() {
@@ -54,7 +53,7 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
     judged(Health { verdict, findings, copies: None, store: None, ceilings: Vec::new(), rates: Vec::new() })
 }
 
-/// Adds what there is to be said of the daily copies of the metadata.
+/// Adds findings about the daily backups of the metadata.
 pub fn with_copies(mut health: Health, copies: CopiesInfo) -> Health {
     let remedy = || "weft meta backup makes one now; look at the log, and at the room in that folder".into();
     let hours = |seconds: u64| seconds / 3600;
@@ -70,7 +69,7 @@ pub fn with_copies(mut health: Health, copies: CopiesInfo) -> Health {
     judged(health)
 }
 
-/// Adds what there is to be said of certificates that end soon.
+/// Adds findings about certificates that expire soon.
 pub fn with_certificates(
     mut health: Health,
     map: &ClusterMap,
@@ -81,13 +80,13 @@ pub fn with_certificates(
     judged(health)
 }
 
-/// Adds what there is to be said of files in lost groups; `usage`: what was counted of them.
+/// Adds findings about files in lost groups; `usage`: their counted files.
 pub fn with_lost(mut health: Health, map: &ClusterMap, usage: Option<&GroupUsage>) -> Health {
     health.findings.extend(groups::lost(map, usage));
     judged(health)
 }
 
-/// Adds what there is to be said of the disk that the metadata is on.
+/// Adds findings about the metadata store's disk.
 pub fn with_store(mut health: Health, store: StoreInfo) -> Health {
     let StoreInfo { path, free, needed, .. } = &store;
     let told = format!("{} MiB free, {} MiB are needed", free >> 20, needed >> 20);
@@ -107,13 +106,13 @@ pub fn with_store(mut health: Health, store: StoreInfo) -> Health {
     judged(health)
 }
 
-/// Adds what else was found.
+/// Adds other findings.
 pub fn with_findings(mut health: Health, findings: Vec<HealthFinding>) -> Health {
     health.findings.extend(findings);
     judged(health)
 }
 
-/// The worst first, which gives the verdict.
+/// Sorts findings by severity; the worst one is the overall status.
 fn judged(mut health: Health) -> Health {
     health.findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     health.verdict = health.findings.first().map_or(Verdict::Healthy, |f| f.verdict);
@@ -171,7 +170,7 @@ fn node_findings(
     }
 }
 
-/// What isn't lost with a node.
+/// Suffix of a message about a node's failure: content that stays available.
 fn but_copies(map: &ClusterMap, node: NodeId) -> &'static str {
     let has = |id: &TargetId| map.target(*id).is_some_and(|target| target.node == node);
     match map.groups.iter().any(|group| group.scheme.is_mirrored() && group.members.iter().any(has)) {
@@ -185,7 +184,7 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
     let node_is_up = map.node(target.node).is_none_or(|node| node.state == NodeState::Online);
     let free = target.free >> 20;
     match (target.state, target.class) {
-        // Else the node's finding says it.
+        // Otherwise the node's finding covers it.
         (TargetState::Offline, _) if node_is_up => Some(found(
             Verdict::Critical,
             format!("{name} is offline though its node is up"),

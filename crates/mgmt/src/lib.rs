@@ -1,30 +1,30 @@
 //! The management service: a cluster's state directory, and the cluster map.
 //!
-//! A **state directory** is what `weft up --dir D` is given. It holds the superblock (`weft.toml`:
-//! who the cluster is, and what was fixed for ever when it was made), `targets.toml` (where its
-//! targets are), a lock that one process holds while it serves, the metadata store, by default the
-//! targets, and the run-time files (control socket, pid, log). [`StateDir`] opens or makes one; a
-//! directory that it refuses is left exactly as it was.
+//! A **state directory** is the directory of `weft up --dir D`. It contains the superblock
+//! (`weft.toml`: the cluster's identity and its constants), `targets.toml` (directories of its
+//! targets), a lock that one process holds while it serves, the metadata store, by default the
+//! targets, and the run-time files (control socket, pid, log). [`StateDir`] opens or creates one; a
+//! directory that it refuses is left unchanged.
 //!
-//! **The map** ([`Management`]) lives in the metadata store under one key. Management is its only
-//! writer: it registers nodes and targets, knows by heartbeats who is alive and how much room there
-//! is, and publishes every change in the [`types::MapHandle`] that the other services of the
-//! process share, and to everybody who watches.
+//! **The map** ([`Management`]) is stored in the metadata store under one key. Management is its
+//! only writer. It registers nodes and targets, tracks their reachability and space by heartbeats,
+//! and publishes every change in the [`types::MapHandle`] that the other services of the process
+//! share, and to all watchers.
 //!
-//! As a service it answers [`wire::MgmtRequest`]. What may change and what is refused is a pure
-//! function of the map (`roster`); who is alive is a function of times that are given (`liveness`).
+//! As a service it answers [`wire::MgmtRequest`]. Permitted changes are a pure function of the map
+//! (`roster`); reachability is a function of given times (`liveness`).
 //!
 //! Invariants:
-//! - Nothing is written below a directory before it is known to be empty or ours.
+//! - Nothing is written below a directory before it is known to be empty or weft's own.
 //! - The epoch grows whenever a field changes that placement depends on, and such a change is in
-//!   the store before it is published. Bytes free change all the time and never move the epoch by
+//!   the store before it is published. Free bytes change all the time and never move the epoch by
 //!   themselves.
-//! - Whoever acts by a version of a mirrored group can rely on it: it is on disk before it is
-//!   published (`consistency` says how it changes).
-//! - Numbers of nodes, targets, pools and groups are never given twice.
-//! - What is refused changes nothing.
-//! - Management knows nothing of inodes and chunks; what has to do with them it asks of the
-//!   metadata service ([`Metadata`]).
+//! - Services can rely on a version of a mirrored group: it is on disk before it is published
+//!   (`consistency` has its state machine).
+//! - Numbers of nodes, targets, pools and groups are never reused.
+//! - A refused request changes nothing.
+//! - Management knows nothing of inodes and chunks; it delegates such requests to the metadata
+//!   service ([`Metadata`]).
 
 mod assign;
 mod ceilings;

@@ -1,7 +1,7 @@
-//! Who has been heard of, and when.
+//! Last heartbeats of nodes.
 //!
-//! It is in memory only: after a start of management every node has as long as after a heartbeat to
-//! register again. Times are nanoseconds of a clock that never goes back, and are arguments.
+//! In memory only: after a start of management every node has as long as after a heartbeat to
+//! register again. Times are nanoseconds of a monotonic clock, and are arguments.
 
 use crate::consistency::Presence;
 use crate::limits::{
@@ -13,40 +13,39 @@ use std::time::Duration;
 use types::{ClusterMap, Epoch, NodeId, NodeState, Target, TargetId};
 use wire::mgmt::{ResyncProgress, ScrubProgress, TargetRate, TargetReport, TargetSpace};
 
-/// What is known of the nodes' processes.
+/// State of the nodes' processes.
 #[derive(Debug)]
 pub struct Liveness {
     started_ns: u64,
     nodes: BTreeMap<NodeId, Seen>,
     own_scrubs: Vec<ScrubProgress>,
     rates: AllRates,
-    /// Until when the certificates of nodes are valid, Unix seconds: the latest that each has
-    /// shown.
+    /// Expiry of the nodes' certificates, Unix seconds: the latest that each has shown.
     certificates: BTreeMap<NodeId, i64>,
 }
 
 /// A process of a node.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Which process.
+    /// Random number of the process.
     pub instance: u64,
     /// Its machine has none of the addresses that it announces.
     pub is_elsewhere: bool,
-    /// When it was last heard of.
+    /// Time of its last heartbeat.
     pub at_ns: u64,
-    /// How far its clock is ahead, seconds.
+    /// How far its clock is ahead, in seconds.
     pub skew_s: i64,
-    /// The map that it goes by, or a later one.
+    /// A lower bound of its map's epoch.
     pub epoch: Epoch,
-    /// Copies that it is bringing in step.
+    /// Resyncs that it is running.
     pub resyncs: Vec<ResyncProgress>,
-    /// How far its targets are searched for damage.
+    /// Scrub progress of its targets.
     pub scrubs: Vec<ScrubProgress>,
     spaces: BTreeMap<TargetId, Option<TargetSpace>>,
 }
 
 impl Liveness {
-    /// Nobody has been heard of yet.
+    /// State without any heartbeats.
     pub fn new(now_ns: u64) -> Liveness {
         Liveness {
             started_ns: now_ns,
@@ -57,7 +56,7 @@ impl Liveness {
         }
     }
 
-    /// A process of a node has registered.
+    /// Records the registration of a node's process.
     pub fn registered(&mut self, node: NodeId, instance: u64, now_ns: u64) {
         let seen = Seen {
             instance,
@@ -72,14 +71,14 @@ impl Liveness {
         self.nodes.insert(node, seen);
     }
 
-    /// Whether the machine of a node has none of the addresses that the node announces.
+    /// Records whether the machine of a node has none of the addresses that the node announces.
     pub fn set_elsewhere(&mut self, node: NodeId, is_elsewhere: bool) {
         if let Some(seen) = self.nodes.get_mut(&node) {
             seen.is_elsewhere = is_elsewhere;
         }
     }
 
-    /// The process goes by a map, and does these resynchronisations.
+    /// Records the map and the resyncs of the process.
     pub fn goes_by(&mut self, node: NodeId, instance: u64, epoch: Epoch, resyncs: &[ResyncProgress]) {
         if let Some(seen) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
             seen.epoch = seen.epoch.max(epoch);
@@ -87,19 +86,19 @@ impl Liveness {
         }
     }
 
-    /// The process searches its targets for damage.
+    /// Records the scrubs of the process.
     pub fn searches(&mut self, node: NodeId, instance: u64, scrubs: &[ScrubProgress]) {
         if let Some(seen) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
             seen.scrubs = scrubs.iter().take(MAX_SCRUBS).cloned().collect();
         }
     }
 
-    /// The process of management itself searches targets for damage, where there are no nodes.
+    /// Records the scrubs of management's own process, in a cluster without nodes.
     pub fn searches_itself(&mut self, scrubs: Vec<ScrubProgress>) {
         self.own_scrubs = scrubs;
     }
 
-    /// How far targets are searched for damage, by target.
+    /// Scrub progress by target.
     pub fn scrubs(&self) -> Vec<ScrubProgress> {
         let of_nodes = self.nodes.values().flat_map(|seen| seen.scrubs.clone());
         let mut scrubs: Vec<ScrubProgress> = of_nodes.chain(self.own_scrubs.clone()).collect();
@@ -107,7 +106,7 @@ impl Liveness {
         scrubs
     }
 
-    /// The process has told how it is; false when it isn't the one that has registered.
+    /// Records a heartbeat of the process; false if it isn't the registered one.
     pub fn heard(
         &mut self,
         node: NodeId,
@@ -132,12 +131,12 @@ impl Liveness {
         }
     }
 
-    /// Targets have done so much.
+    /// Records I/O counters of targets.
     pub(crate) fn works(&mut self, told: impl IntoIterator<Item = Told>, now_ns: u64) {
         self.rates.note(told, now_ns);
     }
 
-    /// How fast the targets of a map are, by what each one's ceilings are.
+    /// Rates of a map's targets, and their share of each target's ceilings.
     pub fn rates(
         &self,
         map: &ClusterMap,
@@ -148,34 +147,34 @@ impl Liveness {
         self.rates.told(&targets, now_ns, ceiling)
     }
 
-    /// The file system that a target is on: equal for targets that share one.
+    /// The file system of a target: equal for targets that share one.
     pub fn device(&self, target: TargetId) -> Option<u64> {
         self.rates.device(target)
     }
 
-    /// A node has a certificate that is valid until then.
+    /// Records the expiry of a node's certificate.
     pub fn shows_certificate(&mut self, node: NodeId, ends_s: i64) {
         let known = self.certificates.entry(node).or_insert(ends_s);
-        // Connections that were made before show the one before.
+        // Earlier connections show the earlier certificate.
         *known = ends_s.max(*known);
     }
 
-    /// Until when the certificates of nodes are valid, Unix seconds.
+    /// Expiry of the nodes' certificates, Unix seconds.
     pub fn certificates(&self) -> &BTreeMap<NodeId, i64> {
         &self.certificates
     }
 
-    /// The node has said goodbye, or was removed.
+    /// Drops a node that has shut down or was removed.
     pub fn forget(&mut self, node: NodeId) {
         self.nodes.remove(&node);
     }
 
-    /// The process that has registered since management has started.
+    /// The process that has registered since management started.
     pub fn seen(&self, node: NodeId) -> Option<&Seen> {
         self.nodes.get(&node)
     }
 
-    /// The state of a node that was in this one.
+    /// The new state of a node that was in state `before`.
     pub fn state(&self, node: NodeId, before: NodeState, now_ns: u64) -> NodeState {
         match self.silent_ns(node, before, now_ns) {
             ns if ns >= OFFLINE_AFTER.as_nanos() => NodeState::Offline,
@@ -184,29 +183,29 @@ impl Liveness {
         }
     }
 
-    /// For how long a node that was in this state has been silent; for ever where it has said
-    /// goodbye.
+    /// Time since the last heartbeat of a node that was in state `before`; unlimited if it has shut
+    /// down.
     fn silent_ns(&self, node: NodeId, before: NodeState, now_ns: u64) -> u128 {
         let since = match self.nodes.get(&node) {
             Some(seen) => seen.at_ns,
-            // It may have served all along while management was away.
+            // It may have served while management was down.
             None if before != NodeState::Offline => self.started_ns,
             None => return u128::MAX,
         };
         now_ns.saturating_sub(since).into()
     }
 
-    /// Whether a node that was in this state has been silent for so long.
+    /// Whether a node that was in state `before` has sent no heartbeat for `time`.
     pub fn is_silent_for(&self, node: NodeId, before: NodeState, time: Duration, now_ns: u64) -> bool {
         self.silent_ns(node, before, now_ns) >= time.as_nanos()
     }
 
-    /// Which nodes of a map are there.
+    /// Which nodes of a map are reachable.
     pub fn presence(&self, map: &ClusterMap, now_ns: u64) -> Presence {
         let mut presence = Presence::default();
         for node in &map.nodes {
             let silent_ns = self.silent_ns(node.id, node.state, now_ns);
-            // One that may have served while management was away is neither.
+            // A node that may have served while management was down is neither.
             if silent_ns < PROBABLY_OFFLINE_AFTER.as_nanos() && self.nodes.contains_key(&node.id) {
                 presence.heard.insert(node.id);
             }
@@ -219,8 +218,7 @@ impl Liveness {
         presence
     }
 
-    /// What a node says of one of its targets: `None` when it hasn't said anything since management
-    /// has started.
+    /// A node's report on one of its targets: `None` without a report since management started.
     pub fn space(&self, node: NodeId, target: TargetId) -> Option<Option<TargetSpace>> {
         let seen = self.nodes.get(&node)?;
         Some(seen.spaces.get(&target).copied().flatten())
@@ -228,13 +226,13 @@ impl Liveness {
 }
 
 impl Seen {
-    /// Its clock is too far from ours.
+    /// Whether its clock is too far from management's.
     pub fn is_skewed(&self) -> bool {
         is_skewed(self.skew_s)
     }
 }
 
-/// Whether a clock that is ahead by so many seconds is too far from ours.
+/// Whether a clock that is ahead by so many seconds is too far from management's.
 pub fn is_skewed(skew_s: i64) -> bool {
     skew_s.unsigned_abs() > MAX_CLOCK_SKEW_S
 }

@@ -8,11 +8,12 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Longest text that is read from a lock file, bytes: a pid is shorter.
+/// Longest text to read from a lock file, in bytes: a pid is shorter.
 const MAX_LOCK_BYTES: u64 = 64;
 
 /// Held until dropped, or until the process dies. The lock is the kernel's (`flock`), so a file
-/// that a killed process left behind holds nobody up; the pid inside is only for the message.
+/// that a killed process left behind blocks no other process; the pid inside is only for the
+/// message.
 #[derive(Debug)]
 pub struct StateLock {
     file: File,
@@ -22,8 +23,8 @@ impl StateLock {
     /// Takes the lock of the state directory `dir`.
     ///
     /// # Errors
-    /// [`Error::InUse`] names the process that holds it; [`Error::NotPrivate`] where other users
-    /// may change what is in the directory.
+    /// [`Error::InUse`] names the process that holds it; [`Error::NotPrivate`] if other users may
+    /// change the directory's content.
     pub fn take(dir: &Path, path: &Path) -> Result<StateLock> {
         require_private_directory(dir)?;
         let failed = |e| Error::io("lock", path, e);
@@ -42,7 +43,7 @@ impl StateLock {
             }
             Err(TryLockError::Error(e)) => return Err(failed(e)),
         }
-        // Only a message needs the pid: on a full disk it is left out.
+        // Only a message needs the pid: on a full disk it is omitted.
         let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())
@@ -52,19 +53,19 @@ impl StateLock {
 }
 
 impl Drop for StateLock {
-    /// Leaves the file as it was found: a start that is refused further on changes nothing.
+    /// Empties the file again: a start that is refused later changes nothing.
     fn drop(&mut self) {
-        // A pid that stays is harmless.
+        // A pid that remains is harmless.
         let _ = self.file.set_len(0);
     }
 }
 
 /// Takes the lock of a target's directory: held until the file is closed, or the process dies. It
-/// is a lock of the directory itself (`flock`), so that nothing is left there.
+/// is a lock of the directory itself (`flock`), so that no file is left there.
 ///
 /// # Errors
-/// [`Error::TargetInUse`] names the process that has the target open; [`Error::NotPrivate`] where
-/// other users may change what is in it.
+/// [`Error::TargetInUse`] names the process that has the target open; [`Error::NotPrivate`] if
+/// other users may change its content.
 pub fn lock_target(directory: &Path) -> Result<File> {
     require_private_directory(directory)?;
     let failed = |e| Error::io("lock", directory, e);
@@ -83,9 +84,9 @@ pub fn lock_target(directory: &Path) -> Result<File> {
     }
 }
 
-/// Who holds the `flock` of an inode, by the lines of `/proc/locks` (proc_locks(5)): `1: FLOCK
-/// ADVISORY WRITE 2178 08:05:131181 0 EOF`. The device is left out: it isn't the one that stat
-/// tells on every file system.
+/// The process that holds the `flock` of an inode, from the lines of `/proc/locks` (proc_locks(5)):
+/// `1: FLOCK ADVISORY WRITE 2178 08:05:131181 0 EOF`. The device is ignored: on some file systems
+/// it isn't the one that stat returns.
 fn locker(locks: &str, inode: u64) -> Option<String> {
     let wanted = inode.to_string();
     locks.lines().find_map(|line| {

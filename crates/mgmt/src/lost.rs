@@ -1,5 +1,5 @@
-//! Groups whose content is lost: how many files have something there, and the end of those that no
-//! file refers to any more.
+//! Lost groups: counts the files with content there, and removes groups that no file refers to any
+//! more.
 
 use crate::limits::{LOST_REST, LOST_REST_TIMES};
 use crate::management::Management;
@@ -7,19 +7,19 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use types::{ClusterMap, GroupId, GroupUsage, Result};
 
-/// What is known of them. After a start of management they are counted again.
+/// State of lost groups. After a start of management they are counted again.
 #[derive(Default, Debug)]
 pub(crate) struct LostGroups {
     is_counting: bool,
-    /// When they are to be counted again.
+    /// Time of the next count.
     due_ns: u64,
-    /// What the last count has found of all that are lost.
+    /// Result of the last count, for all lost groups.
     usage: Option<GroupUsage>,
-    /// Those that nothing referred to then.
+    /// Groups without references in the last count.
     unused: BTreeSet<GroupId>,
 }
 
-/// Groups of a map whose content is lost.
+/// Lost groups of a map.
 fn lost(map: &ClusterMap) -> BTreeSet<GroupId> {
     map.groups.iter().filter(|group| group.is_lost()).map(|group| group.id).collect()
 }
@@ -29,18 +29,19 @@ impl Management {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What files have in lost groups, as far as it was counted.
+    /// Usage of lost groups by files, if counted.
     pub(crate) fn lost_usage(&self) -> Option<GroupUsage> {
         self.lost().usage.clone()
     }
 
-    /// Other groups are lost now than those that were counted.
+    /// Discards the count: the set of lost groups has changed.
     pub(crate) fn forget_count_of_lost(&self) {
         let mut known = self.lost();
         (known.usage, known.due_ns) = (None, 0);
     }
 
-    /// Counts the files of lost groups, in the background, if there are such groups and it is time.
+    /// Starts a count of the files in lost groups, in the background, if there are such groups and
+    /// a count is due.
     pub(crate) fn begin_to_count_lost(self: &Arc<Self>) {
         let groups = lost(&self.current());
         let mut known = self.lost();
@@ -65,8 +66,8 @@ impl Management {
         known.due_ns = if is_outdated { now_ns } else { now_ns.saturating_add(rest_ns) };
     }
 
-    /// Takes groups out of the map that nothing referred to twice in a row: a file that was begun
-    /// while the target was there may have come late.
+    /// Removes groups that had no references in two consecutive counts: a file that was begun while
+    /// the target was reachable may be recorded late.
     async fn count_and_drop(&self, groups: BTreeSet<GroupId>) -> Result<()> {
         let usage = self.metadata()?.usage(groups.clone()).await?;
         let unused: BTreeSet<GroupId> = groups.difference(&usage.used).copied().collect();

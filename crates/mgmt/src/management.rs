@@ -1,4 +1,4 @@
-//! The cluster map: where it is kept, and how it is kept true.
+//! The cluster map: its storage, changes and publication.
 
 use crate::assign::{assign, log_moves};
 use crate::ceilings::{CEILINGS_KEY, Ceilings};
@@ -29,37 +29,37 @@ use wire::mgmt::{
     CopiesInfo, DrainProgress, MetaInfo, PoolInfo, SessionInfo, StoreInfo, TargetSpace, Touched,
 };
 
-/// Where the map is in the metadata store: above all partitions, among the global keys.
+/// The map's key in the metadata store: above all partitions, among the global keys.
 pub(crate) const MAP_KEY: &[u8] = b"\xff\xffmap";
 
-/// Where the next numbers are, beside it.
+/// Key of the next numbers.
 pub(crate) const NUMBERS_KEY: &[u8] = b"\xff\xffnumbers";
 
-/// The pool that every cluster starts with.
+/// Initial pool of every cluster.
 pub const DEFAULT_POOL: (PoolId, &str) = (PoolId(1), "default");
 
-/// The node that makes a cluster, and that serves everything in a cluster of one process.
+/// The node that creates a cluster, and that serves everything in a cluster of one process.
 pub const FIRST_NODE: NodeId = NodeId(1);
 
-/// Keeps the cluster map: in the metadata store, and in the handle that the services of this
-/// process share.
+/// Owner of the cluster map: stores it in the metadata store, and publishes it in the handle that
+/// the services of this process share.
 pub struct Management {
     pub(crate) writer: Arc<Writer>,
     map: MapHandle,
     numbers: Mutex<Numbers>,
-    /// Held by the one change that is being made.
+    /// Held by the one change in progress.
     changing: rt::sync::RwLock,
-    /// Set and taken back with every new epoch.
+    /// Set and cleared with every new epoch.
     pub(crate) changed: rt::sync::Event,
     pub(crate) liveness: Mutex<Liveness>,
     reachability: Mutex<Reachability>,
-    /// The time of day when this process began, seconds, and its monotonic clock then.
+    /// Time of day at the start of this process, in seconds, and its monotonic clock then.
     began: (i64, u64),
-    /// What has to be remembered of members of mirrored groups.
+    /// Volatile state of members of mirrored groups.
     pub(crate) members: Mutex<Members>,
-    /// What is known of groups whose content is lost.
+    /// Volatile state of lost groups.
     pub(crate) lost: Mutex<LostGroups>,
-    /// Set and taken back with every heartbeat.
+    /// Set and cleared with every heartbeat.
     pub(crate) heard: rt::sync::Event,
     scope: Scope,
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
@@ -71,46 +71,47 @@ pub struct Management {
     pub(crate) ceilings: Mutex<Ceilings>,
 }
 
-/// Tells what the files of a target of this process take of the disk that it is on, bytes, where
-/// that is known.
+/// Returns the disk space in a target's own files, in bytes, where known; for targets of this
+/// process.
 pub type OwnUsage = Arc<dyn Fn(TargetId, Space) -> Option<u64> + Send + Sync>;
 
-/// Tells whether the directory of a target of this process is still the one that was opened.
+/// Returns whether the directory of a target of this process is still the one that was opened.
 pub type TargetProof = Arc<dyn Fn(TargetId) -> bool + Send + Sync>;
 
-/// Tells how the daily copies of the metadata stand.
+/// Returns the state of the daily metadata backups.
 pub type Copies = Arc<dyn Fn() -> CopiesInfo + Send + Sync>;
 
-/// Tells what the metadata takes of its disk, where that is known.
+/// Returns the disk usage of the metadata, where known.
 pub type TellStore = Arc<dyn Fn() -> Option<StoreInfo> + Send + Sync>;
 
-/// What management manages.
+/// What this management manages.
 enum Scope {
     /// The targets of its own process, which it measures itself.
     Process,
-    /// Nodes, which tell of their targets.
+    /// Nodes, which report their targets.
     Cluster { superblock: Superblock, host: Host },
 }
 
-/// What management needs of the metadata service.
+/// Requests of management to the metadata service.
 pub trait Metadata: Send + Sync {
-    /// Makes a target that crashed agree with the metadata on these files.
+    /// Crash reconciliation of a target with the metadata of these files.
     fn tidy(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
-    /// The same of a mirrored group.
+    /// The same for a mirrored group.
     fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
-    /// A file with data on the target, if there is one.
+    /// A file with data on the target, if any.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
-    /// What the metadata has in these groups. Reads every inode as it is on record at this moment.
+    /// Usage of these groups by the metadata. Reads every inode in its current committed state.
     fn usage(&self, groups: BTreeSet<GroupId>) -> LocalFuture<'_, types::Result<GroupUsage>>;
-    /// An inode whose new files, or that itself, are to live in the pool, if there is one.
+    /// An inode that refers to the pool, if any: a directory with it in its pattern, or a file that
+    /// is to be moved there.
     fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
-    /// How far targets are that are drained, as far as the services that can be reached know.
+    /// Progress of draining targets, from the reachable services.
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>>;
-    /// The clients, as far as the services that can be reached know them.
+    /// Sessions of clients, from the reachable services.
     fn sessions(&self) -> LocalFuture<'_, types::Result<Vec<SessionInfo>>>;
     /// The partitions whose requests a node's service answers now.
     fn executed<'a>(&'a self, node: &'a Node) -> LocalFuture<'a, types::Result<Vec<PartitionId>>>;
-    /// Ends a session by force.
+    /// Evicts a session.
     fn evict(&self, session: SessionId) -> LocalFuture<'_, types::Result<()>>;
 }
 
@@ -126,8 +127,8 @@ pub struct FirstNode {
 }
 
 impl Management {
-    /// Loads the map of a cluster of one process, or makes it when there is none yet: the targets
-    /// of the list, all in the default pool. A new map is durable when this returns.
+    /// Loads the map of a cluster of one process, or creates it: the targets of the list, all in
+    /// the default pool. A new map is durable when this returns.
     ///
     /// Targets are measured before this returns.
     ///
@@ -140,7 +141,7 @@ impl Management {
         };
         follow(&mut map, list).map_err(|cause| corrupt(list.root(), cause))?;
         let management = Management::over(writer, map, Scope::Process)?;
-        // What is stored may be as old as the last change of a class.
+        // The stored free space may be as old as the last change of a capacity class.
         management
             .change(|roster| {
                 consistency::all_restarted(&mut roster.map);
@@ -150,8 +151,8 @@ impl Management {
         Ok(management)
     }
 
-    /// Loads the map of a cluster of nodes, or makes it when there is none yet: this node alone,
-    /// without targets. A new map is durable when this returns.
+    /// Loads the map of a cluster of nodes, or creates it: this node alone, without targets. A new
+    /// map is durable when this returns.
     pub async fn open_cluster(
         writer: Arc<Writer>,
         superblock: &Superblock,
@@ -205,44 +206,44 @@ impl Management {
         })
     }
 
-    /// The cluster's time, Unix seconds. It goes by the monotonic clock: setting this machine's
+    /// The cluster's time, Unix seconds. It follows the monotonic clock: setting this machine's
     /// time of day doesn't change it before the next start.
     pub(crate) fn cluster_time_s(&self) -> i64 {
         let (began_s, began_ns) = self.began;
         began_s.saturating_add_unsigned((rt::monotonic_ns() - began_ns) / 1_000_000_000)
     }
 
-    /// Lets management issue tokens and admit nodes. Only the first call counts.
+    /// Sets the authority that issues tokens and admits nodes. Only the first call counts.
     pub fn set_gate(&self, gate: Arc<dyn Gate>) {
         let _ = self.gate.set(gate);
     }
 
-    /// Lets management ask the metadata service. Only the first call counts.
+    /// Sets the connection to the metadata service. Only the first call counts.
     pub fn set_metadata(&self, metadata: Arc<dyn Metadata>) {
         let _ = self.metadata.set(metadata);
     }
 
-    /// Lets management tell of the daily copies of the metadata. Only the first call counts.
+    /// Sets the source of the state of metadata backups. Only the first call counts.
     pub fn set_copies(&self, copies: Copies) {
         let _ = self.copies.set(copies);
     }
 
-    /// Lets management tell of the disk that the metadata is on. Only the first call counts.
+    /// Sets the source of the metadata's disk usage. Only the first call counts.
     pub fn set_store_info(&self, tell: TellStore) {
         let _ = self.store_info.set(tell);
     }
 
-    /// The handle through which the services of this process see the map.
+    /// The handle by which the services of this process read the map.
     pub fn map(&self) -> MapHandle {
         self.map.clone()
     }
 
-    /// The map as it is now.
+    /// The current map.
     pub fn current(&self) -> Arc<ClusterMap> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The cluster's constants and who answers for it; `None` in a cluster of one process.
+    /// The cluster's constants and management's host; `None` in a cluster of one process.
     pub(crate) fn cluster(&self) -> Option<(&Superblock, &Host)> {
         match &self.scope {
             Scope::Process => None,
@@ -250,13 +251,12 @@ impl Management {
         }
     }
 
-    /// How far the targets of this process are searched for damage, where there are no nodes that
-    /// tell it.
+    /// Records the scrub progress of this process's targets, in a cluster without nodes.
     pub fn tell_scrubs(&self, scrubs: Vec<wire::mgmt::ScrubProgress>) {
         self.liveness().searches_itself(scrubs);
     }
 
-    /// What the targets of this process have done, where there are no nodes that tell it.
+    /// Records the I/O counters of this process's targets, in a cluster without nodes.
     pub fn tell_work(&self, works: impl IntoIterator<Item = (TargetId, PathBuf, wire::mgmt::TargetWork)>) {
         let told = works.into_iter().map(|(target, path, work)| {
             let device = space_of(&path).ok().map(|space| space.device);
@@ -265,15 +265,15 @@ impl Management {
         self.liveness().works(told, rt::monotonic_ns());
     }
 
-    /// What the files of the targets of this process take, where there are no nodes that tell it.
-    /// Only the first call counts.
+    /// Sets the source of the space in the files of this process's targets, in a cluster without
+    /// nodes. Only the first call counts.
     pub fn set_own_usage(&self, own: OwnUsage) {
         let _ = self.own_usage.set(own);
     }
 
-    /// Whether the targets of this process are what they were when they were opened, where there
-    /// are no nodes that tell it: a directory that can be measured may be another one by now. Only
-    /// the first call counts.
+    /// Sets the check that this process's targets are the directories that were opened, in a
+    /// cluster without nodes: a measurable directory may be another one by now. Only the first call
+    /// counts.
     pub fn set_proof(&self, is_proven: TargetProof) {
         let _ = self.proof.set(is_proven);
     }
@@ -286,14 +286,13 @@ impl Management {
         self.reachability.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Addresses of nodes that are to be tried now; [`Management::note_probe`] is to be called for
-    /// each.
+    /// Addresses of nodes to be probed now; call [`Management::note_probe`] for each.
     pub fn due_probes(&self) -> Vec<DueProbe> {
         let (map, liveness) = (self.current(), self.liveness());
         self.reachability().due(&map, &liveness, rt::monotonic_ns())
     }
 
-    /// Notes what became of the try of an address.
+    /// Records the outcome of a probe.
     pub fn note_probe(&self, probe: &DueProbe, outcome: ProbeOutcome) {
         let DueProbe { node, address, .. } = probe;
         let failure = match &outcome {
@@ -313,13 +312,13 @@ impl Management {
         }
     }
 
-    /// Looks at every node and target, and publishes what changed. What is more than bytes makes a
-    /// new epoch, which is in the store before anybody sees it.
+    /// Re-evaluates every node and target, and publishes changes. A change of anything but byte
+    /// counts makes a new epoch, which is in the store before it is visible.
     pub async fn refresh(&self) -> Result<()> {
         self.change(|_| Ok(())).await
     }
 
-    /// Refreshes for ever. A failure is logged; the last map that was stored stays in force.
+    /// Refreshes forever. A failure is logged; the last stored map stays in force.
     pub async fn background(self: Arc<Management>) {
         loop {
             rt::sleep(REFRESH_INTERVAL).await;
@@ -330,7 +329,7 @@ impl Management {
         }
     }
 
-    /// Nodes with targets that have not registered since this process has started.
+    /// Nodes with targets that have not registered since this process started.
     pub fn missing_nodes(&self) -> Vec<NodeId> {
         let (map, liveness) = (self.current(), self.liveness());
         let mut nodes: Vec<NodeId> = map.targets.iter().map(|target| target.node).collect();
@@ -340,7 +339,7 @@ impl Management {
         nodes
     }
 
-    /// Every node for metadata, with the partitions that it is to execute, by id.
+    /// Every metadata node with its assigned partitions, by id.
     pub(crate) fn metas(&self) -> Vec<MetaInfo> {
         let map = self.current();
         let all = self.cluster().map_or(0, |(superblock, _)| superblock.partitions);
@@ -352,7 +351,7 @@ impl Management {
         metas.map(|node| MetaInfo { node: node.clone(), assigned: owned(node.id), executed: None }).collect()
     }
 
-    /// What every pool holds, by id.
+    /// Usage of every pool, by id.
     pub fn pools(&self) -> Vec<PoolInfo> {
         let map = self.current();
         let info = |pool: &Pool| {
@@ -370,8 +369,8 @@ impl Management {
         map.pools.iter().map(info).collect()
     }
 
-    /// Makes one change of the map, looks at everything, and publishes the outcome. One change at a
-    /// time; a refused one leaves everything as it was.
+    /// Makes one change of the map, re-evaluates nodes and targets, and publishes the result.
+    /// Changes are serialized; a refused one changes nothing.
     pub(crate) async fn change<T, E: From<Error>>(
         &self,
         edit: impl FnOnce(&mut Roster) -> Result<T, E>,
@@ -393,7 +392,7 @@ impl Management {
         Ok(answer)
     }
 
-    /// The map with what is known of its nodes and targets at this moment.
+    /// The map with the current state of its nodes and targets.
     fn looked_at(&self, map: &ClusterMap) -> ClusterMap {
         let Some((superblock, _)) = self.cluster() else {
             let own = |id, space| self.own_usage.get().and_then(|own| own(id, space));
@@ -414,7 +413,8 @@ impl Management {
             node.state = liveness.state(node.id, node.state, now_ns);
         }
         if let Some(gate) = self.gate.get() {
-            // Its record is the truth, also after the metadata went back to an older copy.
+            // The authority's record is authoritative, also after a restore of an older metadata
+            // backup.
             map.revoked = gate.revoked(rt::now().secs);
         }
         assign(&mut map, superblock.partitions);
@@ -447,8 +447,8 @@ impl Management {
             ];
             let outcome = self.writer.commit(Batch { guards: vec![], writes }).await?;
             debug_assert_eq!(outcome, Outcome::Won, "a batch without guards can't lose");
-            // What is done by a version of the map must not be forgotten with it, and no number be
-            // given twice.
+            // Actions under a version of the map must not be lost with it, and no number must be
+            // reused.
             self.writer.sync().await?;
             self.members().follow(&before, &map);
         }
@@ -461,14 +461,13 @@ impl Management {
         Ok(())
     }
 
-    /// Everything published is on disk when this returns: numbers and certificates that were given
-    /// away stay given.
+    /// Makes everything published durable: assigned numbers and issued certificates stay recorded.
     pub(crate) async fn sync(&self) -> Result<()> {
         Ok(self.writer.sync().await?)
     }
 }
 
-/// The map of a new cluster of one process, before anything is measured.
+/// The map of a new cluster of one process, before measurements.
 fn first_map(list: &TargetList) -> ClusterMap {
     let target = |(id, path): (TargetId, &Path)| Target {
         id,
@@ -519,7 +518,8 @@ fn corrupt(root: &Path, cause: String) -> Error {
     Error::CorruptMap { path: root.to_path_buf(), cause }
 }
 
-/// Gives the targets of the map the directories that the list says; or says why it can't be used.
+/// Sets the directories of the map's targets from the list; an error says why the map can't be
+/// used.
 fn follow(map: &mut ClusterMap, list: &TargetList) -> Result<(), String> {
     let known = map.targets.iter().map(|t| t.id);
     if !known.eq(list.targets().map(|(id, _)| id)) {
@@ -558,7 +558,7 @@ mod tests {
         assert_eq!(map.pool_named("default").unwrap().id, PoolId(1));
     }
 
-    /// What stands in a metadata store that holds this map.
+    /// Decodes a stored map as at a start.
     fn decoded(stored: &[u8], list: &TargetList) -> Result<ClusterMap, String> {
         let mut map: ClusterMap = serde_json::from_slice(stored).map_err(|e| e.to_string())?;
         follow(&mut map, list).map(|()| map)
@@ -573,7 +573,7 @@ mod tests {
         assert_eq!(decoded(&stored, &list("/state")).unwrap(), two_targets());
     }
 
-    /// As the first version wrote it.
+    /// In the format of the first version.
     #[test]
     fn a_map_from_before_there_were_nodes_opens() {
         let stored = br#"{"epoch":3,"targets":[{"id":1,"node":1,"pool":1,"path":"/state/targets/t1","state":"online","capacity":100,"free":60,"class":"normal"},{"id":2,"node":1,"pool":1,"path":"/disk/b","state":"offline","capacity":7,"free":1,"class":"low"}],"pools":[{"id":1,"name":"default"}],"groups":[{"id":1,"pool":1,"scheme":"single","members":[1]},{"id":2,"pool":1,"scheme":"single","members":[2]}]}"#;
@@ -596,7 +596,7 @@ mod tests {
         assert!(decoded(&encode(&two_targets()), &one).is_err());
     }
 
-    /// The outcome of `check` in a new cluster with two targets, on a core.
+    /// Runs `check` in a new cluster with two targets, on a core.
     fn in_cluster<F: Future<Output = ()> + 'static>(
         check: impl FnOnce(TargetList, Arc<Writer>, Management) -> F + 'static,
     ) {
@@ -637,13 +637,13 @@ mod tests {
             let states = |management: &Management, id| -> Vec<_> {
                 management.current().group(id).unwrap().with_states().collect()
             };
-            // What the process had begun when it died may be on one of them only.
+            // Changes in progress when the process died may be on one of them only.
             let other = management.current().groups[2].clone();
             assert_ne!(other.id, group.id);
             let again = Management::open(writer, &list).await.unwrap();
             assert_eq!(states(&again, other.id), [(other.members[0], Good), (other.members[1], NeedsResync)]);
             assert_eq!(again.current().group(other.id).unwrap().since, again.current().epoch);
-            // A disk of it may be gone: what is found in its place isn't a copy.
+            // One of its disks may be gone: a directory in its place isn't a replica.
             let (first, second) = (group.members[0], group.members[1]);
             std::fs::remove_dir(list.root().join(format!("t{first}"))).unwrap();
             management.refresh().await.unwrap();
@@ -658,7 +658,7 @@ mod tests {
             };
             management.set_member(None, word, "its disk is broken").await.unwrap();
             assert_eq!(states(&management, group.id), [(second, Good), (first, Bad)]);
-            // One that is there and isn't what was opened is no better.
+            // A directory other than the opened one is no better.
             management.set_proof(Arc::new(move |target| target != second));
             management.refresh().await.unwrap();
             assert_eq!(states(&management, group.id), [(second, Good), (first, Bad)], "the last one stays");

@@ -1,24 +1,24 @@
-//! What the map says of room and reachability.
+//! Space and reachability of targets in the map.
 
 use crate::space::Space;
 use std::collections::BTreeMap;
 use types::{CapacityClass, ClusterMap, Epoch, NodeState, Target, TargetState};
 
-/// How a target looks to who serves it.
+/// State of a target, as its server sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sight {
-    /// Nobody has said.
+    /// No report.
     Unknown,
     /// It can't be measured.
     Gone,
-    /// It is on this local file system.
+    /// Space of its local file system.
     Room(Space),
 }
 
-/// The map with what is seen of every target, and the state of its node.
+/// Returns the map with the seen state of every target, and the resulting state.
 ///
-/// Directories on one local file system share its room, whichever node's they are: each is given an
-/// equal part, so that sums over targets are true. How full a target is, is judged by the file
+/// Directories on one local file system share its space, also those of different nodes: each gets
+/// an equal part, so that sums over targets are correct. The capacity class depends on the file
 /// system as a whole. A directory that can't be measured is offline.
 pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> Sight) -> ClusterMap {
     let sights: Vec<Sight> = map.targets.iter().map(sight).collect();
@@ -37,7 +37,7 @@ pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> Sight) -> ClusterMa
             target.class = layout::classify(space.capacity, space.free);
             target.used = space.own;
         }
-        // A cluster of one process has no nodes: who looks is who serves.
+        // A cluster of one process has no nodes: this process is the server.
         let node = map.node(target.node).map_or(NodeState::Online, |node| node.state);
         target.state = match (sight, node) {
             (Sight::Gone, _) | (_, NodeState::Offline) => TargetState::Offline,
@@ -48,7 +48,7 @@ pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> Sight) -> ClusterMa
     after
 }
 
-/// Gives the map the next epoch if anything but bytes differs from the one before.
+/// Gives the map the next epoch if anything but byte counts differs from the previous one.
 pub fn next_epoch(before: &ClusterMap, after: &mut ClusterMap) {
     after.epoch = before.epoch;
     if without_bytes(before) != without_bytes(after) {
@@ -64,7 +64,7 @@ fn without_bytes(map: &ClusterMap) -> ClusterMap {
     map
 }
 
-/// Tells the log what became of nodes and targets.
+/// Logs changes of nodes and targets.
 pub fn log_changes(before: &ClusterMap, after: &ClusterMap) {
     for new in &after.nodes {
         let (id, name) = (new.id.0, &new.name);
@@ -177,9 +177,9 @@ mod tests {
         let map = measured(&map(), two);
         assert_eq!(map.targets.iter().map(|t| t.capacity / GIB).collect::<Vec<_>>(), [50, 50, 100]);
         assert_eq!(map.targets.iter().map(|t| t.free / GIB).collect::<Vec<_>>(), [30, 30, 60]);
-        // What is a target's own it shares with nobody.
+        // A target's own files are not shared.
         assert!(map.targets.iter().all(|t| t.used == Some(20 * GIB)));
-        // Nodes of one machine share what it has.
+        // Nodes of one machine share its space.
         let map = measured(&map, |_| room(90 * GIB, 60 * GIB));
         assert_eq!(map.targets.iter().map(|t| t.capacity / GIB).collect::<Vec<_>>(), [30, 30, 30]);
     }

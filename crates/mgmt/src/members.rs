@@ -1,5 +1,4 @@
-//! What management remembers of members of mirrored groups while it runs, and how a primary is
-//! answered.
+//! Volatile state of members of mirrored groups, and the answer to a primary's report.
 
 use crate::consistency::{self, Presence, Word};
 use crate::limits::{LOST_AFTER, MAX_SETTLE, REPLACED_AFTER, SETTLE_POLL};
@@ -16,25 +15,24 @@ use types::{
 use wire::MgmtReply;
 use wire::mgmt::{GroupInfo, ResyncProgress};
 
-/// What isn't in the map: after a start of management less is known, and what is waited for is
-/// more.
+/// State outside of the map: after a start of management less is known, and more has to be waited
+/// for.
 #[derive(Default, Debug)]
 pub(crate) struct Members {
-    /// The versions that took members out that are out.
+    /// Map versions that ejected the members that are out.
     out: BTreeMap<(GroupId, TargetId), Epoch>,
-    /// Nodes that were started anew and are good nevertheless, since nobody else was heard of, with
-    /// the version of the group. One that is heard of later knows more.
+    /// Restarted nodes that are still in sync, since no other member in sync was reachable, with
+    /// the version of the group. A member that becomes reachable later has more.
     trusted: BTreeSet<(GroupId, NodeId, Epoch)>,
-    /// Targets that can't be reached, and since when, nanoseconds: after a start of management
-    /// their time begins anew.
+    /// Unreachable targets and the time since when, in nanoseconds: a start of management resets
+    /// it.
     gone: BTreeMap<TargetId, u64>,
-    /// Why members that aren't good could not be brought in step when that was tried last.
+    /// Why the last resync of members failed.
     failed: BTreeMap<(GroupId, TargetId), String>,
 }
 
 impl Members {
-    /// Takes nodes that were started anew out of groups of which another good member is heard of by
-    /// now.
+    /// Ejects restarted nodes from groups of which another member in sync has become reachable.
     pub fn settle(&mut self, map: &mut ClusterMap, presence: &Presence) {
         self.trusted.retain(|(group, _, since)| map.group(*group).is_some_and(|g| g.since == *since));
         for (group, node, _) in &self.trusted {
@@ -51,12 +49,12 @@ impl Members {
         }
     }
 
-    /// Remembers what a map changes.
+    /// Records the changes of a map.
     pub fn follow(&mut self, before: &ClusterMap, after: &ClusterMap) {
         for member in consistency::taken_out(before, after) {
             self.out.insert(member, after.epoch);
         }
-        // Who has just come has nothing yet that it could serve.
+        // A new member has no content yet that it could serve.
         for group in after.groups.iter().filter(|group| group.scheme.is_mirrored()) {
             let known = before.group(group.id);
             for (target, _) in group.with_states().filter(|(_, state)| *state != MemberState::Good) {
@@ -73,8 +71,8 @@ impl Members {
         self.failed.retain(|member, _| is_out(member));
     }
 
-    /// A primary says what a member that was in this state is: where that ends an attempt to bring
-    /// it in step, it is remembered why.
+    /// Records the reason if a primary's report ends an attempt to resync a member, which was in
+    /// state `was`.
     fn note_failure(&mut self, was: Option<MemberState>, word: &Word, reason: &str) {
         use MemberState::{Bad, NeedsResync, Rebuilding, Resyncing};
         if let (Some(Rebuilding), Bad) | (Some(Resyncing), NeedsResync) = (was, word.state) {
@@ -82,13 +80,13 @@ impl Members {
         }
     }
 
-    /// Why a member could not be brought in step when that was tried last.
+    /// Why the last resync of a member failed.
     pub fn failure(&self, group: GroupId, target: TargetId) -> Option<&str> {
         self.failed.get(&(group, target)).map(String::as_str)
     }
 
-    /// Targets that have been gone for at least so long, as a map shows them; each look begins the
-    /// time of those that are newly gone.
+    /// Targets that have been unreachable for at least `after`, according to the map; each call
+    /// starts the time of newly unreachable ones.
     pub fn lost(&mut self, map: &ClusterMap, after: Duration, now_ns: u64) -> BTreeSet<TargetId> {
         let is_gone = |id: &TargetId| map.target(*id).is_some_and(|t| t.state == TargetState::Offline);
         self.gone.retain(|id, _| is_gone(id));
@@ -99,13 +97,13 @@ impl Members {
         self.gone.iter().filter(|(_, since)| is_lost(**since)).map(|(id, _)| *id).collect()
     }
 
-    /// Whether a target has been gone for so long, as far as this process knows.
+    /// Whether a target has been unreachable for `time`, as far as this process knows.
     pub fn is_gone_for(&self, target: TargetId, time: Duration, now_ns: u64) -> bool {
         let since = self.gone.get(&target);
         since.is_some_and(|since_ns| u128::from(now_ns.saturating_sub(*since_ns)) >= time.as_nanos())
     }
 
-    /// A node was started anew: it is trusted where it is good.
+    /// A node has restarted: records the groups in which it is still in sync.
     pub fn trust(&mut self, map: &ClusterMap, node: NodeId) {
         for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
             let is_good = |(id, state): (TargetId, MemberState)| {
@@ -117,16 +115,16 @@ impl Members {
         }
     }
 
-    /// Whether a primary may take a good member out before more is known.
+    /// Checks whether a primary may eject a member in sync before more is known.
     ///
-    /// Who was started anew and found nobody else is the primary until another good member is heard
-    /// of, which has what the start may have cost (see [`Members::settle`]); its word must not come
-    /// before that. Management may have been started anew at the same moment, on the same machine,
-    /// and have heard of nobody yet. Nothing is lost by waiting: nobody acts on the word anyway
-    /// until the member's node knows of it or has been silent for long.
+    /// A restarted node that found no other member is the primary until another member in sync
+    /// becomes reachable, which has what the restart may have lost (see [`Members::settle`]). Its
+    /// report must not take effect before that. Management may have restarted at the same moment,
+    /// on the same machine, without any heartbeats yet. Waiting loses nothing: the report takes
+    /// effect only when the member's node knows it or has been unreachable for long.
     ///
     /// # Errors
-    /// `EAGAIN` while neither the node of the member is known to be gone, nor its disk.
+    /// `EAGAIN` while neither the node of the member nor its disk is known to be gone.
     fn ensure_may_speak(&self, map: &ClusterMap, word: &Word, presence: &Presence) -> Result<()> {
         let Some(group) = map.group(word.group) else { return Ok(()) };
         let node_of = |id: TargetId| map.target(id).map(|target| target.node);
@@ -146,13 +144,13 @@ impl Members {
         }
     }
 
-    /// The version from which on a member is out.
+    /// The version that ejected a member.
     fn out_since(&self, group: &Group, target: TargetId) -> Epoch {
         self.out.get(&(group.id, target)).copied().unwrap_or(group.since)
     }
 }
 
-/// The rack of each member; nothing when none is known.
+/// The rack of each member; empty if none is known.
 fn racks(map: &ClusterMap, group: &Group) -> Vec<Option<String>> {
     let racks: Vec<_> = group.members.iter().map(|id| map.rack_of(*id).map(String::from)).collect();
     if racks.iter().any(Option::is_some) { racks } else { Vec::new() }
@@ -163,7 +161,8 @@ impl Management {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is there now. In a cluster of one process every node is, but not every disk.
+    /// Current reachability. In a cluster of one process every node is reachable, but not every
+    /// disk.
     pub(crate) fn presence(&self, map: &ClusterMap) -> Presence {
         match self.cluster() {
             Some(_) => self.liveness().presence(map, rt::monotonic_ns()),
@@ -175,7 +174,7 @@ impl Management {
         }
     }
 
-    /// Does what a primary asks for, and answers when that holds for everybody who counts.
+    /// Applies a primary's report, and answers when it is in force at all nodes concerned.
     pub(crate) async fn set_member(
         &self,
         asker: Option<NodeId>,
@@ -191,8 +190,7 @@ impl Management {
             }
             crate::service::first_of(self.heard.wait(), rt::sleep(SETTLE_POLL)).await;
         }
-        // Also where nothing has changed: the question may be a repetition, whose first answer was
-        // lost.
+        // Also without a change: the request may be a retransmission whose first answer was lost.
         while let Some(target) = self.unaware(word.group) {
             if is_late() {
                 return Err(refusal::unsettled(word.group, target));
@@ -217,8 +215,8 @@ impl Management {
         .await
     }
 
-    /// A member that is out, and whose node may believe that it isn't: it has neither said that it
-    /// knows, nor has it been silent for longer than it may serve, nor been started anew.
+    /// A member that isn't in sync, but whose node may not know that: it has neither confirmed it,
+    /// nor been unreachable for longer than its lease, nor restarted.
     fn unaware(&self, group: GroupId) -> Option<TargetId> {
         self.cluster()?;
         let map = self.current();
@@ -231,8 +229,8 @@ impl Management {
             .map(|(id, _)| id)
     }
 
-    /// Whether the node of a member that is out by the published map knows so, or can't serve any
-    /// more.
+    /// Whether the node of a member that isn't in sync by the published map knows that, or can't
+    /// serve any more.
     fn knows(&self, map: &ClusterMap, group: &Group, id: TargetId) -> bool {
         let Some(node) = map.target(id).and_then(|target| map.node(target.node)) else { return true };
         let out_since = self.members().out_since(group, id);
@@ -241,11 +239,10 @@ impl Management {
             || liveness.is_silent_for(node.id, node.state, REPLACED_AFTER, rt::monotonic_ns())
     }
 
-    /// Lets other targets take the places of members that are lost or drained; `before`: the
-    /// published map.
+    /// Replaces lost and drained members by other targets; `before`: the published map.
     pub(crate) fn move_members(&self, before: &ClusterMap, map: &mut ClusterMap) {
         let after = match map.settings.resync.replace_after_s {
-            // Since when they are gone is to be known nevertheless.
+            // The time since they are unreachable must be recorded nevertheless.
             Some(0) => Duration::MAX,
             set => set.map_or(LOST_AFTER, Duration::from_secs),
         };
@@ -255,7 +252,7 @@ impl Management {
         }
         let is_out_for_all = |group: GroupId, id: TargetId| {
             let known = before.group(group);
-            // What this change does nobody can know yet.
+            // No node can know this change yet.
             known.is_some_and(|known| {
                 known.state_of(id).is_some_and(|state| state != MemberState::Good)
                     && (self.cluster().is_none() || self.knows(before, known, id))
@@ -266,7 +263,7 @@ impl Management {
         moves::go_on(map, &facts);
     }
 
-    /// Makes the groups that a pool should have of a scheme.
+    /// Creates the missing groups of a scheme in a pool.
     pub(crate) async fn make_groups(&self, pool: &str, scheme: Scheme) -> Result<MgmtReply> {
         tracing::info!(pool, %scheme, "groups are asked for");
         let id = self
@@ -280,7 +277,7 @@ impl Management {
         Ok(MgmtReply::Groups { groups: self.groups().into_iter().filter(is_asked).collect() })
     }
 
-    /// Groups for people.
+    /// Groups, for display.
     pub(crate) fn groups(&self) -> Vec<GroupInfo> {
         let (map, liveness) = (self.current(), self.liveness());
         let info = |group: &Group| {

@@ -1,34 +1,34 @@
-//! Members of mirrored groups make place for other targets: such that are lost for good, and such
-//! that are to be emptied. Pure.
+//! Replacement of members of mirrored groups by other targets: members that are lost for good, and
+//! members on draining targets. Pure.
 //!
 //! Invariants, whatever happens:
-//! - Nobody is replaced while he is good: a lost member is taken out first, and one that leaves
-//!   stays until enough others are good.
-//! - Who isn't a member any more has known before that it is out, or doesn't serve.
-//! - A new member is `bad`: it has everything before it counts.
+//! - No member is replaced while it is in sync: a lost member is ejected first, and a leaving one
+//!   stays until enough others are in sync.
+//! - A former member knew before that it was ejected, or doesn't serve.
+//! - A new member is `bad`: it gets a full copy before it counts.
 
 use crate::consistency::{self, Presence};
 use crate::refusal;
 use std::collections::BTreeSet;
 use types::{CapacityClass, ClusterMap, Group, GroupId, MemberState, Result, TargetId, TargetState};
 
-/// Memberships that one target makes place in at a time: more would only wait for one another.
+/// Memberships that one draining target gives up at a time: more would only wait for each other.
 const LEAVES_AT_ONCE: usize = 4;
 
-/// Lost members that are looked at at a time: the rest has its turn when the map is looked at
-/// again.
+/// Lost members that are handled at a time: the rest follows when the map is evaluated again.
 const REPLACED_AT_ONCE: usize = 64;
 
-/// What has to be known beside the map.
+/// State outside of the map.
 pub struct Facts<'a> {
     pub presence: &'a Presence,
-    /// Targets that have been gone for so long that others take their places.
+    /// Targets that have been unreachable long enough to be replaced.
     pub lost: &'a BTreeSet<TargetId>,
-    /// Whether nobody serves any more as this member of the group, which is out.
+    /// Whether no process serves as this member of the group any more, after its ejection.
     pub is_out_for_all: &'a dyn Fn(GroupId, TargetId) -> bool,
 }
 
-/// Does what is to be done now; what follows from that is done when the map is looked at again.
+/// Makes the replacements that are possible now; their successors follow when the map is evaluated
+/// again.
 pub fn go_on(map: &mut ClusterMap, facts: &Facts<'_>) {
     finish(map, facts);
     replace_lost(map, facts);
@@ -36,7 +36,7 @@ pub fn go_on(map: &mut ClusterMap, facts: &Facts<'_>) {
     empty_drained(map, facts);
 }
 
-/// Begins to let a target take the place of a member.
+/// Starts the replacement of a member by another target.
 pub fn begin(map: &mut ClusterMap, group: GroupId, from: TargetId, to: TargetId) {
     if let Some(group) = group_mut(map, group) {
         let mut members: Vec<(TargetId, MemberState)> = group.with_states().collect();
@@ -46,18 +46,18 @@ pub fn begin(map: &mut ClusterMap, group: GroupId, from: TargetId, to: TargetId)
     }
 }
 
-/// Lets others take the places of a target that is offline and is about to be removed from the
-/// cluster, but for groups that go with it. Unlike a member that may come back, it may be good: it
-/// serves nobody any more, and another good member has everything, too.
+/// Replaces an offline target that is about to be removed from the cluster, except in the groups
+/// that are lost with it. Unlike a member that may return, it may be in sync: it serves no client
+/// any more, and another member in sync has everything, too.
 ///
 /// # Errors
-/// `EBUSY` where there is no other target.
+/// `EBUSY` if there is no other target.
 pub fn replace_absent(map: &mut ClusterMap, target: TargetId, but: &BTreeSet<GroupId>) -> Result<()> {
     let has_it = |group: &&Group| group.members.contains(&target) && !but.contains(&group.id);
     let groups: Vec<GroupId> = map.groups.iter().filter(has_it).map(|group| group.id).collect();
     for id in groups {
         let Some(group) = map.group(id) else { continue };
-        // One that takes its place may have come beside it already.
+        // Its replacement may be a member already.
         let has_more = group.members.len() > group.scheme.members();
         let to = if has_more { None } else { layout::successor(map, group, target) };
         let Some(group) = group_mut(map, id) else { continue };
@@ -71,7 +71,7 @@ pub fn replace_absent(map: &mut ClusterMap, target: TargetId, but: &BTreeSet<Gro
     Ok(())
 }
 
-/// Takes members out of groups that nobody needs there any more.
+/// Removes replaced members that their groups don't need any more.
 fn finish(map: &mut ClusterMap, facts: &Facts<'_>) {
     for group in map.groups.iter_mut().filter(|group| group.leaving.is_some()) {
         let Some(leaving) = group.leaving else { continue };
@@ -88,7 +88,7 @@ fn finish(map: &mut ClusterMap, facts: &Facts<'_>) {
     }
 }
 
-/// Gives groups other members for those that are lost.
+/// Replaces lost members of groups.
 fn replace_lost(map: &mut ClusterMap, facts: &Facts<'_>) {
     let is_lost = |(id, _): &(TargetId, MemberState)| facts.lost.contains(id);
     let hit: Vec<(GroupId, TargetId)> = map
@@ -100,7 +100,7 @@ fn replace_lost(map: &mut ClusterMap, facts: &Facts<'_>) {
     let mut tried = 0;
     for (id, member) in hit {
         let Some(group) = map.group(id) else { continue };
-        // What was done for another one of the group may have changed it.
+        // A change for another member of the group may have changed it.
         let Some(state) = group.state_of(member) else { continue };
         if !is_served(map, group, member, facts.presence) {
             continue;
@@ -124,8 +124,8 @@ fn replace_lost(map: &mut ClusterMap, facts: &Facts<'_>) {
     }
 }
 
-/// Lets others come in the place of targets that were to take that of a member that leaves, and
-/// can't any more: such that have no room by now, and such that are to be emptied themselves.
+/// Replaces incoming members that can't take a leaving member's place any more: targets without
+/// space, and draining ones.
 fn replace_unfit(map: &mut ClusterMap, facts: &Facts<'_>) {
     let is_unfit = |id: TargetId| {
         map.target(id).is_some_and(|target| target.drain || target.class == CapacityClass::Emergency)
@@ -146,8 +146,7 @@ fn replace_unfit(map: &mut ClusterMap, facts: &Facts<'_>) {
     }
 }
 
-/// Lets others take the places of members that are drained, some at a time. Groups in which
-/// something is amiss come to rest first.
+/// Replaces members on draining targets, some at a time. Groups with a problem are resynced first.
 fn empty_drained(map: &mut ClusterMap, facts: &Facts<'_>) {
     let drained: Vec<TargetId> = map.targets.iter().filter(|t| t.drain).map(|t| t.id).collect();
     for from in drained {
@@ -172,7 +171,7 @@ fn empty_drained(map: &mut ClusterMap, facts: &Facts<'_>) {
     }
 }
 
-/// Whether a good member but for this one can be reached.
+/// Whether another member in sync than this one is reachable.
 fn is_served(map: &ClusterMap, group: &Group, but: TargetId, presence: &Presence) -> bool {
     group.good().any(|id| id != but && is_there(map, id, presence))
 }
@@ -181,7 +180,7 @@ fn is_there(map: &ClusterMap, id: TargetId, presence: &Presence) -> bool {
     map.target(id).is_some_and(|t| t.state == TargetState::Online && presence.heard.contains(&t.node))
 }
 
-/// Another target, which has nothing yet, in the place of a member.
+/// Puts another target, without content, in the place of a member.
 fn put_instead(group: &mut Group, member: TargetId, to: TargetId) {
     let put = |(id, state)| if id == member { (to, MemberState::Bad) } else { (id, state) };
     let members = group.with_states().map(put).collect();

@@ -1,17 +1,16 @@
-//! How fast targets are, from what their nodes tell with heartbeats, and how much of their ceilings
-//! that is.
+//! Rates of targets from their nodes' heartbeats, and their share of the ceilings.
 //!
-//! A drive that gives `c_r` and `c_w` bytes a second to readers and writers alone is busy for
-//! `r / c_r + w / c_w` of the time with `r` and `w` of them, and the same holds for operations. The
-//! larger of the two is the share of the ceiling that binds, as in the roofline of `bench`. Targets
-//! on one drive keep it busy together.
+//! A drive with ceilings of `c_r` bytes a second for reads alone and `c_w` for writes alone is busy
+//! for `r / c_r + w / c_w` of the time at rates `r` and `w`; the same holds for operations. The
+//! larger of the two is the utilisation of the limiting resource, as in the roofline of `bench`.
+//! Targets on one drive share it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::TargetId;
 use wire::mgmt::{CeilingShare, TargetRate, TargetWork};
 
-/// What a rate is the mean of: some heartbeats.
+/// Averaging window of a rate: some heartbeats.
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Bytes and transfers a second.
@@ -23,33 +22,32 @@ struct Rate {
     writes: f64,
 }
 
-/// What a target was told to have done so far.
+/// I/O counters of a target, as reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) target: TargetId,
-    /// The file system that it is on, where that is known: see [`crate::Space::device`].
+    /// Its file system, where known: see [`crate::Space::device`].
     pub(crate) device: Option<u64>,
     pub(crate) work: TargetWork,
 }
 
-/// What keeps targets busy: a file system, or what is behind a target of which nobody knows where
-/// it is.
+/// The shared resource of targets: a file system, or the unknown drive of one target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Drive {
     Device(u64),
     Behind(TargetId),
 }
 
-/// The rates of all targets, and of the drives that they are on.
+/// The rates of all targets, and of their drives.
 #[derive(Debug, Default)]
 pub(crate) struct AllRates {
     targets: BTreeMap<TargetId, (Drive, Rates)>,
-    /// With what all targets of each have done since they were first heard of.
+    /// With the sum of the counters of each drive's targets since their first report.
     drives: BTreeMap<Drive, (TargetWork, Rates)>,
 }
 
 impl AllRates {
-    /// Targets had done so much at this time.
+    /// Records the counters of targets at this time.
     pub(crate) fn note(&mut self, told: impl IntoIterator<Item = Told>, now_ns: u64) {
         let mut changed = Vec::new();
         for Told { target, device, work } in told {
@@ -70,7 +68,7 @@ impl AllRates {
         }
     }
 
-    /// The file system that a target is on.
+    /// The file system of a target.
     pub(crate) fn device(&self, target: TargetId) -> Option<u64> {
         match self.targets.get(&target)?.0 {
             Drive::Device(device) => Some(device),
@@ -78,8 +76,8 @@ impl AllRates {
         }
     }
 
-    /// What health tells of these targets, by what the ceilings of each are. Of a drive the best
-    /// counts that was measured of any of its targets: each had it for itself then.
+    /// Rates of these targets for the health report, with the ceilings of each. For a drive the
+    /// highest measured ceiling of its targets counts: each was measured alone.
     pub(crate) fn told(
         &self,
         targets: &[TargetId],
@@ -122,17 +120,17 @@ impl AllRates {
 /// The rates of one target, or one drive.
 #[derive(Clone, Debug, Default)]
 struct Rates {
-    /// With times, nanoseconds; the first is where the window begins.
+    /// With times in nanoseconds; the first one is the start of the window.
     samples: VecDeque<(u64, TargetWork)>,
-    /// Of all windows the one with the most bytes, and the one with the most transfers.
+    /// The window with the most bytes, and the one with the most transfers.
     most_bytes: Rate,
     most_transfers: Rate,
 }
 
 impl Rates {
-    /// The target had done so much at this time.
+    /// Records the counters at this time.
     fn note(&mut self, work: TargetWork, now_ns: u64) {
-        // It counts from zero again after a start of its node.
+        // The counters restart from zero with its node.
         if self.samples.back().is_some_and(|(_, before)| since(before, &work).is_none()) {
             *self = Rates::default();
         }
@@ -151,21 +149,21 @@ impl Rates {
         }
     }
 
-    /// The mean of the last samples; nothing where nobody has told anything lately.
+    /// The mean of the recent samples; `None` without a recent report.
     fn now(&self, now_ns: u64) -> Option<Rate> {
         let newest = self.samples.back()?.0;
         let is_new = u128::from(now_ns.saturating_sub(newest)) < WINDOW.as_nanos();
         self.mean().filter(|_| is_new).map(|(_, rate)| rate)
     }
 
-    /// The largest share of all, by what its ceilings are.
+    /// The highest utilisation of all windows.
     fn most(&self, ceiling: &impl Fn(&str) -> Option<f64>) -> Option<CeilingShare> {
         let now = self.mean().map(|(_, rate)| rate);
         let all = [now, Some(self.most_bytes), Some(self.most_transfers)].into_iter().flatten();
         all.filter_map(|rate| rate.share(ceiling)).max_by(|a, b| a.share.total_cmp(&b.share))
     }
 
-    /// The mean of all samples, and their time.
+    /// The mean of all samples, and their time span.
     fn mean(&self) -> Option<(Duration, Rate)> {
         let ((first_ns, first), (last_ns, last)) = (self.samples.front()?, self.samples.back()?);
         let span = Duration::from_nanos(last_ns.saturating_sub(*first_ns));
@@ -190,8 +188,8 @@ impl Rate {
     }
 }
 
-/// For which part of the time two kinds of load keep a drive busy, under the name of the larger;
-/// nothing if a ceiling of one that there is isn't known.
+/// The share of time for which two kinds of load keep a drive busy, with the limit of the larger
+/// one; `None` if a needed ceiling is unknown.
 fn busy(loads: [(&str, f64); 2], ceiling: &impl Fn(&str) -> Option<f64>) -> Option<CeilingShare> {
     let mut all = CeilingShare { limit: String::new(), share: 0.0 };
     let mut largest = -1.0;
@@ -218,7 +216,7 @@ fn sum(one: &TargetWork, other: &TargetWork) -> TargetWork {
     }
 }
 
-/// What was done between two counts; nothing if they were begun anew.
+/// The difference of two counters; `None` if they were restarted.
 fn since(before: &TargetWork, after: &TargetWork) -> Option<TargetWork> {
     Some(TargetWork {
         reads: after.reads.checked_sub(before.reads)?,
@@ -290,7 +288,7 @@ mod tests {
         note(10, 2);
         note(20, 4);
         assert_eq!(told(&rates, 4).unwrap().written_bytes, 5e6);
-        // Of its drive what came before isn't forgotten, but what wasn't seen isn't made up.
+        // Its drive's total survives, but without what happened unseen.
         assert_eq!(rates.drives[&Drive::Device(8)].0, wrote(10));
     }
 
@@ -298,12 +296,11 @@ mod tests {
     fn targets_of_one_drive_keep_it_busy_together() {
         let mut rates = AllRates::default();
         for beat in 0..=5 {
-            // Two nodes of one machine, whose heartbeats come one after the other, and a target
-            // elsewhere.
+            // Two nodes of one machine, with alternate heartbeats, and a target on another drive.
             rates.note([of(1, Some(8), wrote(60 * beat)), of(4, Some(9), wrote(20 * beat))], 2 * beat * S);
             rates.note([of(2, Some(8), wrote(100 * beat))], 2 * beat * S + 1);
         }
-        // Only the second one's ceilings are known: they are those of the drive.
+        // Only the second target's ceilings are known: they apply to the drive.
         let ceiling = |target, limit: &str| ceiling(limit).filter(|_| target == TargetId(2));
         let told = rates.told(&[1, 2, 4].map(TargetId), 11 * S, ceiling);
         let others: Vec<_> = told.iter().map(|rate| rate.one_drive_with.clone()).collect();
@@ -313,7 +310,7 @@ mod tests {
         assert_eq!((shares[1], shares[2]), (shares[0], None));
         assert_eq!(told[0].written_bytes, 30e6);
         assert_eq!(rates.device(TargetId(4)), Some(9));
-        // The first one's node falls silent: who is left is told without it.
+        // The first target's node becomes unreachable: the rate of the other one omits it.
         rates.note([of(2, Some(8), wrote(900))], 20 * S);
         let told = rates.told(&[1, 2].map(TargetId), 25 * S, ceiling);
         assert_eq!((told.len(), &told[0].target, &told[0].one_drive_with), (1, &TargetId(2), &vec![]));
@@ -328,11 +325,11 @@ mod tests {
             writes,
         };
         let share = |rate: Rate| rate.share(&ceiling).map(|all| (all.limit, all.share));
-        // Half of the time for readers, a quarter for writers.
+        // Reads take half of the time, writes a quarter.
         assert_eq!(share(rate(100e6, 25e6, 100.0, 0.0)), Some(("storage-read".into(), 0.75)));
-        // Small ones: few bytes, many transfers.
+        // Small transfers: few bytes, many operations.
         assert_eq!(share(rate(2e6, 0.0, 900.0, 0.0)), Some(("storage-random-read".into(), 0.9)));
-        // Nobody has measured random writes: bytes alone tell.
+        // Without a ceiling of random writes only bytes count.
         assert_eq!(share(rate(0.0, 10e6, 0.0, 9e9)), Some(("storage-write".into(), 0.1)));
         assert_eq!(rate(1.0, 1.0, 1.0, 1.0).share(&|_: &str| None), None);
     }

@@ -1,9 +1,9 @@
-//! Which nodes can be reached: management tries each address that a node announces, and members of
-//! the cluster report nodes that they can't reach.
+//! Reachability of nodes: management probes each address that a node announces, and members of the
+//! cluster report nodes that they can't reach.
 //!
 //! A node connects to management for its heartbeats, which says nothing of the other direction: its
 //! address may have changed, or a firewall may block its port, while clients wait for it. Pure:
-//! times are nanoseconds of a clock that never goes back. In memory only.
+//! times are nanoseconds of a monotonic clock. In memory only.
 
 use crate::health::found;
 use crate::limits::{
@@ -15,36 +15,36 @@ use std::collections::BTreeMap;
 use types::{ClusterMap, Node, NodeId, NodeState, Role};
 use wire::mgmt::{HealthFinding, MAX_UNREACHABLE, UnreachableNode, Verdict};
 
-/// An address of a node that is to be tried now.
+/// An address of a node to be probed now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DueProbe {
     /// The node.
     pub node: NodeId,
-    /// Which process of it.
+    /// Number of its process.
     pub instance: u64,
-    /// The address, as the node announces it.
+    /// Address, as the node announces it.
     pub address: String,
-    /// Which of the node's addresses: two that are tried at a time must not end each other.
+    /// Index of the address on the node: two concurrent probes must not end each other.
     pub index: u32,
 }
 
-/// What became of a try.
+/// Outcome of a probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProbeOutcome {
-    /// The node has answered.
+    /// The node answered.
     Reached,
-    /// It has not.
+    /// The node didn't answer.
     Failed(ProbeFailure),
-    /// Management's own networks leave this address out.
+    /// Management's own network settings exclude this address.
     NotUsed,
 }
 
-/// What is known of who can be reached.
+/// State of all probes and reports.
 #[derive(Default, Debug)]
 pub(crate) struct Reachability {
-    /// Nodes that send heartbeats, as many as the map has at most.
+    /// Nodes that send heartbeats, at most as many as in the map.
     nodes: BTreeMap<NodeId, Probed>,
-    /// The last report of each member that has one, by the random number of its process.
+    /// The last report of each member, by the random number of its process.
     reports: BTreeMap<u64, Report>,
 }
 
@@ -73,14 +73,13 @@ enum State {
 #[derive(Debug)]
 struct Report {
     at_ns: u64,
-    /// Who it is, and where.
+    /// Its name and address.
     member: String,
     nodes: Vec<UnreachableNode>,
 }
 
 impl Reachability {
-    /// The addresses that are to be tried now; they count as under way until their outcome is
-    /// noted.
+    /// The addresses to be probed now; they count as in progress until their outcome is recorded.
     pub fn due(&mut self, map: &ClusterMap, liveness: &Liveness, now_ns: u64) -> Vec<DueProbe> {
         self.follow(map, liveness, now_ns);
         let all = || self.nodes.values().flat_map(|probed| &probed.addresses);
@@ -96,7 +95,7 @@ impl Reachability {
                 },
             ));
         }
-        // Those that have waited longest, so that none is passed over for ever.
+        // Those that have waited longest, so that none starves.
         due.sort_by_key(|(due_ns, _)| *due_ns);
         due.truncate(free);
         let due: Vec<DueProbe> = due.into_iter().map(|(_, probe)| probe).collect();
@@ -108,8 +107,8 @@ impl Reachability {
         due
     }
 
-    /// Forgets what isn't so any more: nodes that are gone, silent, started again, or elsewhere
-    /// now.
+    /// Drops outdated state: nodes that are removed, unreachable, restarted, or have other
+    /// addresses now.
     fn follow(&mut self, map: &ClusterMap, liveness: &Liveness, now_ns: u64) {
         let process = |node: &Node| {
             let is_probed = node.state == NodeState::Online && !node.roles.contains(&Role::Mgmt);
@@ -141,7 +140,7 @@ impl Reachability {
         (address.text == probe.address).then_some(address)
     }
 
-    /// Notes what became of a try. Returns whether that is another outcome than before.
+    /// Records the outcome of a probe. Returns whether it differs from the previous one.
     pub fn note(&mut self, probe: &DueProbe, outcome: ProbeOutcome, now_ns: u64) -> bool {
         let Some(address) = self.address_mut(probe) else { return false };
         address.is_under_way = false;
@@ -160,7 +159,7 @@ impl Reachability {
         failed != had_failed
     }
 
-    /// A member, at this address, says which nodes it can't reach.
+    /// Records which nodes a member, at this address, can't reach.
     pub fn report(
         &mut self,
         process: u64,
@@ -186,9 +185,9 @@ impl Reachability {
         self.reports.insert(process, Report { at_ns: now_ns, member, nodes });
     }
 
-    /// What an administrator should know of it.
+    /// Findings for administrators.
     pub fn findings(&self, map: &ClusterMap, liveness: &Liveness, now_ns: u64) -> Vec<HealthFinding> {
-        // Of the others there are findings that say more.
+        // Other findings say more about the other nodes.
         let online = map.nodes.iter().filter(|node| node.state == NodeState::Online);
         let of_node = |node: &Node| {
             let tried = liveness.seen(node.id).and_then(|seen| self.as_probed(node, seen));
@@ -197,10 +196,10 @@ impl Reachability {
         online.flat_map(of_node).collect()
     }
 
-    /// What management has found itself.
+    /// The finding of management's own probes.
     fn as_probed(&self, node: &Node, seen: &Seen) -> Option<HealthFinding> {
         let probed = self.nodes.get(&node.id).filter(|probed| probed.instance == seen.instance)?;
-        // It was heard of since, so it isn't the node's own silence.
+        // It has sent a heartbeat since, so it isn't down.
         let lasts =
             |since_ns: u64| u128::from(seen.at_ns.saturating_sub(since_ns)) >= UNREACHABLE_AFTER.as_nanos();
         let failed: Vec<(&str, &ProbeFailure)> = probed
@@ -230,7 +229,7 @@ impl Reachability {
         })
     }
 
-    /// What members have reported.
+    /// The finding of members' reports.
     fn as_reported(&self, node: &Node, now_ns: u64) -> Option<HealthFinding> {
         let fresh = self.reports.values().filter(|report| !report.is_over(now_ns));
         let mut about = fresh.filter_map(|report| {
@@ -275,7 +274,7 @@ fn remedy(cause: &ProbeFailure, is_elsewhere: bool, name: &str) -> String {
     }
 }
 
-/// What strangers say, in a length that memory and screens bear.
+/// Cuts untrusted text to a length that memory and screens bear.
 fn cut(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(MAX_REPORT_TEXT).collect()
 }

@@ -1,5 +1,5 @@
-//! A group goes on from a member that has missed something: an administrator says that all that had
-//! everything are lost for good.
+//! Recovery of a group from a member that missed writes, after an administrator declares all
+//! members in sync lost for good.
 
 use crate::consistency::{self, Presence};
 use crate::limits::{GIVEN_UP_AFTER, REPLACED_AFTER};
@@ -10,7 +10,7 @@ use types::{ClusterMap, GroupId, MemberState, Result, TargetId, TargetState};
 use wire::MgmtReply;
 use wire::mgmt::ResyncProgress;
 
-/// How long a target must have been gone before what it alone has may be given up.
+/// How long a target must be unreachable before content that only it has may be given up.
 pub(crate) fn given_up_after(map: &ClusterMap) -> Duration {
     let set = map.settings.resync.replace_after_s.filter(|after_s| *after_s > 0);
     let after = set.map_or(GIVEN_UP_AFTER, |set| Duration::from_secs(set).min(GIVEN_UP_AFTER));
@@ -18,11 +18,12 @@ pub(crate) fn given_up_after(map: &ClusterMap) -> Duration {
 }
 
 impl Management {
-    /// Makes a member the primary that has missed something, if `accepts_loss`.
+    /// Makes a member that missed writes the primary, if `accepts_loss`.
     ///
     /// # Errors
-    /// `EINVAL` where that isn't to be had from this member. `EBUSY` while it isn't there, or a
-    /// good one may come back. `EPERM` when the loss isn't accepted, with what is known of it.
+    /// `EINVAL` if the group can't be recovered from this member. `EBUSY` while it is unreachable,
+    /// or a member in sync may return. `EPERM` if the loss isn't accepted, with what is known of
+    /// it.
     pub(crate) async fn recover_group(
         &self,
         id: GroupId,
@@ -72,8 +73,8 @@ impl Management {
         }
     }
 
-    /// Whether a target has been gone for so long that it may count as lost, and isn't just coming
-    /// back.
+    /// Whether a target has been unreachable long enough to count as lost, and isn't just
+    /// returning.
     fn is_given_up(&self, map: &ClusterMap, presence: &Presence, id: TargetId, after: Duration) -> bool {
         let Some(target) = map.target(id) else { return true };
         target.state == TargetState::Offline
@@ -81,7 +82,7 @@ impl Management {
             && self.members().is_gone_for(id, after, rt::monotonic_ns())
     }
 
-    /// What the member lacked still when its primary was heard of last.
+    /// What the member still lacked in its primary's last report.
     fn lacked(&self, id: GroupId, from: TargetId) -> Option<ResyncProgress> {
         let map = self.current();
         let primary = map.target(map.group(id)?.primary()?)?;

@@ -1,4 +1,4 @@
-//! What management refuses to members of the cluster: object, cause and remedy.
+//! Errors of management for members of the cluster: object, cause and remedy.
 
 use crate::limits::{MAX_ADDRESSES, MAX_CLOCK_SKEW_S, MAX_EXPORTS, MAX_NAME, MAX_NODES, MAX_TARGETS};
 use std::time::Duration;
@@ -34,13 +34,13 @@ pub(crate) fn duplicate_node(node: &Node) -> Error {
     )
 }
 
-/// The process that speaks isn't the one that has registered.
+/// The sender isn't the registered process.
 pub(crate) fn replaced(node: NodeId) -> Error {
     Error::new(Errno::ESTALE, format!("another process serves as node {node} now"))
         .hint("stop one of them; a node's directory must not be copied")
 }
 
-/// Not heard of since management has started: the node registers again by itself.
+/// No registration since management started: the node registers again by itself.
 pub(crate) fn unregistered(node: NodeId) -> Error {
     Error::new(Errno::ENOTCONN, format!("node {node} has not registered since management has started"))
         .hint("it does so by itself")
@@ -106,7 +106,7 @@ pub(crate) fn no_proven_names(clients: &ExportClients) -> Error {
     .hint("the cluster's protection is plain (node.toml): write rules for networks")
 }
 
-/// A client is revoked, which stays so.
+/// The revocation of a client stays in force.
 pub(crate) fn sessions_go_on(client: &str, cause: &Error) -> Error {
     let message =
         format!("client {client} is refused from now on, but its sessions are not ended: {}", cause.message);
@@ -178,7 +178,7 @@ pub(crate) fn node_has_targets(node: &Node, targets: &[TargetId]) -> Error {
         .hint("drain and remove them first (weft target drain ID --wait, weft target remove ID)")
 }
 
-/// It is the only one that may execute them.
+/// It is the only one that may own them.
 pub(crate) fn node_has_partitions(node: &Node) -> Error {
     let message =
         format!("node {} ({}) has partitions of the metadata, and no other node is up", node.id, node.name);
@@ -221,7 +221,7 @@ pub(crate) fn unaccepted_removal(target: TargetId, usage: &GroupUsage) -> Error 
     ))
 }
 
-/// What it has can be moved.
+/// Its data can be moved.
 pub(crate) fn needless_loss(target: TargetId) -> Error {
     Error::new(Errno::EBUSY, format!("target {target} is not offline: nothing of it has to be lost")).hint(
         format!(
@@ -230,7 +230,7 @@ pub(crate) fn needless_loss(target: TargetId) -> Error {
     )
 }
 
-/// Nothing is given up that may be there again in a moment.
+/// Content isn't given up while it may be available again soon.
 pub(crate) fn may_return(target: TargetId, after: Duration) -> Error {
     let message = format!(
         "target {target} is offline, but hasn't been gone for {} s: it may come back with what it has",
@@ -240,14 +240,14 @@ pub(crate) fn may_return(target: TargetId, after: Duration) -> Error {
         .hint("bring it back, or ask again later; the time is counted anew after a start of management")
 }
 
-/// It, or what is known of its groups, isn't any more as it was when its files were counted.
+/// The target or its groups have changed since its files were counted.
 pub(crate) fn has_come_back(target: TargetId) -> Error {
     let message =
         format!("target {target} came back, or its groups have changed, while its files were counted");
     Error::new(Errno::EBUSY, message).hint("weft target list and weft group list show how it is; ask again")
 }
 
-/// Another copy exists, but can't be reached.
+/// Another replica exists, but is unreachable.
 pub(crate) fn copies_out_of_reach(target: TargetId, group: GroupId) -> Error {
     let message = format!(
         "target {target} has a copy of group {group}, and no other target that has everything of it can be reached"
@@ -257,7 +257,7 @@ pub(crate) fn copies_out_of_reach(target: TargetId, group: GroupId) -> Error {
     ))
 }
 
-/// A group would be left with a copy less.
+/// A group would be left with one replica less.
 pub(crate) fn no_successor(target: TargetId, group: GroupId) -> Error {
     Error::new(
         Errno::EBUSY,
@@ -271,7 +271,7 @@ pub(crate) fn last_of_pool(target: TargetId, pool: &str) -> Error {
         .hint(format!("add another one first: weft target add PATH --pool {pool}"))
 }
 
-/// The pool would be left without a target for new files, and somebody counts on it.
+/// The pool would be left without a target for new files, and is referred to.
 pub(crate) fn named_pool(target: TargetId, pool: &str, example: types::InodeId) -> Error {
     let message = format!(
         "target {target} is the last of pool {pool} that takes new files, and inode {example} names that pool"
@@ -300,7 +300,7 @@ pub(crate) fn not_mirrored(group: GroupId) -> Error {
         .hint("weft group list shows which groups are mirrored")
 }
 
-/// Who asks doesn't order the writes of the group.
+/// The caller isn't the primary of the group.
 pub(crate) fn not_primary(group: GroupId, primary: Option<TargetId>) -> Error {
     let primary = primary.map_or_else(|| "no target".into(), |target| format!("target {target}"));
     Error::new(
@@ -336,7 +336,7 @@ pub(crate) fn member_state(
         .hint("this is a fault of weft: report it with the logs of both nodes")
 }
 
-/// Without it nobody would be known to have everything.
+/// No member would be known to be in sync.
 pub(crate) fn last_good_member(group: GroupId, target: TargetId) -> Error {
     let message = format!("target {target} stays in group {group}: no other good member is heard of");
     Error::new(Errno::EAGAIN, message)
@@ -368,7 +368,7 @@ pub(crate) fn absent_member(group: GroupId, target: TargetId) -> Error {
     .hint("start weft serve on its node (weft node list)")
 }
 
-/// Nothing is given up that may be there yet.
+/// Content isn't given up while it may still exist.
 pub(crate) fn may_come_back(group: GroupId, target: TargetId, after: Duration) -> Error {
     let message = format!(
         "target {target} has everything of group {group}, and hasn't been gone for {} s",
@@ -395,7 +395,7 @@ pub(crate) fn unaccepted_loss(group: GroupId, from: TargetId, lacked: Option<&Re
     ))
 }
 
-/// A primary wants a member out that may have more than it has.
+/// A primary requests the ejection of a member that may have more content than itself.
 pub(crate) fn not_heard_yet(group: GroupId, target: TargetId) -> Error {
     let message = format!(
         "whether the node of target {target}, a good member of group {group}, is gone isn't known yet"
@@ -404,7 +404,7 @@ pub(crate) fn not_heard_yet(group: GroupId, target: TargetId) -> Error {
         .hint("ask again: it is known some seconds after the start of management")
 }
 
-/// The process of a member hasn't said that it knows the version that takes it out.
+/// The process of a member hasn't confirmed the version that ejects it.
 pub(crate) fn unsettled(group: GroupId, target: TargetId) -> Error {
     let message = format!("the node of target {target} has not taken notice that it is out of group {group}");
     Error::new(Errno::EAGAIN, message).hint("ask again; if this stays, start weft serve anew on that node")
@@ -429,7 +429,7 @@ pub(crate) fn too_many_groups() -> Error {
     .hint("use mirrored schemes in fewer pools, or join the disks of a node to fewer, larger targets")
 }
 
-/// Its groups count on it until another target has taken its place.
+/// Its groups need it until another target has replaced it.
 pub(crate) fn member_of(target: TargetId, group: GroupId, what: &str) -> Error {
     Error::new(
         Errno::EBUSY,
@@ -454,7 +454,7 @@ pub(crate) fn no_export(clients: &ExportClients) -> Error {
     Error::new(Errno::ENOENT, format!("there is no rule for {clients}")).hint("weft export list shows all")
 }
 
-/// A rule keeps a client, or the network that it comes from, from mounting.
+/// A rule forbids a client, or its network, to mount.
 pub(crate) fn not_exported(who: &str, address: &str) -> Error {
     Error::new(Errno::EACCES, format!("{who} at {address} may not mount this file system")).hint(
         "weft export list, on a node, shows the rules for clients and networks; weft export set changes them",

@@ -1,14 +1,13 @@
-//! Targets that are removed from the cluster.
+//! Removal of targets from the cluster.
 //!
-//! A target that can be reached has to be empty. Of one that is offline nothing can be moved: what
-//! it alone has goes with it, if an administrator accepts that. Its groups are lost then
+//! A reachable target must be empty. Nothing can be moved off an offline one: content without
+//! another replica is lost with it, if an administrator accepts that. Its groups are then lost
 //! ([`types::Group::is_lost`]).
 //!
 //! Invariants:
-//! - Nothing is given up without `accept_loss`, and nothing of a target that may come back in a
-//!   moment.
+//! - Nothing is given up without `accept_loss`, and nothing of a target that may return soon.
 //! - A target whose content is given up was offline from before its files were counted until it is
-//!   removed, so that no file came to it meanwhile.
+//!   removed, so that it got no file meanwhile.
 
 use crate::limits::{REPLACED_AFTER, UNDRAINABLE_AFTER};
 use crate::management::Management;
@@ -20,13 +19,13 @@ use types::{ClusterMap, GroupId, Result, Target, TargetId, TargetState};
 use wire::MgmtReply;
 use wire::mgmt::DrainProgress;
 
-/// Groups of which a target alone has everything.
+/// Groups of which this target is the only member in sync.
 pub(crate) fn only_on(map: &ClusterMap, target: TargetId) -> BTreeSet<GroupId> {
     map.groups.iter().filter(|group| group.is_only_on(target)).map(|group| group.id).collect()
 }
 
-/// Refuses to remove a target whose place in a mirrored group another one is to take first. Where
-/// no other target that has everything of the group can be reached, `accept_loss` allows it.
+/// Refuses to remove a target that must first be replaced in a mirrored group. Where no other
+/// target in sync is reachable, `accept_loss` allows it.
 ///
 /// # Errors
 /// `EBUSY`.
@@ -51,13 +50,13 @@ pub(crate) fn ensure_replaced(map: &ClusterMap, target: TargetId, accept_loss: b
 }
 
 impl Management {
-    /// Forgets a target: one that is empty, or, with `accept_loss`, one that is offline with what
-    /// it alone has.
+    /// Removes a target: an empty one, or, with `accept_loss`, an offline one with content without
+    /// another replica.
     pub(crate) async fn remove_target(&self, target: TargetId, accept_loss: bool) -> Result<MgmtReply> {
         self.require_cluster()?;
         let map = self.current();
         let known = map.target(target).ok_or_else(|| refusal::no_target(target))?;
-        // What no node has ever served holds nothing.
+        // A target that no node has ever served holds no data.
         let was_served = known.capacity > 0;
         match known.state {
             TargetState::Offline if was_served => self.remove_offline(known, accept_loss).await,
@@ -72,7 +71,7 @@ impl Management {
             return self.remove_last_target(target).await;
         }
         self.change(|roster| roster.may_remove_target(target)).await?;
-        // Nothing comes to it meanwhile: it is drained.
+        // It gets no data meanwhile: it is draining.
         if let Some(file) = self.metadata()?.file_on(target).await? {
             return Err(refusal::holds_data(target, file));
         }
@@ -89,7 +88,7 @@ impl Management {
         !map.targets.iter().any(|t| t.id != target && t.pool == own.pool && !t.drain)
     }
 
-    /// Refuses to take the last target away from a pool that somebody counts on.
+    /// Refuses to remove the last target of a pool that an inode refers to.
     pub(crate) async fn require_unnamed_pool(&self, target: TargetId) -> Result<()> {
         let map = self.current();
         let own = map.target(target).ok_or_else(|| refusal::no_target(target))?;
@@ -100,10 +99,10 @@ impl Management {
         }
     }
 
-    /// Removes the last target of a pool that nobody counts on, so that the pool can go.
+    /// Removes the last target of a pool that no inode refers to, so that the pool can be removed.
     async fn remove_last_target(&self, target: TargetId) -> Result<MgmtReply> {
         self.require_unnamed_pool(target).await?;
-        // From here on nothing comes to it, whoever names the pool meanwhile.
+        // From here on it gets no files, even if an inode refers to the pool meanwhile.
         self.change(|roster| roster.close_target(target, true)).await?;
         let held = match self.metadata() {
             Ok(metadata) => metadata.file_on(target).await,
@@ -159,7 +158,7 @@ impl Management {
         Ok(MgmtReply::Done)
     }
 
-    /// Says of a drain that it can't come to an end by itself, if that is so.
+    /// Adds to a drain's progress why it can't complete, if so.
     pub(crate) fn with_end(&self, target: &Target, told: DrainProgress) -> DrainProgress {
         let map = self.current();
         let alone = only_on(&map, target.id);

@@ -1,5 +1,4 @@
-//! How far members are that are brought in step or copied anew, for people; and moves that an
-//! administrator asks for.
+//! Progress of resyncs, for display; and rebalancing on request.
 
 use crate::management::Management;
 use crate::{moves, refusal};
@@ -8,7 +7,7 @@ use wire::MgmtReply;
 use wire::mgmt::{DrainProgress, GroupInfo, MembershipMove, ResyncInfo, ResyncProgress};
 
 impl Management {
-    /// All members that aren't good.
+    /// All members that aren't in sync.
     pub(crate) fn resyncs(&self) -> Vec<ResyncInfo> {
         let map = self.current();
         let of_group = |info: GroupInfo| {
@@ -33,8 +32,8 @@ impl Management {
         self.groups().into_iter().filter(|info| info.group.scheme.is_mirrored()).flat_map(of_group).collect()
     }
 
-    /// Moves memberships until targets of a pool have about equally many, or tells which would be
-    /// moved.
+    /// Moves memberships until targets of a pool have about equally many, or only computes the
+    /// moves.
     pub(crate) async fn rebalance_groups(&self, pool: &str, dry_run: bool) -> Result<MgmtReply> {
         let plan = |map: &ClusterMap| {
             let id = map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
@@ -60,7 +59,7 @@ impl Management {
         Ok(MgmtReply::Moves { moves: planned.iter().map(moved).collect(), crowded })
     }
 
-    /// How far a drained target is: what the metadata service tells of its files, with the mirrored
+    /// Progress of a draining target: the metadata service's report on its files, plus the mirrored
     /// groups that it is a member of.
     pub(crate) fn with_groups(&self, target: &Target, mut told: DrainProgress) -> DrainProgress {
         let map = self.current();
@@ -79,8 +78,7 @@ impl Management {
             })
         };
         told.rate += moving().filter_map(|info| Some(info.progress.as_ref()?.rate)).sum::<u64>();
-        // Of a group that is being copied its progress says what is left; of the others their size
-        // does.
+        // For a group that is being copied the resync progress counts; for the others their size.
         let left = |group: &&Group| {
             let progress =
                 moving().find(|info| info.group == group.id).and_then(|info| info.progress.as_ref());
@@ -124,12 +122,12 @@ impl Management {
         told
     }
 
-    /// Why a member could not be brought in step when that was tried last.
+    /// Why the last resync of a member failed.
     fn failure(&self, info: &ResyncInfo) -> Option<String> {
         self.members().failure(info.group, info.target).map(String::from)
     }
 
-    /// Why nobody brings a member in step now.
+    /// Why no resync of a member runs now.
     fn waits_for(&self, map: &ClusterMap, group: &Group, target: TargetId) -> String {
         match group.primary() {
             _ if group.leaving == Some(target) => "it is about to leave the group".into(),
@@ -153,7 +151,7 @@ fn is_online(map: &ClusterMap, id: TargetId) -> bool {
     map.target(id).is_some_and(|target| target.state == TargetState::Online)
 }
 
-/// Seconds that it will take yet at the rate of late.
+/// Estimated remaining seconds at the recent rate.
 fn remaining_s(progress: &ResyncProgress) -> Option<u64> {
     let left = progress.bytes_left.filter(|_| progress.hindrance.is_none())?;
     (progress.rate > 0).then(|| left.div_ceil(progress.rate))

@@ -1,42 +1,41 @@
-//! The map of a store that goes back in time.
+//! The map of a store that is restored from a backup.
 
 use crate::management::{MAP_KEY, NUMBERS_KEY};
 use crate::roster::Numbers;
 use types::{ClusterMap, Epoch, Errno, Error, Result};
 
-/// Epochs of the map that were made since a copy at most: one is made when something changes, not
-/// more than some in a second.
+/// Upper bound of the map epochs since a backup: one is made with a change, and only some in a
+/// second.
 const SPARE_EPOCHS: u64 = 1 << 30;
 
-/// Epochs that are made in a second at most: an epoch is above this many for each second since
-/// 1970, so that whoever restores the same copy twice gets above what came after the first time.
-/// Below 2^53 for some centuries.
+/// Upper bound of epochs in a second. An epoch is above this many for each second since 1970, so
+/// that restoring the same backup twice leads to epochs above those after the first restore. Below
+/// 2^53 for some centuries.
 const EPOCHS_PER_S: u64 = 1 << 20;
 
-/// Nodes, targets and groups, and pools, that were made since a copy at most: their numbers are not
-/// given twice.
+/// Upper bound of the nodes, targets and groups, and pools, created since a backup: their numbers
+/// are not reused.
 const SPARE_NUMBERS: u32 = 1000;
 const SPARE_POOLS: u16 = 100;
 
-/// Records of management's that are no part of the file system's past: where they can still be
-/// read, they count, and not those of the copy.
+/// Management's records that are not part of the file system's history: if they are still readable,
+/// they are used instead of those of the backup.
 pub const CURRENT: [&[u8]; 2] = [MAP_KEY, NUMBERS_KEY];
 
-/// Whether the map went back in time between two of its epochs: a copy of the metadata was
-/// restored. What the later map lacks then was not removed by anybody.
+/// Whether a metadata backup was restored between two epochs of the map. Entries that the later map
+/// lacks were not removed in that case.
 pub fn is_rewound(before: Epoch, after: Epoch) -> bool {
     after.0.saturating_sub(before.0) >= SPARE_EPOCHS
 }
 
-/// What becomes of a record of management's when the store goes back in time; `None` for a record
-/// that isn't management's.
+/// Adapts a record of management to a restored store; `None` for a record that isn't management's.
 ///
-/// The map gets an epoch above all that anybody has seen, so that it is taken for the newest.
-/// Numbers of nodes and targets that were given away since the copy are not given away again: those
-/// that have them are still there, and would be taken for others.
+/// The map gets an epoch above all earlier ones, so that it counts as the newest. Numbers of nodes
+/// and targets that were assigned since the backup are not reused: those nodes and targets still
+/// exist, and would be confused with new ones.
 ///
-/// No target is being emptied any more: a file that goes on to another target leaves the place
-/// where the store of before looks for it, which somebody may go forward to again.
+/// Draining of targets ends: a file that moves on to another target leaves the place where the
+/// store from before the restore looks for it, and an administrator may return to that store.
 ///
 /// # Errors
 /// A record that can't be read.
@@ -53,7 +52,7 @@ fn rewound_map(value: &[u8], now_s: u64) -> Result<Vec<u8>> {
         serde_json::from_slice(value).map_err(|error| unreadable("cluster map", &error))?;
     map.epoch = Epoch(map.epoch.0.saturating_add(SPARE_EPOCHS).max(now_s.saturating_mul(EPOCHS_PER_S)));
     map.targets.iter_mut().for_each(|target| target.drain = false);
-    // Members refuse what is asked by a version that is older than the one that they know.
+    // Members refuse requests of a version older than theirs.
     for group in map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
         group.since = map.epoch;
     }

@@ -1,4 +1,4 @@
-//! Changes of the cluster map: what administrators and nodes ask for, allowed or refused. Pure.
+//! Changes of the cluster map on behalf of administrators and nodes, permitted or refused. Pure.
 
 mod exports;
 mod groups;
@@ -18,38 +18,38 @@ use types::{
 };
 use wire::mgmt::{Join, NodeChange, Register, TargetReport};
 
-/// What no rack is called, since it says on the command line that there is none.
+/// A name that no rack can have, since on the command line it means no rack.
 const NO_RACK: &str = "none";
 
-/// What was given away for ever: the next numbers.
+/// The next numbers; assigned ones are never reused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Numbers {
     pub next_node: u32,
     pub next_target: u32,
     pub next_pool: u16,
-    /// Of mirrored groups; 0 in a cluster that is older than they are.
+    /// Of mirrored groups; 0 in a cluster from before there were any.
     #[serde(default)]
     pub next_group: u32,
 }
 
-/// The map with what is needed to change it.
+/// The map with the state that is needed to change it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roster {
     pub map: ClusterMap,
     pub numbers: Numbers,
 }
 
-/// Who is asked, in refusals and checks.
+/// Identity of management, for errors and checks.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// The cluster.
+    /// UUID of the cluster.
     pub uuid: String,
-    /// The weft that management runs.
+    /// Version of weft that management runs.
     pub version: String,
 }
 
 impl Numbers {
-    /// Above everything in a map that was made before numbers were kept.
+    /// Numbers above all in a map, for one from before numbers were stored.
     pub fn above(map: &ClusterMap) -> Numbers {
         Numbers {
             next_node: map.nodes.last().map_or(1, |n| n.id.0 + 1),
@@ -61,7 +61,7 @@ impl Numbers {
 }
 
 impl Roster {
-    /// A machine becomes a node.
+    /// Adds a machine as a node.
     pub fn join(&mut self, join: &Join, host: &Host, now_s: i64) -> Result<Node> {
         let who = if join.name.is_empty() { "the new node" } else { &join.name };
         check_version(who, &join.version, &host.version)?;
@@ -92,7 +92,7 @@ impl Roster {
         Ok(node)
     }
 
-    /// A node serves from now on; `liveness` says who else does.
+    /// Registers a node that starts to serve; `liveness` shows which others serve.
     pub fn register(&mut self, ask: &Register, liveness: &Liveness, host: &Host, now_s: i64) -> Result<()> {
         if ask.cluster != host.uuid {
             return Err(refusal::other_cluster(&ask.cluster, &host.uuid));
@@ -103,7 +103,7 @@ impl Roster {
         check_clock(&who, ask.clock_s.saturating_sub(now_s))?;
         self.check_addresses(ask.node, &ask.addresses)?;
         let others = liveness.seen(ask.node).is_some_and(|seen| seen.instance != ask.instance);
-        // At the same address it can only be the successor of a process that has died.
+        // At the same address it can only be the successor of a dead process.
         if others && node.state != NodeState::Offline && node.addresses != ask.addresses {
             return Err(refusal::duplicate_node(node));
         }
@@ -115,8 +115,7 @@ impl Roster {
         node.version = ask.version.clone();
         node.state = NodeState::Online;
         for report in &ask.targets {
-            // One that was removed is nobody's, and doesn't keep the node's others from being
-            // served.
+            // A removed target has no owner, and doesn't prevent serving the node's others.
             if let Ok(target) = self.target_mut(report.target) {
                 target.node = ask.node;
                 target.path = report.path.clone();
@@ -125,7 +124,7 @@ impl Roster {
         Ok(())
     }
 
-    /// Refuses a target that is another cluster's, or another node's.
+    /// Refuses a target of another cluster or another node.
     fn check_claim(&self, node: NodeId, report: &TargetReport, host: &Host) -> Result<()> {
         let (id, path) = (report.target, &report.path);
         if report.cluster != host.uuid {
@@ -137,8 +136,8 @@ impl Roster {
         }
     }
 
-    /// A directory of a node becomes a target. Asked again before it is known to be one, the answer
-    /// is the same.
+    /// Makes a directory of a node a target. A repeated request before the target is first served
+    /// returns the same id.
     pub fn add_target(&mut self, node: NodeId, path: &str, pool: &str) -> Result<TargetId> {
         self.known_node(node)?;
         if let Some(known) = self.map.targets.iter().find(|t| t.node == node && t.path == path) {
@@ -155,7 +154,7 @@ impl Roster {
             node,
             pool,
             path: path.to_string(),
-            // Until its node says that it serves it.
+            // Until its node reports that it serves it.
             state: TargetState::Offline,
             capacity: 0,
             free: 0,
@@ -167,7 +166,7 @@ impl Roster {
         Ok(id)
     }
 
-    /// New files of a pool may live on the target.
+    /// Assigns the target to a pool for new files.
     pub fn set_pool(&mut self, target: TargetId, pool: &str) -> Result<()> {
         let before = self.known_target(target)?.pool;
         if self.map.pool_named(pool).is_some_and(|same| same.id == before) {
@@ -177,7 +176,7 @@ impl Roster {
         self.set_pool_of_last(target, pool)
     }
 
-    /// The same for the last target of a pool; that nobody names it is the caller's to know.
+    /// The same for the last target of a pool; the caller ensures that no inode refers to the pool.
     pub fn set_pool_of_last(&mut self, target: TargetId, pool: &str) -> Result<()> {
         self.known_target(target)?;
         self.require_no_member(target, "change its pool")?;
@@ -190,7 +189,7 @@ impl Roster {
         Ok(())
     }
 
-    /// The target gets no new files any more, or gets some again.
+    /// Starts or ends draining of the target.
     pub fn set_drain(&mut self, target: TargetId, drain: bool) -> Result<()> {
         self.known_target(target)?;
         if drain {
@@ -203,14 +202,14 @@ impl Roster {
         Ok(())
     }
 
-    /// The target gets no new files for now, or gets some again, be it the last of its pool. That
-    /// nobody names that is the caller's to know.
+    /// Excludes the target from new files, or admits it again, even if it is the last of its pool.
+    /// The caller ensures that no inode refers to the pool.
     pub fn close_target(&mut self, target: TargetId, closed: bool) -> Result<()> {
         self.target_mut(target)?.drain = closed;
         Ok(())
     }
 
-    /// Refuses to take new files away from a target that is the only one of its pool to get any.
+    /// Refuses to exclude the only target of a pool that gets new files.
     fn require_not_last(&self, target: TargetId) -> Result<()> {
         let own = self.known_target(target)?;
         let takes_files = |t: &&Target| t.pool == own.pool && !t.drain;
@@ -221,8 +220,7 @@ impl Roster {
         }
     }
 
-    /// Refuses to forget a target that may get new files. That it holds none is the caller's to
-    /// know.
+    /// Refuses to remove a target that may get new files. The caller ensures that it holds none.
     pub fn may_remove_target(&self, target: TargetId) -> Result<()> {
         self.require_no_member(target, "be removed")?;
         match self.known_target(target)?.drain {
@@ -231,7 +229,7 @@ impl Roster {
         }
     }
 
-    /// Forgets a target, with its group.
+    /// Removes a target, with its group.
     pub fn remove_target(&mut self, target: TargetId) -> Result<()> {
         self.may_remove_target(target)?;
         self.map.targets.retain(|t| t.id != target);
@@ -239,9 +237,9 @@ impl Roster {
         Ok(())
     }
 
-    /// Forgets a target that is offline. `alone`: the groups of which it alone has everything, as
-    /// they were when it was counted what is in them; those that are `used` are lost from now on.
-    /// Other targets take its place in the others.
+    /// Removes an offline target. `alone`: the groups of which it was the only member in sync when
+    /// their files were counted; those that are `used` are lost from now on. Other targets replace
+    /// it in its other groups.
     pub fn remove_offline_target(
         &mut self,
         target: TargetId,
@@ -256,15 +254,15 @@ impl Roster {
         for group in self.map.groups.iter_mut().filter(|group| alone.contains(&group.id)) {
             group.lose();
         }
-        // Members of mirrored ones may have copies that are out of step: they remove them while the
-        // map has the group.
+        // Members of mirrored groups may have replicas that aren't in sync: they remove them while
+        // the map has the group.
         let stays = |group: &Group| group.scheme.is_mirrored() || used.contains(&group.id);
         self.map.groups.retain(|group| !alone.contains(&group.id) || stays(group));
         self.map.targets.retain(|t| t.id != target);
         Ok(())
     }
 
-    /// Gives a node another name.
+    /// Renames a node.
     pub fn rename_node(&mut self, node: NodeId, name: &str) -> Result<()> {
         self.known_node(node)?;
         check_name("node", name)?;
@@ -273,8 +271,7 @@ impl Roster {
         Ok(())
     }
 
-    /// The rack that a node is in from now on. Groups stay as they are until an administrator asks
-    /// for their members to be moved.
+    /// Sets the rack of a node. Groups stay as they are until an administrator rebalances them.
     pub fn set_rack(&mut self, node: NodeId, rack: Option<&str>) -> Result<()> {
         self.known_node(node)?;
         rack.map_or(Ok(()), check_rack)?;
@@ -282,7 +279,7 @@ impl Roster {
         Ok(())
     }
 
-    /// Several changes of a node. A roster that refuses one of them isn't stored.
+    /// Several changes of a node. The caller doesn't store a roster that refuses one of them.
     pub fn set_node(&mut self, node: NodeId, changes: &[NodeChange]) -> Result<()> {
         changes.iter().try_for_each(|change| match change {
             NodeChange::Name(name) => self.rename_node(node, name),
@@ -291,7 +288,7 @@ impl Roster {
         })
     }
 
-    /// Forgets a node.
+    /// Removes a node.
     pub fn remove_node(&mut self, node: NodeId) -> Result<()> {
         let known = self.map.node(node).ok_or_else(|| refusal::no_node(node))?;
         if known.roles.contains(&Role::Mgmt) {
@@ -303,7 +300,7 @@ impl Roster {
         Ok(())
     }
 
-    /// Gives a pool another name.
+    /// Renames a pool.
     pub fn rename_pool(&mut self, pool: &str, name: &str) -> Result<()> {
         let id = self.map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
         check_name("pool", name)?;
@@ -316,7 +313,7 @@ impl Roster {
         Ok(())
     }
 
-    /// Forgets a pool.
+    /// Removes a pool.
     pub fn remove_pool(&mut self, pool: &str) -> Result<()> {
         let id = self.map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
         let count = self.map.targets.iter().filter(|t| t.pool == id).count();
@@ -330,7 +327,7 @@ impl Roster {
         Ok(())
     }
 
-    /// A node says that it stops, or was silent for too long.
+    /// Sets the state of a node that shuts down, or whose heartbeats are overdue.
     pub fn set_node_state(&mut self, node: NodeId, state: NodeState) {
         if let Some(node) = self.map.nodes.iter_mut().find(|n| n.id == node) {
             node.state = state;
@@ -373,7 +370,7 @@ impl Roster {
         }
     }
 
-    /// The node, unless it was removed or never there.
+    /// The node, unless it was removed or never existed.
     pub fn known_node(&self, id: NodeId) -> Result<&Node> {
         let missing =
             || if id.0 < self.numbers.next_node { refusal::removed_node(id) } else { refusal::no_node(id) };
@@ -401,12 +398,12 @@ pub fn check_address(address: &str) -> Result<()> {
     }
 }
 
-/// Refuses a target that the cluster doesn't have, or not any more.
+/// Refuses a target that the cluster doesn't have (any more).
 pub fn require_known<'a>(map: &'a ClusterMap, target: TargetId, path: &str) -> Result<&'a Target> {
     map.target(target).ok_or_else(|| refusal::unknown_target(target, path))
 }
 
-/// The same, and one that another node serves which is alive.
+/// The same, and refuses a target that another reachable node serves.
 pub fn require_claimable(map: &ClusterMap, node: NodeId, target: TargetId, path: &str) -> Result<()> {
     let known = require_known(map, target, path)?;
     match map.node(known.node) {
@@ -426,7 +423,7 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
     }
 }
 
-/// Refuses names that can't be those of racks.
+/// Refuses invalid names of racks.
 pub fn check_rack(name: &str) -> Result<()> {
     if name.eq_ignore_ascii_case(NO_RACK) {
         return Err(refusal::no_rack_name(name));
@@ -434,13 +431,12 @@ pub fn check_rack(name: &str) -> Result<()> {
     check_name("rack", name)
 }
 
-/// Refuses a clock that is too far from ours.
+/// Refuses a clock that is too far from management's.
 pub fn check_clock(who: &str, skew_s: i64) -> Result<()> {
     if is_skewed(skew_s) { Err(refusal::clock(who, skew_s)) } else { Ok(()) }
 }
 
-/// Refuses a version that is more than one step (the second number) away from ours, or of another
-/// first number.
+/// Refuses a version with another first number, or whose second number differs by more than one.
 pub fn check_version(who: &str, theirs: &str, ours: &str) -> Result<()> {
     let refused = || -> Error { refusal::version(who, theirs, ours) };
     let ((a, b), (c, d)) = (steps(theirs).ok_or_else(refused)?, steps(ours).ok_or_else(refused)?);

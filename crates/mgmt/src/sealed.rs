@@ -1,4 +1,5 @@
-//! Small files that must be whole: TOML whose last line is a checksum over the lines before it.
+//! Small files with an integrity check: TOML whose last line is a checksum over the lines before
+//! it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -6,19 +7,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use types::{BLOCK_SIZE, block_sum};
 
-/// Longest file, bytes: far above what one holds, small enough to read whatever is there.
+/// Longest file in bytes: far above the usual size, small enough to read any file.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// Why a file can't be used.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// A newer weft has written it, in this format.
+    /// A newer weft wrote it, in this format.
     Newer(u64),
-    /// It is not what was written.
+    /// It is damaged.
     Damaged(String),
 }
 
-/// Reads a file, one byte more than the longest at most; `None` when there is none.
+/// Reads a file, at most one byte beyond the limit; `None` if it doesn't exist.
 pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     use io::Read;
     let mut content = Vec::new();
@@ -29,8 +30,8 @@ pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// What a file of this kind says. The kind and the format are looked at before the checksum, since
-/// a newer format may sum differently.
+/// Parses a file of this kind. Kind and format are checked before the checksum, since a newer
+/// format may use another one.
 pub fn open(content: &[u8], magic: &str, known_format: u64) -> Result<toml::Table, Fault> {
     let damaged = |cause: String| Fault::Damaged(cause);
     if content.len() as u64 > MAX_BYTES {
@@ -51,15 +52,15 @@ pub fn open(content: &[u8], magic: &str, known_format: u64) -> Result<toml::Tabl
     if sum != text_sum(body) { Err(damaged("the checksum doesn't match".into())) } else { Ok(table) }
 }
 
-/// Adds the last line.
+/// Appends the checksum line.
 pub fn seal(body: &str) -> String {
     format!("{body}checksum = \"{:08x}\"\n", text_sum(body))
 }
 
-/// Writes a sealed file so that it is there entirely, and durably, or not at all.
+/// Writes a sealed file atomically and durably.
 pub fn write(path: &Path, body: &str) -> io::Result<()> {
     let draft = draft_of(path);
-    // The superblock has the key of hashes, which is a secret.
+    // The superblock has the hash key, which is secret.
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     file.write_all(seal(body).as_bytes())?;
     file.sync_all()?;
@@ -67,12 +68,12 @@ pub fn write(path: &Path, body: &str) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// Where a file is written before it gets its name.
+/// Temporary path of a file before it gets its name.
 pub fn draft_of(path: &Path) -> PathBuf {
     path.with_extension("draft")
 }
 
-/// The text before the checksum line, and what that line says.
+/// The text before the checksum line, and the checksum in it.
 pub fn split(text: &str) -> Option<(&str, u32)> {
     let at = text.rfind("checksum = \"")?;
     let digits = text[at..].strip_prefix("checksum = \"")?.strip_suffix("\"\n")?;

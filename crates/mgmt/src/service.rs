@@ -1,4 +1,4 @@
-//! The service: a request in, a checked change or a view of the map out.
+//! The service: receives requests, makes checked changes of the map, and returns views of it.
 
 use crate::consistency::{self, Word};
 use crate::gate::Gate;
@@ -29,7 +29,7 @@ use wire::mgmt::{
 use wire::{MgmtReply, MgmtRequest};
 
 impl Handler<MgmtRequest, MgmtReply> for Management {
-    /// For an administrator on this machine, who may do everything.
+    /// Requests of an administrator on this machine, who may do everything.
     fn handle(&self, request: MgmtRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MgmtReply>> {
         Box::pin(self.answer(request))
     }
@@ -68,7 +68,7 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
     }
 }
 
-/// Refuses more files than are tidied at a time.
+/// Refuses more files than one reconciliation request may name.
 fn check_tidied(files: &[types::InodeId]) -> Result<()> {
     if files.len() <= MAX_TIDY_FILES {
         return Ok(());
@@ -77,7 +77,7 @@ fn check_tidied(files: &[types::InodeId]) -> Result<()> {
         .hint(format!("name at most {MAX_TIDY_FILES}")))
 }
 
-/// The node that speaks of a member; `None` where connections prove nothing.
+/// The node that reports on a member; `None` where connections prove nothing.
 fn speaker(caller: &Caller) -> Result<Option<NodeId>> {
     match caller.proof.principal() {
         Principal::Unproved => Ok(None),
@@ -86,7 +86,7 @@ fn speaker(caller: &Caller) -> Result<Option<NodeId>> {
     }
 }
 
-/// The sender of a report, for people: what it calls itself proves nothing.
+/// The sender of a report, for display: its own name for itself proves nothing.
 fn reporter(caller: &Caller, member: String) -> String {
     match caller.proof.role() {
         Some(role) => format!("{role} ({member})"),
@@ -94,7 +94,7 @@ fn reporter(caller: &Caller, member: String) -> String {
     }
 }
 
-/// Refuses names under which a node could pass for another machine.
+/// Refuses names by which a node could impersonate another machine.
 fn require_own_names(map: &ClusterMap, node: NodeId, names: &[String]) -> Result<()> {
     let known = map.node(node).ok_or_else(|| refusal::no_node(node))?;
     let addresses = known.addresses.iter().filter_map(|address| address.parse::<SocketAddr>().ok());
@@ -187,7 +187,7 @@ impl Management {
         }
     }
 
-    /// Notes which nodes a member says that it can't reach.
+    /// Records which nodes a member reports as unreachable.
     fn note_report(
         &self,
         process: u64,
@@ -198,7 +198,7 @@ impl Management {
         Ok(MgmtReply::Done)
     }
 
-    /// Changes of the map that need nobody else.
+    /// Changes of the map that need no other service.
     async fn administer(&self, request: MgmtRequest) -> Result<MgmtReply> {
         tracing::info!(?request, "administrator");
         if let MgmtRequest::SetExport { .. } | MgmtRequest::RemoveExport { .. } = request {
@@ -247,7 +247,7 @@ impl Management {
             Ok::<_, Error>((node, certificate))
         });
         let (node, certificate) = joined.await?;
-        // The number must not be given to another machine after a power cut.
+        // The number must not be assigned to another machine after a power failure.
         self.sync().await?;
         let facts = superblock.facts();
         Ok(MgmtReply::Joined(Joined {
@@ -266,7 +266,7 @@ impl Management {
             let mut liveness = self.liveness();
             roster.register(&register, &liveness, host, now_s)?;
             let now_ns = rt::monotonic_ns();
-            // The same process may ask twice, when an answer was lost.
+            // The same process may repeat the request, if an answer was lost.
             let is_new = liveness.seen(node).map_or(!register.again, |seen| seen.instance != instance);
             if is_new {
                 let presence = liveness.presence(&roster.map, now_ns);
@@ -282,7 +282,7 @@ impl Management {
         let (keys, map) = (self.keys(now_s)?, self.current());
         if is_new {
             self.members().trust(&map, node);
-            // It has served nobody yet, and will go by this one.
+            // It has served no client yet, and will use this map.
             self.liveness().goes_by(node, instance, map.epoch, &[]);
             self.tell_heard();
         }
@@ -320,8 +320,8 @@ impl Management {
         {
             tracing::error!(node = node.0, hint = &*e.hint, "{}", e.message);
         }
-        // Who comes back, or has a target that comes or goes, is not kept waiting for the next
-        // look.
+        // A returning node, or one with a target that appears or disappears, doesn't wait for the
+        // next periodic refresh.
         let is_news = before.node(node).is_some_and(|n| n.state != types::NodeState::Online)
             || beat.targets.iter().any(|report| {
                 let known = before.target(report.target);
@@ -336,7 +336,7 @@ impl Management {
         Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map, keys, time_s: self.cluster_time_s() }))
     }
 
-    /// Wakes those who wait for a node to take notice.
+    /// Wakes the tasks that wait for a node's confirmation.
     fn tell_heard(&self) {
         self.heard.set();
         self.heard.clear();
@@ -372,8 +372,8 @@ impl Management {
         Ok(MgmtReply::Welcome { facts, map, export: Export::default() })
     }
 
-    /// The same for a client that comes over a connection: the rule for its address says whether it
-    /// may mount, and how.
+    /// The same for a client over a connection: the rule for its address decides whether it may
+    /// mount, and how.
     fn attach_from(&self, caller: &Caller, cluster: &str, version: &str, clock_s: i64) -> Result<MgmtReply> {
         let exports = net::Exports::default();
         exports.follow(&self.current());
@@ -387,9 +387,9 @@ impl Management {
         }
     }
 
-    /// The first map after this epoch; the current one after a while in any case.
+    /// Returns the first map after this epoch; the current one after a while in any case.
     async fn watch(&self, after: Epoch) -> Arc<ClusterMap> {
-        // Before the look, so that no change falls between the two.
+        // Before reading the map, so that no change is missed in between.
         let changed = self.changed.wait();
         let map = self.current();
         if map.epoch > after {
@@ -425,7 +425,7 @@ impl Management {
         Ok(MgmtReply::Done)
     }
 
-    /// Nodes for people.
+    /// Nodes, for display.
     fn nodes(&self) -> Vec<NodeInfo> {
         let (map, liveness, now_ns) = (self.current(), self.liveness(), rt::monotonic_ns());
         let info = |node: &types::Node| NodeInfo {
@@ -436,19 +436,19 @@ impl Management {
         map.nodes.iter().map(info).collect()
     }
 
-    /// Metadata services for people: what they are to execute, and what they do.
+    /// Metadata services, for display: their assigned and their actual partitions.
     async fn metas_now(&self) -> Result<Vec<wire::mgmt::MetaInfo>> {
         let metadata = self.metadata()?;
         let asked = self.metas().into_iter().map(|mut meta| async move {
-            // One that doesn't answer is shown without.
+            // A service that doesn't answer is shown without them.
             meta.executed = metadata.executed(&meta.node).await.ok();
             meta
         });
         Ok(rt::join_all(asked.collect()).await)
     }
 
-    /// Targets that are online, those on one file system together. Where nobody knows what a target
-    /// is on, it is alone there.
+    /// Online targets, grouped by file system. A target on an unknown file system is alone in its
+    /// group.
     fn drives(&self) -> Vec<Vec<TargetId>> {
         let (map, liveness) = (self.current(), self.liveness());
         let mut drives: Vec<(Option<u64>, Vec<TargetId>)> = Vec::new();
@@ -462,7 +462,7 @@ impl Management {
         drives.into_iter().map(|(_, targets)| targets).collect()
     }
 
-    /// Targets for people.
+    /// Targets, for display.
     async fn targets(&self) -> Vec<TargetInfo> {
         let map = self.current();
         let drains = match self.metadata() {
@@ -521,12 +521,12 @@ impl Management {
         })
     }
 
-    /// What nodes need to check capabilities. Only they are told: only they may register.
+    /// The keys to verify capabilities. Only nodes get them: only they may register.
     fn keys(&self, now_s: i64) -> Result<Secret> {
         Ok(Secret(self.gate()?.capability_keys(now_s)?))
     }
 
-    /// What has to do with tokens, clients and certificates.
+    /// Requests about tokens, clients and certificates.
     async fn answer_of_members(&self, request: MgmtRequest) -> Result<MgmtReply> {
         let now_s = rt::now().secs;
         match request {
@@ -566,8 +566,8 @@ impl Management {
     }
 }
 
-/// Whether this node has a member whose place others have taken: it isn't one any more as soon as
-/// the node knows that it is out.
+/// Whether this node has a replaced member: it stops being a member as soon as the node knows that
+/// it was ejected.
 fn lets_go(map: &ClusterMap, node: NodeId) -> bool {
     let is_out = |group: &types::Group| {
         group.leaving.filter(|id| {
@@ -583,7 +583,7 @@ fn lease_ms() -> u64 {
     SERVING_LEASE.as_millis() as u64
 }
 
-/// Waits until one of the two is over.
+/// Waits until one of the two completes.
 pub(crate) async fn first_of(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|cx| match (one.as_mut().poll(cx), other.as_mut().poll(cx)) {
@@ -626,7 +626,7 @@ mod tests {
         assert_eq!(name(Proof::NotAsked), "node 1 (mgmt)");
     }
 
-    /// Management looks at it once more: this decides about copies.
+    /// Management checks this again: it decides about replicas.
     #[test]
     fn clients_and_strangers_say_nothing_of_members() {
         let says = |proof: Proof| speaker(&caller(proof)).map_err(|error| error.errno);

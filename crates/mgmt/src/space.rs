@@ -1,31 +1,30 @@
-//! How much room a directory's file system has.
+//! Space of a directory's file system.
 
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Room on one local file system, in bytes.
+/// Space of one local file system, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// In all that ordinary users can have: what is used and what is free, without the file
-    /// system's own reserve.
+    /// Capacity for ordinary users: used and free space, without the file system's own reserve.
     pub capacity: u64,
-    /// Free to ordinary users.
+    /// Free space for ordinary users.
     pub free: u64,
-    /// Which file system it is, of all that are mounted on any machine, so that directories that
-    /// share one are not counted twice. Another one after the machine's next start.
+    /// Identifies the file system among those of all machines, so that directories on the same one
+    /// are not counted twice. Changes with a restart of the machine.
     pub device: u64,
-    /// What the files of the target take that looks, where that is known.
+    /// Bytes in the files of the measuring target, where known.
     pub own: Option<u64>,
 }
 
-/// A number that no other running kernel has: those of its devices are unique on it only. Processes
-/// of one machine agree on it, whatever namespaces they are in.
+/// A number that is unique to the running kernel, since device numbers are unique on one kernel
+/// only. Processes of one machine agree on it, whatever namespaces they are in.
 fn this_kernel() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
     *NUMBER.get_or_init(|| {
         let told = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-        // Where nobody tells, processes don't know of each other that they are on one machine.
+        // Without it, processes can't find out that they are on the same machine.
         told.and_then(|id| number_in(&id)).unwrap_or_else(rt::secret_u64)
     })
 }

@@ -1,9 +1,9 @@
-//! Room for a start on a full disk.
+//! Space reserve for a start on a full disk.
 //!
 //! Chunk files leave a part of their disk free, and so does the metadata store; other programs
 //! don't. A start writes a little before it serves (a journal of the store, a socket, checksums
-//! after a crash), and only a cluster that runs can remove files. So a file in the state directory
-//! keeps some room, which a start on a full disk gives back.
+//! after a crash), and only a running cluster can remove files. So a file in the state directory
+//! reserves some space, which a start on a full disk releases.
 
 use crate::space::space_of;
 use crate::state_dir::StatePaths;
@@ -16,20 +16,20 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use types::kept_free;
 
-/// What the file takes, bytes: a journal of the metadata store.
+/// Size of the file in bytes: a journal of the metadata store.
 const RESERVE_BYTES: u64 = 64 << 20;
-/// At most this part of the disk.
+/// Largest share of the disk, as a divisor.
 const RESERVE_DIVISOR: u64 = 64;
-/// The file takes whole pages.
+/// The file consists of whole pages.
 const PAGE_BYTES: u64 = 4096;
 /// Unit of [`MetadataExt::blocks`], bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// How long the room of a removed file is waited for, which file systems free in the background,
-/// and how often it is looked.
+/// Longest wait for the space of a removed file, which file systems free in the background, and its
+/// polling interval.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Keeps room for the next start, if the disk has plenty now.
+/// Reserves space for the next start, if the disk has plenty now.
 pub fn keep_start_reserve(paths: &StatePaths) {
     if let Err(error) = keep(paths) {
         tracing::warn!(%error, "no room is kept in {} for a start on a full disk", paths.root().display());
@@ -45,13 +45,13 @@ fn keep(paths: &StatePaths) -> io::Result<()> {
     }
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     fallocate(&file, FallocateFlags::empty(), 0, bytes).inspect_err(|_| {
-        // A part of it is no use.
+        // A part of it is useless.
         let _ = fs::remove_file(&path);
     })?;
     Ok(())
 }
 
-/// Gives the room back, if the disk has less than it.
+/// Releases the reserve, if the disk has less free space than its size.
 pub(crate) fn release_on_full_disk(paths: &StatePaths) {
     let path = paths.start_reserve();
     let Ok(space) = space_of(paths.root()) else { return };
@@ -75,7 +75,7 @@ fn wait_for(root: &Path, bytes: u64) {
     }
 }
 
-/// What is kept on a disk of `capacity` bytes.
+/// Size of the reserve on a disk of `capacity` bytes.
 fn reserve_of(capacity: u64) -> u64 {
     RESERVE_BYTES.min(capacity / RESERVE_DIVISOR) / PAGE_BYTES * PAGE_BYTES
 }
@@ -106,7 +106,7 @@ mod tests {
             }
             Err(_) => assert!(space.free < kept_free(space.capacity) + RESERVE_BYTES),
         }
-        // There is room: a start gives nothing back.
+        // There is enough space: a start releases nothing.
         let before = paths.start_reserve().exists();
         if space.free >= RESERVE_BYTES {
             release_on_full_disk(&paths);

@@ -1,4 +1,4 @@
-//! A state directory: what is where in it, and opening or making one.
+//! State directories: their paths, opening and creation.
 
 use crate::error::{Error, Result};
 use crate::lock::StateLock;
@@ -12,18 +12,18 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Room that a new cluster must find, in bytes: the metadata store's journal and tables, the
+/// Free space that a new cluster needs, in bytes: the metadata store's journal and tables, the
 /// targets' intent logs, and enough left over to be of use.
 pub const MIN_FREE_BYTES: u64 = 256 << 20;
 
-/// Names in a state directory.
+/// Paths in a state directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StatePaths {
     root: PathBuf,
 }
 
 impl StatePaths {
-    /// The names below `root`.
+    /// The paths below `root`.
     pub fn new(root: impl Into<PathBuf>) -> StatePaths {
         StatePaths { root: root.into() }
     }
@@ -33,17 +33,18 @@ impl StatePaths {
         &self.root
     }
 
-    /// Who the cluster is.
+    /// Identity of the cluster.
     pub fn superblock(&self) -> PathBuf {
         self.root.join("weft.toml")
     }
 
-    /// Where the targets are.
+    /// Directories of the targets.
     pub fn target_list(&self) -> PathBuf {
         self.root.join("targets.toml")
     }
 
-    /// What a node of a cluster of several machines is; absent in a cluster of one process.
+    /// Configuration of a node in a cluster of several machines; absent in a cluster of one
+    /// process.
     pub fn node_config(&self) -> PathBuf {
         self.root.join("node.toml")
     }
@@ -58,27 +59,27 @@ impl StatePaths {
         self.root.join("authority")
     }
 
-    /// Join tokens that were given out, on the management node.
+    /// Issued join tokens, on the management node.
     pub fn tokens(&self) -> PathBuf {
         self.root.join("tokens.toml")
     }
 
-    /// Clients that have certificates, or had some that are revoked, on the management node.
+    /// Clients with certificates, valid or revoked, on the management node.
     pub fn clients(&self) -> PathBuf {
         self.root.join("clients.toml")
     }
 
-    /// The keys of capabilities, on the management node.
+    /// The capability keys, on the management node.
     pub fn capability_keys(&self) -> PathBuf {
         self.root.join("capability-keys.toml")
     }
 
-    /// What a client needs, on the management node.
+    /// The cluster file for clients, on the management node.
     pub fn cluster_file(&self) -> PathBuf {
         self.root.join("client.toml")
     }
 
-    /// Held while a process serves.
+    /// Lock that is held while a process serves.
     pub fn lock(&self) -> PathBuf {
         self.root.join("lock")
     }
@@ -88,19 +89,18 @@ impl StatePaths {
         self.root.join("meta")
     }
 
-    /// Says that there is a metadata store: without it, one that is missing would be taken for one
-    /// that was never there.
+    /// Marks that a metadata store was created: without it, a missing store would look like one
+    /// that never existed.
     pub fn meta_made(&self) -> PathBuf {
         self.root.join("meta.made")
     }
 
-    /// Daily copies of the metadata.
+    /// Daily backups of the metadata.
     pub fn backups(&self) -> PathBuf {
         self.root.join("backups")
     }
 
-    /// Files and folders of the directory without which the metadata is of no use, and which a copy
-    /// of it holds, too.
+    /// Files and folders of the directory that the metadata needs, and that its backups include.
     pub fn constants(&self) -> [PathBuf; 9] {
         [
             self.superblock(),
@@ -115,27 +115,27 @@ impl StatePaths {
         ]
     }
 
-    /// Where target number `number` (from 1) is unless the administrator says otherwise.
+    /// Default directory of target number `number` (from 1).
     pub fn default_target(&self, number: usize) -> PathBuf {
         self.root.join("targets").join(format!("t{number}"))
     }
 
-    /// Where the running process takes commands.
+    /// Control socket of the running process.
     pub fn socket(&self) -> PathBuf {
         self.root.join("control.sock")
     }
 
-    /// What a detached process writes.
+    /// Log of a detached process.
     pub fn log(&self) -> PathBuf {
         self.root.join("weft.log")
     }
 
-    /// Keeps room for a start on a full disk.
+    /// Space reserve for a start on a full disk.
     pub fn start_reserve(&self) -> PathBuf {
         self.root.join("start-reserve")
     }
 
-    /// The running process.
+    /// Pid of the running process.
     pub fn pid(&self) -> PathBuf {
         self.root.join("weft.pid")
     }
@@ -144,18 +144,18 @@ impl StatePaths {
 /// A state directory that this process serves.
 #[derive(Debug)]
 pub struct StateDir {
-    /// What is where.
+    /// Its paths.
     pub paths: StatePaths,
-    /// Who the cluster is.
+    /// Identity of the cluster.
     pub superblock: Superblock,
     _lock: StateLock,
 }
 
 impl StateDir {
-    /// Opens the cluster in `root`, or makes a new one there when the directory is empty or absent.
+    /// Opens the cluster in `root`, or creates one there if the directory is empty or absent.
     ///
     /// # Errors
-    /// Whatever is refused is left as it was: a path that is no directory, a directory with other
+    /// A refused directory is left unchanged: a path that isn't a directory, a directory with other
     /// files in it or that other users may change, a superblock that is damaged or from the future,
     /// a file system with less than [`MIN_FREE_BYTES`] free (new clusters only), a cluster that
     /// another process serves.
@@ -184,7 +184,7 @@ impl StateDir {
         }
     }
 
-    /// Opens what is there.
+    /// Opens an existing cluster.
     ///
     /// # Errors
     /// As [`StateDir::open_or_create`], and a directory without a cluster.
@@ -198,11 +198,12 @@ impl StateDir {
         Ok(StateDir { paths, superblock, _lock })
     }
 
-    /// Makes the directory of a member of this cluster; `fill` puts in what must be there before
-    /// the superblock is, which comes last and makes it a member's.
+    /// Creates the directory of a member of this cluster. `fill` writes what must exist before the
+    /// superblock, which is written last and makes the directory a member's.
     ///
     /// # Errors
-    /// [`require_vacant`]'s, and `fill`'s: what that has written stays then, to be removed by hand.
+    /// Those of [`require_vacant`], and of `fill`: what it has written remains then, to be removed
+    /// by hand.
     pub fn create_member<E: From<Error>>(
         root: &Path,
         superblock: &Superblock,
@@ -222,7 +223,7 @@ impl StateDir {
         require_empty(&paths)?;
         require_space(paths.root())?;
         let lock = StateLock::take(paths.root(), &paths.lock())?;
-        // Another process may have made the cluster between our look and our lock.
+        // Another process may have created the cluster between the check and the lock.
         let superblock = match Superblock::read(&paths.superblock())? {
             Some(superblock) => superblock,
             None => {
@@ -235,8 +236,8 @@ impl StateDir {
     }
 }
 
-/// Refuses a directory that can't become a member's: one that is there and not empty, that other
-/// users may change, or that has too little room.
+/// Refuses a directory that can't become a member's: one that isn't empty, that other users may
+/// change, or that has too little space.
 pub fn require_vacant(root: &Path) -> Result<()> {
     let root = absolute(root)?;
     let paths = StatePaths::new(&root);
@@ -253,17 +254,17 @@ pub fn require_vacant(root: &Path) -> Result<()> {
     require_space(&root)
 }
 
-/// `path` from the root directory, without looking at it.
+/// Makes `path` absolute, without accessing it.
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::io("find", path, e))
 }
 
-/// Makes a directory that only its owner may enter: it holds everybody's files.
+/// Makes a directory that only its owner may enter: it has the files of all users.
 fn make_private(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Refuses a directory that holds anything but what a cut-short first start or `mkfs` leaves.
+/// Refuses a directory with anything but the remains of an interrupted first start or of `mkfs`.
 fn require_empty(paths: &StatePaths) -> Result<()> {
     let root = paths.root();
     let ours = [paths.lock(), draft_of(&paths.superblock()), root.join("lost+found")];
@@ -277,7 +278,7 @@ fn require_empty(paths: &StatePaths) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file system without room for a new cluster; `path` may not exist yet.
+/// Refuses a file system without space for a new cluster; `path` may not exist yet.
 fn require_space(path: &Path) -> Result<()> {
     let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
     let space = space_of(existing).map_err(|e| Error::io("measure", existing, e))?;

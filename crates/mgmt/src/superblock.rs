@@ -1,4 +1,4 @@
-//! `weft.toml`: who a cluster is, and what was fixed when it was made.
+//! `weft.toml`: a cluster's identity and its constants.
 
 use crate::error::{Error, Result};
 use crate::sealed::{self, Fault};
@@ -9,7 +9,7 @@ use wire::mgmt::Facts;
 /// The format this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
 
-/// What the first line of every superblock says.
+/// First line of every superblock.
 const MAGIC: &str = "weft";
 
 /// Partitions of a new cluster. Each is a unit of execution that can later move between metadata
@@ -20,35 +20,36 @@ const PARTITIONS: u16 = 64;
 /// A cluster's identity and its constants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// Random; every target carries it too.
+    /// Random; every target's superblock has it too.
     pub uuid: String,
-    /// For people.
+    /// Name for people.
     pub name: String,
-    /// Key of the hash that orders names in directories.
+    /// Key of the hash that orders entries in directories.
     pub hash_key: (u64, u64),
-    /// Number of partitions of the inode space.
+    /// Number of partitions.
     pub partitions: u16,
-    /// When the cluster was made, in whole seconds.
+    /// Time of the cluster's creation, in whole seconds.
     pub created: Timestamp,
 }
 
 impl Superblock {
-    /// A cluster that has never been before.
+    /// A superblock with a new identity.
     pub fn random(name: &str) -> Superblock {
         Superblock {
             uuid: uuid_from(rt::secret_u64(), rt::secret_u64()),
             name: name.to_string(),
-            // Not to be derived from the UUID, which everybody sees.
+            // Not to be derived from the UUID, which is public.
             hash_key: (rt::secret_u64(), rt::secret_u64()),
             partitions: PARTITIONS,
             created: Timestamp::new(rt::now().secs, 0),
         }
     }
 
-    /// Reads a superblock file; `None` when there is none.
+    /// Reads a superblock file; `None` if it doesn't exist.
     ///
     /// # Errors
-    /// A newer format and damage are told apart: the first needs another weft, the second a backup.
+    /// A newer format and damage are different errors: the first needs another weft, the second a
+    /// backup.
     pub fn read(path: &Path) -> Result<Option<Superblock>> {
         match sealed::read(path).map_err(|e| Error::io("read", path, e))? {
             Some(content) => Superblock::parse(path, &content).map(Some),
@@ -56,13 +57,12 @@ impl Superblock {
         }
     }
 
-    /// Writes the superblock of a new cluster so that it is there entirely, and durably, or not at
-    /// all.
+    /// Writes the superblock of a new cluster atomically and durably.
     pub fn create(&self, path: &Path) -> Result<()> {
         sealed::write(path, &self.render()).map_err(|e| Error::io("write", path, e))
     }
 
-    /// What a node or client is told of it.
+    /// The facts that nodes and clients get.
     pub fn facts(&self) -> Facts {
         Facts {
             uuid: self.uuid.clone(),
@@ -73,7 +73,7 @@ impl Superblock {
         }
     }
 
-    /// From what a node was told; `None` when it makes no sense.
+    /// From the facts that a node got; `None` if they are invalid.
     pub fn from_facts(facts: &Facts) -> Option<Superblock> {
         let key = |text: &str| u64::from_str_radix(text, 16).ok();
         Some(Superblock {
@@ -85,7 +85,7 @@ impl Superblock {
         })
     }
 
-    /// All but the checksum.
+    /// The file's text without the checksum.
     pub(crate) fn render(&self) -> String {
         format!(
             "# Superblock of a weft cluster. Nothing in it may be changed.\n\
@@ -211,7 +211,7 @@ checksum = "3d481701"
         assert!(matches!(error, Error::NewerFormat { found: 2, known: 1, .. }), "{error}");
     }
 
-    /// SplitMix64's finalizer, and its inverse: who sees a number of the generator knows its state.
+    /// SplitMix64's finalizer, and its inverse: a number of the generator reveals its state.
     fn mix(mut z: u64) -> u64 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -229,7 +229,7 @@ checksum = "3d481701"
         const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
         let superblock = Superblock::random("test");
         let high = u64::from_str_radix(&superblock.uuid.replace('-', "")[..16], 16).unwrap();
-        // The version hides four bits of the first number.
+        // The version overwrites four bits of the first number.
         for guess in 0..16 {
             let state = unmix(high & !0xf000 | guess << 12);
             let next = |steps: u64| mix(state.wrapping_add(GAMMA.wrapping_mul(steps)));

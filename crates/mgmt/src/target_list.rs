@@ -1,8 +1,8 @@
-//! `targets.toml`: where this node's targets are.
+//! `targets.toml`: directories of this node's targets.
 //!
-//! The cluster map says which targets there are; this says which directories a process must find
-//! before it opens anything else, so that a missing disk or two swapped ones are refused while
-//! nothing has been touched.
+//! The cluster map lists the targets; this file lists the directories that a process must find
+//! before it opens anything else, so that a missing disk or two swapped ones are refused before any
+//! change.
 
 use crate::error::{Error, Result};
 use crate::sealed::{self, Fault};
@@ -17,10 +17,10 @@ use types::TargetId;
 /// The format this version writes, and the newest that it reads.
 const FORMAT_VERSION: u64 = 1;
 
-/// What the first line of every list says.
+/// First line of every list.
 const MAGIC: &str = "weft targets";
 
-/// A file that every target has.
+/// A file in every target.
 const TARGET_SUPERBLOCK: &str = "target.toml";
 
 /// Directories of a node's targets, which are numbered from 1 in this order.
@@ -31,10 +31,10 @@ pub struct TargetList {
 }
 
 impl TargetList {
-    /// A list of directories; a path that is not absolute is below the state directory.
+    /// Makes a list of directories; a relative path is below the state directory.
     ///
     /// # Errors
-    /// No directory can be two targets.
+    /// A directory can't be two targets.
     pub fn new(paths: &StatePaths, directories: Vec<PathBuf>) -> Result<TargetList> {
         let root = paths.root().to_path_buf();
         let directories: Vec<PathBuf> = directories.into_iter().map(|d| root.join(d)).collect();
@@ -45,7 +45,7 @@ impl TargetList {
         }
     }
 
-    /// Reads the list of a state directory; `None` before its targets were made.
+    /// Reads the list of a state directory; `None` before its targets were created.
     pub fn read(paths: &StatePaths) -> Result<Option<TargetList>> {
         let path = paths.target_list();
         let Some(content) = sealed::read(&path).map_err(|e| Error::io("read", &path, e))? else {
@@ -75,11 +75,10 @@ impl TargetList {
         sealed::write(&path, &self.render()).map_err(|e| Error::io("write", &path, e))
     }
 
-    /// All but the checksum.
+    /// The file's text without the checksum.
     pub(crate) fn render(&self) -> String {
         let names = self.directories.iter().map(|d| {
-            // Named relative to the state directory where they are below it, so that it may be
-            // moved.
+            // Relative to the state directory where below it, so that it may be moved.
             let name = d.strip_prefix(&self.root).unwrap_or(d);
             toml::Value::String(name.to_string_lossy().into_owned())
         });
@@ -99,7 +98,7 @@ impl TargetList {
         self.directories.iter().enumerate().map(|(at, d)| (TargetId(at as u32 + 1), d.as_path()))
     }
 
-    /// Refuses wishes that differ from the targets there are: their number, or their directories.
+    /// Refuses a requested number or list of directories that differs from the existing targets.
     pub fn require(&self, count: Option<usize>, directories: &[PathBuf]) -> Result<()> {
         let (path, have) = (self.root.clone(), self.directories.len());
         if let Some(asked) = count.filter(|asked| *asked != have) {
@@ -112,8 +111,8 @@ impl TargetList {
     }
 }
 
-/// Refuses a directory that can't become a target and isn't one: it holds something else, or is no
-/// directory. And one that other users may change.
+/// Refuses a directory that can't become a target and isn't one: it has other content, or isn't a
+/// directory. Also one that other users may change.
 pub fn require_target_or_vacant(directory: &Path) -> Result<()> {
     require_private_directory(directory)?;
     if directory.join(TARGET_SUPERBLOCK).is_file() {
@@ -129,7 +128,7 @@ pub fn require_target_or_vacant(directory: &Path) -> Result<()> {
     };
     for entry in entries {
         let name = entry.map_err(|e| Error::io("list", directory, e))?.file_name();
-        // What mkfs and a first start that was cut short leave.
+        // Remains of mkfs and of an interrupted first start.
         if !["lost+found", "chunks", "intent.0", "intent.1", "target.toml.new"]
             .iter()
             .any(|ours| name == *ours)

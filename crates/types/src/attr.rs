@@ -20,7 +20,7 @@ pub mod mode {
     pub const PERMISSIONS: u32 = 0o7777;
 }
 
-/// What an inode is.
+/// Type of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum FileKind {
@@ -34,7 +34,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind that `st_mode` names; `None` for an unknown type field.
+    /// The type that `st_mode` encodes; `None` for an unknown type field.
     pub fn of_mode(mode: u32) -> Option<FileKind> {
         Some(match mode & mode::S_IFMT {
             mode::S_IFREG => FileKind::Regular,
@@ -62,22 +62,22 @@ impl FileKind {
     }
 }
 
-/// What `stat` and `statx` tell.
+/// Attributes that `stat` and `statx` report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attr {
     /// Inode number.
     pub ino: InodeId,
     /// Type and permissions, as `st_mode`.
     pub mode: u32,
-    /// Number of names.
+    /// Number of hard links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
-    /// Group of the owner.
+    /// Owning group.
     pub gid: u32,
     /// Device number of a device node, in the kernel's 32-bit encoding (`new_encode_dev`).
     pub rdev: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Allocated units of 512 bytes.
     pub blocks: u64,
@@ -87,11 +87,11 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// Birth.
+    /// Time of creation.
     pub btime: Timestamp,
-    /// What it is marked with.
+    /// Flags set by chattr(1).
     pub flags: InodeFlags,
-    /// The project that it belongs to.
+    /// Project that it belongs to.
     pub project: ProjectId,
 }
 
@@ -102,8 +102,8 @@ impl Attr {
     }
 }
 
-/// Whether an access at `now` is worth keeping, as with the mount option `relatime`: it is the
-/// first one since the last change, or since a day.
+/// Whether an access at `now` must be recorded, as with the mount option `relatime`: it is the
+/// first one since the last change, or the recorded one is a day old.
 pub fn is_access_due(atime: Timestamp, changed: Timestamp, now: Timestamp) -> bool {
     const DAY_S: i64 = 24 * 60 * 60;
     atime <= changed || now.secs.saturating_sub(atime.secs) >= DAY_S
@@ -118,7 +118,7 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// Attributes to change; `None` leaves one alone. Size is changed by its own request.
+/// Attributes to change; `None` leaves an attribute unchanged. A separate request changes the size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]
 pub struct SetAttr {
@@ -132,12 +132,12 @@ pub struct SetAttr {
     /// Clear setuid, and setgid where the group may execute (a write or a change of owner by an
     /// unprivileged user).
     pub kill_suid_sgid: bool,
-    /// All flags, instead of those that it has.
+    /// The complete new set of flags; it replaces the present one.
     pub flags: Option<InodeFlags>,
     pub project: Option<ProjectId>,
 }
 
-/// Who asks.
+/// User, group and process that issue a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Credentials {
     /// File-system user id.
@@ -149,11 +149,11 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Takes the place of ids that a client's kernel keeps to itself (`FUSE_INVALID_UIDGID` of
-    /// Linux's `include/uapi/linux/fuse.h`). No user has this id.
+    /// Stands for ids that the client's kernel doesn't disclose (`FUSE_INVALID_UIDGID` of Linux's
+    /// `include/uapi/linux/fuse.h`). No user has this id.
     pub const UNKNOWN_ID: u32 = u32::MAX;
 
-    /// Whether the client's kernel keeps the user to itself.
+    /// Whether the client's kernel doesn't disclose the user.
     pub fn is_unknown(&self) -> bool {
         self.uid == Credentials::UNKNOWN_ID
     }

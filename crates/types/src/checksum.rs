@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub const BLOCK_SIZE: usize = 4096;
 
 /// Checksum of one block as it is stored: CRC32C, with 0 reserved for "a hole: every byte is zero"
-/// and 1 for "it has none".
+/// and 1 for "no checksum".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct BlockSum(pub u32);
 
 impl BlockSum {
     /// A block that was never written, or that was punched out.
     pub const HOLE: BlockSum = BlockSum(0);
-    /// A block that was written while checksums were switched off: whatever it holds is taken for
-    /// what was written.
+    /// A block that was written while checksums were switched off: its content is accepted without
+    /// a check.
     pub const UNCHECKED: BlockSum = BlockSum(1);
 
-    /// That of a block with this CRC32C, never [`BlockSum::HOLE`] or [`BlockSum::UNCHECKED`]: the
-    /// values that collide with them are stored as `u32::MAX` and the one before.
+    /// The checksum of a block with this CRC32C, never [`BlockSum::HOLE`] or
+    /// [`BlockSum::UNCHECKED`]: CRCs that collide with them are stored as `u32::MAX` and
+    /// `u32::MAX - 1`.
     pub fn of(sum: u32) -> BlockSum {
         match sum {
             0 => BlockSum(u32::MAX),
@@ -28,17 +29,17 @@ impl BlockSum {
     }
 }
 
-/// Whether data is summed and checked in this process: see [`switch_checksums`].
+/// Whether checksums are off in this process: see [`switch_checksums`].
 static CHECKSUMS_ARE_OFF: AtomicBool = AtomicBool::new(false);
 
-/// Whether data is summed where it is written and sent, and checked where it is read.
+/// Whether checksums are computed when data is written and sent, and verified when it is read.
 pub fn checksums_are_on() -> bool {
     !CHECKSUMS_ARE_OFF.load(Ordering::Relaxed)
 }
 
-/// Switches the checksums of data off in this process, or on again, as the cluster's settings say:
-/// only for measuring what they cost. What is written meanwhile has none afterwards, either. True:
-/// they were otherwise before.
+/// Switches checksums of data off or on in this process, as the cluster's settings say. Off is only
+/// for measuring what checksums cost. Blocks that are written meanwhile stay without checksums.
+/// Returns true if this changed the setting.
 pub fn switch_checksums(on: bool) -> bool {
     CHECKSUMS_ARE_OFF.swap(!on, Ordering::Relaxed) == on
 }
@@ -48,12 +49,12 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     if multiplies_widely() {
         crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
     } else {
-        // Blocks of 4 KiB take it half the time.
+        // Takes half the time for blocks of 4 KiB.
         ::crc32c::crc32c(bytes)
     }
 }
 
-/// Whether the processor has what the faster of the two ways is made for.
+/// Whether the processor has the instructions that the faster implementation needs.
 fn multiplies_widely() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512vl");
@@ -61,20 +62,20 @@ fn multiplies_widely() -> bool {
     true
 }
 
-/// CRC32C of each block of `data`, which is whole blocks.
+/// CRC32C of each block of `data`, which consists of whole blocks.
 pub fn sums_of_blocks(data: &[u8]) -> Vec<u32> {
     debug_assert!(data.len().is_multiple_of(BLOCK_SIZE));
     data.chunks(BLOCK_SIZE).map(crc32c).collect()
 }
 
-/// CRC32C of blocks one after the other, of each of which it is known. That of `a` followed by `b`
-/// is that of `a`, put through as many zeros as `b` has bytes, plus that of `b`, where both begin
-/// and end alike (Adler, `crc32_combine` of zlib).
+/// CRC32C of consecutive blocks, computed from the CRC32C of each. The CRC of `a` followed by `b`
+/// is the CRC of `a`, advanced over as many zeros as `b` has bytes, xor the CRC of `b`; both start
+/// from the same initial value (Adler, `crc32_combine` of zlib).
 pub fn sum_of_sums(sums: &[u32]) -> u32 {
     sums.iter().fold(0, |sum, block| past_a_block(sum) ^ block)
 }
 
-/// What becomes of a sum by a block of zeros: a linear map of its 32 bits, by bytes.
+/// Advances a CRC over a block of zeros: a linear map of its 32 bits, looked up by bytes.
 fn past_a_block(sum: u32) -> u32 {
     let bytes = sum.to_le_bytes();
     (0..4).fold(0, |map, at| map ^ PAST_A_BLOCK[at][bytes[at] as usize])
@@ -83,9 +84,9 @@ fn past_a_block(sum: u32) -> u32 {
 static PAST_A_BLOCK: [[u32; 256]; 4] = past_a_block_by_bytes();
 
 const fn past_a_block_by_bytes() -> [[u32; 256]; 4] {
-    /// The polynomial, its bits in reverse order.
+    /// The polynomial, with its bits in reverse order.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
-    // A zero bit; each squaring doubles their number.
+    // The map of one zero bit; each squaring doubles the number of bits.
     let mut map = [0; 32];
     map[0] = POLYNOMIAL;
     let mut bit = 1;
@@ -113,7 +114,7 @@ const fn past_a_block_by_bytes() -> [[u32; 256]; 4] {
     tables
 }
 
-/// A linear map of 32 bits, of which the images of single bits are known.
+/// Applies a linear map of 32 bits, given by the images of the single bits.
 const fn mapped(map: &[u32; 32], of: u32) -> u32 {
     let (mut image, mut bit) = (0, 0);
     while bit < 32 {
@@ -125,7 +126,7 @@ const fn mapped(map: &[u32; 32], of: u32) -> u32 {
     image
 }
 
-/// CRC32C of bytes that come in pieces.
+/// CRC32C of data that arrives in pieces.
 #[derive(Clone)]
 pub struct Crc32c(crc_fast::Digest);
 
@@ -136,18 +137,18 @@ impl Default for Crc32c {
 }
 
 impl Crc32c {
-    /// The next piece.
+    /// Adds the next piece.
     pub fn update(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }
 
-    /// The sum of all pieces.
+    /// Returns the CRC of all pieces.
     pub fn finish(self) -> u32 {
         self.0.finalize() as u32
     }
 }
 
-/// Checksum of a block. A short last block is summed as if padded with zeros by the caller.
+/// Checksum of a block. The caller pads a short last block with zeros.
 pub fn block_sum(block: &[u8]) -> BlockSum {
     debug_assert_eq!(block.len(), BLOCK_SIZE);
     BlockSum::of(crc32c(block))

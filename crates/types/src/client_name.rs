@@ -1,10 +1,10 @@
-//! Names of clients, as certificates and rules have them.
+//! Names of clients in certificates and export rules.
 
-/// Longest name of a client, characters: a host name fits (RFC 1123 labels have 63).
+/// Longest name of a client, in characters: a host name fits (RFC 1123 labels have 63).
 pub const MAX_CLIENT_NAME: usize = 64;
 
-/// Whether a text can be a client's name: it is unambiguous in a URI, in a log and on a command
-/// line.
+/// Whether a text is valid as a client's name: it is unambiguous in a URI, in a log and on a
+/// command line.
 pub fn is_client_name(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     (1..=MAX_CLIENT_NAME).contains(&name.len()) && !name.starts_with('-') && name.bytes().all(allowed)

@@ -1,4 +1,4 @@
-//! The error that crosses service boundaries: an errno for programs, a message and a hint for
+//! The error that crosses service boundaries: an errno for applications, a message and a hint for
 //! people.
 
 use std::borrow::Cow;
@@ -41,13 +41,13 @@ impl fmt::Debug for Errno {
 
 /// What failed, on which object, and what the reader can do.
 ///
-/// An error that a program expects in normal work (`ENOENT` from a lookup) carries an empty message
-/// and costs no allocation.
+/// An error that applications expect in normal operation (`ENOENT` from a lookup) has an empty
+/// message and costs no allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     /// The number that a system call returns.
     pub errno: Errno,
-    /// Object and cause; empty for everyday outcomes.
+    /// Object and cause; empty for expected errors.
     pub message: Cow<'static, str>,
     /// The remedy; may be empty.
     pub hint: Cow<'static, str>,

@@ -1,4 +1,5 @@
-//! What some clients may do, by their name or their network: read-only exports and squashed users.
+//! Export rules: which clients, by name or network, have read-only access, no access or squashed
+//! users.
 
 use crate::{Credentials, Errno, Error, MAX_CLIENT_NAME, Subnet, is_client_name};
 use core::net::IpAddr;
@@ -6,38 +7,38 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The user and the group that squashed users become unless a rule says otherwise: `nobody`.
+/// Default user and group that squashed users are mapped to: `nobody`.
 pub const NOBODY: u32 = 65_534;
 
-/// How a rule for one client is written, before its name.
+/// Prefix of a rule that names one client.
 const CLIENT_PREFIX: &str = "client:";
 
-/// The clients that a rule is for.
+/// The clients that a rule applies to.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ExportClients {
-    /// Those on the cluster's own nodes: over a Unix socket, from a loopback address, or from an
+    /// Clients on the cluster's own nodes: over a Unix socket, from a loopback address, or from an
     /// address that a node has.
     Local,
-    /// Those of a network.
+    /// Clients in a network.
     Network(Subnet),
-    /// The one whose certificate has this name.
+    /// The client whose certificate has this name.
     Client(String),
 }
 
-/// What clients may do with files.
+/// Access of clients to files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExportAccess {
-    /// Read and change them.
+    /// Reading and writing.
     #[default]
     Rw,
-    /// Read them.
+    /// Reading only.
     Ro,
-    /// Nothing: they can't mount.
+    /// None: they can't mount.
     None,
 }
 
-/// Which users of a client lose who they are.
+/// Which users of a client are mapped to the anonymous user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Squash {
@@ -46,33 +47,33 @@ pub enum Squash {
     None,
     /// Root, and the group of root.
     Root,
-    /// Everybody.
+    /// All users.
     All,
 }
 
-/// What holds for some clients.
+/// Access and squashing of some clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Export {
-    /// What they may do.
+    /// Access to files.
     #[serde(default)]
     pub access: ExportAccess,
-    /// Who of them loses who they are.
+    /// Users that are mapped to the anonymous user.
     #[serde(default)]
     pub squash: Squash,
-    /// Whom those become.
+    /// The anonymous user.
     #[serde(default = "nobody")]
     pub anon_uid: u32,
-    /// And the group.
+    /// The anonymous group.
     #[serde(default = "nobody")]
     pub anon_gid: u32,
 }
 
-/// A rule.
+/// An export rule.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ExportRule {
-    /// Whom it is for.
+    /// Clients that it applies to.
     pub clients: ExportClients,
-    /// What holds for them.
+    /// Their access and squashing.
     #[serde(flatten)]
     pub export: Export,
 }
@@ -82,19 +83,19 @@ fn nobody() -> u32 {
 }
 
 impl Default for Export {
-    /// As without any rule: everything is allowed, and everybody is who they are.
+    /// The default without any rule: read-write access, no squashing.
     fn default() -> Export {
         Export { access: ExportAccess::Rw, squash: Squash::None, anon_uid: NOBODY, anon_gid: NOBODY }
     }
 }
 
 impl Export {
-    /// Who a user counts as.
+    /// Returns the credentials that a user has after squashing.
     pub fn squashed(&self, user: Credentials) -> Credentials {
         match self.squash {
             Squash::None => user,
             Squash::All => self.anonymous(user),
-            // A user whom the client's kernel keeps to itself can be root.
+            // A user whom the client's kernel doesn't disclose may be root.
             Squash::Root if user.uid == 0 || user.is_unknown() => self.anonymous(user),
             Squash::Root if user.gid == 0 => Credentials { gid: self.anon_gid, ..user },
             Squash::Root => user,
@@ -105,7 +106,7 @@ impl Export {
         Credentials { uid: self.anon_uid, gid: self.anon_gid, ..user }
     }
 
-    /// The groups of a user that count.
+    /// Returns the supplementary groups that a user has after squashing.
     pub fn squashed_groups(&self, mut groups: Vec<u32>) -> Vec<u32> {
         match self.squash {
             Squash::None => {}
@@ -116,19 +117,20 @@ impl Export {
     }
 }
 
-/// Where a client comes from, as far as rules go by it.
+/// The properties of a client that rules match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClientOrigin<'a> {
-    /// The name that its certificate proves.
+    /// Name in its certificate.
     pub name: Option<&'a str>,
-    /// The address of its connection.
+    /// Address of its connection.
     pub ip: Option<IpAddr>,
     /// Whether it is on one of the cluster's nodes.
     pub local: bool,
 }
 
-/// What holds for a client: the most specific rule, one for its name before `local`, that before
-/// any network, a longer prefix before a shorter one. Without a rule everything is allowed.
+/// The export settings of a client, from the most specific rule: a rule for its name precedes
+/// `local`, which precedes any network; a longer prefix precedes a shorter one. Without a rule
+/// everything is allowed.
 pub fn export_for(rules: &[ExportRule], client: &ClientOrigin<'_>) -> Export {
     let fits = |rule: &&ExportRule| match &rule.clients {
         ExportClients::Local => client.local,

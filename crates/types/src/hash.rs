@@ -1,24 +1,23 @@
-//! Maps and sets by hash, whose keys are one pair for the whole process.
+//! Hash maps and sets that share one pair of keys in the whole process.
 //!
-//! `std` draws other keys in each process, so that a map yields its entries in another order there:
-//! a simulation would replay in the process that ran it, at best. Here the keys are fixed until a
-//! process draws some at random ([`set_hash_keys`]), which one that serves requests does before
-//! anything else: clients choose names and ids, and must not choose them such that all collide. A
-//! simulation leaves the keys as they are.
+//! `std` draws different keys in each process, so iteration order differs between processes and a
+//! simulation can't be replayed in another one. Here the keys are fixed until the process sets
+//! random ones ([`set_hash_keys`]). A process that serves requests does that first: clients choose
+//! names and ids, and must not be able to make them all collide. A simulation keeps the fixed keys.
 
 use siphasher::sip::SipHasher13;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// `std`'s map with [`ProcessHash`]; it is made by `HashMap::default()`.
+/// `std`'s map with [`ProcessHash`]; create it with `HashMap::default()`.
 #[allow(clippy::disallowed_types, reason = "this is what replaces it")]
 pub type HashMap<K, V> = std::collections::HashMap<K, V, ProcessHash>;
 
-/// `std`'s set with [`ProcessHash`]; it is made by `HashSet::default()`.
+/// `std`'s set with [`ProcessHash`]; create it with `HashSet::default()`.
 #[allow(clippy::disallowed_types, reason = "this is what replaces it")]
 pub type HashSet<T> = std::collections::HashSet<T, ProcessHash>;
 
-/// SipHash-1-3, as `std` uses it, with the keys that the process had when this was made.
+/// SipHash-1-3, as `std` uses it, with the process's keys at the time of its creation.
 #[derive(Clone, Debug)]
 pub struct ProcessHash {
     keys: [u64; 2],
@@ -26,10 +25,10 @@ pub struct ProcessHash {
 
 static KEYS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// Sets the keys of maps and sets that are made from now on; those that there are keep theirs.
+/// Sets the keys of maps and sets that are created from now on; existing ones keep their keys.
 pub fn set_hash_keys(keys: [u64; 2]) {
-    // A map that is made meanwhile may get one of the old and one of the new: it works as well with
-    // these.
+    // A map that is created concurrently may get one old and one new key: it works with those as
+    // well.
     KEYS.iter().zip(keys).for_each(|(place, key)| place.store(key, Ordering::Relaxed));
 }
 
@@ -52,7 +51,7 @@ impl BuildHasher for ProcessHash {
 mod tests {
     use super::*;
 
-    /// One test for all that keys do: they are the process's.
+    /// One test covers everything about the keys, since they are global to the process.
     #[test]
     fn keys_are_fixed_until_they_are_set_and_a_map_keeps_its_own() {
         let number = |hash: &ProcessHash| hash.hash_one("name");

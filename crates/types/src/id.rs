@@ -1,4 +1,4 @@
-//! Identifiers. Each is its own type, so that a target can't be passed where a group is meant.
+//! Identifiers. Each has its own type, so that a target can't be passed where a group is expected.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -25,17 +25,16 @@ macro_rules! id {
 }
 
 id!(
-    /// What a name in a directory names. Never reused; carries its partition in bits 40..52, so
-    /// that every inode number fits in 52 bits (JSON numbers and 32-bit-minded programs with
-    /// doubles stay exact).
+    /// Inode number. Never reused; carries its partition in bits 40..52, so that every inode number
+    /// fits in 52 bits (readers that store numbers as doubles, such as JSON, keep them exact).
     InodeId(u64)
 );
 id!(
-    /// A slice of the inode space, executed by one metadata service at a time.
+    /// A share of the name space, executed by one metadata service at a time.
     PartitionId(u16)
 );
 id!(
-    /// One directory on a local file system that a storage service owns.
+    /// A directory on a local file system that one storage service owns.
     TargetId(u32)
 );
 id!(
@@ -51,11 +50,11 @@ id!(
     PoolId(u16)
 );
 id!(
-    /// What the space of files in several directories is counted for. 0: no project.
+    /// A project: space of files is accounted by project. 0: no project.
     ProjectId(u32)
 );
 id!(
-    /// A mounted client as the servers see it. 0 is the services themselves.
+    /// Session of a client. 0 stands for the services themselves.
     SessionId(u64)
 );
 id!(
@@ -73,7 +72,7 @@ impl InodeId {
     /// The root directory: partition 0, sequence 1. FUSE fixes the number 1.
     pub const ROOT: InodeId = InodeId(1);
 
-    /// Makes an inode number from a partition and its sequence number (`1..2^40`).
+    /// Makes an inode number from a partition and a sequence number (`1..2^40`).
     pub fn new(partition: PartitionId, sequence: u64) -> InodeId {
         debug_assert!(sequence > 0 && sequence < 1 << Self::SEQUENCE_BITS);
         InodeId((partition.0 as u64) << Self::SEQUENCE_BITS | sequence)
@@ -89,34 +88,34 @@ impl InodeId {
         self.0 & ((1 << Self::SEQUENCE_BITS) - 1)
     }
 
-    /// Bits below the slot of the name of a chunk file; those of the partition are below it.
+    /// First bit of the slot in a chunk file's name; the partition's bits are below it.
     pub const SLOT_SHIFT: u32 = 56;
 
-    /// The name of the inode's chunk file of a slot. Slot 0 has the name of the inode itself;
-    /// others come into being when data moves to a target that holds a part of the file already
+    /// The name of the inode's chunk file with this slot. Slot 0 is named like the inode itself.
+    /// Other slots arise when data moves to a target that already holds a chunk file of the inode
     /// (see [`crate::Layout::slots`]).
     pub fn chunk_file(self, slot: u8) -> InodeId {
         InodeId((slot as u64) << Self::SLOT_SHIFT | self.0)
     }
 
-    /// The slot in the name of a chunk file.
+    /// The slot in a chunk file's name.
     pub fn slot(self) -> u8 {
         (self.0 >> Self::SLOT_SHIFT) as u8
     }
 
-    /// The inode to which a chunk file of this name belongs.
+    /// The inode that a chunk file of this name belongs to.
     pub fn of_chunk_file(self) -> InodeId {
         InodeId(self.0 & ((1 << Self::SLOT_SHIFT) - 1))
     }
 }
 
 impl SessionId {
-    /// Bits of a drawn id. Readers of JSON that keep numbers as doubles (jq, JavaScript) round what
-    /// is above 2^53, and what a script read from `--json` would then be no session. Clients of
-    /// before have ids of up to 64 bits, which stay valid.
+    /// Bits of a drawn id. JSON readers that store numbers as doubles (jq, JavaScript) round values
+    /// above 2^53; an id that a script reads from `--json` would then match no session. Older
+    /// clients have ids of up to 64 bits, which remain valid.
     pub const DRAWN_BITS: u32 = 53;
 
-    /// The id that 64 random bits make.
+    /// Makes an id from 64 random bits.
     pub fn drawn(random: u64) -> SessionId {
         SessionId((random >> (u64::BITS - Self::DRAWN_BITS)).max(1))
     }

@@ -1,6 +1,6 @@
-//! Ids, units, errors, checksums and the cluster map: the words that every other crate speaks.
+//! Ids, units, errors, checksums and the cluster map: the vocabulary of all other crates.
 //!
-//! Pure: no I/O, no clock, no threads. Nothing here knows what a request, a file or a socket is.
+//! Pure: no I/O, no clock, no threads. This crate knows nothing of requests, files or sockets.
 
 mod attr;
 mod checksum;

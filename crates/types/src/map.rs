@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 #[allow(missing_docs)]
 pub enum TargetState {
     Online,
-    /// Its node has not been heard of for a while; new files go elsewhere.
+    /// Its node has been unreachable for a while; new files go to other targets.
     ProbablyOffline,
     Offline,
 }
@@ -24,14 +24,14 @@ pub enum TargetState {
 #[allow(missing_docs)]
 pub enum NodeState {
     Online,
-    /// Heartbeats are missing.
+    /// Heartbeats are overdue.
     ProbablyOffline,
-    /// It has joined but was never heard of, has said goodbye, or has been silent for long.
+    /// It has joined but never sent a heartbeat, has shut down, or has sent no heartbeat for long.
     #[default]
     Offline,
 }
 
-/// What a node does.
+/// Service that a node runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -42,7 +42,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The word for it on the command line and in files.
+    /// Its name on the command line and in files.
     pub fn name(self) -> &'static str {
         match self {
             Role::Mgmt => "mgmt",
@@ -52,28 +52,28 @@ impl Role {
     }
 }
 
-/// A node as the map describes it.
+/// A node in the cluster map.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Node {
     /// Id, never reused.
     pub id: NodeId,
-    /// For people; unique.
+    /// Name for people; unique.
     pub name: String,
-    /// Where it listens, best first: `address:port`.
+    /// Addresses on which it listens, best first: `address:port`.
     pub addresses: Vec<String>,
     /// Sorted.
     pub roles: Vec<Role>,
     /// Reachability.
     pub state: NodeState,
-    /// The weft that it runs.
+    /// Version of weft that it runs.
     pub version: String,
-    /// What it has power and a switch in common with: copies are put into different racks. `None`:
-    /// nothing is known of that.
+    /// Failure domain of shared power and switch: members of a group are placed in different racks.
+    /// `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rack: Option<String>,
 }
 
-/// How full a target is; choosers avoid `Low` and refuse `Emergency`.
+/// Fill level of a target; placement choosers avoid `Low` and exclude `Emergency`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -83,36 +83,37 @@ pub enum CapacityClass {
     Emergency,
 }
 
-/// What a target leaves free of a disk of `capacity` bytes: 512 MiB, or an eighth of a small one.
-/// Others write there, too: the metadata store, to its journals and while it compacts, and the
-/// target itself, checksums after data. When these can't, nothing can be removed any more.
+/// Bytes that a target leaves free of a disk of `capacity` bytes: 512 MiB, or an eighth of a small
+/// disk. Others need that space: the metadata store for its journals and compaction, and the target
+/// for checksums after data. If their writes fail, nothing can be removed any more.
 pub fn kept_free(capacity: u64) -> u64 {
     (capacity / 8).min(512 << 20)
 }
 
-/// A target as the map describes it.
+/// A target in the cluster map.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Target {
     /// Id, never reused.
     pub id: TargetId,
     /// The node that serves it.
     pub node: NodeId,
-    /// The pool it belongs to.
+    /// Pool that it belongs to.
     pub pool: PoolId,
     /// Directory on its node.
     pub path: String,
     /// Reachability.
     pub state: TargetState,
-    /// Bytes in all.
+    /// Capacity in bytes.
     pub capacity: u64,
-    /// Bytes free.
+    /// Free bytes.
     pub free: u64,
-    /// How full it is.
+    /// Fill level.
     pub class: CapacityClass,
-    /// It gets no new files.
+    /// Draining: no new files are placed on it.
     #[serde(default)]
     pub drain: bool,
-    /// Bytes that its own files take, at most, where that is known: others may use its disk, too.
+    /// Upper bound of the bytes in its own files, where known: other programs may use the disk,
+    /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<u64>,
 }
@@ -123,31 +124,31 @@ pub struct Target {
 pub struct Pool {
     pub id: PoolId,
     pub name: String,
-    /// Share of each target that new files leave free, percent: room for the members of others that
-    /// are lost.
+    /// Share of each target that new files leave free, in percent: spare capacity to rebuild
+    /// members of lost targets.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spare: u8,
 }
 
-/// Consistency of a member of a mirrored group: what it has of the group's data.
+/// State of a member of a mirrored group: which part of the group's data it has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemberState {
-    /// Everything that was acknowledged.
+    /// In sync: it has everything that was acknowledged.
     #[default]
     Good,
-    /// It has missed what the others have noted.
+    /// It missed writes that the other members recorded.
     NeedsResync,
-    /// It gets what it has missed, and every write that comes meanwhile.
+    /// It gets the writes that it missed, and every new write.
     Resyncing,
-    /// Nobody knows what it has missed: it needs everything.
+    /// It missed writes that no member recorded: it needs a full copy.
     Bad,
-    /// It gets everything, and every write that comes meanwhile.
+    /// It gets a full copy, and every new write.
     Rebuilding,
 }
 
 impl MemberState {
-    /// The word for it in what people read.
+    /// Its name in texts for people.
     pub fn name(self) -> &'static str {
         match self {
             MemberState::Good => "good",
@@ -158,7 +159,7 @@ impl MemberState {
         }
     }
 
-    /// Whether it is sent every write.
+    /// Whether the member receives every write.
     pub fn gets_writes(self) -> bool {
         matches!(self, MemberState::Good | MemberState::Resyncing | MemberState::Rebuilding)
     }
@@ -169,27 +170,26 @@ impl MemberState {
 pub struct Group {
     /// Id, never reused.
     pub id: GroupId,
-    /// The pool its members come from.
+    /// Pool that its members come from.
     pub pool: PoolId,
-    /// How it keeps data.
+    /// Redundancy scheme.
     pub scheme: Scheme,
-    /// Ordered members. The first good one is the primary. A group without members is lost
+    /// Ordered members. The first one in sync is the primary. A group without members is lost
     /// ([`Group::is_lost`]).
     pub members: Vec<TargetId>,
-    /// Of each member of a mirrored group; empty while all are good.
+    /// State of each member of a mirrored group; empty while all are in sync.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<MemberState>,
-    /// The epoch of the map that changed members or states last: requests carry it, and no member
-    /// acts by another one. Zero in a `single` group.
+    /// Group version: the epoch of the map that last changed members or states. Requests carry it,
+    /// and members refuse requests of another version. Zero in a `single` group.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub since: Epoch,
-    /// A member that another one is taking the place of: it goes when the others are good and as
-    /// many as the scheme says.
+    /// A member that is being replaced by another one: it is removed when all others are in sync
+    /// and as many as the scheme requires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<TargetId>,
-    /// The primary, which had missed something and is it nevertheless, since all that had
-    /// everything are lost and an administrator has accepted that: until it says that what it has
-    /// agrees with the metadata.
+    /// A primary that missed writes: all members that were in sync are lost, and an administrator
+    /// has accepted that. Set until the primary reports that its content matches the metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revived: Option<TargetId>,
 }
@@ -213,29 +213,29 @@ impl Group {
         }
     }
 
-    /// Members with their states, in order.
+    /// Returns the members with their states, in order.
     pub fn with_states(&self) -> impl Iterator<Item = (TargetId, MemberState)> + '_ {
         let state = |at| self.states.get(at).copied().unwrap_or_default();
         self.members.iter().enumerate().map(move |(at, target)| (*target, state(at)))
     }
 
-    /// The state of a member; `None` when the target is none.
+    /// The state of a member; `None` if the target isn't a member.
     pub fn state_of(&self, target: TargetId) -> Option<MemberState> {
         self.with_states().find(|(member, _)| *member == target).map(|(_, state)| state)
     }
 
-    /// Who orders writes: the first good member. `None` when none is good.
+    /// The member that orders writes: the first one in sync. `None` if none is.
     pub fn primary(&self) -> Option<TargetId> {
         self.with_states().find(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
     }
 
-    /// Members that have everything.
+    /// Returns the members that are in sync.
     pub fn good(&self) -> impl Iterator<Item = TargetId> + '_ {
         self.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
     }
 
-    /// The member that goes, once nobody needs it any more: all others are good, and as many as the
-    /// scheme says.
+    /// The replaced member, once it isn't needed any more: all others are in sync, and as many as
+    /// the scheme requires.
     pub fn dismissed(&self) -> Option<TargetId> {
         let leaving = self.leaving.filter(|leaving| self.members.contains(leaving))?;
         let stay = || self.with_states().filter(|(member, _)| *member != leaving);
@@ -243,29 +243,29 @@ impl Group {
         (are_good && stay().count() >= self.scheme.members()).then_some(leaving)
     }
 
-    /// Whether its content is lost: the last target that had everything was removed from the
-    /// cluster, and an administrator accepted what goes with it. The group stays in the map while
-    /// files refer to it, so that reading and writing them fails instead of showing zeros.
+    /// Whether the group's content is lost: the last target that was in sync was removed from the
+    /// cluster, and an administrator accepted the loss. The group stays in the map while files
+    /// refer to it, so that their reads and writes fail instead of returning zeros.
     pub fn is_lost(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Gives its content up: [`Group::is_lost`] from now on.
+    /// Gives up the group's content: [`Group::is_lost`] holds from now on.
     pub fn lose(&mut self) {
         self.members.clear();
         self.states.clear();
         (self.leaving, self.revived) = (None, None);
     }
 
-    /// Whether this target is the only one that has everything.
+    /// Whether this target is the only member in sync.
     pub fn is_only_on(&self, target: TargetId) -> bool {
         self.good().eq([target])
     }
 
-    /// Refuses to look for content in a group that is lost.
+    /// Checks that the group isn't lost.
     ///
     /// # Errors
-    /// `EIO`.
+    /// `EIO` if it is.
     pub fn ensure_not_lost(&self) -> Result<()> {
         match self.is_lost() {
             false => Ok(()),
@@ -277,33 +277,33 @@ impl Group {
         }
     }
 
-    /// Whether a member isn't good.
+    /// Whether a member isn't in sync.
     pub fn is_degraded(&self) -> bool {
         self.with_states().any(|(_, state)| state != MemberState::Good)
     }
 }
 
-/// A client whose certificates were revoked. Those that are issued to it later are good.
+/// A client whose certificates were revoked. Certificates issued to it later are valid.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RevokedClient {
-    /// Its name.
+    /// Name of the client.
     pub name: String,
-    /// The issue number of its last certificate that is refused; numbers grow with time.
+    /// Highest issue number of a revoked certificate; issue numbers grow with time.
     pub until: u64,
 }
 
-/// What the metadata has in some groups.
+/// Usage of some groups according to the metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GroupUsage {
-    /// Files with a part in one of them.
+    /// Number of files with a stripe in one of them.
     pub files: u64,
-    /// Bytes of those parts, by the lengths of the files: holes count.
+    /// Bytes of those stripes, by the lengths of the files: holes count.
     pub bytes: u64,
-    /// Those of the groups that a file refers to, or a chunk file that is yet to be deleted.
+    /// The groups that a file, or a chunk file still to be deleted, refers to.
     pub used: BTreeSet<GroupId>,
 }
 
-/// Everything that places data, at one version.
+/// The cluster map: everything that decides placement, at one version.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ClusterMap {
     /// Version.
@@ -317,18 +317,18 @@ pub struct ClusterMap {
     pub pools: Vec<Pool>,
     /// Sorted by id.
     pub groups: Vec<Group>,
-    /// The node whose metadata service executes each partition, by the partition's number. Empty
-    /// while one service has them all.
+    /// The node whose metadata service owns each partition, indexed by partition number. Empty
+    /// while one service owns all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NodeId>,
-    /// What clients of some networks may do; the others may do everything. By whom they are for,
-    /// each once.
+    /// Access rules for clients; clients without a rule may do everything. Sorted by the clients
+    /// that they apply to, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exports: Vec<ExportRule>,
-    /// Clients whose certificates no service accepts any more, by name, each once.
+    /// Clients with revoked certificates, sorted by name, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub revoked: Vec<RevokedClient>,
-    /// What administrators have set.
+    /// Cluster-wide settings of administrators.
     #[serde(default, skip_serializing_if = "is_default")]
     pub settings: Settings,
 }
@@ -339,13 +339,13 @@ impl ClusterMap {
         self.nodes.binary_search_by_key(&id, |n| n.id).ok().map(|i| &self.nodes[i])
     }
 
-    /// Whether a client's certificate with this issue number was revoked.
+    /// Whether the certificate of a client with this issue number was revoked.
     pub fn is_revoked(&self, client: &str, number: u64) -> bool {
         let found = self.revoked.binary_search_by(|known| known.name.as_str().cmp(client));
         found.is_ok_and(|at| number <= self.revoked[at].until)
     }
 
-    /// The node whose metadata service executes a partition; `None` when no node has the role.
+    /// The node whose metadata service owns a partition; `None` if no node has the role.
     pub fn owner(&self, partition: PartitionId) -> Option<&Node> {
         match self.partitions.get(partition.0 as usize) {
             Some(owner) => self.node(*owner),
@@ -358,7 +358,7 @@ impl ClusterMap {
         self.targets.binary_search_by_key(&id, |t| t.id).ok().map(|i| &self.targets[i])
     }
 
-    /// The rack that a target is in; `None` where that isn't known.
+    /// The rack of a target; `None` if unknown.
     pub fn rack_of(&self, target: TargetId) -> Option<&str> {
         self.node(self.target(target)?.node)?.rack.as_deref()
     }
@@ -379,7 +379,7 @@ impl ClusterMap {
     }
 }
 
-/// The current map, shared by the services of a process; management replaces it.
+/// The current map, shared by the services of a process; the management service replaces it.
 pub type MapHandle = std::sync::Arc<std::sync::RwLock<std::sync::Arc<ClusterMap>>>;
 
 #[cfg(test)]
@@ -409,7 +409,7 @@ mod tests {
         assert!(group.is_lost() && group.primary().is_none() && group.leaving.is_none());
         let refused = group.ensure_not_lost().unwrap_err();
         assert!(refused.errno == Errno::EIO && refused.message.contains("group 7"), "{refused}");
-        // One of which both members have everything.
+        // A group whose members are both in sync.
         group.members = vec![TargetId(1), TargetId(2)];
         assert!(!group.is_lost() && !group.is_only_on(TargetId(1)));
     }

@@ -1,4 +1,4 @@
-//! What a directory hands to new files, and what a file then keeps.
+//! Stripe patterns of directories, and the layout that each new file gets from one.
 
 use crate::{GroupId, InodeId, PoolId};
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,14 @@ use std::str::FromStr;
 /// The largest inline limit, in bytes.
 pub const MAX_INLINE_LIMIT: u32 = 64 * 1024;
 
-/// How a group keeps its data safe. In text `single` or `mirror:2`, `mirror:3`.
+/// Redundancy scheme of a group. In text `single` or `mirror:2`, `mirror:3`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Scheme {
-    /// One target, no copy.
+    /// One target, no redundancy.
     #[default]
     Single,
-    /// So many targets that have the same, [`Scheme::MIN_COPIES`] to [`Scheme::MAX_COPIES`].
+    /// This many replicas on different targets, [`Scheme::MIN_COPIES`] to [`Scheme::MAX_COPIES`].
     Mirror(u8),
 }
 
@@ -25,7 +25,7 @@ impl Scheme {
     /// The most members of a mirrored group: each write goes to all of them.
     pub const MAX_COPIES: u8 = 3;
 
-    /// Targets that a group of it has.
+    /// Number of targets in a group of this scheme.
     pub fn members(self) -> usize {
         match self {
             Scheme::Single => 1,
@@ -33,7 +33,7 @@ impl Scheme {
         }
     }
 
-    /// The scheme by which every byte is kept so many times; `None` when there is no such scheme.
+    /// The scheme with this many replicas of every byte; `None` if no scheme has.
     pub fn of_copies(copies: u8) -> Option<Scheme> {
         match copies {
             1 => Some(Scheme::Single),
@@ -42,7 +42,7 @@ impl Scheme {
         }
     }
 
-    /// Whether its groups have more than one member, that are to be kept the same.
+    /// Whether its groups have several members, which are kept in sync.
     pub fn is_mirrored(self) -> bool {
         self != Scheme::Single
     }
@@ -84,35 +84,35 @@ impl TryFrom<String> for Scheme {
     }
 }
 
-/// How the groups of a new file are chosen.
+/// How groups are chosen for a new file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Chooser {
-    /// Each file starts one group after where the file before it started.
+    /// Each file starts one group after the start of the previous file.
     #[default]
     RoundRobin,
     /// Uniformly at random.
     Random,
-    /// At random, in proportion to free space.
+    /// At random, weighted by free space.
     CapacityWeighted,
 }
 
-/// What a directory hands to new files.
+/// Striping that new files inherit from their directory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct StripePattern {
-    /// Where the groups come from.
+    /// Pool of the groups.
     pub pool: PoolId,
     /// Redundancy of the groups.
     pub scheme: Scheme,
     /// Bytes; a power of two from 64 KiB to 64 MiB.
     pub chunk_size: u32,
-    /// Number of groups that a file is striped over, 1 or more; cut to what the pool has when a
-    /// file is made.
+    /// Number of groups that a file is striped over, 1 or more; limited to those that the pool has
+    /// when the file is created.
     pub stripe_count: u16,
-    /// Files up to this many bytes live beside their inode; 0 switches it off; at most
+    /// Largest file stored inline, beside its inode, in bytes; 0 disables inline files; at most
     /// [`MAX_INLINE_LIMIT`].
     pub inline_limit: u32,
-    /// How groups are chosen.
+    /// Placement chooser.
     pub chooser: Chooser,
 }
 
@@ -136,21 +136,21 @@ impl Default for StripePattern {
     }
 }
 
-/// A file's fixed pattern plus its list of groups: chunk `i` lives in `groups[i % groups.len()]`.
+/// A file's striping and its list of groups: chunk `i` is in `groups[i % groups.len()]`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Layout {
-    /// Bytes.
+    /// Chunk size in bytes.
     pub chunk_size: u32,
-    /// Where the groups came from; of a file that has moved, the pool of the stripe that moved
-    /// last.
+    /// Pool of the groups; after a migration, the pool of the stripe that moved last.
     pub pool: PoolId,
-    /// Redundancy of those groups. What a group is now, the cluster map says: while a file moves,
-    /// they are of several kinds.
+    /// Redundancy scheme of the groups. The cluster map has the current scheme of each group:
+    /// during a migration a file's groups have different schemes.
     pub scheme: Scheme,
     /// In stripe order; never empty.
     pub groups: Vec<GroupId>,
-    /// Which chunk file of the inode each stripe has on the targets of its group: stripes that
-    /// moved to a group that had one already have others than 0. Beyond its end 0; empty as a rule.
+    /// Slot of each stripe's chunk file on the targets of its group. Stripes that moved to a group
+    /// that already had a chunk file of this inode have a slot other than 0. Stripes beyond the end
+    /// have slot 0; usually empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<u8>,
 }
@@ -161,17 +161,17 @@ impl Layout {
         self.slots.get(stripe).copied().unwrap_or(0)
     }
 
-    /// The name of the chunk file that a stripe of this inode has on every target of its group.
+    /// The name of the stripe's chunk file, the same on every target of its group.
     pub fn chunk_file(&self, ino: InodeId, stripe: usize) -> InodeId {
         ino.chunk_file(self.slot(stripe))
     }
 
-    /// The stripe that a chunk file of a group holds.
+    /// The stripe whose chunk file in `group` has this slot.
     pub fn stripe_in(&self, group: GroupId, slot: u8) -> Option<usize> {
         (0..self.groups.len()).find(|&stripe| self.groups[stripe] == group && self.slot(stripe) == slot)
     }
 
-    /// The same with one stripe elsewhere.
+    /// The layout with one stripe moved to another group and slot.
     pub fn with_stripe(&self, stripe: usize, group: GroupId, slot: u8) -> Layout {
         let mut moved = self.clone();
         moved.groups[stripe] = group;

@@ -28,17 +28,17 @@ impl ByteRange {
         self.end - self.start
     }
 
-    /// True without bytes.
+    /// Whether the range contains no bytes.
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// The bytes that both hold; may be empty.
+    /// The bytes in both ranges; may be empty.
     pub fn intersect(self, other: ByteRange) -> ByteRange {
         ByteRange::new(self.start.max(other.start), self.end.min(other.end))
     }
 
-    /// True when at least one byte is in both.
+    /// Whether at least one byte is in both ranges.
     pub fn overlaps(self, other: ByteRange) -> bool {
         self.start < other.end && other.start < self.end
     }

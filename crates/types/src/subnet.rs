@@ -1,20 +1,20 @@
-//! Ranges of network addresses.
+//! Subnets of IPv4 and IPv6.
 
 use crate::{Errno, Error};
 use core::net::IpAddr;
 use std::fmt;
 use std::str::FromStr;
 
-/// A range of addresses: `10.1.0.0/16`, `fd00::/8`. An IPv4 address is in ranges of IPv4 only, also
-/// when it comes as an IPv6 one (`::ffff:10.1.0.1`).
+/// A subnet: `10.1.0.0/16`, `fd00::/8`. An IPv4 address is only in IPv4 subnets, also in its
+/// IPv4-mapped form (`::ffff:10.1.0.1`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Subnet {
-    /// Its bits after the prefix are zero.
+    /// The bits after the prefix are zero.
     first: IpAddr,
     bits: u8,
 }
 
-/// The bits of an address, from the highest on, and how many there are.
+/// The bits of an address, most significant first, and their number.
 fn bits_of(ip: IpAddr) -> (u128, u8) {
     match ip {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
@@ -27,7 +27,7 @@ fn mask(bits: u8) -> u128 {
 }
 
 impl Subnet {
-    /// The range of this address alone.
+    /// The subnet of this address alone.
     pub fn of(ip: IpAddr) -> Subnet {
         let first = ip.to_canonical();
         Subnet { first, bits: bits_of(first).1 }
@@ -38,7 +38,7 @@ impl Subnet {
         self.bits
     }
 
-    /// Whether an address is in it.
+    /// Whether an address is in the subnet.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         ip.is_ipv4() == self.first.is_ipv4() && bits_of(ip).0 & mask(self.bits) == bits_of(self.first).0

@@ -28,7 +28,7 @@ impl Timestamp {
         Timestamp { secs: nanos.div_euclid(1_000_000_000), nanos: nanos.rem_euclid(1_000_000_000) as u32 }
     }
 
-    /// As names of files have it: `20261122T103400Z`. Sorts as times do in the years 0 to 9999.
+    /// Format for file names: `20261122T103400Z`. Sorts chronologically in the years 0 to 9999.
     pub fn compact_utc(self) -> String {
         let (days, second) = (self.secs.div_euclid(86_400), self.secs.rem_euclid(86_400));
         let (year, month, day) = civil(days);
@@ -38,7 +38,7 @@ impl Timestamp {
 }
 
 impl std::fmt::Display for Timestamp {
-    /// As people read it, to the minute: `2026-11-22 10:34 UTC`.
+    /// Format for people, to the minute: `2026-11-22 10:34 UTC`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (days, second) = (self.secs.div_euclid(86_400), self.secs.rem_euclid(86_400));
         let (year, month, day) = civil(days);
@@ -49,7 +49,7 @@ impl std::fmt::Display for Timestamp {
 
 /// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar: the algorithm
 /// `civil_from_days` of Howard Hinnant ("chrono-Compatible Low-Level Date Algorithms"), which
-/// counts in eras of 400 years that begin on the first of March.
+/// counts in eras of 400 years that begin on March 1.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));

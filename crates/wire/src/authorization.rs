@@ -1,12 +1,11 @@
-//! Who may ask for what: the one table of services, operations and the callers that are allowed.
+//! Authorization table: services, operations and the callers that may request them.
 //!
-//! Pure. Each kind of request has a row, in a `match` without a wildcard: a kind that is added
-//! doesn't compile before it has one. The transport compares the row with what a connection has
-//! proved ([`Principal`]) and with what the cluster map says of that node, before a service sees
-//! the request. What a client may do with a certain file is for the services: sessions and
-//! capabilities say that.
+//! Pure. Each kind of request has a row, in a `match` without a wildcard: a new kind doesn't
+//! compile before it has one. The transport checks the row against what the connection has proved
+//! ([`Principal`]) and against the cluster map's entry of that node, before a service sees the
+//! request. Services decide what a client may do with a certain file, by sessions and capabilities.
 //!
-//! `docs/reference/authorization.md` is this table, written by a test.
+//! A test generates `docs/reference/authorization.md` from this table.
 
 use crate::{
     InGroup, KvRequest, MetaOp, MetaRequest, MgmtRequest, Part, PartitionsRequest, StorageOp, StorageRequest,
@@ -14,16 +13,16 @@ use crate::{
 use std::fmt;
 use types::{ClusterMap, Epoch, GroupId, NodeId, Role, SessionId, TargetId};
 
-/// What the other end of a connection has proved to be.
+/// Proved identity of the peer of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Principal {
     /// Connections prove nothing in this cluster: every caller is trusted.
     Unproved,
-    /// It has no certificate.
+    /// A peer without a certificate.
     Stranger,
     /// A client.
     Client,
-    /// This node. What it serves is in the cluster map.
+    /// This node. The cluster map says what it serves.
     Node(NodeId),
 }
 
@@ -32,7 +31,7 @@ pub enum Principal {
 pub struct Roles(u8);
 
 impl Roles {
-    /// No role: no node by its roles alone.
+    /// No role: roles alone admit no node.
     pub const NONE: Roles = Roles(0);
     /// Management.
     pub const MGMT: Roles = Roles(1);
@@ -63,41 +62,41 @@ impl Roles {
     }
 }
 
-/// Who may send a request.
+/// Callers that may send a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Callers {
-    /// Everybody, also without a certificate.
+    /// Every caller, also without a certificate.
     Anyone,
     /// Clients and nodes.
     Members,
-    /// Clients. A node that mounts the file system does so with a client's certificate.
+    /// Clients. A node that mounts the file system uses a client's certificate.
     Clients,
     /// Nodes to which the cluster map gives one of these roles.
     Nodes(Roles),
-    /// The node of which the request speaks, if it has one of these roles. [`Roles::ALL`] asks for
-    /// the certificate alone: the service tells a node that was removed so.
+    /// The node that the request names, if it has one of these roles. [`Roles::ALL`] checks only
+    /// the certificate: the service itself informs a node that it was removed.
     Itself(NodeId, Roles),
     /// The node that serves the target.
     NodeOf(TargetId),
     /// Nodes that serve a member of the mirrored group, and nodes with one of these roles. The
-    /// caller goes by version `since` of the group; zero: by any.
+    /// caller uses version `since` of the group; zero: any version.
     Group {
         /// The group.
         group: GroupId,
         /// Its version, as the caller knows it.
         since: Epoch,
-        /// Roles that do without a member.
+        /// Roles that are admitted without serving a member.
         or: Roles,
     },
     /// No connection: only commands on the management node itself.
     Console,
-    /// Nobody: the operation isn't meant to be asked for in this way.
+    /// No caller: the operation can't be requested in this form.
     Nobody,
 }
 
 impl Callers {
-    /// Whether a principal is among them, where its certificate alone decides; `None` where the
-    /// cluster map does.
+    /// Whether a principal is admitted, where its certificate alone decides; `None` where the
+    /// cluster map decides.
     pub fn by_certificate(&self, principal: Principal) -> Option<bool> {
         match (*self, principal) {
             (Callers::Console | Callers::Nobody, _) => Some(false),
@@ -115,7 +114,7 @@ impl Callers {
         }
     }
 
-    /// Whether a principal is among them, by this map.
+    /// Whether this map admits a principal.
     pub fn include(&self, principal: Principal, map: &ClusterMap) -> bool {
         if let Some(decided) = self.by_certificate(principal) {
             return decided;
@@ -134,8 +133,8 @@ impl Callers {
         }
     }
 
-    /// Whether the caller goes by another version of a group than the map: then it is told so, and
-    /// looks at the map again.
+    /// Whether the caller uses another version of a group than the map: the caller is then told so,
+    /// and refreshes its map.
     pub fn know_another_version(&self, map: &ClusterMap) -> bool {
         match self {
             Callers::Group { group, since, .. } if *since != Epoch(0) => {
@@ -145,7 +144,7 @@ impl Callers {
         }
     }
 
-    /// The oldest map that can decide, as far as the request tells.
+    /// The oldest map that can decide, as far as the request shows.
     pub fn decided_by(&self) -> Epoch {
         match self {
             Callers::Group { since, .. } => *since,
@@ -163,7 +162,7 @@ fn serves(map: &ClusterMap, node: NodeId, target: TargetId) -> bool {
 }
 
 impl fmt::Display for Callers {
-    /// As the subject of "may ask for it".
+    /// Formats the callers as the subject of "may ask for it".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Callers::Anyone => f.write_str("everybody, also without a certificate"),
@@ -189,7 +188,7 @@ impl fmt::Display for Callers {
 pub struct Rule {
     /// The operation, for messages and documents.
     pub operation: &'static str,
-    /// Who may ask for it.
+    /// The admitted callers.
     pub callers: Callers,
 }
 
@@ -197,10 +196,10 @@ const fn rule(operation: &'static str, callers: Callers) -> Rule {
     Rule { operation, callers }
 }
 
-/// What an administrator does. Commands run on any node, but only management carries out changes
-/// for them: a node that serves storage can't reconfigure the cluster.
+/// Callers of administrative operations. Commands run on any node, but only management carries out
+/// changes for them: a node that serves storage can't reconfigure the cluster.
 const ADMIN: Callers = Callers::Nodes(Roles::MGMT);
-/// What nodes show to administrators.
+/// Callers of operations that report state to administrators.
 const NODES: Callers = Callers::Nodes(Roles::ALL);
 
 /// The rows of the management service.
@@ -241,7 +240,7 @@ pub fn management(request: &MgmtRequest) -> Rule {
         R::Health => rule("health", Callers::Members),
         R::ListGroups => rule("list-groups", Callers::Members),
         R::MakeGroups { .. } => rule("make-groups", Callers::Nodes(Roles::MGMT_AND_META)),
-        // Management looks further: only the node of the primary decides.
+        // Management checks further: only the node of the primary decides.
         R::SetMember { group, since, .. } => {
             rule("set-member", Callers::Group { group: *group, since: *since, or: Roles::NONE })
         }
@@ -261,14 +260,14 @@ pub fn management(request: &MgmtRequest) -> Rule {
         R::AddClient(_) => rule("add-client", Callers::Console),
         R::ListClients => rule("list-clients", NODES),
         R::RevokeClient { .. } => rule("revoke-client", ADMIN),
-        // Management looks further: a member renews its own certificate.
+        // Management checks further: a member renews only its own certificate.
         R::Renew { .. } => rule("renew", Callers::Members),
         R::CertifyApi { node, .. } => rule("certify-api", Callers::Itself(*node, Roles::ALL)),
     }
 }
 
-/// The rows of the metadata service. Session 0 is the service's own, which no connection speaks
-/// for.
+/// The rows of the metadata service. Session 0 belongs to the service itself; no connection may use
+/// it.
 pub fn metadata(request: &MetaRequest) -> Rule {
     let row = metadata_of_client(&request.op);
     match request.session {
@@ -333,14 +332,14 @@ fn metadata_of_client(op: &MetaOp) -> Rule {
     }
 }
 
-/// The three ways in which something is asked of a storage service.
+/// The three forms of a request to a storage service.
 struct StorageRow {
     operation: &'static str,
-    /// In a client's session. The capability says whether that session may.
+    /// In a client's session. The capability shows whether the session may.
     client: Callers,
-    /// In session 0, of a target or of the primary of a group.
+    /// In session 0, to a target or to the primary of a group.
     service: Roles,
-    /// Of a member of a mirrored group, by another one ([`Part::Member`], [`Part::Resync`]).
+    /// To a member of a mirrored group, from another one ([`Part::Member`], [`Part::Resync`]).
     has_member_form: bool,
 }
 
@@ -353,12 +352,12 @@ pub fn storage(request: &StorageRequest) -> Rule {
     let StorageRow { operation, client, service, has_member_form } = storage_row(&request.op);
     let of_group = |asked: &InGroup, or| Callers::Group { group: asked.group, since: asked.since, or };
     let callers = match (&request.group, request.session) {
-        // Management reads single copies for the check of the file system.
+        // Management reads single replicas for the file system check.
         (Some(asked), _) if asked.part != Part::Primary => match has_member_form {
             true => of_group(asked, Roles::MGMT),
             false => Callers::Nobody,
         },
-        // A member that has met damage asks the primary to repair it.
+        // A member that found damage asks the primary to repair it.
         (Some(asked), SessionId(0)) if matches!(request.op, StorageOp::Heal { .. }) => {
             of_group(asked, service)
         }
@@ -406,7 +405,7 @@ fn storage_row(op: &StorageOp) -> StorageRow {
     }
 }
 
-/// The rows of the store of metadata.
+/// The rows of the metadata store.
 pub fn key_value(request: &KvRequest) -> Rule {
     const METAS: Callers = Callers::Nodes(Roles::META);
     match request {
@@ -417,7 +416,7 @@ pub fn key_value(request: &KvRequest) -> Rule {
     }
 }
 
-/// The rows of metadata services among themselves, and of management with them.
+/// The rows of requests between metadata services, and from management to them.
 pub fn partitions(request: &PartitionsRequest) -> Rule {
     const METAS: Callers = Callers::Nodes(Roles::META);
     match request {

@@ -9,7 +9,7 @@
 //! | 4 | 1 | version |
 //! | 5 | 1 | [`Kind`] |
 //! | 6 | 1 | service, [`crate::Service`] as a number; 0 for none |
-//! | 7 | 1 | flags; bit 0: the payload's checksum is present; bit 1: the payload is compared with it by its receiver alone |
+//! | 7 | 1 | flags; bit 0: the payload's checksum is present; bit 1: only the receiver verifies the payload's checksum |
 //! | 8 | 8 | id |
 //! | 16 | 4 | length of the body, at most [`MAX_BODY_BYTES`] |
 //! | 20 | 4 | length of the payload, at most [`MAX_PAYLOAD_BYTES`] |
@@ -17,24 +17,24 @@
 //! | 28 | 4 | milliseconds that the sender waits; 0: no limit |
 //! | 32 | 4 | CRC32C of the body |
 //! | 36 | 4 | CRC32C of the payload |
-//! | 40 | 8 | epoch of the cluster map that the sender knows |
-//! | 48 | 4 | where the payload is: 0 behind the body, n at page n - 1 of the connection's shared memory |
-//! | 52 | 8 | reserved: written as zeros, not looked at |
+//! | 40 | 8 | epoch of the sender's cluster map |
+//! | 48 | 4 | place of the payload: 0 behind the body, n at page n - 1 of the connection's shared memory |
+//! | 52 | 8 | reserved: written as zeros, ignored |
 //! | 60 | 4 | CRC32C of bytes 0 to 59 |
 //!
-//! In a request whose answer brings a payload the place says where that belongs; the reply says
-//! whether it is there.
+//! In a request whose answer has a payload, the place says where the payload must be put; the reply
+//! says whether it is there.
 //!
-//! Bit 1 of the flags in such a request says that the sender compares the answer's payload with its
-//! checksum, and asks again, without that bit, if they differ. The answer then may have it, too:
-//! its checksum is the one under which the payload is stored, and nobody has compared them yet. So
-//! what is read is summed once on its way and not at both ends.
+//! Bit 1 of the flags in such a request says that the sender verifies the answer's payload against
+//! its checksum, and repeats the request without that bit if they differ. The answer may then have
+//! the bit, too: its checksum is the stored one of the payload, and the server hasn't verified it.
+//! So the checksum of read data is computed once on its way and not at both ends.
 //!
-//! An answer whose body is longer than a frame takes comes in several frames: [`Kind::Part`] for
-//! each piece but the last, which is the [`Kind::Reply`]. Requests have one frame.
+//! An answer whose body exceeds one frame is sent in several frames: [`Kind::Part`] for each piece
+//! but the last, which is the [`Kind::Reply`]. Requests have one frame.
 //!
-//! What [`Header::decode`] refuses ends the connection: after it nobody knows where the next frame
-//! starts. A service that isn't known here is no such case; it is refused like any request.
+//! An error of [`Header::decode`] ends the connection: the start of the next frame is unknown after
+//! it. An unknown service is no such error; it is refused like any request.
 
 mod handshake;
 
@@ -43,24 +43,24 @@ pub use handshake::{Hello, OnHost, Welcome};
 use crate::{Malformed, Service};
 use types::{Epoch, crc32c};
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 64;
 
-/// The longest body, bytes: a directory listing of a few thousand entries fits, and a peer can't
+/// Longest body in bytes: a directory listing of a few thousand entries fits, and a peer can't
 /// claim much memory by a header alone.
 pub const MAX_BODY_BYTES: u32 = 1 << 20;
 
-/// The longest body of an answer, all its pieces together, bytes. The longest list is that of
-/// 65,536 sessions, with some 300 bytes each.
+/// Longest body of an answer, all its pieces together, in bytes. The longest list is that of 65,536
+/// sessions, with some 300 bytes each.
 pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// The longest payload, bytes: four times the largest request of the kernel.
+/// Longest payload in bytes: four times the largest request of the kernel.
 pub const MAX_PAYLOAD_BYTES: u32 = 4 << 20;
 
-/// Payloads in shared memory begin at multiples of this, bytes.
+/// Payloads in shared memory begin at multiples of this many bytes.
 pub const SHARED_PAGE_BYTES: usize = 4096;
 
-/// The version of frames that is spoken here, and the highest [`Hello::protocol`].
+/// The version of frames that this program uses, and the highest [`Hello::protocol`].
 pub const VERSION: u8 = 1;
 
 const MAGIC: [u8; 4] = *b"WEFT";
@@ -68,30 +68,30 @@ const MAGIC: [u8; 4] = *b"WEFT";
 /// Flag: the payload's checksum is present.
 const PAYLOAD_SUMMED: u8 = 1;
 
-/// Flag: the payload is compared with its checksum by its receiver alone.
+/// Flag: only the receiver verifies the payload's checksum.
 const UNCHECKED: u8 = 2;
 
-/// What a frame is.
+/// Type of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// The first frame of who connected: a [`Hello`].
+    /// First frame of the connecting side: a [`Hello`].
     Hello = 1,
-    /// The answer to it: a [`Welcome`].
+    /// Answer to it: a [`Welcome`].
     Welcome = 2,
-    /// A request of the header's service.
+    /// Request to the header's service.
     Request = 3,
-    /// The answer to the request with the same id.
+    /// Answer to the request with the same id.
     Reply = 4,
     /// The request with the same id failed; the body is a [`types::Error`].
     Error = 5,
-    /// Nobody waits for the request with this id any more.
+    /// The caller no longer waits for the request with this id.
     Cancel = 6,
     /// Asks for a [`Kind::Pong`].
     Ping = 7,
     /// Answers a [`Kind::Ping`].
     Pong = 8,
-    /// The sender sends nothing more and closes.
+    /// The sender sends nothing more and closes the connection.
     Goodbye = 9,
     /// A piece of the body of the answer to the request with the same id. More pieces follow; the
     /// last one is the [`Kind::Reply`].
@@ -117,31 +117,31 @@ impl Kind {
     }
 }
 
-/// What stands before the body and payload of a frame.
+/// Header of a frame, before its body and payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What the frame is.
+    /// Type of the frame.
     pub kind: Kind,
     /// The number of a [`Service`], known here or not; 0 for none.
     pub service: u8,
     /// Number of the request on its connection; a reply carries the request's.
     pub id: u64,
-    /// Bytes of the body.
+    /// Length of the body.
     pub body_bytes: u32,
-    /// Bytes of the payload.
+    /// Length of the payload.
     pub payload_bytes: u32,
     /// Bytes of payload that the reply may bring: the length of a read's buffer.
     pub wanted_bytes: u32,
-    /// How long the sender waits, milliseconds; 0: as long as it takes.
+    /// How long the sender waits, in milliseconds; 0: no limit.
     pub deadline_ms: u32,
     /// CRC32C of the body.
     pub body_sum: u32,
-    /// CRC32C of the payload; `None` when it is not summed.
+    /// CRC32C of the payload; `None` if it has no checksum.
     pub payload_sum: Option<u32>,
-    /// In a request: a payload that the answer brings needn't have been compared with its checksum.
-    /// In the answer: it wasn't.
+    /// In a request: the server needn't verify the checksum of the answer's payload. In the answer:
+    /// it hasn't.
     pub unchecked: bool,
-    /// The cluster map that the sender knows.
+    /// Epoch of the sender's cluster map.
     pub epoch: Epoch,
     /// Where the payload is: 0 behind the body, n at page n - 1 (of [`SHARED_PAGE_BYTES`]) of the
     /// memory that both ends of the connection share.
@@ -167,25 +167,25 @@ impl Header {
         }
     }
 
-    /// With length and checksum of a body. The body must be no longer than [`MAX_BODY_BYTES`]: a
+    /// Adds length and checksum of a body. The body must be no longer than [`MAX_BODY_BYTES`]: a
     /// peer would end the connection.
     pub fn with_body(self, body: &[u8]) -> Header {
         debug_assert!(body.len() <= MAX_BODY_BYTES as usize);
         Header { body_bytes: body.len() as u32, body_sum: crc32c(body), ..self }
     }
 
-    /// With length and checksum of a payload, which must be no longer than [`MAX_PAYLOAD_BYTES`].
+    /// Adds length and checksum of a payload, which must be no longer than [`MAX_PAYLOAD_BYTES`].
     pub fn with_payload(self, payload: &[u8]) -> Header {
         debug_assert!(payload.len() <= MAX_PAYLOAD_BYTES as usize);
         Header { payload_bytes: payload.len() as u32, payload_sum: Some(crc32c(payload)), ..self }
     }
 
-    /// The service, when it is one that is known here.
+    /// The service, if its number is known here.
     pub fn service(&self) -> Option<Service> {
         Service::from_number(self.service)
     }
 
-    /// As bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[..4].copy_from_slice(&MAGIC);
@@ -208,7 +208,7 @@ impl Header {
         out
     }
 
-    /// From bytes of a peer: magic, version, checksum, kind and lengths are checked.
+    /// Decodes the header from bytes of a peer; checks magic, version, checksum, kind and lengths.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Malformed> {
         if bytes[..4] != MAGIC {
             return Err(Malformed::new(format!("the frame starts with {:02x?}, not WEFT", &bytes[..4])));
@@ -244,12 +244,12 @@ impl Header {
         if self.place == 0 { self.payload_bytes as usize } else { 0 }
     }
 
-    /// Whether this is the frame's body.
+    /// Checks that this is the frame's body.
     pub fn check_body(&self, body: &[u8]) -> Result<(), Malformed> {
         check("body", body, self.body_bytes, self.body_sum)
     }
 
-    /// Whether this is the frame's payload, as far as the header tells.
+    /// Checks that this is the frame's payload, as far as the header describes it.
     pub fn check_payload(&self, payload: &[u8]) -> Result<(), Malformed> {
         match self.payload_sum {
             Some(sum) => check("payload", payload, self.payload_bytes, sum),
@@ -257,7 +257,7 @@ impl Header {
         }
     }
 
-    /// The same of a payload whose CRC32C is known.
+    /// The same for a payload with a known CRC32C.
     pub fn check_summed_payload(&self, bytes: usize, sum: u32) -> Result<(), Malformed> {
         check_len("payload", bytes, self.payload_bytes)?;
         self.payload_sum.map_or(Ok(()), |expected| check_sum("payload", sum, expected))

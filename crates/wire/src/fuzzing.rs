@@ -1,5 +1,5 @@
-//! Bytes of anybody's making to every decoder of messages and frames: for the fuzz targets and
-//! their short form in `tests/`.
+//! Feeds arbitrary bytes to every decoder of messages and frames: for the fuzz targets and their
+//! short form in `tests/`.
 
 use crate::frame::{HEADER_BYTES, Header, Hello, Welcome};
 use crate::{
@@ -9,10 +9,11 @@ use crate::{
 use std::fmt::Debug;
 use types::{Error, crc32c};
 
-/// No decoder panics, and what one of them takes means the same when it is written and read again.
+/// Checks that no decoder panics, and that a decoded message is the same after encoding and
+/// decoding it again.
 ///
 /// # Panics
-/// When it doesn't.
+/// If it isn't.
 pub fn messages(bytes: &[u8]) {
     message::<MetaRequest>(bytes);
     message::<MetaResponse>(bytes);
@@ -39,7 +40,7 @@ fn message<M: Message + PartialEq + Debug>(bytes: &[u8]) {
     assert_eq!(M::decode(&again), Ok(message));
 }
 
-/// JSON; numbers with a fraction may come back as their neighbours.
+/// Checks a JSON message; numbers with a fraction may change to an adjacent value.
 fn management<M: Message>(bytes: &[u8]) {
     let Ok(message) = M::decode(bytes) else { return };
     let mut again = Vec::new();
@@ -47,7 +48,8 @@ fn management<M: Message>(bytes: &[u8]) {
     assert!(M::decode(&again).is_ok());
 }
 
-/// As it is, and with magic, version and checksum made right, which no mutation finds by itself.
+/// Checks the header as it is, and with correct magic, version and checksum, which no mutation
+/// finds by itself.
 fn header(mut bytes: [u8; HEADER_BYTES]) {
     drop(Header::decode(&bytes));
     seal(&mut bytes);
@@ -56,7 +58,7 @@ fn header(mut bytes: [u8; HEADER_BYTES]) {
     }
 }
 
-/// Gives a header the magic, the version and the checksum that belong to it.
+/// Sets the magic, the version and the matching checksum of a header.
 pub fn seal(bytes: &mut [u8; HEADER_BYTES]) {
     bytes[..5].copy_from_slice(b"WEFT\x01");
     let sum = crc32c(&bytes[..60]);

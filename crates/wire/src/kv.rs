@@ -1,69 +1,68 @@
-//! Requests to the store of metadata, from metadata services in other processes.
+//! Requests to the metadata store, from metadata services in other processes.
 
 use bytes::Bytes;
 
-/// The most batches of one [`KvRequest::Apply`].
+/// Largest number of batches in one [`KvRequest::Apply`].
 pub const MAX_KV_BATCHES: usize = 1024;
 
-/// What is asked of the store.
+/// A request to the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KvRequest {
-    /// The values of the first of these keys, as many as fit into an answer: `Values`.
+    /// Reads the values of the first of these keys, as many as fit into an answer: `Values`.
     Get { keys: Vec<Bytes> },
-    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit` and as many as fit
-    /// into an answer: `Pairs`.
+    /// Reads pairs with `from <= key < to` in order of unsigned bytes, at most `limit` and as many
+    /// as fit into an answer: `Pairs`.
     Scan { from: Bytes, to: Bytes, limit: u64 },
-    /// Applies batches in order, each on its own terms: `Outcomes`. `writer` is random, another one
-    /// for each start of a service, and counts its applies from 1 by `number`, with one under way
-    /// at a time. What comes again is not applied again but answered again, as long as the store's
-    /// process lives. `verifier`: the engine's, as the writer knows it. Under another one nothing
-    /// is applied, since the writer may have read what has gone, and everything is answered with
-    /// `Unknown`; 0: it doesn't matter.
+    /// Applies batches in order, each independently: `Outcomes`. `writer` is a random number of the
+    /// service's process; it numbers its applies from 1 by `number`, one at a time. A repeated
+    /// apply isn't executed again: it gets the first answer, as long as the store's process lives.
+    /// `verifier` is the engine's, as the writer knows it. If it differs, nothing is applied, since
+    /// the writer may have read content that is lost; all outcomes are `Unknown`. 0: no check.
     Apply { writer: u64, number: u64, verifier: u64, batches: Vec<KvBatch> },
-    /// Everything applied before is on disk when this answers: `Done`.
+    /// Makes everything that was applied before durable: `Done`.
     Persist,
 }
 
-/// Writes that happen together or not at all.
+/// Writes that are applied atomically.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KvBatch {
-    /// Keys that must hold these values (or be absent).
+    /// Keys that must have these values (or be absent).
     pub guards: Vec<(Bytes, Option<Bytes>)>,
     /// Keys and new values; `None` deletes. The last write to a key wins.
     pub writes: Vec<(Bytes, Option<Bytes>)>,
 }
 
-/// What became of a batch.
+/// Outcome of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KvOutcome {
     /// Applied.
     Won,
-    /// A guard did not hold; nothing was written.
+    /// A guard failed; nothing was written.
     Lost,
     /// May have been applied.
     Unknown,
 }
 
-/// An answer, and what every answer tells of the store.
+/// An answer, with the store's state that every answer carries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KvReply {
-    /// Random, another one for every process of the store.
+    /// Random number of the store's process.
     pub instance: u64,
-    /// Everything that was applied is there, in memory or on disk, as long as this is the same:
-    /// another one only after a loss.
+    /// Verifier: while it is unchanged, everything that was applied is in memory or on disk. It
+    /// changes only after a loss.
     pub verifier: u64,
     /// Whether the store may grow.
     pub has_room: bool,
-    /// What was asked for.
+    /// The answer to the request.
     pub answer: KvAnswer,
 }
 
-/// The answers; which one belongs to which request is said there.
+/// Answers; [`KvRequest`] names the answer of each request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum KvAnswer {
     Values(Vec<Option<Bytes>>),
-    /// `more`: it ends for want of room, and goes on after the last pair.
+    /// `more`: the answer is full, and the next scan must continue after the last pair.
     Pairs {
         pairs: Vec<(Bytes, Bytes)>,
         more: bool,

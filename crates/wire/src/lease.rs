@@ -1,29 +1,30 @@
-//! Leases: what a client may rely on until it is asked to give it up.
+//! Leases: what a client may rely on until the service recalls it.
 //!
-//! A lease is on one inode: its attributes, extended attributes, content and, of a directory, its
-//! names and the absence of names. `Permissions` is of directories alone. `Read` and `Permissions`
-//! go with each other, `Shared` with `Shared`; every other pair of two sessions conflicts.
+//! A lease covers one inode: its attributes, extended attributes, content and, of a directory, its
+//! entries and the absence of entries. `Permissions` applies to directories only. `Read` and
+//! `Permissions` are compatible with each other, `Shared` with `Shared`; every other pair of two
+//! sessions conflicts.
 
 use types::InodeId;
 
 /// Strength of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LeaseMode {
-    /// Of a directory: what it is, mode, owner, group and access control lists don't change
-    /// meanwhile. Names come and go, and times, size and the number of links change with them. It
-    /// travels beside the other leases, so that a peer that doesn't know it does without.
+    /// On a directory: its type, mode, owner, group and access control lists don't change. Entries
+    /// are added and removed, and times, size and link count change with them. Messages carry it
+    /// apart from the other leases, so that a peer that doesn't know it works without it.
     Permissions,
-    /// Nothing changes meanwhile: everything of the inode may be cached.
+    /// Nothing changes: everything of the inode may be cached.
     Read,
-    /// Several sessions write the file, straight to storage. Nothing may be cached; size and mtime
-    /// are what the chunk files say.
+    /// Several sessions write the file, directly to storage. Nothing may be cached; the chunk files
+    /// determine size and mtime.
     Shared,
-    /// Nobody else reads or changes it: everything may be cached, and size and mtime are this
-    /// session's to know.
+    /// No other session reads or changes it: everything may be cached, and this session determines
+    /// size and mtime.
     Write,
 }
 
-/// A lease that comes with an answer.
+/// A lease that an answer grants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Grant {
@@ -31,19 +32,19 @@ pub struct Grant {
     pub mode: LeaseMode,
 }
 
-/// A session is to give a lease up, or a part of it.
+/// A request to a session to give a lease up or reduce it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recall {
-    /// Grows by one with every recall of a session, from 1.
+    /// Recall number: grows by one with every recall of a session, from 1.
     pub number: u64,
     /// The inode.
     pub ino: InodeId,
-    /// What may be kept.
+    /// Lease that the session may retain.
     pub keep: Option<LeaseMode>,
 }
 
-/// The size of a file as the holder of its `Write` lease knows it: all that applications have been
-/// told of lies within.
+/// The size of a file as the holder of its `Write` lease knows it: all acknowledged writes are
+/// within it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct KnownSize {
@@ -51,15 +52,15 @@ pub struct KnownSize {
     pub size: u64,
 }
 
-/// The answer to a recall: what is cached beyond what may be kept is gone, what was owned is
-/// reported.
+/// Recall acknowledgement: the session has dropped what it cached beyond the retained lease, and
+/// has reported its changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Yield {
     /// The recall's number.
     pub number: u64,
     /// The inode.
     pub ino: InodeId,
-    /// A file of it is open here: it must not be reclaimed when its last name goes, until
-    /// [`crate::MetaOp::Release`] says so.
+    /// The session has the file open: it must not be reclaimed when its last name is removed, until
+    /// [`crate::MetaOp::Release`].
     pub in_use: bool,
 }

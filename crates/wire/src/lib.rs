@@ -1,19 +1,19 @@
-//! Messages between clients, metadata and storage services, and how they travel.
+//! Messages between clients, metadata and storage services, and their encoding.
 //!
-//! Pure. The messages are plain Rust types: in one process they are handed over as they are.
-//! Between processes each is the protobuf body of a [`frame`], and the data of reads and writes is
-//! the frame's payload: data never travels inside a message.
+//! Pure. The messages are plain Rust types: within a process they are passed as they are. Between
+//! processes each is the protobuf body of a [`frame`], and the data of reads and writes is the
+//! frame's payload: data never travels inside a message.
 //!
-//! What holds:
-//! - [`Message::decode`] takes any bytes: it doesn't panic and claims no more memory than a small
-//!   multiple of their length. What it lets pass has known kinds and values, times with nanoseconds
-//!   below a second, ranges that aren't inverted, layouts with groups. Whether a name or a size is
-//!   allowed is for the service to say.
-//! - Bytes of version 1 keep their meaning: numbers of fields, kinds and values are fixed,
-//!   `tests/golden` has an image of each message. Fields that are not known are passed over.
+//! Invariants:
+//! - [`Message::decode`] accepts any bytes: it doesn't panic and allocates no more memory than a
+//!   small multiple of their length. Decoded messages have known kinds and values, times with
+//!   nanoseconds below a second, ranges that aren't inverted, and layouts with groups. The service
+//!   checks whether a name or a size is allowed.
+//! - Bytes of version 1 keep their meaning: numbers of fields, kinds and values are fixed, and
+//!   `tests/golden` has an image of each message. Unknown fields are ignored.
 //! - The body of a request has at most [`frame::MAX_BODY_BYTES`], that of an answer
-//!   [`frame::MAX_ANSWER_BYTES`], a list at most [`MAX_ENTRIES`] or [`MAX_LIST_ITEMS`]; who fills a
-//!   list keeps to it.
+//!   [`frame::MAX_ANSWER_BYTES`], a list at most [`MAX_ENTRIES`] or [`MAX_LIST_ITEMS`]; the sender
+//!   respects these limits.
 //!
 //! ```
 //! use types::{InodeId, SessionId, TargetId};

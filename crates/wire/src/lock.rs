@@ -10,20 +10,20 @@ pub enum LockKind {
     Exclusive,
 }
 
-/// Which family a lock belongs to; the two never conflict with each other.
+/// Family of a lock; locks of different families never conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum LockSpace {
-    /// `fcntl`, byte ranges, owned by a process.
+    /// `fcntl`: byte ranges, owned by a process.
     Posix,
-    /// `flock`, whole file, owned by an open file.
+    /// `flock`: whole file, owned by an open file.
     Flock,
 }
 
-/// Who holds a lock: the kernel's owner token within a session; the session is the request's.
+/// Owner of a lock: the kernel's owner token within a session; the session is the request's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct LockOwner(pub u64);
 
-/// Bytes `start..=last`; `last == u64::MAX` means to the end of the file, wherever it moves.
+/// Bytes `start..=last`; `last == u64::MAX` means to the end of the file, even if it moves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub struct LockRange {
@@ -38,7 +38,7 @@ pub struct HeldLock {
     pub ino: InodeId,
     pub space: LockSpace,
     pub owner: LockOwner,
-    /// The process that asked for it, as whoever meets the lock is told.
+    /// The process that took the lock, which `F_GETLK` reports.
     pub pid: u32,
     pub kind: LockKind,
     pub range: LockRange,

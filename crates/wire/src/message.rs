@@ -1,46 +1,46 @@
-//! What every message can do: become bytes, and come out of bytes that nobody vouches for.
+//! Traits of all messages: encoding, and decoding from untrusted bytes.
 
 use crate::authorization::Rule;
 use std::fmt;
 use types::Error;
 
-/// A message as it travels between processes. Payloads (the data of reads and writes) travel beside
-/// it.
+/// A message between processes. Payloads (the data of reads and writes) travel beside it.
 pub trait Message: Sized {
-    /// Appends the message's bytes.
+    /// Appends the encoded message.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Takes a message out of bytes, all of which belong to it. Bytes of a later version may hold
-    /// fields that are not known here; they are passed over.
+    /// Decodes a message from bytes, all of which belong to it. Unknown fields of a later version
+    /// are ignored.
     fn decode(bytes: &[u8]) -> Result<Self, Malformed>;
 }
 
-/// A request that knows what its transport has to know of it.
+/// A request, with the properties that its transport needs.
 pub trait Request: Message {
-    /// The service that it is for.
+    /// Service that handles it.
     const SERVICE: Service;
 
-    /// Bytes of payload that the answer brings: those of a read's buffer.
+    /// Kind of answer: whether it has a payload (as the data of a read), and whether it may take
+    /// long.
     fn answer_payload(&self) -> Answer;
 
-    /// Its row in the table of who may ask for what ([`crate::authorization`]). The transport
-    /// refuses other callers before the service sees the request.
+    /// Its row in the authorization table ([`crate::authorization`]). The transport refuses other
+    /// callers before the service sees the request.
     fn rule(&self) -> Rule;
 }
 
-/// What comes beside an answer.
+/// Payload and duration of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Nothing: a payload beside the request is data for the service.
+    /// No payload: a payload beside the request is data for the service.
     Plain,
-    /// The request's payload buffer is to be filled.
+    /// The answer fills the request's payload buffer.
     Fills,
-    /// Nothing, and it may take as long as it likes (a lock that is waited for, news that are
-    /// waited for): no deadline of its own.
+    /// No payload, and no deadline of its own: the answer may take arbitrarily long (a blocking
+    /// lock, a wait for news).
     Waits,
 }
 
-/// Which service of a node a request is for.
+/// Service of a node that handles a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -48,9 +48,9 @@ pub enum Service {
     Management = 1,
     Metadata = 2,
     Storage = 3,
-    /// The store of metadata, for metadata services elsewhere.
+    /// The metadata store, for metadata services of other processes.
     KeyValue = 4,
-    /// Metadata services among themselves.
+    /// Requests between metadata services.
     Partitions = 5,
 }
 
@@ -67,7 +67,7 @@ impl Service {
         }
     }
 
-    /// For messages.
+    /// Name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Service::Management => "management",
@@ -79,15 +79,15 @@ impl Service {
     }
 }
 
-/// Bytes that are no message.
+/// Bytes that don't decode to a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Malformed {
-    /// What is wrong with them.
+    /// Reason.
     pub cause: String,
 }
 
 impl Malformed {
-    /// With its cause.
+    /// Makes the error from its reason.
     pub fn new(cause: impl Into<String>) -> Malformed {
         Malformed { cause: cause.into() }
     }

@@ -10,19 +10,20 @@ use types::{
     StripePattern, Timestamp,
 };
 
-/// A request with what every request carries.
+/// A request with the fields of every request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaRequest {
-    /// The client that asks.
+    /// Session of the client.
     pub session: SessionId,
-    /// Of a change that must not be made twice. Metadata services have lanes of their own.
+    /// Slot and sequence id of a change that must not be executed twice. Metadata services have
+    /// session slots of their own.
     pub number: Option<Number>,
-    /// Who asks, on the client.
+    /// User on the client who issues the request.
     pub credentials: Credentials,
-    /// The client vouches, for this request alone, that the requesting thread has capabilities that
-    /// override what its ids allow, in the user namespace of the mount.
+    /// The client asserts, for this request alone, that the requesting thread has capabilities that
+    /// override the rights of its ids, in the user namespace of the mount.
     pub privileged: bool,
-    /// What is asked.
+    /// The operation.
     pub op: MetaOp,
 }
 
@@ -33,7 +34,7 @@ pub enum RenameMode {
     Replace,
     NoReplace,
     Exchange,
-    /// As `Replace`, and leaves a whiteout at the old place: a character device 0:0, by which
+    /// As `Replace`, and leaves a whiteout at the old name: a character device 0:0, by which
     /// overlay file systems mark removed names.
     Whiteout,
 }
@@ -49,7 +50,7 @@ pub enum XattrMode {
     Replace,
 }
 
-/// Parts of a stripe pattern to change; `None` leaves one alone.
+/// Parts of a stripe pattern to change; `None` leaves a part unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]
 pub struct PatternChange {
@@ -59,32 +60,31 @@ pub struct PatternChange {
     pub stripe_count: Option<u64>,
     pub inline_limit: Option<u64>,
     pub chooser: Option<Chooser>,
-    /// In words, so that those of later versions are refused with their name.
+    /// As text, so that a scheme of a later version is refused by its name.
     pub scheme: Option<String>,
 }
 
-/// A regular file that a program has made in a directory whose names only its session changes, and
-/// has written perhaps, before the service has it.
+/// An asynchronous create: a regular file that an application has created, and perhaps written,
+/// before the service has it. Only this session may change the names concerned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PromisedFile {
-    /// Its number, one of those that the session has got ([`MetaOp::Reserve`]).
+    /// Inode number, one of those reserved for the session ([`MetaOp::Reserve`]).
     pub ino: InodeId,
-    /// Its directory.
+    /// Parent directory.
     pub parent: InodeId,
-    /// Its name there.
+    /// Name in the parent directory.
     pub name: Bytes,
-    /// Permission bits that were asked for.
+    /// Requested permission bits.
     pub mode: u32,
-    /// What is taken off them.
+    /// Mask of the permission bits to clear.
     pub umask: u32,
-    /// When the program has made it. The service takes that for the file's time if it is of the
-    /// last moment.
+    /// When the application created it. The service takes that as the file's time if it is recent.
     pub made: Timestamp,
-    /// All of its content, which is inline.
+    /// Complete content, which is inline.
     pub content: Bytes,
 }
 
-/// Such a file, and who has made it.
+/// An asynchronous create and the user who made it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Promise {
     /// The user.
@@ -93,22 +93,22 @@ pub struct Promise {
     pub file: PromisedFile,
 }
 
-/// What is asked of a metadata service. Names are single path components without `/` or NUL.
+/// Operation of a metadata service. Names are single path components without `/` or NUL.
 ///
-/// `umask` is applied by the service, unless the parent has a default ACL.
+/// The service applies `umask`, unless the parent has a default ACL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MetaOp {
-    /// Name to inode: `Entry`, or `Elsewhere`. `.` and `..` are answered too (file handles decoded
-    /// after a restart).
+    /// Resolves a name to an inode: `Entry`, or `Elsewhere`. `.` and `..` are resolved too (file
+    /// handles decoded after a restart).
     Lookup { parent: InodeId, name: Bytes },
     /// `Attr`.
     Getattr { ino: InodeId },
-    /// `Attr` after the change. A change of mode updates the mask of an access ACL; ctime is set by
-    /// the service.
+    /// Returns `Attr` after the change. A change of mode updates the mask of an access ACL; the
+    /// service sets ctime.
     Setattr { ino: InodeId, set: SetAttr },
-    /// Makes a regular file (`Created`), fifo, socket or device node (`Entry`). When the name
-    /// exists: `EEXIST` if `exclusive`, else the existing one's `Entry`. `wish`: the lease that is
-    /// asked for on what is made; without one, `Read` may come with it.
+    /// Creates a regular file (`Created`), fifo, socket or device node (`Entry`). If the name
+    /// exists: `EEXIST` with `exclusive`, else the existing inode's `Entry`. `wish`: the requested
+    /// lease on the new inode; without one the answer may grant `Read`.
     Create {
         parent: InodeId,
         name: Bytes,
@@ -118,31 +118,32 @@ pub enum MetaOp {
         exclusive: bool,
         wish: Option<LeaseMode>,
     },
-    /// Numbers for files that the session is going to make in a directory, and `Write` on that:
-    /// `Reserved`, with as many as `count` at most. What others keep of the directory they give up
-    /// first. `EBUSY` where something of it was recalled a moment ago and others are there, where a
-    /// default ACL decides what its files are, and to sessions whose users are squashed or may only
-    /// read.
+    /// Preallocates inode numbers for files that the session is going to create in a directory, and
+    /// grants the directory delegation (`Write`): `Reserved`, with at most `count` numbers. The
+    /// service first recalls other sessions' leases on the directory. `EBUSY` if something of the
+    /// directory was recalled a moment ago and other sessions use it, if it has a default ACL that
+    /// decides the attributes of its files, and for sessions with squashed users or read-only
+    /// access.
     ///
-    /// With a `prefix`, of at most 255 bytes, it is `Write` on the names that begin so, and no
-    /// others: a lease on an inode number that no file gets and that stands for them
-    /// ([`MetaReply::Reserved::range`]). Others go on using the directory, with `Permissions` on
-    /// it. `EBUSY` also where others have names that overlap with these, or the directory as a
-    /// whole, and where there are too many such ranges.
+    /// With a `prefix`, of at most 255 bytes, it grants a name-prefix delegation: `Write` on the
+    /// names that begin with the prefix, and no others. That is a lease on an inode number that
+    /// stands for these names and that no file gets ([`MetaReply::Reserved::range`]). Other
+    /// sessions continue to use the directory, with `Permissions` on it. `EBUSY` also if other
+    /// sessions have an overlapping prefix or the whole directory, and if there are too many
+    /// prefixes.
     Reserve { dir: InodeId, count: u32, prefix: Bytes },
-    /// Makes a file that programs have already: `Created`, or its `Entry` when it has been made by
-    /// then, and `EEXIST` when the name is another file's.
+    /// Commits an asynchronous create: `Created`, or the `Entry` of the file if it exists by then,
+    /// and `EEXIST` if the name belongs to another file.
     Deliver { file: Box<PromisedFile> },
     /// `Entry`.
     Mkdir { parent: InodeId, name: Bytes, mode: u32, umask: u32 },
     /// `Entry`.
     Symlink { parent: InodeId, name: Bytes, target: Bytes },
-    /// A regular file without a name (an orphan from birth, until it is linked): `Created`.
+    /// Creates a regular file without a name (an orphan until it is linked): `Created`.
     Tmpfile { parent: InodeId, mode: u32, umask: u32 },
     /// `Entry` of the inode with its new link count.
     Link { ino: InodeId, parent: InodeId, name: Bytes },
-    /// `Entry` of the inode as it is after the removal; `nlink == 0`: it is an orphan until
-    /// reclaimed.
+    /// `Entry` of the inode after the removal; `nlink == 0`: it is an orphan until reclaimed.
     Unlink { parent: InodeId, name: Bytes },
     /// As `Unlink`, for an empty directory.
     Rmdir { parent: InodeId, name: Bytes },
@@ -151,51 +152,52 @@ pub enum MetaOp {
     /// `Bytes`: the target of a symlink.
     Readlink { ino: InodeId },
     /// `Directory`: entries after `cookie` (0 from the start), at most `limit`, without `.` and
-    /// `..`; `attributes` adds each entry's attributes. With a `prefix`, of those entries only the
-    /// ones whose names begin so, and the last one, whose cookie is needed to go on.
+    /// `..`; `attributes` adds each entry's attributes. With a `prefix`, only the entries whose
+    /// names begin with it, and the last entry, whose cookie is needed to continue.
     Readdir { dir: InodeId, cookie: u64, limit: u32, attributes: bool, prefix: Bytes },
     /// `Bytes`.
     GetXattr { ino: InodeId, name: Bytes },
-    /// `Attr`. `kill_sgid`: clear setgid as a change of the access ACL by an outsider must.
+    /// `Attr`. `kill_sgid`: clear setgid, as a change of the access ACL by a user outside of the
+    /// file's group must.
     SetXattr { ino: InodeId, name: Bytes, value: Bytes, mode: XattrMode, kill_sgid: bool },
     /// `Names`.
     ListXattr { ino: InodeId },
     /// `Attr`.
     RemoveXattr { ino: InodeId, name: Bytes },
 
-    /// `File`: attributes with layout or inline content. `wish`: the lease that is asked for; what
-    /// is granted may be weaker (`Shared` for `Write` while others write the file), or nothing
-    /// while the session has a recall of it to answer. A session that has `Shared` and asks for
-    /// `Write` needs to be alone, and others lose theirs; of inline content there is no `Shared`.
-    /// `None` asks for no lease. Until its `Release` the service knows that the session has the
-    /// file open.
+    /// `File`: attributes with layout or inline content. `wish`: the requested lease. A weaker one
+    /// may be granted (`Shared` for `Write` while others write the file), or none while the session
+    /// has an unanswered recall of it. A session that has `Shared` and requests `Write` needs
+    /// exclusive access: other sessions' leases are recalled. `Shared` doesn't exist for inline
+    /// content. `None` requests no lease. The service records that the session has the file open
+    /// until its `Release`.
     Open { ino: InodeId, wish: Option<LeaseMode> },
-    /// As an `Open` without a wish, by who has the file open and needs an epoch above `past` for
-    /// it: something that was sent under that one may still be on its way to a target, or a target
-    /// has refused it: `File`.
+    /// As an `Open` without a wish, from a client that has the file open and needs an epoch above
+    /// `past`: a request under `past` may still be in flight to a target, or a target has refused
+    /// it: `File`.
     Reopen { ino: InodeId, past: u64 },
-    /// Whether who asks may open the file like this (`4`: to read, `2`: to write, `1`: to run it;
-    /// `8`: its owner may in any case): `Unit`, or `EACCES`. A client asks it where users are
-    /// squashed, whom its kernel takes for somebody else than the service does.
+    /// Whether the user may open the file with this access (`4`: to read, `2`: to write, `1`: to
+    /// execute it; `8`: its owner may in any case): `Unit`, or `EACCES`. A client sends it if users
+    /// are squashed: its kernel checks another user than the service does.
     MayOpen { ino: InodeId, wanted: u32 },
-    /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any
-    /// more: the client then moves it to chunks (`BeginWrite`, write the content to its chunks,
-    /// `DropInline`). Truncated inline files are changed by `Truncate`. `at_end`: only if the file
-    /// ends at `offset`, as it did under the lease of who asks; else `EKEYEXPIRED`, since that
-    /// lease has ended and others have written there.
+    /// Writes into inline content: `Attr`. `ERANGE` if the file isn't inline or would outgrow the
+    /// limit: the client then moves it to chunks (`BeginWrite`, write the content to its chunks,
+    /// `DropInline`). `Truncate` changes the size of inline files. `at_end`: only if the file ends
+    /// at `offset`, as it did under the client's lease; else `EKEYEXPIRED`, since that lease has
+    /// ended and others have written there.
     WriteInline { ino: InodeId, offset: u64, data: Bytes, kill_suid_sgid: bool, at_end: bool },
-    /// Durably notes that this session changes the file's chunks, choosing its layout when it has
-    /// none yet: `File`. Until the matching `EndWrite`, size and mtime are the client's to know; if
-    /// the session dies they are settled from the chunk files.
+    /// Durably records that this session changes the file's chunks, and chooses the layout if the
+    /// file has none: `File`. Until the matching `EndWrite`, the client determines size and mtime;
+    /// if the session dies, size recovery finds them from the chunk files.
     BeginWrite { ino: InodeId },
-    /// The content is in the chunks now; the inline copy goes: `Attr`, with a `Write` lease.
-    /// `EKEYEXPIRED` when the session isn't changing the chunks any more: what it had written there
-    /// was settled meanwhile, in favour of the inline copy.
+    /// The content is in the chunks now; removes the inline copy: `Attr`, with a `Write` lease.
+    /// `EKEYEXPIRED` if the session no longer changes the chunks: size recovery meanwhile discarded
+    /// what it had written there, in favour of the inline copy.
     DropInline { ino: InodeId, size: u64, mtime: Timestamp },
     /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began:
     /// `Attr`. Never shrinks a file by itself: the caller knows the exact size. `lens`: lengths of
-    /// the chunk files in stripe order, 0 for those that the client couldn't ask; or none. The
-    /// service notes them as [`FileInfo::known`].
+    /// the chunk files in stripe order, 0 for those that the client couldn't query; or empty. The
+    /// service records them as [`FileInfo::known`].
     EndWrite {
         ino: InodeId,
         size: u64,
@@ -205,17 +207,17 @@ pub enum MetaOp {
         done: bool,
         kill_suid_sgid: bool,
     },
-    /// Sets the size: `File`, with a `Write` lease. Inline content is cut or padded in place. A
-    /// chunked file gets a durable note that its chunks must be cut to `size`; the client cuts them
-    /// and then says `TruncateDone`. `time`: set mtime as well.
+    /// Sets the size: `File`, with a `Write` lease. Inline content is cut or padded in place. For a
+    /// chunked file the service durably records that its chunks must be cut to `size`; the client
+    /// cuts them and then sends `TruncateDone`.
     Truncate { ino: InodeId, size: u64, kill_suid_sgid: bool },
     /// The chunks are cut: `Unit`.
     TruncateDone { ino: InodeId },
-    /// This session has no use of an orphan any more: `Unit`. With the last session's use its inode
-    /// goes at once, its chunks soon.
+    /// This session no longer uses an orphan: `Unit`. When no session uses it, its inode is removed
+    /// at once, its chunks soon.
     Reclaim { ino: InodeId },
 
-    /// `Unit`, or `EAGAIN` when the lock is held and `wait` is false; with `wait` the reply comes
+    /// `Unit`, or `EAGAIN` if the lock is held and `wait` is false; with `wait` the reply is sent
     /// when the lock is granted.
     Lock {
         ino: InodeId,
@@ -228,96 +230,96 @@ pub enum MetaOp {
     },
     /// `Unit`.
     Unlock { ino: InodeId, space: LockSpace, owner: LockOwner, range: LockRange },
-    /// `Lock`: the first lock in the way, if any.
+    /// `Lock`: the first conflicting lock, if any.
     TestLock { ino: InodeId, owner: LockOwner, kind: LockKind, range: LockRange },
-    /// A session that is about to register with a service that was started anew says which locks it
-    /// holds; in as many requests as it takes, the last of them answered before `Register`: `Unit`.
-    /// Until every session of before is back or ended, nobody is granted a lock. `EAGAIN` when one
-    /// of them is held by somebody else: that one is lost.
+    /// Lock reclaim: a session that is about to register with a restarted service reports its
+    /// locks, in as many requests as it takes, the last of them answered before `Register`: `Unit`.
+    /// No lock is granted until every earlier session has returned or is ended. `EAGAIN` if another
+    /// session holds one of them: that lock is lost.
     ReclaimLocks { locks: Vec<HeldLock> },
-    /// A session that is about to register, or to follow partitions, says of which inodes it has
-    /// files open; in as many requests as it takes, the last of them answered before `Register` or
-    /// `Follow`, which brings the rest of them: `Unit`. Nobody else is let in before that one.
+    /// A session that is about to register, or to follow partitions, reports the inodes of which it
+    /// has files open, in as many requests as it takes. The last of them is answered before
+    /// `Register` or `Follow`, which brings the rest: `Unit`. No other client is admitted before
+    /// that one.
     ReclaimOpens { inodes: Vec<InodeId> },
-    /// A session that is about to register, or to follow, tells the size of files whose chunks it
-    /// was changing under `Write` when that lease ended with the service that had granted it; in as
-    /// many requests as it takes, the last of them answered before `Register` or `Follow`: `Unit`.
-    /// When the service settles such a file, it cuts chunks that reach beyond that size: they hold
-    /// parts of writes that no application has been told of, and that the client repeats. Sizes
-    /// that come when the session is back already are ignored. The answer is `Process`: by that
-    /// number the session says to whom it has told what it has, and asks for it before it tells
-    /// anything (without sizes, if it has none).
+    /// A session that is about to register, or to follow, reports the size of files whose chunks it
+    /// was changing under `Write` when that lease ended with the service that had granted it. It
+    /// takes as many requests as needed, the last of them answered before `Register` or `Follow`.
+    /// Size recovery of such a file cuts chunks beyond that size: they hold parts of unacknowledged
+    /// writes, which the client repeats. Sizes of a session that is already registered are ignored.
+    /// The answer is `Process`: the session later names that number as the process it reported to,
+    /// and requests it before any other report (without sizes, if it has none).
     ReclaimSizes { sizes: Vec<KnownSize> },
 
-    /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`):
-    /// `Unit`. It has no lease then, and caches nothing; `in_use` are the inodes of which it has
-    /// files open, as far as `ReclaimOpens` hasn't said so. Its recalls are asked for from 0 on.
-    /// Sessions that didn't register get no leases. Of partitions that came to the service from
-    /// another one the session has to say the same by `Follow`. The service makes the `promised`
-    /// files before it lets others in: programs have them. `told`: the process of the service that
-    /// was told what the session has (`Process`), 0 when none was. Another one, which has been
-    /// started since, refuses (`EAGAIN`): it would take locks, open files and sizes of which it has
-    /// not heard for none.
+    /// Registers the session, or registers it again when the service doesn't know it (`ENOTCONN`):
+    /// `Unit`. The session has no lease then, and caches nothing. `in_use`: the inodes of which it
+    /// has files open, as far as `ReclaimOpens` hasn't reported them. The session requests recalls
+    /// from 0 on. Sessions that didn't register get no leases. For partitions that the service took
+    /// over from another one the session must report the same by `Follow`. The service commits the
+    /// `promised` files before it admits other clients: applications have them. `told`: the process
+    /// of the service that received the session's reports (`Process`), 0 if none did. A process
+    /// that was started since refuses (`EAGAIN`): it has no record of the reported locks, open
+    /// files and sizes.
     Register { in_use: Vec<InodeId>, promised: Vec<Promise>, told: u64 },
-    /// The session follows partitions that another service executed before to this one, which asked
-    /// for it (`Adopted`): `Unit`. It has dropped everything that it cached of their inodes and has
-    /// no lease on any, nor any recall to answer; `in_use` as with `Register`. The service forgets
-    /// what leases and uses it knew of the session there, settles what the session wrote and didn't
-    /// report, and looks again for answers that the other service gave it, so that a change which
-    /// is sent again isn't made twice. `EREMOTE` when one of them isn't the service's (any more).
-    /// `promised` and `told`: as with `Register`.
+    /// The session follows partitions to this service from the former owner, as the service
+    /// requested (`Adopted`): `Unit`. The session has dropped everything that it cached of their
+    /// inodes and has no lease on any, nor any recall to answer; `in_use` as with `Register`. The
+    /// service drops its record of the session's leases and uses there, and runs size recovery for
+    /// what the session wrote and didn't report. It reads again the answers that the former owner
+    /// gave the session, so that a retransmitted change isn't executed twice. `EREMOTE` if the
+    /// service doesn't own one of them (any more). `promised` and `told`: as with `Register`.
     Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId>, promised: Vec<Promise>, told: u64 },
-    /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe
-    /// none, or at once `Adopted` as long as there are partitions to which the session has yet to
-    /// follow. Being asked again and again, it also tells that the session lives.
+    /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, possibly
+    /// empty, or at once `Adopted` while there are partitions that the session has yet to follow.
+    /// This request also renews the session.
     NextRecalls { after: u64 },
-    /// Says more of who asks by the request's credentials: `Unit`. A kernel's request has one group
-    /// only, so a client says it when the service refused what its kernel had allowed (`EACCES`,
-    /// `EPERM`), and then asks again. `ino`: what that was about.
+    /// Supplies further group ids of the user in the request's credentials: `Unit`. A kernel's
+    /// request has one group only. So a client sends them when the service refused what its kernel
+    /// had allowed (`EACCES`, `EPERM`), and then repeats the request. `ino`: the inode of that
+    /// request.
     Introduce { ino: InodeId, groups: Vec<u32> },
-    /// Answers recalls: `Unit`.
+    /// Acknowledges recalls: `Unit`.
     Yield { yields: Vec<Yield> },
-    /// The recalls with numbers up to `seen` that are not answered yet are being worked on (what is
-    /// written has to reach a storage service that doesn't answer): `Unit`. To be said again while
-    /// it lasts.
+    /// The session is still working on unanswered recalls with numbers up to `seen` (dirty data
+    /// must reach a storage service that doesn't answer): `Unit`. Repeated while that lasts.
     StillYielding { seen: u64 },
     /// The session has no lease on these inodes and no open file of them any more: `Unit`. `seen`:
-    /// recalls that it had seen when it let go; of a grant made after later ones the service knows
-    /// better.
+    /// the last recall that it had seen when it released them; a grant after later recalls stays in
+    /// force.
     Release { inodes: Vec<InodeId>, seen: u64 },
-    /// Ends the session in good order: its locks, leases and open files go: `Unit`.
+    /// Ends the session in an orderly way, with its locks, leases and open files: `Unit`.
     EndSession,
 
     /// `Description`.
     Describe { ino: InodeId },
-    /// Changes what a directory hands to new files: `Description`.
+    /// Changes a directory's pattern for new files: `Description`.
     SetPattern { dir: InodeId, change: PatternChange },
-    /// Moves a file to groups of another pool or scheme, in the background; `None` leaves one as it
-    /// is: `Migration`.
+    /// Migrates a file to groups of another pool or scheme, in the background; `None` leaves one
+    /// unchanged: `Migration`.
     Migrate { ino: InodeId, pool: Option<String>, scheme: Option<String> },
-    /// How far that is: `Migration`.
+    /// Progress of a migration: `Migration`.
     MigrationOf { ino: InodeId },
-    /// Files have been read: `Unit`. Their access times follow, where nothing else has been done to
-    /// them since, and without a word to others who keep their attributes. Of files that aren't
-    /// there, or aren't executed by this service, nothing is noted.
+    /// Files have been read: `Unit`. Updates their access times, unless the file was changed since,
+    /// and without recalling cached attributes of other sessions. Files that don't exist or that
+    /// this service doesn't own are ignored.
     NoteAccess { accesses: Vec<AccessTime> },
-    /// How many inodes there are in the partitions that the service executes: `Usage`.
+    /// Number of inodes in the partitions that the service owns: `Usage`.
     Usage,
-    /// Everything acknowledged before is on disk when this answers: `Unit`.
+    /// Makes everything acknowledged before durable: `Unit`.
     Sync,
 }
 
 impl MetaOp {
     /// Whether the service alone checks the user's permission. The client's kernel checks the other
-    /// changes before it sends them. It takes these for something else: for a created file that
-    /// needs no check, and for an extended attribute that needs write permission only.
+    /// changes before it sends them. It sees these operations as others: a created file that needs
+    /// no check, or an extended attribute that needs write permission only.
     pub fn is_unchecked_by_kernel(&self) -> bool {
         matches!(self, MetaOp::MayOpen { .. } | MetaOp::SetPattern { .. } | MetaOp::Migrate { .. })
     }
 
-    /// The inode that is asked about or changed, of a name the directory that it is in: the service
-    /// that executes its partition is to be asked. `None` for what concerns a session or a service
-    /// as a whole.
+    /// The inode that the operation reads or changes, or the directory of its name: the owner of
+    /// that inode's partition handles the request. `None` if it concerns a session or a service as
+    /// a whole.
     pub fn subject(&self) -> Option<InodeId> {
         match self {
             MetaOp::Lookup { parent, .. }
@@ -373,26 +375,24 @@ impl MetaOp {
     }
 }
 
-/// A file's content as the metadata service knows it.
+/// A file as the metadata service knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
     /// Attributes.
     pub attr: Attr,
-    /// Where its chunks are; `None` while it has none.
+    /// Layout of its chunks; `None` while it has none.
     pub layout: Option<Layout>,
-    /// Lower bounds of the lengths of its chunk files, in stripe order; empty when nothing is
-    /// known.
+    /// Lower bounds of the lengths of its chunk files, in stripe order; empty if unknown.
     pub known: Vec<u64>,
     /// Inline content; shorter than `attr.size` where the rest is a hole. `None` for a chunked
     /// file.
     pub inline: Option<Bytes>,
-    /// The most bytes that may live inline.
+    /// Largest inline content in bytes.
     pub inline_limit: u32,
-    /// The lease epoch of a file in chunks, to be sent with every request for them: it grows
-    /// whenever the right to change them passes on. 0 for who needs none, since there are no
-    /// leases, or no chunks.
+    /// Lease epoch of a chunked file, sent with every request for its chunks: it grows whenever the
+    /// right to change them passes on. 0 where none is needed, without leases or without chunks.
     pub epoch: u64,
-    /// The session has shortened the file, and hasn't said yet that its chunks are cut
+    /// The session has truncated the file, and hasn't reported yet that its chunks are cut
     /// ([`MetaOp::TruncateDone`]).
     pub uncut: bool,
 }
@@ -402,13 +402,13 @@ pub struct FileInfo {
 pub struct DirEntry {
     /// The name.
     pub name: Bytes,
-    /// What it names.
+    /// Inode of the entry.
     pub ino: InodeId,
     /// Type bits of its mode.
     pub mode: u32,
-    /// Where to go on after this entry.
+    /// Cookie to continue after this entry.
     pub cookie: u64,
-    /// When they were asked for.
+    /// Attributes, if requested.
     pub attr: Option<Attr>,
 }
 
@@ -426,57 +426,57 @@ pub struct Description {
     pub inline: Option<u64>,
 }
 
-/// A file that moves to other groups, or has been given up.
+/// A file that is being migrated, or whose migration was abandoned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Migration {
-    /// Where it goes.
+    /// Destination pool.
     pub pool: PoolId,
-    /// How its groups keep data there.
+    /// Redundancy scheme of the destination groups.
     pub scheme: Scheme,
-    /// What there was to copy.
+    /// Bytes to copy in total.
     pub bytes: u64,
-    /// How much of that has been copied.
+    /// Bytes copied so far.
     pub bytes_moved: u64,
-    /// What keeps it for now, or what it was given up for.
+    /// What delays it, or why it was abandoned.
     pub error: Option<Error>,
-    /// It is not tried any more.
+    /// The migration was abandoned.
     pub given_up: bool,
 }
 
-/// A durable note on a file whose chunks may differ from what its inode says.
+/// A durable record of a file whose chunks may differ from its inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteRecord {
     /// The file.
     pub ino: InodeId,
-    /// Who writes.
+    /// Session that writes.
     pub session: SessionId,
     /// The chunks must be cut to this size.
     pub truncate_to: Option<u64>,
 }
 
-/// Answers; which one belongs to which request is said there.
+/// Answers; [`MetaOp`] names the answer of each operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum MetaReply {
     Unit,
     Entry(Attr),
-    /// A regular file that was made just now: empty, without chunks.
+    /// A regular file that was just created: empty, without chunks.
     Created {
         attr: Attr,
-        /// The most bytes that may live inline.
+        /// Largest inline content in bytes.
         inline_limit: u32,
         /// It has no extended attributes, ACLs included.
         bare: bool,
     },
     Attr(Attr),
-    /// The inode that moved, and the one that was replaced (or exchanged), as they are afterwards.
+    /// The renamed inode, and the one that was replaced (or exchanged), after the operation.
     Renamed {
         moved: Attr,
         other: Option<Attr>,
     },
     Bytes(Bytes),
     Names(Vec<Bytes>),
-    /// `parent` answers `..`.
+    /// `parent`: the inode of `..`.
     Directory {
         entries: Vec<DirEntry>,
         end: bool,
@@ -486,33 +486,33 @@ pub enum MetaReply {
     Lock(Option<(LockKind, LockRange, u32)>),
     Recalls(Vec<Recall>),
     Description(Box<Description>),
-    /// `None`: the file doesn't move.
+    /// `None`: the file isn't being migrated.
     Migration(Option<Box<Migration>>),
-    /// Instead of `Entry`: what the name names is of a partition that another service executes,
-    /// which knows its attributes and grants the lease on it; or others are writing it, and who
-    /// asks for its attributes asks its chunk files for its size, too.
+    /// Instead of `Entry`: another service owns the inode's partition; it has the attributes and
+    /// grants the lease. Or other clients are writing the file, and its size must be queried from
+    /// its chunk files, too.
     Elsewhere {
         ino: InodeId,
         /// Type bits of its mode.
         mode: u32,
     },
-    /// Numbers that no other file has or will have, up from `first`. Files made with them in the
-    /// directory have no more than the permissions that are asked for.
+    /// Inode numbers from `first` up, which no other file has or will have. Files created with them
+    /// in the directory get no more than the requested permissions.
     Reserved {
         first: InodeId,
         count: u32,
         /// The directory.
         attr: Attr,
-        /// The most bytes that may live inline in its files.
+        /// Largest inline content of its files in bytes.
         inline_limit: u32,
-        /// The number on which the lease is, where it is one on names with a prefix.
+        /// With a prefix: the inode number that carries the lease.
         range: Option<InodeId>,
     },
     Usage(Usage),
-    /// A number of the service's process: another one each time that it is started.
+    /// Number of the service's process; it changes with each start.
     Process(u64),
-    /// These partitions have come to the service from another one, and nothing there is read or
-    /// changed until the session follows (`Follow`), or is ended.
+    /// The service took these partitions over from another one. The session can't read or change
+    /// anything there until it follows (`Follow`), or is ended.
     Adopted {
         partitions: Vec<PartitionId>,
     },
@@ -529,49 +529,48 @@ pub struct AccessTime {
 /// Inodes of a metadata service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Those that there are in its partitions, orphans too.
+    /// Number of inodes in its partitions, orphans included.
     pub inodes: u64,
-    /// The store of all services together; `None` where it is another process's.
+    /// Space of the store that all services share; `None` if another process has it.
     pub store: Option<StoreSpace>,
 }
 
-/// What the store of metadata takes of its disk, bytes.
+/// Disk space of the metadata store, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreSpace {
-    /// In the store.
+    /// Bytes in use.
     pub used: u64,
-    /// What it may still grow by.
+    /// Bytes by which the store may still grow.
     pub free: u64,
 }
 
-/// A reply with what every reply carries.
+/// A reply with the fields of every reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaResponse {
     /// The answer.
     pub reply: MetaReply,
-    /// Leases that come with it.
+    /// Leases that it grants.
     pub grants: Vec<Grant>,
-    /// Recalls of this session that had been made when they were granted: a client that has seen a
-    /// later one can't tell whether it was for these, and doesn't rely on them.
+    /// Number of the session's last recall before the grants. A client that has seen a later recall
+    /// can't tell whether it concerns these leases, and doesn't rely on them.
     pub recalls: u64,
-    /// What the session may do with the chunks of the file that the answer is about, to be shown to
-    /// storage services.
+    /// The session's rights on the chunks of the file in question, to be shown to storage services.
     pub capability: Option<Capability>,
-    /// Directories that the request has changed and on which the session holds a lease, as they are
-    /// now.
+    /// Directories that the request changed and on which the session holds a lease, in their
+    /// current state.
     pub directories: Vec<DirectoryState>,
-    /// What the store of metadata has acknowledged is there, in memory or on disk, as long as this
-    /// is the same. Told in the answers to `Register`, `Follow` and `Sync`; 0: not told.
+    /// Verifier of the metadata store: while it is unchanged, everything that the store
+    /// acknowledged is in memory or on disk. Set in the answers to `Register`, `Follow` and `Sync`;
+    /// else 0.
     pub verifier: u64,
 }
 
-/// A directory at a moment.
+/// State of a directory at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryState {
     /// Its attributes.
     pub attr: Attr,
-    /// Of two states of one directory under one lease, the one with the larger number is the later
-    /// one.
+    /// Order of states of one directory under one lease: the larger number is the later state.
     pub order: u64,
 }
 

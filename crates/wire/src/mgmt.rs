@@ -1,8 +1,8 @@
 //! Requests to the management service.
 //!
-//! They are few and far between, so they travel as JSON: the same text that the control socket of a
-//! node takes, that `--json` prints and that the map is stored as. Fields that are added have
-//! defaults; fields that are not known are passed over.
+//! They are rare, so they are encoded as JSON: the same text that a node's control socket takes,
+//! that `--json` prints and that the map is stored as. New fields have defaults; unknown fields are
+//! ignored.
 
 mod ceilings;
 mod clients;
@@ -28,54 +28,54 @@ use types::{
     PartitionId, PoolId, ResyncSettings, Role, Scheme, ScrubSettings, SessionId, Target, TargetId,
 };
 
-/// Files that one [`MgmtRequest::Tidy`] may name.
+/// Largest number of files in one [`MgmtRequest::Tidy`].
 pub const MAX_TIDY_FILES: usize = 20_000;
 
-/// What may be said of a node that is there.
+/// A change of a node's properties.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeChange {
     /// Its name.
     Name(String),
-    /// The rack that it is in; none: nothing is known of it.
+    /// Its rack; `None`: unknown.
     Rack(Option<String>),
-    /// What it does; services of other nodes let it do no more than that.
+    /// Its roles; services of other nodes permit it only what these need.
     Roles(Vec<Role>),
 }
 
-/// What was changing where a crash has left chunk files.
+/// Chunk files that were being changed or created before a crash, for crash reconciliation.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Touched {
-    /// Chunk files (at most [`MAX_TIDY_FILES`]).
+    /// Chunk files that were being changed (at most [`MAX_TIDY_FILES`]).
     pub files: Vec<InodeId>,
-    /// Where chunk files were being made, some of which may not be there: from the first of two
-    /// numbers up to the second.
+    /// Ranges of inode numbers whose chunk files were being created, some of which may be missing:
+    /// from the first number up to the second.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub new: Vec<(InodeId, InodeId)>,
 }
 
 impl Touched {
-    /// These chunk files.
+    /// Makes one from changed chunk files.
     pub fn of(files: impl Into<Vec<InodeId>>) -> Touched {
         Touched { files: files.into(), new: Vec::new() }
     }
 
-    /// The same in pieces that can be sent.
+    /// Splits it into pieces that fit into one request each.
     pub fn pieces(&self) -> Vec<Touched> {
         let mut pieces: Vec<Touched> = self.files.chunks(MAX_TIDY_FILES).map(Touched::of).collect();
-        // Last, when what is there has been put right.
+        // Last, after the existing chunk files are reconciled.
         if !self.new.is_empty() {
             pieces.push(Touched { files: Vec::new(), new: self.new.clone() });
         }
         pieces
     }
 
-    /// Whether nothing was changing.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && self.new.is_empty()
     }
 
-    /// By the partitions of the files.
+    /// Splits it by the partitions of the files.
     pub fn by_partition(self) -> BTreeMap<PartitionId, Touched> {
         let mut parts: BTreeMap<PartitionId, Touched> = BTreeMap::new();
         for ino in self.files {
@@ -88,40 +88,40 @@ impl Touched {
     }
 }
 
-/// What is asked of the management service.
+/// A request to the management service.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum MgmtRequest {
-    /// A machine becomes a node: `Joined`.
+    /// A machine joins as a node: `Joined`.
     Join(Join),
-    /// A node that has joined serves from now on: `Registered`.
+    /// A node that has joined starts to serve: `Registered`.
     Register(Register),
     /// A registered node is alive: `Alive`.
     Heartbeat(Heartbeat),
-    /// A node stops in good order: `Done`.
+    /// A node shuts down in an orderly way: `Done`.
     Goodbye { node: NodeId, instance: u64 },
-    /// A client wants to mount: `Welcome`. `cluster`: which one it expects.
+    /// A client requests to mount: `Welcome`. `cluster`: the UUID that it expects.
     Attach { cluster: String, version: String, clock_s: i64 },
-    /// `Map` as soon as there is one with a later epoch than this.
+    /// Waits for a map with a later epoch than this: `Map`.
     WatchMap { after: Epoch },
-    /// Nodes that a member of the cluster can't reach, instead of those that it named before:
-    /// `Done`. `member`: what it calls itself.
+    /// Reports nodes that a member of the cluster can't reach, in place of its previous report:
+    /// `Done`. `member`: its own name for itself.
     ReportUnreachable { member: String, nodes: Vec<UnreachableNode> },
-    /// A directory of a node becomes a target: `Added`. Asked again for the same directory, it
-    /// answers with the same id.
+    /// Makes a directory of a node a target: `Added`. A repeated request for the same directory
+    /// gets the same id.
     AddTarget { node: NodeId, path: String, pool: String },
-    /// What the metadata knows of these files is enforced on the target (at most [`MAX_TIDY_FILES`]
-    /// of them), which had been changing them when it crashed: `Done` when that is on disk. The
-    /// metadata service must be let in meanwhile, clients must not.
+    /// Crash reconciliation of a target: enforces the metadata of these files (at most
+    /// [`MAX_TIDY_FILES`]), which were being changed when it crashed. `Done` when that is on disk.
+    /// Meanwhile the target must admit the metadata service, but no clients.
     Tidy {
         target: TargetId,
         #[serde(flatten)]
         touched: Touched,
     },
-    /// The same for a mirrored group all of whose good members have been through the crash, of
-    /// which one is left that counts as good: `Done` when that is on disk on all that do by then.
-    /// Goes through the primary.
+    /// The same for a mirrored group whose members in sync have all crashed, and one of which still
+    /// counts as in sync: `Done` when that is on disk on all members in sync at that time. Goes
+    /// through the primary.
     TidyGroup {
         group: GroupId,
         #[serde(flatten)]
@@ -132,20 +132,20 @@ pub enum MgmtRequest {
     ListNodes,
     /// `Done`.
     RenameNode { node: NodeId, name: String },
-    /// The rack that a node is in from now on; none: nothing is known of it: `Done`.
+    /// Sets the rack of a node; `None`: unknown: `Done`.
     SetRack { node: NodeId, rack: Option<String> },
-    /// Several things of a node, or none of them where one is refused: `Done`.
+    /// Changes several properties of a node, or none if one is refused: `Done`.
     SetNode { node: NodeId, changes: Vec<NodeChange> },
-    /// Forgets a node without targets: `Done`.
+    /// Removes a node without targets: `Done`.
     RemoveNode { node: NodeId },
     /// `Targets`.
     ListTargets,
-    /// New files of the pool may live on the target; a pool that isn't there is made: `Done`.
+    /// Assigns the target to a pool for new files, which is created if it doesn't exist: `Done`.
     SetPool { target: TargetId, pool: String },
-    /// The target gets no new files any more, or gets some again: `Done`.
+    /// Starts or ends draining of the target, which gets no new files meanwhile: `Done`.
     SetDrain { target: TargetId, drain: bool },
-    /// Forgets a target that holds no data: `Done`. With `accept_loss` also one that is offline and
-    /// holds some: what it alone has is lost then.
+    /// Removes a target that holds no data: `Done`. With `accept_loss` also one that is offline and
+    /// holds data: content without another replica is then lost.
     RemoveTarget {
         target: TargetId,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -155,34 +155,32 @@ pub enum MgmtRequest {
     ListPools,
     /// `Done`.
     RenamePool { pool: String, name: String },
-    /// Forgets a pool without targets: `Done`.
+    /// Removes a pool without targets: `Done`.
     RemovePool { pool: String },
     /// `Sessions`.
     ListSessions,
-    /// Ends a session by force: `Done`.
+    /// Evicts a session: `Done`.
     EvictSession { session: SessionId },
     /// `Metas`.
     ListMetas,
-    /// Spreads partitions evenly over the metadata services that are up: `Metas`.
+    /// Distributes partitions evenly over the metadata services that are up: `Metas`.
     RebalanceMetas,
     /// `Exports`.
     ListExports,
-    /// What holds for clients of a network from now on, instead of what held before: `Done`.
+    /// Sets the export rule of some clients, in place of an earlier one: `Done`.
     SetExport { rule: ExportRule },
-    /// No rule for clients of a network any more: `Done`.
+    /// Removes the export rule of some clients: `Done`.
     RemoveExport { clients: ExportClients },
     /// `Health`.
     Health,
     /// `Groups`.
     ListGroups,
-    /// The groups of a scheme that a pool should have are made, as far as they aren't there:
-    /// `Groups` of that pool and scheme.
+    /// Creates the missing groups of a scheme in a pool: `Groups` of that pool and scheme.
     MakeGroups { pool: String, scheme: Scheme },
-    /// A member of a mirrored group has changed, says the primary: `Map` when that holds for
-    /// everybody who counts. `since`: the version of the group that the primary goes by; where
-    /// there is another, `Map` is all the answer. `orderly`: the primary speaks of itself, has
-    /// nothing under way and begins nothing more, so that the others need not be brought in step by
-    /// the next one.
+    /// The primary reports a new state of a member of a mirrored group: `Map` when that is in force
+    /// at all members that count. `since`: the primary's version of the group; if management has
+    /// another one, the `Map` is the whole answer. `orderly`: the primary reports itself, has no
+    /// change in progress and starts none, so that the next primary needn't resync the others.
     SetMember {
         group: GroupId,
         since: Epoch,
@@ -192,105 +190,106 @@ pub enum MgmtRequest {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         orderly: bool,
     },
-    /// How members are brought in step and replaced from now on: `Done`.
+    /// Sets how members are resynced and replaced: `Done`.
     SetResync { settings: ResyncSettings },
-    /// How targets are searched for damage from now on: `Done`.
+    /// Sets how targets are scrubbed: `Done`.
     SetScrub { settings: ScrubSettings },
-    /// Whether data is summed and checked from now on: `Done`.
+    /// Switches checksums of data on or off: `Done`.
     SetChecksums { on: bool },
-    /// Share of each target of a pool that new files leave free, percent: `Done`.
+    /// Sets the share of each target of a pool that new files leave free, in percent: `Done`.
     SetSpare { pool: String, percent: u8 },
-    /// How members are brought in step, and how far those are that have missed something:
+    /// Lists the resync settings and the members that aren't in sync, with their progress:
     /// `Resyncs`.
     ListResyncs,
-    /// Memberships are moved until all targets of a pool have about equally many of them: `Moves`.
-    /// `dry_run`: they are only told.
+    /// Moves memberships until all targets of a pool have about equally many: `Moves`. `dry_run`:
+    /// only computes them.
     RebalanceGroups { pool: String, dry_run: bool },
-    /// A mirrored group goes on from a member that has missed something, since all that had
-    /// everything are lost for good: `Groups` with it. Without `accept_loss` it is only looked
-    /// whether that could be, and refused with what would be lost (`EPERM`).
+    /// Recovers a mirrored group from a member that missed writes, since all members that were in
+    /// sync are lost for good: `Groups` with it. Without `accept_loss` it only checks whether that
+    /// is possible, and refuses with the loss that it would cause (`EPERM`).
     RecoverGroup {
         group: GroupId,
         from: TargetId,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         accept_loss: bool,
     },
-    /// How far targets are searched for damage: `Scrubs`.
+    /// Progress of scrubs: `Scrubs`.
     ListScrubs,
-    /// What the hardware gives, as it has just been measured, is kept instead of what was known of
-    /// the same limits and places: `Done`.
+    /// Stores the just measured performance of hardware, in place of earlier values of the same
+    /// limits and places: `Done`.
     NoteCeilings { ceilings: Vec<CeilingInfo> },
     /// `Ceilings`.
     ListCeilings,
-    /// A new token, or a cluster file that clients share: `Token`.
+    /// Creates a join token, or a cluster file that clients share: `Token`.
     NewToken(NewToken),
     /// `Tokens`.
     ListTokens,
-    /// Nobody joins with a token any more, named by its id: `Done`.
+    /// Revokes a join token, named by its id: `Done`.
     RevokeToken { token: String },
-    /// A cluster file for a client of its own: `Token`.
+    /// Creates a cluster file for a client of its own: `Token`.
     AddClient(NewClient),
     /// `Clients`.
     ListClients,
-    /// No service accepts a client any more, and its sessions are ended: `Revoked`.
+    /// Revokes a client, whose certificates no service accepts any more, and evicts its sessions:
+    /// `Revoked`.
     RevokeClient { name: String },
-    /// Another certificate for a member that shows one (`client/login1`, `node/3`), by a request
-    /// for it as hexadecimal digits: `Certificate`.
+    /// Renews the certificate of a member that shows a valid one (`client/login1`, `node/3`), by a
+    /// signing request in hexadecimal digits: `Certificate`.
     Renew { member: String, csr: String },
-    /// A certificate for the HTTP interface of a node, by a request for one as hexadecimal digits:
-    /// `Certificate`. `names`: DNS names and addresses. A connection gets those that the map knows
-    /// of its node, and those of the machine itself.
+    /// Issues a certificate for the HTTP interface of a node, by a signing request in hexadecimal
+    /// digits: `Certificate`. `names`: DNS names and addresses. A request over a connection gets
+    /// those that the map has of its node, and those of the machine itself.
     CertifyApi { node: NodeId, csr: String, names: Vec<String> },
 }
 
-/// A machine asks to become a node.
+/// A machine's request to become a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Join {
-    /// What the join token proves itself with.
+    /// The secret of the join token.
     pub secret: String,
-    /// For people; empty: management makes one.
+    /// Name for people; empty: management chooses one.
     pub name: String,
-    /// What it is to do.
+    /// Requested roles.
     pub roles: Vec<Role>,
-    /// Where it will listen.
+    /// Addresses on which it will listen.
     pub addresses: Vec<String>,
-    /// A certificate signing request, or nothing where connections are plain.
+    /// Certificate signing request; empty where connections are unencrypted.
     #[serde(default)]
     pub csr: String,
-    /// The weft that it runs.
+    /// Version of weft that it runs.
     pub version: String,
-    /// Its time of day, seconds.
+    /// Its clock, Unix seconds.
     pub clock_s: i64,
-    /// The rack that it is in.
+    /// Its rack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rack: Option<String>,
 }
 
-/// A node tells what it serves.
+/// A node's report of what it serves, when it starts to serve.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Register {
-    /// The cluster it believes to belong to.
+    /// UUID of the cluster that it expects.
     pub cluster: String,
     /// Its id.
     pub node: NodeId,
-    /// Random, another one for every process.
+    /// Random number of its process.
     pub instance: u64,
-    /// Where it listens.
+    /// Addresses on which it listens.
     pub addresses: Vec<String>,
-    /// What it does.
+    /// Its roles.
     pub roles: Vec<Role>,
-    /// The weft that it runs.
+    /// Version of weft that it runs.
     pub version: String,
-    /// Its time of day, seconds.
+    /// Its clock, Unix seconds.
     pub clock_s: i64,
-    /// What it serves.
+    /// Its targets.
     pub targets: Vec<TargetReport>,
-    /// This process has registered before, and nothing that a crash of an earlier one has left
-    /// there still counts as good: it is management that has been started anew.
+    /// This process has registered before, and no content left by a crash of an earlier process
+    /// counts as in sync: management has restarted, not the node.
     #[serde(default)]
     pub again: bool,
-    /// None of the addresses is one of its machine's: the machine has moved, or is behind a
-    /// translation of addresses.
+    /// None of the addresses belongs to its machine: the machine has moved, or is behind address
+    /// translation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_elsewhere: bool,
 }
@@ -298,87 +297,88 @@ pub struct Register {
 /// A target as its node sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TargetReport {
-    /// The target, as its superblock says.
+    /// Id in its superblock.
     pub target: TargetId,
-    /// The cluster that its superblock names.
+    /// Cluster UUID in its superblock.
     pub cluster: String,
-    /// Where it is.
+    /// Its directory.
     pub path: String,
-    /// Its room; `None` when it can't be measured.
+    /// Its space; `None` if it can't be determined.
     pub space: Option<TargetSpace>,
-    /// What it has done.
+    /// Its I/O counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<TargetWork>,
 }
 
-/// Room of the local file system that a target is on, bytes.
+/// Space of the local file system of a target, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct TargetSpace {
     pub capacity: u64,
     pub free: u64,
-    /// Which file system it is, of those of all machines: targets that share one share its room.
+    /// Identifies the file system among those of all machines: targets on the same one share its
+    /// space.
     pub device: u64,
-    /// What the target's own files take, where that is known.
+    /// Bytes in the target's own files, where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<u64>,
 }
 
-/// A node is alive.
+/// A node's heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// Who.
+    /// Its id.
     pub node: NodeId,
-    /// As it registered.
+    /// Number of its process, as registered.
     pub instance: u64,
-    /// The map that it knows.
+    /// Epoch of its map.
     pub epoch: Epoch,
-    /// Its time of day, seconds.
+    /// Its clock, Unix seconds.
     pub clock_s: i64,
-    /// Its targets now.
+    /// Current state of its targets.
     pub targets: Vec<TargetReport>,
-    /// Copies that it is bringing in step now.
+    /// Resyncs that it is running as primary.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resyncs: Vec<ResyncProgress>,
-    /// Of each of its targets, how far it is searched for damage.
+    /// Scrub progress of each of its targets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scrubs: Vec<ScrubProgress>,
 }
 
-/// How far a target is searched for damage, and what was found. Sizes are bytes.
+/// Progress and findings of a target's scrub. Sizes are bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubProgress {
     /// The target.
     pub target: TargetId,
-    /// Whether one is under way.
+    /// Whether a scrub is running.
     pub is_running: bool,
-    /// The number of the last one by hand that was begun ([`ScrubSettings::asked`]).
+    /// Number of the last requested scrub that was started ([`ScrubSettings::asked`]).
     pub asked: u64,
-    /// When the last one began, seconds; zero: never.
+    /// Start of the last scrub, Unix seconds; zero: never.
     pub began_s: i64,
-    /// When the last whole one ended, seconds; zero: never.
+    /// End of the last complete scrub, Unix seconds; zero: never.
     pub ended_s: i64,
-    /// Looked at by the one that runs, or by the last.
+    /// Bytes read by the running scrub, or by the last one.
     pub bytes_done: u64,
-    /// What it has to look at in all, by what the last one looked at; `None` in the first.
+    /// Bytes to read in total, estimated by the previous scrub; `None` in the first one.
     pub bytes_total: Option<u64>,
-    /// Chunk files looked at.
+    /// Chunk files read.
     pub files_done: u64,
     /// Damaged ranges found.
     pub damaged: u64,
-    /// Of those, mended from another copy.
+    /// Of those, ranges repaired from another replica.
     pub mended: u64,
-    /// Chunk files that are missing, and such that belong to no file: the latter are looked for by
-    /// `weft fsck` only.
+    /// Missing chunk files, and chunk files that belong to no file: only `weft fsck` searches for
+    /// the latter.
     pub missing: u64,
     #[allow(missing_docs)]
     pub stray: u64,
-    /// Why it stands still.
+    /// Why it doesn't progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hindrance: Option<String>,
 }
 
-/// The answers; which one belongs to which request is said there.
+/// Answers; [`MgmtRequest`] names the answer of each request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -387,7 +387,7 @@ pub enum MgmtReply {
     Joined(Joined),
     Registered(Registered),
     Alive(Alive),
-    /// `export`: what holds for the client, by the address that it asks from.
+    /// `export`: the client's access, by the address of its connection.
     Welcome {
         facts: Facts,
         map: Arc<ClusterMap>,
@@ -421,23 +421,23 @@ pub enum MgmtReply {
     Groups {
         groups: Vec<GroupInfo>,
     },
-    /// All members that aren't good, by group.
+    /// All members that aren't in sync, by group.
     Resyncs {
         settings: ResyncSettings,
         members: Vec<ResyncInfo>,
     },
-    /// What is moved, and the groups whose members stay nearer to one another than they need to be,
-    /// since nobody further away has room.
+    /// Moved memberships, and the groups whose members are closer to each other (by rack or node)
+    /// than they need be, since no target further away has space.
     Moves {
         moves: Vec<MembershipMove>,
         crowded: Vec<GroupId>,
     },
-    /// The last word of each target that has said anything yet.
+    /// The last report of each target that has sent one.
     Scrubs {
         settings: ScrubSettings,
         scrubs: Vec<ScrubProgress>,
     },
-    /// By place and limit; and the targets that are online, those on one file system together.
+    /// By place and limit; and the targets that are online, grouped by file system.
     Ceilings {
         ceilings: Vec<CeilingInfo>,
         #[serde(default)]
@@ -460,52 +460,52 @@ pub enum MgmtReply {
     },
 }
 
-/// What never changes of a cluster.
+/// Properties of a cluster that never change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Facts {
-    /// Random; every target carries it too.
+    /// Random; every target's superblock has it too.
     pub uuid: String,
-    /// For people.
+    /// Name for people.
     pub name: String,
-    /// Key of the hash that orders names in directories, as 16 hexadecimal digits each.
+    /// Key of the hash that orders entries in directories, as 16 hexadecimal digits each.
     pub hash_key: (String, String),
-    /// Number of partitions of the inode space.
+    /// Number of partitions.
     pub partitions: u16,
-    /// When it was made, seconds.
+    /// Time of creation, Unix seconds.
     pub created_s: i64,
 }
 
-/// A machine has become a node.
+/// Answer to a machine that joined as a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Joined {
-    /// Its id from now on.
+    /// Its id.
     pub node: NodeId,
     /// Its name.
     pub name: String,
     /// Its cluster.
     pub facts: Facts,
-    /// PEM, or nothing where connections are plain.
+    /// PEM; empty where connections are unencrypted.
     #[serde(default)]
     pub certificate: String,
-    /// The map with the node in it.
+    /// Map that contains the node.
     pub map: Arc<ClusterMap>,
 }
 
-/// A node may serve.
+/// Answer to a node that may serve.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Registered {
-    /// How long it may go on without an answer to a heartbeat, milliseconds.
+    /// Longest time that it may continue without an answer to a heartbeat, in milliseconds.
     pub lease_ms: u64,
     /// The current map.
     pub map: Arc<ClusterMap>,
-    /// What capabilities are signed and checked with.
+    /// Keys that sign and verify capabilities.
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub keys: Secret,
-    /// The cluster's time, by which capabilities end, Unix seconds.
+    /// The cluster's time, by which capabilities expire, Unix seconds.
     pub time_s: i64,
 }
 
-/// Text that is shown to nobody: keys, as they are handed from management to nodes.
+/// Secret text, never displayed: keys that management gives to nodes.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -522,12 +522,12 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A node may go on.
+/// Answer to a heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Alive {
-    /// How long from when it sent the heartbeat, milliseconds.
+    /// Lease of the node from the time that it sent the heartbeat, in milliseconds.
     pub lease_ms: u64,
-    /// A map that is newer than the one it knows.
+    /// A map that is newer than the node's.
     pub map: Option<Arc<ClusterMap>>,
     /// As in [`Registered`].
     #[serde(default, skip_serializing_if = "Secret::is_empty")]
@@ -536,34 +536,34 @@ pub struct Alive {
     pub time_s: i64,
 }
 
-/// A node for people.
+/// A node, for display.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// What the map says.
+    /// Its entry in the map.
     #[serde(flatten)]
     pub node: Node,
     /// Targets that it serves.
     pub targets: Vec<TargetId>,
-    /// Seconds since it was last heard of; `None`: not since management has started.
+    /// Seconds since its last heartbeat; `None`: none since management started.
     pub silent_s: Option<u64>,
 }
 
-/// A target for people.
+/// A target, for display.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TargetInfo {
-    /// What the map says.
+    /// Its entry in the map.
     #[serde(flatten)]
     pub target: Target,
     /// Name of its node; empty in a cluster of one process.
     pub node_name: String,
     /// Name of its pool.
     pub pool_name: String,
-    /// How far it is emptied, if it is drained.
+    /// Draining progress, if it is being drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<DrainProgress>,
 }
 
-/// A pool for people. Sizes are bytes.
+/// A pool, for display. Sizes are bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct PoolInfo {
@@ -573,38 +573,38 @@ pub struct PoolInfo {
     pub groups: usize,
     pub capacity: u64,
     pub free: u64,
-    /// Share of each target that new files leave free, percent.
+    /// Share of each target that new files leave free, in percent.
     #[serde(default)]
     pub spare: u8,
 }
 
-/// A redundancy group for people.
+/// A redundancy group, for display.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupInfo {
-    /// What the map says.
+    /// Its entry in the map.
     #[serde(flatten)]
     pub group: Group,
     /// Name of its pool.
     pub pool_name: String,
-    /// The member that orders writes; `None` when none is good.
+    /// The member that orders writes; `None` if none is in sync.
     pub primary: Option<TargetId>,
-    /// Members that are being brought in step.
+    /// Members that are being resynced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resyncs: Vec<ResyncProgress>,
-    /// The rack of each member, in their order; empty when none is known.
+    /// Rack of each member, in their order; empty if none is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub racks: Vec<Option<String>>,
 }
 
-/// A metadata service for people.
+/// A metadata service, for display.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MetaInfo {
     /// Its node.
     #[serde(flatten)]
     pub node: Node,
-    /// Partitions that it is to execute.
+    /// Partitions that management assigned to it.
     pub assigned: Vec<PartitionId>,
-    /// Those whose requests it answers now; `None` when it doesn't say.
+    /// Partitions whose requests it answers now; `None` if it doesn't answer.
     #[serde(default)]
     pub executed: Option<Vec<PartitionId>>,
 }
@@ -630,8 +630,8 @@ impl Message for MgmtReply {
 }
 
 impl MgmtRequest {
-    /// What gives a node another name, rack or roles, as far as something is said of them: all of
-    /// it is done, or nothing.
+    /// Returns the request that changes a node's name, rack or roles, as far as given, all or
+    /// nothing; `None` if nothing is given.
     pub fn change_node(
         node: NodeId,
         name: Option<String>,
@@ -639,7 +639,7 @@ impl MgmtRequest {
         roles: Option<Vec<Role>>,
     ) -> Option<MgmtRequest> {
         match (name, rack, roles) {
-            // These are understood by older management services, too.
+            // Older management services understand these, too.
             (Some(name), None, None) => Some(MgmtRequest::RenameNode { node, name }),
             (None, Some(rack), None) => Some(MgmtRequest::SetRack { node, rack }),
             (None, None, None) => None,

@@ -1,50 +1,51 @@
-//! What metadata services ask each other, and what management asks all of them.
+//! Requests between metadata services, and from management to metadata services.
 
 use crate::mgmt::{DrainProgress, SessionInfo, Touched};
 use bytes::Bytes;
 use types::{GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
 
-/// What a command does to an inode that sessions may rely on.
+/// Access of a command to an inode on which sessions may hold leases.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Access {
-    /// Looks at its attributes.
+    /// Reads its attributes.
     Look,
-    /// Changes content beside other sessions that do, and reports its end.
+    /// Changes content beside other writing sessions, and reports the end of that.
     Share,
     /// Changes it.
     Change,
 }
 
-/// What is asked of the metadata service that executes a partition, by other services. `EREMOTE`
-/// where it doesn't execute it.
+/// Requests of other services to the metadata service that owns a partition. `EREMOTE` if it
+/// doesn't own it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PartitionsRequest {
-    /// Nothing is run on the partition until it is returned: `Lent`, once nothing is under way
-    /// there. `token`: a random number of the loan; asked again with the same one, the answer is
-    /// the same. A loan that isn't returned in time is called in: the owner's record changes, so
-    /// that a batch of the borrower that comes after that is lost.
+    /// Takes the partition lock for a cross-partition transaction: `Lent`, once no command is in
+    /// progress there. No command runs on the partition until it is returned. `token`: a random
+    /// number of the transaction; a repeated request gets the same answer. A lock that isn't
+    /// returned in time is revoked: the owner record changes, so that a later batch of the
+    /// coordinator fails.
     Borrow { partition: PartitionId, token: u64 },
-    /// The borrower's batch is in, or nothing comes of it: `Done`. `written`: the keys of the
-    /// partition that it wrote.
+    /// The coordinator's batch is committed or abandoned; returns the partition: `Done`. `written`:
+    /// the keys of the partition that it wrote.
     Return { partition: PartitionId, token: u64, written: Vec<Bytes> },
-    /// Recalls what sessions other than this one hold in the way of a change of these inodes:
-    /// `Clear`, at once; or, with `wait`, when the recalls are answered (the partition must not be
-    /// lent to the one who waits).
+    /// Recalls leases of sessions other than this one that conflict with access to these inodes.
+    /// Answers `Clear` at once, or, with `wait`, when the recalls are answered. The waiting service
+    /// must not hold the partition's lock.
     MakeWay { session: SessionId, accesses: Vec<(InodeId, Access)>, wait: bool },
-    /// The session has been ended for good, and the storage services know: `Done`.
+    /// The session has been ended for good, and the storage services know it: `Done`.
     Ended { session: SessionId },
-    /// As [`crate::MgmtRequest::Tidy`], for files of partitions that the service executes: `Done`.
+    /// As [`crate::MgmtRequest::Tidy`], for files of partitions that the service owns: `Done`.
     Tidy { target: TargetId, touched: Touched },
     /// As [`crate::MgmtRequest::TidyGroup`], in the same way: `Done`.
     TidyGroup { group: GroupId, touched: Touched },
-    /// A file of the partition that has chunks on the target: `File`.
+    /// Finds a file of the partition that has chunks on the target: `File`.
     FileOn { target: TargetId, partition: PartitionId },
-    /// An inode of the partition that hands the pool to new files, or is to live there itself:
-    /// `File`.
+    /// Finds an inode of the partition that refers to the pool: a directory with it in its pattern,
+    /// or a file that is to be moved there: `File`.
     NamesPool { pool: PoolId, partition: PartitionId },
     /// `Sessions`.
     Sessions,
-    /// Begins to end a session by force: `Done`; `ENOENT` if the service doesn't know it.
+    /// Begins the eviction of a session: `Done`; `ENOENT` if the service doesn't know it.
     Evict { session: SessionId },
     /// `Executed`.
     Executed,
@@ -52,23 +53,23 @@ pub enum PartitionsRequest {
     Drains,
 }
 
-/// The answers; which one belongs to which request is said there.
+/// Answers; [`PartitionsRequest`] names the answer of each request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum PartitionsReply {
     Done,
-    /// The owner's record, which the borrower's batch has to find unchanged. `quiet`: no session
-    /// holds any lease of this service, and none gets one while the partition is lent.
+    /// `owner`: the owner record, which the coordinator's batch must find unchanged. `quiet`: no
+    /// session holds any lease of this service, and none gets one while the partition is locked.
     Lent {
         owner: Bytes,
         quiet: bool,
     },
-    /// Whether nothing is in the way any more.
+    /// Whether no lease conflicts any more.
     Clear(bool),
     File(Option<InodeId>),
     Sessions(Vec<SessionInfo>),
     /// The partitions whose requests the service answers now.
     Executed(Vec<PartitionId>),
-    /// How far targets are that are drained, as to files of partitions that the service executes.
+    /// Progress of draining targets, for files of partitions that the service owns.
     Drains(Vec<(TargetId, DrainProgress)>),
 }

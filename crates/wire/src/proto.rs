@@ -1,12 +1,11 @@
-//! How messages are written: protobuf, so that fields and kinds of requests can be added.
+//! Encoding of messages: protobuf, so that fields and kinds of requests can be added.
 //!
-//! Each public type has a private twin whose fields are the message's fields; a field's number is
-//! fixed for ever, and so is what it means. A field that is not known is passed over, but a kind of
-//! request, an enum's value or a missing part can't be: the message is then [`Malformed`]. What the
-//! rest of the program relies on (a known file type, a range that isn't inverted, a layout with
-//! groups) is checked here, once.
+//! Each public type has a private twin whose fields are the message's fields; a field's number and
+//! meaning never change. Unknown fields are ignored, but an unknown kind of request or enum value,
+//! or a missing part, makes the message [`Malformed`]. Guarantees that other crates rely on (a
+//! known file type, a range that isn't inverted, a layout with groups) are checked here, once.
 //!
-//! Enums are numbers from 1, so that an absent one isn't taken for the first.
+//! Enums are numbers from 1, so that an absent one isn't taken for the first value.
 
 mod common;
 mod error;
@@ -24,7 +23,7 @@ pub use common::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 
 use crate::Malformed;
 
-/// Takes the fields of a message out of its bytes.
+/// Decodes the fields of a message.
 pub(crate) fn fields<F: prost::Message + Default>(bytes: impl prost::bytes::Buf) -> Result<F, Malformed> {
     F::decode(bytes).map_err(|error| Malformed::new(error.to_string()))
 }

@@ -2,61 +2,62 @@
 
 use types::{ByteRange, Epoch, GroupId, InodeId, NodeId, SessionId, TargetId, Timestamp};
 
-/// A request with what every request carries. A read's or write's data is the payload beside it.
+/// A request with the fields of every request. A read's or write's data is the payload beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageRequest {
-    /// The client that asks; 0 for services.
+    /// Session of the client; 0 for services.
     pub session: SessionId,
-    /// The target it is for.
+    /// The target that serves it.
     pub target: TargetId,
-    /// The file whose chunk file it is about.
+    /// The file that the chunk file belongs to.
     pub ino: InodeId,
-    /// What makes a change one that is done once, however often it is sent: see [`Number`].
+    /// Slot and sequence id of a change that must be executed once, however often it is sent: see
+    /// [`Number`].
     pub number: Option<Number>,
-    /// The metadata service's word that the session may do it.
+    /// The metadata service's proof that the session may access the chunk file.
     pub capability: Option<Capability>,
-    /// The lease epoch of the file under which it is asked ([`crate::FileInfo::epoch`]); 0: none. A
-    /// target that has seen a higher one refuses it with `EKEYREVOKED`, and doesn't do it any more.
+    /// The file's lease epoch of this request ([`crate::FileInfo::epoch`]); 0: none. A target that
+    /// has seen a higher one refuses the request with `EKEYREVOKED`, and never executes it.
     pub epoch: u64,
-    /// The mirrored group that it is about; `None` for what lies on one target only, and for what
-    /// is about the target as a whole.
+    /// The mirrored group concerned; `None` for chunk files on one target only, and for requests
+    /// about the target as a whole.
     pub group: Option<InGroup>,
-    /// For [`StorageOp::Read`], `Write`, `Seek` and `Allocate`: the chunk file is known to have at
-    /// least this length ([`crate::FileInfo::known`]). One that is absent or shorter is damage, and
-    /// no hole: `EIO`. 0: nothing is known.
+    /// For [`StorageOp::Read`], `Write`, `Seek` and `Allocate`: a lower bound of the chunk file's
+    /// length ([`crate::FileInfo::known`]). An absent or shorter chunk file is damage, not a hole:
+    /// `EIO`. 0: unknown.
     pub known: u64,
-    /// What is asked.
+    /// The operation.
     pub op: StorageOp,
 }
 
-/// A mirrored group as the sender of a request knows it. Who knows another version refuses with
-/// `EREMCHG`: the sender looks at the map again.
+/// A mirrored group as the sender of a request knows it. A receiver with another version refuses
+/// with `EREMCHG`: the sender then refreshes its map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InGroup {
     /// The group.
     pub group: GroupId,
     /// Its version ([`types::Group::since`]).
     pub since: Epoch,
-    /// As whom the receiver is asked.
+    /// Role in which the receiver is addressed.
     pub part: Part,
 }
 
-/// As whom a member of a mirrored group is asked.
+/// Role in which a member of a mirrored group is addressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// As the primary, which sees to it that all members do it, by who uses the file. What changes
-    /// nothing may be asked of any good member.
+    /// As the primary, which has all members execute the request; sent by clients and services that
+    /// use the file. A request that changes nothing may go to any member in sync.
     Primary,
-    /// As a member, by the primary, which does the same itself. Changes are numbered by `sequence`,
-    /// from 1 in each version of the group; all below `settled` are on all copies.
+    /// As a member, by the primary, which executes the same change itself. Changes are numbered by
+    /// `sequence`, from 1 in each version of the group; all below `settled` are on all replicas.
     Member { sequence: u64, settled: u64 },
-    /// As one whose copy is brought in step, by the primary, which lets nobody change the range
+    /// As a member that is being resynced, by the primary, which blocks changes of the range
     /// meanwhile.
     Resync,
 }
 
 impl StorageRequest {
-    /// A request that may be repeated without harm, by whom nobody asks for a capability.
+    /// A request that may safely be repeated and that needs no capability.
     pub fn new(session: SessionId, target: TargetId, ino: InodeId, op: StorageOp) -> StorageRequest {
         StorageRequest {
             session,
@@ -72,74 +73,75 @@ impl StorageRequest {
     }
 }
 
-/// Numbers a change among those of its session. A service does a change with a number once, and
-/// answers repetitions as it answered the first.
+/// Slot and sequence id of a change of a session. A service executes a numbered change once, and
+/// answers retransmissions from its duplicate request cache (RFC 8881 slot table).
 ///
-/// A session sends its numbered changes in *lanes*: in each of them one after the other, the next
-/// when the one before was answered. So a service has to remember one number a lane. A lane whose
-/// last change was never answered isn't used again.
+/// A session sends its numbered changes in session slots, one at a time in each: the next change of
+/// a slot follows when the one before was answered. So a service has to remember one change for
+/// each slot. A slot whose last change was never answered isn't used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub struct Number {
     pub lane: u32,
-    /// Grows by one with every change of the lane, from 1.
+    /// Sequence id: grows by one with every change of the slot, from 1.
     pub sequence: u32,
 }
 
-/// Length of a capability, bytes.
+/// Length of a capability in bytes.
 pub const CAPABILITY_BYTES: usize = 64;
 
-/// A signed permission as it travels. It is made and checked by the services
-/// (`identity::capability` has the format); who was given it may look at what it says.
+/// A signed capability in its encoded form. Services make and verify it (`identity::capability` has
+/// the format); its holder may read its content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Capability(pub [u8; CAPABILITY_BYTES]);
 
 impl Capability {
-    /// Whether it says that data may be changed.
+    /// Whether it permits changes of data.
     pub fn may_write(&self) -> bool {
         self.0[1] & 2 != 0
     }
 
-    /// The highest lease epoch that it says a request may have.
+    /// Highest lease epoch that it permits in a request.
     pub fn epoch(&self) -> u64 {
         u64::from_le_bytes(self.0[56..64].try_into().expect("eight bytes"))
     }
 
-    /// How long it says that it is valid from when it was signed, seconds.
+    /// Its validity from the time of its signature, in seconds.
     pub fn valid_s(&self) -> u64 {
         u16::from_le_bytes([self.0[2], self.0[3]]).into()
     }
 }
 
 impl std::fmt::Debug for Capability {
-    /// Without what it proves itself by: whoever can say that may use it.
+    /// Omits the content: a capability that can be read from a log could be used.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Capability")
     }
 }
 
-/// How data takes its way between buffer and disk.
+/// Path of data between buffer and disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {
-    /// Past the page cache where offset and length allow it (whole 4 KiB blocks); through it
+    /// Bypasses the page cache where offset and length allow it (whole 4 KiB blocks); uses it
     /// elsewhere.
     Direct,
-    /// Through the server's page cache.
+    /// Uses the server's page cache.
     Cached,
 }
 
-/// What to do with a range.
+/// How to change the allocation of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocate {
-    /// Reserve space; content stays, holes read as zeros. The chunk file does not grow in length.
+    /// Reserves space; content is unchanged, holes read as zeros. The length of the chunk file
+    /// doesn't change.
     Reserve,
-    /// Free the space; reads as zeros.
+    /// Frees the space; the range reads as zeros.
     Punch,
-    /// Zeros with space reserved.
+    /// Writes zeros, with space reserved.
     Zero,
 }
 
-/// What to look for from an offset on.
+/// What to seek from an offset on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Seek {
@@ -147,118 +149,119 @@ pub enum Seek {
     Hole,
 }
 
-/// What is asked of a storage service.
+/// Operation of a storage service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StorageOp {
-    /// Fills the payload from `offset`; beyond the chunk file's end and in holes with zeros:
+    /// Fills the payload from `offset`, with zeros beyond the chunk file's end and in holes:
     /// `Unit`.
     Read { offset: u64, path: Path },
     /// Writes the payload at `offset`: `Done`. `durable`: on disk before the answer.
     Write { offset: u64, path: Path, durable: bool },
-    /// Cuts the chunk file to `len`; a shorter or absent one is left alone: `Done`.
+    /// Cuts the chunk file to `len`; a shorter or absent one is unchanged: `Done`.
     Truncate { len: u64 },
     /// `Done`.
     Allocate { range: ByteRange, how: Allocate },
     /// Removes the chunk file; an absent one is no error: `Done`.
     Delete,
-    /// Asked by the check of a file system: the chunk file belongs to no file. It is kept aside
-    /// with its checksums, and is no chunk file any more: `Done`.
+    /// Sent by the file system check: the chunk file belongs to no file. Sets it aside with its
+    /// checksums, so that it is no chunk file any more: `Done`.
     SetAside,
-    /// Everything acknowledged of this chunk file is on disk when this answers: `Done`.
+    /// Makes everything acknowledged of this chunk file durable: `Done`.
     Sync,
-    /// Everything acknowledged of the target is on disk when this answers; asked of a mirrored
-    /// group, everything of the group, on all its good members: `Done`.
+    /// Makes everything acknowledged of the target durable; for a mirrored group, everything of the
+    /// group, on all its members in sync: `Done`.
     SyncTarget,
-    /// `Stat`; an absent chunk file has zeros.
+    /// `Stat`; all zeros for an absent chunk file.
     Stat,
-    /// `Offset`: the first data or hole at or after `from`; `None` when there is no more data. The
+    /// `Offset`: the first data or hole at or after `from`; `None` if there is no more data. The
     /// end is a hole.
     Seek { from: u64, what: Seek },
     /// `Space` of the target.
     Space,
-    /// This session has been ended: its requests are refused from now on, and none of them runs any
-    /// more when this answers: `Unit`.
+    /// The session has been ended: refuses its requests from now on, and waits for those in
+    /// progress: `Unit`.
     Fence { session: SessionId },
-    /// Notes from now on which regions of the chunk file change, in rounds: round 0 begins, each
-    /// further one begins a new list and makes that of the round before it readable. Known by
-    /// `token`, and gone with the process. Waits until clients may use the target: `Unit`.
+    /// Starts or continues dirty tracking of the chunk file, in rounds: round 0 begins; each
+    /// further one starts a new list of changed regions and makes the previous round's list
+    /// readable. Identified by `token`; lost with the process. Waits until clients may use the
+    /// target: `Unit`.
     Watch { token: u64, round: u64 },
     /// `Offset`: the first region of [`WATCHED_REGION`] bytes at or after `from` that changed in
-    /// the round before this one. `ESTALE` when nobody watches by this token and in this round: any
-    /// part may have changed then.
+    /// the previous round. `ESTALE` if dirty tracking doesn't run under this token and in this
+    /// round: any region may have changed then.
     Changed { token: u64, round: u64, from: u64 },
-    /// Ends a watch: `Unit`.
+    /// Ends dirty tracking: `Unit`.
     Unwatch { token: u64 },
-    /// Tells a member of a mirrored group which changes are on all copies, by [`Part::Member`]:
+    /// Informs a member of a mirrored group which changes are on all replicas, by [`Part::Member`]:
     /// `Unit`.
     Settled,
-    /// `Regions` of the group's chunk files here, from the file `from` on and in their order; at
-    /// most [`MAX_REGIONS`] of them, and whole files only. Of a target without a group it is asked
-    /// for all files only.
+    /// `Regions` of the group's chunk files on this target, from the file `from` on and in their
+    /// order; at most [`MAX_REGIONS`], and whole files only. For a target without a group, only
+    /// `All` is used.
     Regions { from: InodeId, which: Regions },
-    /// `Survey` of a range of the chunk file here, whole blocks and at most [`MAX_SURVEYED`] units
-    /// of `unit` bytes; with `read` its blocks are compared with their checksums. Of a member that
-    /// is brought in step its primary asks for blocks: then `sums` has two for each, the halves of
-    /// a digest of what is in it, and nothing else is told.
+    /// `Survey` of a range of the chunk file on this target, in whole blocks and at most
+    /// [`MAX_SURVEYED`] units of `unit` bytes; `read` verifies the blocks against their checksums.
+    /// The primary requests single blocks of a member that is being resynced: `sums` then has two
+    /// values for each block, the halves of a digest of its content, and nothing else is set.
     Survey { range: ByteRange, unit: u64, read: bool },
-    /// Asked of a group's primary: looks at the chunk file on all good members, compares them, and
-    /// mends in this range what is damaged, missing or different from a copy that is right:
-    /// `Healed`.
+    /// Sent to a group's primary: reads the chunk file on all members in sync, compares the
+    /// replicas, and repairs damaged, missing or different content in this range from an intact
+    /// replica: `Healed`.
     Heal { range: ByteRange },
-    /// Asked of the primary of a mirrored group by services: makes the copy of the member `to` what
-    /// that of the member `from` is, in a range of whole blocks, and in its length where the range
-    /// reaches the end of that; nobody changes it meanwhile: `Unit`.
+    /// Sent by services to the primary of a mirrored group: makes the replica of member `to` equal
+    /// to that of member `from`, in a range of whole blocks, and in its length if the range reaches
+    /// the end of that. Changes are blocked meanwhile: `Unit`.
     Mend { from: TargetId, to: TargetId, range: ByteRange },
-    /// Asked by services: what of a range is on no good copy becomes a hole, and a chunk file that
-    /// isn't on any one up to its end. Answers the lost parts as `Regions`.
+    /// Sent by services: content of a range that is on no replica in sync becomes a hole; so does a
+    /// chunk file that is on none, up to its end. Returns the lost parts as `Regions`.
     Forget { range: ByteRange },
-    /// Asked of a member that is brought in step: no copy of these whole blocks is right, so they
-    /// are refused there, too, from now on: `Unit`.
+    /// Sent to a member that is being resynced: no replica of these whole blocks is intact, so this
+    /// one refuses them from now on, too: `Unit`.
     MarkLost { range: ByteRange },
-    /// Asked by services, of a copy that is whole: its content is as old as that of which it was
-    /// made, and not as the copying; an absent chunk file is left alone: `Unit`.
+    /// Sent by services, for a complete copy: sets its time to that of the source, instead of the
+    /// time of copying; an absent chunk file is ignored: `Unit`.
     SetTime { time: Timestamp },
-    /// Asked of a member that is brought in step: digests of what it has in a range that begins on
-    /// a block, or in its first part: `Survey`, with the two halves of each block's digest as sums.
+    /// Sent to a member that is being resynced: digests of its content in a range that begins on a
+    /// block, or in the first part of that range: `Survey`, with the two halves of each block's
+    /// digest as sums.
     Digests { range: ByteRange },
-    /// Tells a member that has been brought in step the verifier of the group's copies, if its own
-    /// still is the one under which that was done: `Unit`.
+    /// Gives a resynced member the verifier of the group's replicas, if its own is still the one
+    /// under which it was resynced: `Unit`.
     Adopt { verifier: u64, instead_of: u64 },
-    /// Asked by services: what the hardware gives without the file system: `Rates`. Of a drive that
-    /// of the target; of networks and processors, the node that is asked, whichever target is
-    /// named. Stops, and leaves nothing behind, when nobody waits for it any more.
+    /// Sent by services: measures the hardware without the file system: `Rates`. A drive is that of
+    /// the target; networks and processors are those of the receiving node, whichever target is
+    /// named. Stops, and cleans up, when the caller no longer waits for it.
     Measure { what: Measure, milliseconds: u64 },
-    /// Takes the payload and forgets it, for who measures a network: `Unit`.
+    /// Takes the payload and discards it, to measure a network: `Unit`.
     Traffic,
-    /// Asked of a good member whose copy is mended: makes the whole blocks of this range what the
-    /// payload says, whatever they were, from the range's start on and zeros after it; zeros
-    /// without one. With `len`, makes the chunk file that long. At every moment, also after a
-    /// crash, each block is right or refused. On disk when this answers: `Unit`.
+    /// Sent to a member in sync whose replica is being repaired. Replaces the whole blocks of this
+    /// range, whatever their state, by the payload from the range's start on, and by zeros after
+    /// it; by zeros without a payload. With `len`, sets the chunk file's length. At every moment,
+    /// also after a crash, each block is either correct or refused. On disk before the answer:
+    /// `Unit`.
     Rewrite { range: ByteRange, len: Option<u64> },
-    /// The same of one that has no chunk file, or another one: tells the checksums of the blocks of
-    /// one of `len` bytes, from block `first` on and as the payload in four bytes each, of all of
-    /// them in order. With the last ones the chunk file is made; what isn't zeros is refused until
-    /// it is brought by
-    /// [`StorageOp::Rewrite`]: `Unit`.
+    /// The same for a member whose chunk file is missing or is another one. Sends the checksums of
+    /// the blocks of a chunk file of `len` bytes, from block `first` on, in order, as the payload
+    /// with four bytes each. The last ones create the chunk file; its blocks other than zeros are
+    /// refused until a [`StorageOp::Rewrite`] brings them: `Unit`.
     Expect { first: u64, len: u64 },
-    /// What it takes to reserve a range of the chunk file, asked before anything is reserved:
-    /// `Room`.
+    /// Space that is needed to reserve a range of the chunk file, requested before anything is
+    /// reserved: `Room`.
     Room { range: ByteRange },
 }
 
-/// What is measured, each for so long as [`StorageOp::Measure`] says.
+/// What to measure, each for the duration in [`StorageOp::Measure`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Measure {
-    /// The target's drive, in a file of so many bytes.
+    /// The target's drive, in a file of this size in bytes.
     Drive { size: u64 },
-    /// The way to another node over so many connections, and how long a message takes there and
-    /// back.
+    /// The connection to another node over this many streams, and the round-trip time of a message.
     Network { to: NodeId, streams: u32 },
     /// Memory and processor.
     Cpu,
 }
 
-/// What a rate is of.
+/// Quantity of a rate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RateOf {
     /// Sequential writes, bytes a second.
@@ -269,9 +272,9 @@ pub enum RateOf {
     RandomWrite,
     /// Random 4 KiB reads, operations a second.
     RandomRead,
-    /// Bytes a second to another node.
+    /// Transfer to another node, bytes a second.
     Network,
-    /// Messages there and back, one after the other, a second.
+    /// Sequential round trips of messages a second.
     RoundTrips,
     /// Copies in memory, bytes a second.
     MemoryCopy,
@@ -281,52 +284,51 @@ pub enum RateOf {
     Encoding,
 }
 
-/// What was measured.
+/// A measured rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// Of what.
+    /// Quantity.
     pub of: RateOf,
     /// Bytes or operations a second.
     pub rate: u64,
-    /// Streams, transfers under way or threads that gave it.
+    /// Number of streams, transfers in flight or threads that achieved it.
     pub streams: u32,
 }
 
-/// Items of one [`StorageReply::Rates`].
+/// Largest number of items in one [`StorageReply::Rates`].
 pub const MAX_RATES: usize = 64;
 
-/// What of a mirrored group's chunk files is asked for.
+/// Selection of a mirrored group's chunk files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Regions {
-    /// What may differ from the other copies: what has been noted, of files that are gone, too.
+    /// Regions that may differ from the other replicas: dirty regions, also of removed files.
     Noted,
     /// All files, each from its first byte to its last.
     All,
 }
 
-/// Items of one [`StorageReply::Regions`], unless the first file has more.
+/// Largest number of items in one [`StorageReply::Regions`], unless the first file has more.
 pub const MAX_REGIONS: usize = 4096;
 
-/// Units of one [`StorageReply::Survey`].
+/// Largest number of units in one [`StorageReply::Survey`].
 pub const MAX_SURVEYED: usize = 4096;
 
-/// Bytes of what [`StorageOp::Changed`] tells apart.
+/// Granularity of [`StorageOp::Changed`] in bytes.
 pub const WATCHED_REGION: u64 = 1 << 20;
 
-/// Answers; which one belongs to which request is said there.
+/// Answers; [`StorageOp`] names the answer of each operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum StorageReply {
     Unit,
-    /// The same, of a change or a sync that was asked for by a client. As long as `verifier` is the
-    /// same, nothing that was acknowledged has gone with the power: a sync covers what was
-    /// acknowledged before under its verifier, and nothing under another one (RFC 1813, section
-    /// 3.3.21). Never 0.
+    /// The same, for a change or a sync from a client. While `verifier` is unchanged, no
+    /// acknowledged content was lost: a sync covers what was acknowledged before under its
+    /// verifier, and nothing under another one (RFC 1813, section 3.3.21). Never 0.
     Done {
         verifier: u64,
     },
-    /// Length in bytes, allocated 512-byte units, last change. `is_lost`: there is no chunk file,
-    /// although there was one on disk before the last crash.
+    /// Length in bytes, allocated 512-byte units, time of the last change. `is_lost`: there is no
+    /// chunk file, although one was on disk before the last crash.
     Stat {
         len: u64,
         blocks: u64,
@@ -334,12 +336,12 @@ pub enum StorageReply {
         is_lost: bool,
     },
     Offset(Option<u64>),
-    /// Bytes in all and free.
+    /// Capacity and free space in bytes.
     Space {
         capacity: u64,
         free: u64,
     },
-    /// By file and start; `next`: where to go on asking, `None` at the end.
+    /// Sorted by file and start; `next`: where to continue, `None` at the end.
     Regions {
         regions: Vec<(InodeId, ByteRange)>,
         next: Option<InodeId>,
@@ -351,66 +353,69 @@ pub enum StorageReply {
     Room(Room),
 }
 
-/// What a range of a chunk file needs to have all of its space.
+/// Space that a range of a chunk file needs to be fully allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// The disk, of all of this node's machine: targets that share one are granted their room once.
+    /// Identifies the disk, unique on its node's machine: targets that share a disk get its free
+    /// space counted once.
     pub disk: u64,
-    /// Bytes that chunk files may still take on it.
+    /// Bytes that chunk files may still allocate on it.
     pub free: u64,
-    /// Bytes of the range without space.
+    /// Unallocated bytes of the range.
     pub wanted: u64,
-    /// The first parts of the range without space, at most [`MAX_GAPS`]: what a reservation that
-    /// fails is to give back.
+    /// The first unallocated parts of the range, at most [`MAX_GAPS`]: a failed reservation frees
+    /// them again.
     pub gaps: Vec<ByteRange>,
-    /// The same of the other members of a mirrored group, which get every reservation, too.
+    /// The same for the other members of a mirrored group, which get every reservation, too.
     pub others: Vec<MemberRoom>,
 }
 
-/// What a range of another member's copy needs to have all of its space.
+/// Space that a range of another member's replica needs to be fully allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberRoom {
     /// The member.
     pub target: TargetId,
-    /// Its disk, of all of its node's machine.
+    /// Its disk, unique on its node's machine.
     pub disk: u64,
-    /// Bytes that chunk files may still take on it.
+    /// Bytes that chunk files may still allocate on it.
     pub free: u64,
-    /// Bytes of the range without space.
+    /// Unallocated bytes of the range.
     pub wanted: u64,
 }
 
-/// Items of [`Room::gaps`].
+/// Largest number of items in [`Room::gaps`].
 pub const MAX_GAPS: usize = 1024;
 
-/// What a copy of a chunk file looks like from outside.
+/// State of a replica of a chunk file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// There is a file, and it is the one that its service has open.
+    /// The file exists, and is the one that its service has open.
     pub is_there: bool,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Where the last block ends that has a checksum of data: beyond the length, something was cut
+    /// End of the last block that has a checksum of data: if it is beyond the length, data was cut
     /// off.
     pub sum_end: u64,
-    /// Last change of the content.
+    /// Time of the last change of content.
     pub mtime: Timestamp,
-    /// Last change of anything but by [`StorageOp::SetTime`]; nobody else can set it.
+    /// Time of the last change of anything, except by [`StorageOp::SetTime`]; nothing else can set
+    /// it.
     pub ctime: Timestamp,
-    /// A sum of the checksums of each unit; 0 for one of zeros only, as are all that aren't told.
+    /// A checksum of the checksums of each unit; 0 for a unit of zeros and for units that are
+    /// omitted.
     pub sums: Vec<u32>,
     /// Blocks that don't match their checksums, or can't be read.
     pub damaged: Vec<ByteRange>,
 }
 
-/// What came of mending.
+/// Result of a repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Healed {
     /// Ranges that were damaged, missing, or different on a member.
     pub damaged: u64,
-    /// Those that are equal to a copy that is right now.
+    /// Ranges that now equal an intact replica.
     pub mended: u64,
-    /// Those of which nothing tells which copy is right.
+    /// Ranges without evidence of which replica is correct.
     pub unclear: u64,
 }
 

@@ -93,7 +93,7 @@ fn round_robin_spreads_first_chunks_and_all_chunks_evenly() {
     }
 }
 
-/// Pearson's statistic of the groups that 10,000 files of one stripe get, against `shares`.
+/// Pearson's chi-square statistic of the groups of 10,000 files with one stripe, against `shares`.
 fn chi_square(map: &ClusterMap, chooser: Chooser, shares: &[f64]) -> f64 {
     const FILES: u64 = 10_000;
     let mut counts = vec![0f64; shares.len()];
@@ -106,7 +106,7 @@ fn chi_square(map: &ClusterMap, chooser: Chooser, shares: &[f64]) -> f64 {
 }
 
 /// The 99.9th percentile of chi-square with 7 degrees of freedom; the seeds are fixed, so the tests
-/// can't flicker.
+/// are deterministic.
 const CHI_SQUARE_7: f64 = 24.32;
 
 #[test]
@@ -365,7 +365,7 @@ proptest! {
     }
 }
 
-/// What the draws mean, step by step: a list that gets shorter.
+/// Reference implementation of the draws: a list that gets shorter.
 fn one_by_one(all: &[u64], chooser: Chooser, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
     let mut left: Vec<(usize, u64)> = all.iter().map(|free| free / WEIGHT_UNIT + 1).enumerate().collect();
     let mut chosen = Vec::new();
@@ -373,7 +373,7 @@ fn one_by_one(all: &[u64], chooser: Chooser, count: usize, random: &mut SplitMix
         let at = match chooser {
             Chooser::Random => {
                 let at = random.below(left.len() as u64) as usize;
-                // The first of those that are left takes the place of the one that goes.
+                // The first remaining one takes the place of the drawn one.
                 left.swap(0, at);
                 0
             }

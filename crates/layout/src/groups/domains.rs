@@ -1,8 +1,8 @@
-//! Failure domains: what fails as one, and how far the members of a group are apart.
+//! Failure domains: what fails together, and how far apart the members of a group are.
 //!
-//! A node is one, since its targets fail with it; a rack is one, since its nodes have power and a
-//! switch in common. A node of which no rack is known is in none with others, so that without racks
-//! everything is as if there were only nodes.
+//! A node is a failure domain, since its targets fail with it. A rack is one, since its nodes share
+//! power and a switch. A node with an unknown rack shares it with no other node, so that without
+//! racks only nodes count.
 
 use std::collections::BTreeSet;
 use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId};
@@ -10,58 +10,58 @@ use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId
 /// The rack of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rack<'a> {
-    /// It has a name.
+    /// A named rack.
     Named(&'a str),
-    /// The node has it to itself, as far as is known.
+    /// The node's own rack, if none is known.
     Of(NodeId),
 }
 
-/// The rack that a node is in.
+/// The rack of a node.
 pub(crate) fn rack(map: &ClusterMap, node: NodeId) -> Rack<'_> {
     map.node(node).and_then(|node| node.rack.as_deref()).map_or(Rack::Of(node), Rack::Named)
 }
 
-/// Over how many nodes and racks members are spread: more nodes are better, and of equally many
-/// nodes those in more racks.
+/// Number of nodes and racks over which members are spread: more nodes are better, and with equally
+/// many nodes more racks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Spread {
-    /// Different nodes.
+    /// Number of different nodes.
     pub nodes: usize,
-    /// Different racks; never more than nodes.
+    /// Number of different racks; never more than nodes.
     pub racks: usize,
 }
 
 impl Spread {
-    /// That of some targets.
+    /// The spread of some targets.
     pub(crate) fn of<'a>(map: &ClusterMap, targets: impl Iterator<Item = &'a Target>) -> Spread {
         let nodes: BTreeSet<NodeId> = targets.map(|target| target.node).collect();
         let racks: BTreeSet<Rack<'_>> = nodes.iter().map(|node| rack(map, *node)).collect();
         Spread { nodes: nodes.len(), racks: racks.len() }
     }
 
-    /// That of some targets by their ids; one that isn't in the map is nowhere.
+    /// The spread of targets by their ids; ids that aren't in the map are ignored.
     pub(crate) fn of_ids(map: &ClusterMap, ids: impl Iterator<Item = TargetId>) -> Spread {
         Spread::of(map, ids.filter_map(|id| map.target(id)))
     }
 
-    /// That of the members that a group keeps.
+    /// The spread of the remaining members of a group, without the leaving one.
     pub fn of_group(map: &ClusterMap, group: &Group) -> Spread {
         Spread::of_ids(map, group.members.iter().copied().filter(|id| group.leaving != Some(*id)))
     }
 
-    /// That of all targets of a pool that take new files.
+    /// The spread of all targets of a pool that take new files.
     pub fn of_pool(map: &ClusterMap, pool: PoolId) -> Spread {
         Spread::of(map, map.targets.iter().filter(|t| t.pool == pool && !t.drain))
     }
 
-    /// The best that a group can have where its pool has this one.
+    /// The best spread of a group in a pool with this spread.
     pub fn best(self, scheme: Scheme) -> Spread {
         Spread { nodes: self.nodes.min(scheme.members()), racks: self.racks.min(scheme.members()) }
     }
 }
 
-/// Whether a pool has targets for new files on so many nodes that the members of a group can all be
-/// on different ones.
+/// Whether a pool has targets for new files on enough nodes to put each member of a group on
+/// another node.
 pub fn spreads(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> bool {
     Spread::of_pool(map, pool).nodes >= scheme.members()
 }
@@ -71,8 +71,8 @@ pub fn is_spread(map: &ClusterMap, group: &Group) -> bool {
     Spread::of_ids(map, group.members.iter().copied()).nodes == group.members.len()
 }
 
-/// Mirrored groups of a pool whose members could be further apart, all of which are good and none
-/// of which is moving.
+/// Mirrored groups of a pool whose members could be further apart, while all are in sync and none
+/// is being replaced.
 pub fn crowded(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
     let all = Spread::of_pool(map, pool);
     let is_at_rest = |group: &&Group| {
@@ -83,8 +83,8 @@ pub fn crowded(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
     at_rest.filter(|group| Spread::of_group(map, group) < all.best(group.scheme)).map(|g| g.id).collect()
 }
 
-/// Whether the members that a group keeps are on different nodes, but in fewer racks than they
-/// could be in their pool.
+/// Whether the remaining members of a group are on different nodes, but in fewer racks than their
+/// pool permits.
 pub fn shares_rack(map: &ClusterMap, group: &Group, pool: Spread) -> bool {
     let (has, best) = (Spread::of_group(map, group), pool.best(group.scheme));
     group.scheme.is_mirrored() && has.nodes >= best.nodes && has.racks < best.racks

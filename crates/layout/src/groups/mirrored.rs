@@ -1,46 +1,47 @@
 //! Groups of several targets.
 //!
-//! They are *declustered*: a target shares groups with all others as evenly as possible, so that
-//! what one target had is copied by many at once when it is lost, and what it did is then done by
-//! many. No two members have a failure domain in common: a rack where a pool has targets in as many
-//! racks as a group has members, else a node, and only where there are too few of those, too, is
-//! every target a domain of its own. Where racks are too few, they are all made use of.
+//! They are *declustered*: a target shares groups with all others as evenly as possible. So when a
+//! target is lost, many targets copy its content at once, and many take over its load. No two
+//! members share a failure domain: a rack, if the pool has targets in as many racks as a group has
+//! members; else a node; and if there are too few nodes, each target is a domain of its own. If
+//! there are too few racks, all of them are used.
 //!
-//! Existing groups never change. Where a target has come, groups are added until it has as many as
-//! the others.
+//! Existing groups never change. For a new target, groups are added until it has as many as the
+//! others.
 
 use super::domains::{Rack, Spread, is_spread, rack};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId, TargetState};
 
-/// The lowest number of a mirrored group: above those of `single` groups, which have the numbers of
+/// Lowest number of a mirrored group: above those of `single` groups, which have the numbers of
 /// their targets.
 pub const FIRST_MIRRORED: u32 = 100_001;
 
-/// Mirrored groups of a cluster. Every node and client gets the whole map with each change, so it
-/// stays below a MiB; a degraded group takes some 150 bytes of it, beside the targets.
+/// Largest number of mirrored groups in a cluster. Every node and client gets the whole map with
+/// each change, so it must stay below a MiB; a degraded group takes some 150 bytes, beside the
+/// targets.
 pub const MAX_MIRRORED: usize = 1536;
 
-/// How many groups have a target first, on the average, in a pool of many: enough that the loss of
-/// one is shared by many others, few enough that the store that each member keeps of each group
-/// costs little.
+/// Average number of groups with the same first target, in a pool of many targets: enough that many
+/// others share the load of a lost target, few enough that the store that each member has for each
+/// group costs little.
 const MAX_PRIMARIES: usize = 8;
 
-/// Why there are no groups to be made.
+/// Why no groups can be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shortage {
-    /// The pool has so many targets for new files that are reachable, on too few nodes for a group.
+    /// The pool has this many reachable targets for new files, on too few nodes for a group.
     Targets(usize),
     /// The cluster would have more than [`MAX_MIRRORED`].
     Groups,
 }
 
-/// The groups of a mirrored scheme that a pool lacks, with numbers from `next` on. None where there
+/// The missing groups of a mirrored scheme in a pool, with numbers from `next` on. None if there
 /// are enough.
 ///
-/// Targets that are drained or offline get no part in new groups. Members are as far apart as all
-/// targets of the pool allow, offline ones included: a node that is down doesn't lead to groups
-/// with two members on one node.
+/// Draining and offline targets get no membership in new groups. Members are as far apart as all
+/// targets of the pool allow, offline ones included: an offline node doesn't lead to groups with
+/// two members on one node.
 pub fn mirrored_groups(
     map: &ClusterMap,
     pool: PoolId,
@@ -50,9 +51,9 @@ pub fn mirrored_groups(
     mirrored_groups_within(MAX_MIRRORED, map, pool, scheme, next)
 }
 
-/// The same with another limit in place of [`MAX_MIRRORED`], for what is only thought of.
+/// The same with another limit in place of [`MAX_MIRRORED`], for hypothetical clusters.
 ///
-/// Errors: as of [`mirrored_groups`].
+/// Errors: as [`mirrored_groups`].
 pub fn mirrored_groups_within(
     most_groups: usize,
     map: &ClusterMap,
@@ -79,8 +80,8 @@ pub fn mirrored_groups_within(
     }
     let mut table = Table::new(map, &targets, scheme, apart);
     for group in map.groups.iter().filter(|g| g.pool == pool && g.scheme == scheme) {
-        // One that was made when there were too few nodes counts for nothing any more. One that was
-        // made when racks were too few does: its members are moved apart (`balance`).
+        // A group from a time with too few nodes no longer counts. One from a time with too few
+        // racks does: `balance` moves its members apart.
         if apart == Apart::Targets || is_spread(map, group) {
             table.count_group(group);
         }
@@ -103,19 +104,19 @@ pub fn mirrored_groups_within(
     Err(Shortage::Groups)
 }
 
-/// What two members of a group must not have in common.
+/// Failure domain that two members of a group must not share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Apart {
-    /// A rack, and so a node.
+    /// A rack, and therefore a node.
     Racks,
     /// A node.
     Nodes,
-    /// Nothing: there is no other way.
+    /// None: the pool allows no better.
     Targets,
 }
 
 impl Apart {
-    /// As far apart as the pool allows.
+    /// The largest domain that the pool allows.
     fn of(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> Apart {
         let best = Spread::of_pool(map, pool).best(scheme);
         match scheme.members() {
@@ -125,7 +126,7 @@ impl Apart {
         }
     }
 
-    /// How many members targets with this spread have room for.
+    /// Number of members that targets with this spread allow.
     fn places(self, spread: Spread, targets: usize) -> usize {
         match self {
             Apart::Racks => spread.racks,
@@ -135,7 +136,7 @@ impl Apart {
     }
 }
 
-/// Where a target is.
+/// Location of a target.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     id: TargetId,
@@ -143,20 +144,20 @@ struct Place<'a> {
     rack: Rack<'a>,
 }
 
-/// What the targets of a pool share so far. A target is meant by its place in the list.
+/// Shared groups of the targets of a pool. Targets are identified by their index in the list.
 #[derive(Clone)]
 struct Table<'a> {
-    /// By id.
+    /// Sorted by id.
     targets: Vec<Place<'a>>,
     members: usize,
-    /// What two that meet must not have in common.
+    /// Domain that members of a group must not share.
     apart: Apart,
-    /// Groups that each target is in.
+    /// Number of groups of each target.
     memberships: Vec<usize>,
-    /// Groups that have a target at a place of their order: all targets of the first place, then
-    /// those of the next.
+    /// Number of groups with a target at each position: all targets for the first position, then
+    /// for the next.
     places: Vec<usize>,
-    /// Groups that two targets are in, each pair both ways, row by row.
+    /// Number of groups that two targets share, each pair both ways, row by row.
     shared: Vec<u16>,
 }
 
@@ -174,8 +175,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Takes a group that is there into account; members that get no part in new groups don't
-    /// count.
+    /// Counts an existing group; members that get no new memberships are ignored.
     fn count_group(&mut self, group: &Group) {
         let at = |id: &TargetId| self.targets.binary_search_by_key(id, |known| known.id).ok();
         let places: Vec<Option<usize>> = group.members.iter().map(at).collect();
@@ -204,8 +204,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Groups that each target should be in, at most so many: with all those that it may meet it is
-    /// to share as many as a group has members.
+    /// Wanted number of groups of each target, at most `most`: with all targets that it may share a
+    /// group with, it should share as many groups as a group has members.
     fn goals(&self, most: usize) -> Vec<usize> {
         let (mut in_rack, mut on_node) = (BTreeMap::new(), BTreeMap::new());
         for place in &self.targets {
@@ -223,8 +223,8 @@ impl<'a> Table<'a> {
         self.targets.iter().map(goal).collect()
     }
 
-    /// Makes groups until every target is in as many as it should be; `None` when that takes more
-    /// than there is room for.
+    /// Creates groups until every target has its wanted number; `None` if that takes more than
+    /// `room`.
     fn fill(&mut self, most: usize, room: usize) -> Option<Vec<Vec<TargetId>>> {
         let goals = self.goals(most);
         let missing = |table: &Table<'_>, at: usize| goals[at].saturating_sub(table.memberships[at]);
@@ -248,8 +248,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A group with this target: each other member is the one that has the least in common with
-    /// those chosen so far.
+    /// A group with this target: each further member is the target that shares the least with those
+    /// chosen so far.
     fn around(&self, first: usize, goals: &[usize]) -> Option<Vec<usize>> {
         let mut chosen = vec![first];
         while chosen.len() < self.members {
@@ -261,8 +261,8 @@ impl<'a> Table<'a> {
                 let (on_node, in_rack) = (near(|a, b| a.node == b.node), near(|a, b| a.rack == b.rack));
                 let shares = chosen.iter().map(|other| self.shared[other * self.targets.len() + at] as usize);
                 let has = self.memberships[*at];
-                // What it would have beyond its goal weighs like what it would share: one that has
-                // enough isn't taken for evenness alone.
+                // Memberships beyond its goal weigh as much as shared groups: a target with enough
+                // groups isn't chosen for evenness alone.
                 let beyond = (has + 1).saturating_sub(goals[*at]);
                 let lacks = goals[*at].saturating_sub(has);
                 (on_node, in_rack, shares.sum::<usize>() + beyond, std::cmp::Reverse(lacks), *at)
@@ -274,7 +274,7 @@ impl<'a> Table<'a> {
         Some(chosen)
     }
 
-    /// Members in the order that gives every target each place about as often.
+    /// Orders members so that every target has each position about equally often.
     fn ordered(&self, mut members: Vec<usize>) -> Vec<usize> {
         let mut ordered = Vec::with_capacity(members.len());
         while !members.is_empty() {

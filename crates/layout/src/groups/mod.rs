@@ -1,4 +1,4 @@
-//! The making of redundancy groups.
+//! Creation of redundancy groups.
 
 mod domains;
 mod mirrored;

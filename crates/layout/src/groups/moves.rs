@@ -1,5 +1,5 @@
-//! Members of mirrored groups that other targets take the place of: which one, so that what one
-//! target had comes to many, no node and no rack has two copies, and there is room.
+//! Choice of the target that replaces a member of a mirrored group: the content of one target is
+//! distributed to many, no node and no rack gets two replicas, and there is enough space.
 
 use super::domains::{Rack, Spread, rack};
 use crate::capacity::classify;
@@ -9,7 +9,7 @@ use types::{
     CapacityClass, ClusterMap, Group, GroupId, MemberState, NodeId, PoolId, Target, TargetId, TargetState,
 };
 
-/// A member whose place another target takes.
+/// Replacement of a member by another target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Move {
@@ -18,33 +18,33 @@ pub struct Move {
     pub to: TargetId,
 }
 
-/// The target that takes the place of a member: one that takes new files, is there, has room for
-/// what the others have, and isn't on the node or in the rack of another member; of those the one
-/// that is in the fewest groups, then the one that shares the fewest with the others.
+/// Chooses the target that replaces a member. It takes new files, is online, has space for the
+/// group's content, and isn't on the node or in the rack of another member. Among those it is the
+/// one in the fewest groups, then the one that shares the fewest groups with the other members.
 ///
-/// `None` when there is none. Two members on one node, or in one rack, are put up with only where
-/// the group has such already, or where the pool has targets on too few nodes, or in too few racks.
+/// `None` if there is none. Two members on one node, or in one rack, are accepted only if the group
+/// has such members already, or if the pool has too few nodes or racks.
 pub fn successor(map: &ClusterMap, group: &Group, gone: TargetId) -> Option<TargetId> {
     Loads::of(map, group.pool).successor(map, group, gone)
 }
 
-/// What a member of a group takes on its target, bytes, about: the share of each group that the
-/// target is in, of what it has.
+/// Estimated bytes of a group's replica on a target: the target's used space, divided by its number
+/// of groups.
 pub fn member_bytes(map: &ClusterMap, group: &Group) -> u64 {
     let share = |id: TargetId| {
         let target = map.target(id)?;
         let groups = map.groups.iter().filter(|group| group.members.contains(&id)).count() as u64;
-        // What others have on its disk is nobody's share, where it is known how much that is.
+        // Data of other programs on its disk doesn't count, if its amount is known.
         let used = target.used.unwrap_or(target.capacity.saturating_sub(target.free));
         Some(used / groups.max(1))
     };
     group.good().filter_map(share).min().unwrap_or(0)
 }
 
-/// Moves after which members of groups are as far apart as nodes and racks of the pool allow, and
-/// then its targets that take new files in about equally many groups, as far as that and their room
-/// allow. Groups in which something is amiss, or is being moved already, stay as they are; one move
-/// is made in each of the others at most.
+/// Moves that put members of groups as far apart as the pool's nodes and racks allow, and then give
+/// its targets that take new files about equally many groups, as far as that and their space allow.
+/// Groups with a problem or a move in progress stay as they are; each other group gets one move at
+/// most.
 pub fn balance(map: &ClusterMap, pool: PoolId) -> Vec<Move> {
     let mut plan = Plan { after: map.clone(), pool, moves: Vec::new() };
     let all = Spread::of_pool(map, pool);
@@ -59,7 +59,7 @@ pub fn balance(map: &ClusterMap, pool: PoolId) -> Vec<Move> {
     plan.moves
 }
 
-/// Moves, and the map as it is when they have begun.
+/// Moves, and the map after their start.
 struct Plan {
     after: ClusterMap,
     pool: PoolId,
@@ -69,7 +69,7 @@ struct Plan {
 impl Plan {
     fn make(&mut self, next: Move) {
         for group in self.after.groups.iter_mut().filter(|group| group.id == next.group) {
-            // What comes to the target takes room that no other group has any more.
+            // The incoming member takes space that no other group can use any more.
             let state = |id: &TargetId| {
                 if *id == next.from { MemberState::Bad } else { MemberState::Good }
             };
@@ -92,8 +92,8 @@ impl Plan {
         self.after.target(id).is_some_and(|t| t.state == TargetState::Online && !t.drain)
     }
 
-    /// The move after which the members of a group are furthest apart, if they are nearer to one
-    /// another than in this pool they have to be.
+    /// The move after which the members of a group are furthest apart, if they are closer than
+    /// their pool requires.
     fn move_apart(&self, group: &Group, all: Spread) -> Option<Move> {
         let map = &self.after;
         let has = Spread::of_group(map, group);
@@ -111,8 +111,8 @@ impl Plan {
         moves.min_by_key(|(order, next)| (*order, next.from)).map(|(_, next)| next)
     }
 
-    /// The move that does the most: from the target in the most groups to one that is in at least
-    /// two less.
+    /// The move with the largest effect: from the target in the most groups to one that is in at
+    /// least two fewer.
     fn next_move(&self) -> Option<Move> {
         let map = &self.after;
         let loads = Loads::of(map, self.pool);
@@ -137,21 +137,21 @@ impl Plan {
     }
 }
 
-/// The members of a group when one has taken the place of another.
+/// The members of a group after a replacement.
 fn replaced(group: &Group, from: TargetId, to: TargetId) -> impl Iterator<Item = TargetId> {
     let members: Vec<TargetId> = group.members.iter().map(|id| if *id == from { to } else { *id }).collect();
     members.into_iter()
 }
 
-/// What the targets of a pool have to do.
+/// Load of the targets of a pool.
 struct Loads {
-    /// Nodes and racks that those are in that take new files.
+    /// Spread of the targets that take new files.
     all: Spread,
-    /// Mirrored groups that each is in, but for those that it leaves.
+    /// Number of mirrored groups of each target, without those that it leaves.
     memberships: BTreeMap<TargetId, usize>,
-    /// What will come to each yet, bytes.
+    /// Bytes that each target has still to receive.
     coming: BTreeMap<TargetId, u64>,
-    /// Groups that two of them are in, each pair both ways.
+    /// Number of groups that two targets share, each pair both ways.
     shared: BTreeMap<(TargetId, TargetId), usize>,
 }
 
@@ -214,7 +214,7 @@ impl Loads {
         map.targets.iter().filter_map(rank).min().map(|(.., id)| id)
     }
 
-    /// How full a target is when all has come.
+    /// The capacity class of a target after everything has arrived.
     fn class_after(&self, target: &Target, bytes: u64) -> CapacityClass {
         let coming = self.coming.get(&target.id).copied().unwrap_or(0).saturating_add(bytes);
         match (target.class, classify(target.capacity, target.free.saturating_sub(coming))) {

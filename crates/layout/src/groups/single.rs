@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use types::{ClusterMap, Group, GroupId, Scheme, TargetId};
 
-/// The `single` groups that the map lacks: one for each target that is in none yet, sorted by id.
+/// The missing `single` groups of the map: one for each target without one, sorted by id.
 ///
-/// The group has the number of its target, which is never reused either, so that the numbers don't
-/// depend on the order in which targets come and go. Should that number be taken, the group gets
-/// one above all targets and groups.
+/// A group has the number of its target, which is never reused either, so that the numbers don't
+/// depend on the order in which targets are added and removed. If that number is taken, the group
+/// gets one above all targets and groups.
 pub fn single_groups(map: &ClusterMap) -> Vec<Group> {
     let grouped: BTreeSet<TargetId> = map
         .groups

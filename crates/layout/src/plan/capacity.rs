@@ -1,34 +1,34 @@
-//! How much fits.
+//! Capacity of a planned configuration.
 
 use super::site::Site;
 use serde::Serialize;
 
 const TB: f64 = 1e12;
-/// Metadata is kept in mirrored pairs.
+/// Metadata is stored on mirrored pairs.
 const METADATA_COPIES: f64 = 2.0;
 
-/// Capacities, bytes.
+/// Capacities in bytes.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Capacity {
     /// All drives for data.
     pub raw_bytes: f64,
-    /// What files can use.
+    /// Available to files.
     pub usable_bytes: f64,
-    /// What is kept free for the content of lost targets, of what files could use.
+    /// Reserved to rebuild lost targets, of what would be available to files.
     pub spare_bytes: f64,
-    /// What the content of the largest server takes, as it counts in `spare_bytes`: less spare
-    /// can't take in a server's loss.
+    /// Part of `spare_bytes` that the content of the largest server takes: less spare can't absorb
+    /// a server's loss.
     pub spare_for_a_server_bytes: f64,
-    /// What metadata needs.
+    /// Required for metadata.
     pub metadata_needed_bytes: f64,
-    /// What the described drives for metadata give; 0 without any.
+    /// Capacity of the described metadata drives; 0 without any.
     pub metadata_given_bytes: f64,
 }
 
-/// Usable = drives x capacity, through RAID and scheme, less what the local file system keeps and
-/// the spare. The rule of 0.99 for the local file system and of 1 % for metadata ("0.5 to 1 % of
-/// the data capacity; add when it falls under 1 %") are of the published BeeGFS design of 2019
-/// (Dell HPC & AI Innovation Lab).
+/// Usable = drives x capacity, through RAID and scheme, less the local file system's overhead and
+/// the spare. The factor of 0.99 for the local file system and the rule of 1 % for metadata ("0.5
+/// to 1 % of the data capacity; add when it falls under 1 %") are from the published BeeGFS design
+/// of 2019 (Dell HPC & AI Innovation Lab).
 pub(super) fn capacity(site: &Site) -> Capacity {
     let (pool, model) = (site.pool, site.model);
     let share = model.usable_share * pool.scheme.data_share();

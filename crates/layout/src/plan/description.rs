@@ -1,4 +1,4 @@
-//! What a plan is made from.
+//! Input of a plan.
 
 use super::{Drive, Link, PlannedScheme, Provision};
 use serde::{Deserialize, Serialize};
@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// What it is called in reports.
+    /// Name in reports.
     #[serde(default)]
     pub name: String,
-    /// The pool that all targets are in.
+    /// The pool of all targets.
     #[serde(default)]
     pub pool: Pool,
     /// Kinds of servers.
     #[serde(default)]
     pub server: Vec<Server>,
-    /// The clients; without them they don't bind.
+    /// The clients; without them they are not a limit.
     pub clients: Option<Clients>,
-    /// How near the system comes to its hardware.
+    /// Efficiency of the system on its hardware.
     #[serde(default)]
     pub model: Model,
     /// Kinds of drives beside the presets, by name.
@@ -36,14 +36,14 @@ pub struct Description {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pool {
-    /// How files are kept.
+    /// Redundancy scheme of files.
     pub scheme: PlannedScheme,
-    /// What is kept free for the content of lost targets, percent of each target.
+    /// Share of each target that is reserved to rebuild lost targets, in percent.
     pub spare_percent: f64,
-    /// Racks over which the servers are spread evenly; 0: each server is a failure domain of its
-    /// own.
+    /// Racks over which the servers are distributed evenly; 0: each server is a failure domain of
+    /// its own.
     pub racks: u32,
-    /// How full targets are when one is lost, percent of what is usable.
+    /// Fill level of targets when one is lost, in percent of the usable capacity.
     pub full_percent: f64,
 }
 
@@ -60,20 +60,20 @@ impl Pool {
     }
 }
 
-/// How the drives of a target are put together below the file system.
+/// RAID level of a target's drives, below the local file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Raid {
-    /// One after another, without redundancy; also for a single drive.
+    /// Striped without redundancy; also for a single drive.
     #[default]
     #[serde(rename = "0")]
     Striped,
-    /// Pairs with the same content.
+    /// Mirrored pairs.
     #[serde(rename = "10")]
     Mirrored,
 }
 
 impl Raid {
-    /// Drives' bytes for each byte stored.
+    /// Bytes on drives for each byte stored.
     pub fn stored_per_byte(self) -> f64 {
         match self {
             Raid::Striped => 1.0,
@@ -86,34 +86,34 @@ impl Raid {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// What it is called.
+    /// Name.
     #[serde(default)]
     pub name: String,
-    /// How many there are.
+    /// Number of servers.
     pub count: u32,
-    /// Drives for data in each.
+    /// Number of data drives in each.
     pub drives: u32,
-    /// Kind of these.
+    /// Kind of the data drives.
     pub drive: String,
-    /// Drives that make a target.
+    /// Number of drives in a target.
     #[serde(default = "one")]
     pub drives_per_target: u32,
-    /// How they make it.
+    /// RAID level of a target.
     #[serde(default)]
     pub raid: Raid,
-    /// Network links of each.
+    /// Number of network links of each.
     #[serde(default = "one")]
     pub links: u32,
-    /// Kind of these.
+    /// Kind of the links.
     pub link: String,
-    /// Cores that answer requests; without them they don't bind.
+    /// Number of cores that answer requests; without it they are not a limit.
     pub cores: Option<u32>,
-    /// Drives for metadata, in mirrored pairs.
+    /// Number of metadata drives, in mirrored pairs.
     #[serde(default)]
     pub metadata_drives: u32,
-    /// Kind of these; the same as for data unless said.
+    /// Kind of the metadata drives; by default that of the data drives.
     pub metadata_drive: Option<String>,
-    /// Height in a rack, units.
+    /// Height in rack units.
     #[serde(default = "one")]
     pub rack_units: u32,
 }
@@ -123,7 +123,7 @@ fn one() -> u32 {
 }
 
 impl Server {
-    /// One server with one link of a kind and nothing else, to be filled.
+    /// One server with one link of a kind and nothing else, as a base for further fields.
     pub fn of(link: &str) -> Server {
         Server {
             name: String::new(),
@@ -146,64 +146,63 @@ impl Server {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clients {
-    /// How many there are.
+    /// Number of clients.
     pub count: u32,
-    /// Network links of each.
+    /// Number of network links of each.
     #[serde(default = "one")]
     pub links: u32,
-    /// Kind of these.
+    /// Kind of the links.
     pub link: String,
-    /// Programs on each that read or write one file each; without them they don't bind.
+    /// Number of programs on each that read or write one file each; without it they are not a
+    /// limit.
     pub threads: Option<u32>,
-    /// Small requests that each has under way at a time; with them latencies are told.
+    /// Number of small requests that each has in flight at a time; with it latencies are computed.
     pub outstanding: Option<u32>,
 }
 
-/// How near a system comes to its hardware. The defaults are weft's.
+/// Efficiency of a system on its hardware. The defaults are weft's.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Model {
-    /// Part of a link's rate that payload reaches. The two published systems whose links bind reach
-    /// 0.95 and 0.86.
+    /// Share of a link's rate that payload reaches. The two published systems that are limited by
+    /// their links reach 0.95 and 0.86.
     pub link_share: f64,
-    /// Bytes a second that a core of a server moves between network and drive. Two processes of
-    /// weft on one machine take 649 us of CPU for a MiB read, the reading program and the client
-    /// included (`docs/performance.md`); half is counted as the server's.
+    /// Bytes a second that a server core moves between network and drive. Two processes of weft on
+    /// one machine take 649 us of CPU for a MiB read, the reading program and the client included
+    /// (`docs/performance.md`); half is attributed to the server.
     pub core_bytes_per_s: Option<f64>,
-    /// Small requests a second that a core of a server answers. The same: 8.8 us for a read of 4
-    /// KiB, half of it the server's.
+    /// Small requests a second that a server core answers. In the same way: 8.8 us for a read of 4
+    /// KiB, half of it attributed to the server.
     pub core_requests_per_s: Option<f64>,
-    /// CPU that each further drive access of a small write costs, in small requests: 1 where it is
-    /// a request to another service.
+    /// CPU cost of each further drive access of a small write, in small requests: 1 where it is a
+    /// request to another service.
     pub copy_work: f64,
     /// Bytes a second of one program that reads or writes one file. weft: 1 job over TCP, write
     /// (`docs/performance.md`).
     pub thread_bytes_per_s: Option<f64>,
-    /// Rate of reading one file from everywhere, over that of reading many. weft:
+    /// Rate of reading one file from all clients, relative to that of reading many files. weft:
     /// `docs/performance.md`, N-1 over N-N.
     pub shared_read_share: f64,
-    /// Rate of writing one file from everywhere, over that of writing many. weft: a file that
-    /// grows.
+    /// Rate of writing one file from all clients, relative to that of writing many files. weft: a
+    /// file that grows.
     pub shared_write_share: f64,
-    /// Part of a target that files can use: what the local file system keeps for itself is the
-    /// rest.
+    /// Share of a target that files can use: the rest is the local file system's overhead.
     pub usable_share: f64,
-    /// Capacity for metadata, over that for data.
+    /// Capacity for metadata, relative to that for data.
     pub metadata_share: f64,
-    /// Part of drives and links that making lost content again may use. weft gives it a fifth of
-    /// the time.
+    /// Share of drives and links that a rebuild may use. weft gives it a fifth of the time.
     pub rebuild_share: f64,
-    /// Most that is made again of one target, bytes a second. weft's default pace sends a member
-    /// 256 MiB/s, and a target that was drained moved at that (`docs/performance.md`);
+    /// Highest rebuild rate of one target, bytes a second. weft's default rate of a member's resync
+    /// is 256 MiB/s, and a draining target moved at that rate (`docs/performance.md`);
     /// `weft group resync set --rate` raises it.
     pub rebuild_bytes_per_s: f64,
-    /// Time until a lost target counts as lost, minutes. weft: 30.
+    /// Time until an unreachable target counts as lost, in minutes. weft: 30.
     pub rebuild_after_minutes: f64,
-    /// Time until a drive is replaced by hand, hours, where there is no spare room.
+    /// Time until a drive is replaced by hand, in hours, where there is no spare capacity.
     pub replaced_after_hours: f64,
-    /// Delivered over promised throughput of a file system whose throughput is sold.
+    /// Delivered relative to promised throughput of a file system whose throughput is sold.
     pub promised_share: f64,
-    /// The same for its drives when credits have run out.
+    /// The same for its drives when credits are used up.
     pub promised_drive_baseline_share: f64,
 }
 

@@ -1,20 +1,20 @@
-//! What a configuration would give before it is bought: capacity, rates, what binds, rebuild time,
-//! probability of loss.
+//! Prediction of a configuration before it is bought: capacity, rates, bottlenecks, rebuild time,
+//! probability of data loss.
 //!
-//! A [`Description`] of servers, drives, links, clients and a pool goes in, a [`Plan`] comes out.
-//! Everything is a formula of a few lines, each documented with its source where it stands:
+//! A [`Description`] of servers, drives, links, clients and a pool is turned into a [`Plan`].
+//! Everything is a formula of a few lines, each documented with its source in its place:
 //!
 //! - `capacity`: raw and usable bytes, metadata, spare;
-//! - `rates`: for each kind of load the rate that each resource alone would allow; the smallest
-//!   binds;
-//! - `rebuild`: how long a lost target's content takes to be made again;
+//! - `rates`: for each kind of load the rate that each resource alone would allow; the smallest is
+//!   the limit;
+//! - `rebuild`: time to rebuild a lost target's content;
 //! - `reliability`: the Markov chain from that and the failure rate of drives to the probability of
-//!   loss;
+//!   data loss;
 //! - `provision`: file systems whose throughput is sold by the TiB;
-//! - `search`: the smallest configuration that reaches targets.
+//! - `search`: the smallest configuration that meets given targets.
 //!
-//! The numbers of [`Model`] say how near a system comes to its hardware. Published
-//! characterisations of four systems hold the formulas to reality (`tests/published_results.rs`).
+//! The numbers of [`Model`] describe a system's efficiency on its hardware. Published
+//! characterisations of four systems validate the formulas (`tests/published_results.rs`).
 //!
 //! ```
 //! use layout::plan::{Clients, Description, Pool, Server, plan};
@@ -51,7 +51,7 @@ pub use site::{Parts, parts};
 
 use types::{Errno, Error};
 
-/// A refusal that names object and cause, with the remedy.
+/// An `EINVAL` error that names object and cause, with the remedy.
 pub(crate) fn refuse(message: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(Errno::EINVAL, message.into()).hint(hint.into())
 }

@@ -1,11 +1,11 @@
 //! Kinds of drives and links that a description can name.
 //!
-//! Those with a model in their name are from the published characterisations that the tests hold
-//! the formulas to. The others are typical of their class as data sheets state it, for a first
-//! look: whoever buys puts the data sheet's own numbers into the description (`[drive.NAME]`,
+//! Those with a model in their name are from the published characterisations that the tests compare
+//! with. The others are typical of their class according to data sheets, for a first estimate:
+//! before a purchase, put the data sheet's own numbers into the description (`[drive.NAME]`,
 //! `[link.NAME]`). Failure rates are of the size that Backblaze's yearly drive statistics find in
-//! the field (hard disks about 1.5 % a year, solid state about 1 %); unreadable bits are the data
-//! sheets' usual promise.
+//! the field (hard disks about 1.5 % a year, solid state about 1 %); rates of unreadable bits are
+//! the data sheets' usual specification.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,14 +19,14 @@ pub struct Drive {
     pub read_gb_s: f64,
     /// Sequential write, GB/s.
     pub write_gb_s: f64,
-    /// Random reads of 4 KiB a second; without it they don't bind.
+    /// Random reads of 4 KiB a second; without it they are not a limit.
     pub read_iops: Option<f64>,
-    /// Random writes of 4 KiB a second; without it they don't bind.
+    /// Random writes of 4 KiB a second; without it they are not a limit.
     pub write_iops: Option<f64>,
-    /// Part of such drives that fails in a year.
+    /// Share of such drives that fails in a year.
     #[serde(default = "usual_afr")]
     pub afr: f64,
-    /// Probability that a bit can't be read again.
+    /// Probability that a bit is unreadable.
     #[serde(default = "usual_unreadable")]
     pub unreadable_per_bit: f64,
 }
@@ -92,7 +92,7 @@ pub const DRIVES: &[(&str, Drive)] = &[
     ("hdd-20tb", hard_disk(20.0, 0.27, 170.0)),
 ];
 
-/// Links by name. InfiniBand EDR is what the published characterisation counts it as.
+/// Links by name. InfiniBand EDR has the rate that the published characterisation uses.
 pub const LINKS: &[(&str, Link)] = &[
     ("1gbe", Link { gb_s: 0.125 }),
     ("10gbe", Link { gb_s: 1.25 }),

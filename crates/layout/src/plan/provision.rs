@@ -1,21 +1,21 @@
-//! File systems whose throughput is sold by the TiB, with credits for bursts.
+//! File systems whose throughput is sold by the TiB, with burst credits.
 //!
-//! Throughput is promised for each TiB of 1024 GiB, while a file system's size is given in steps of
-//! 1000 GiB and called TiB (2.4 TiB are 2400 GiB), and memory for caching goes by that name: so the
-//! vendor's published table counts (FSx for Lustre, persistent file systems, 2020).
+//! Throughput is promised for each TiB of 1024 GiB. But a file system's size is given in steps of
+//! 1000 GiB that are called TiB (2.4 TiB are 2400 GiB), and cache memory is based on those. The
+//! vendor's published table uses these units (FSx for Lustre, persistent file systems, 2020).
 
 use super::{Model, refuse};
 use serde::{Deserialize, Serialize};
 use types::Result;
 
-/// GiB in what a size calls a TiB, and in a TiB.
+/// GiB in a "TiB" of a size, and in a TiB.
 const GIB_IN_SIZE: f64 = 1000.0;
 const GIB_IN_TIB: f64 = 1024.0;
 const MB: f64 = 1e6;
-/// Largest size that is planned, TiB.
+/// Largest planned size in TiB.
 const MAX_TIB: f64 = 1e9;
 
-/// What is promised for each TiB.
+/// Promised performance for each TiB.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerTib {
@@ -23,7 +23,7 @@ pub struct PerTib {
     pub network_mb_s: f64,
     /// Network while credits last, MB/s.
     pub network_burst_mb_s: f64,
-    /// Memory for caching, GiB.
+    /// Cache memory, GiB.
     pub cache_gib: f64,
     /// Drives without credits, MB/s.
     pub drives_mb_s: f64,
@@ -48,11 +48,11 @@ pub const DEPLOYMENTS: &[(&str, PerTib)] = &[
 pub struct Provision {
     /// One of [`DEPLOYMENTS`].
     pub deployment: String,
-    /// Size as it is sold, TiB.
+    /// Size in the vendor's TiB.
     pub tib: f64,
 }
 
-/// What such a file system promises and is expected to give.
+/// Promised and expected performance of such a file system.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Promised {
     /// Promised, for the whole file system; MB/s and GiB.
@@ -61,16 +61,16 @@ pub struct Promised {
     pub drives_burst_bytes_per_s: f64,
     /// The same without credits.
     pub drives_bytes_per_s: f64,
-    /// Reads of what is in the servers' memory, while credits last.
+    /// Reads from the servers' memory, while credits last.
     pub cached_burst_bytes_per_s: f64,
     /// The same without credits.
     pub cached_bytes_per_s: f64,
 }
 
 impl Provision {
-    /// The promise and what is expected of it.
+    /// Computes the promised and the expected performance.
     ///
-    /// Errors: no such deployment, or a size that is none.
+    /// Errors: an unknown deployment, or an invalid size.
     pub fn promise(&self, model: &Model) -> Result<Promised> {
         let found = DEPLOYMENTS.iter().find(|(name, _)| *name == self.deployment);
         let Some((_, per_tib)) = found else {

@@ -1,21 +1,21 @@
-//! How fast: for each kind of load, the rate that each resource alone would allow.
+//! Rates: for each kind of load, the rate that each resource alone would allow.
 //!
 //! Bottleneck analysis (Denning and Buzen: "The Operational Analysis of Queueing Network Models",
-//! ACM Computing Surveys 10(3), 1978): a resource that is asked `d` times for each unit of work and
-//! answers `c` times a second allows `c / d`, and the resource with the smallest quotient binds.
-//! Files are spread over all targets alike, so that a target of the weakest kind of server holds up
-//! all others: the sum counts each target like the weakest.
+//! ACM Computing Surveys 10(3), 1978): a resource with `d` visits for each unit of work and a
+//! service rate of `c` a second allows `c / d`, and the resource with the smallest quotient is the
+//! bottleneck. Files are striped over all targets alike, so that a target of the weakest kind of
+//! server slows down all others: the sum counts each target like the weakest.
 
 use super::site::{Kind, Site};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Bytes of a small request.
+/// Size of a small request in bytes.
 const SMALL: f64 = 4096.0;
-/// Part of reads in the mixed load that is published as "70/30".
+/// Share of reads in the mixed load that is published as "70/30".
 const MIXED_READS: f64 = 0.7;
 
-/// What can bind.
+/// A resource that can be the bottleneck.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resource {
     /// The drives of the servers.
@@ -48,7 +48,7 @@ impl Serialize for Resource {
     }
 }
 
-/// What one resource alone would allow.
+/// Rate that one resource alone would allow.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Limit {
     /// The resource.
@@ -57,14 +57,14 @@ pub struct Limit {
     pub per_s: f64,
 }
 
-/// A rate, and what allows no more.
+/// A rate, and its bottleneck.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Rate {
     /// Bytes or requests a second.
     pub per_s: f64,
-    /// The resource that binds.
+    /// The bottleneck.
     pub binds: Resource,
-    /// All limits, the lowest first.
+    /// All limits, lowest first.
     pub limits: Vec<Limit>,
 }
 
@@ -78,7 +78,7 @@ impl Rate {
         Rate { per_s: lowest.per_s, binds: lowest.resource, limits }
     }
 
-    /// The same limits at a part of their rate.
+    /// The same limits, multiplied by `share`.
     pub(super) fn times(&self, share: f64) -> Rate {
         let limits = self.limits.iter().map(|limit| Limit { per_s: limit.per_s * share, ..*limit }).collect();
         Rate { per_s: self.per_s * share, binds: self.binds, limits }
@@ -110,17 +110,17 @@ pub(super) fn rates(site: &Site) -> Rates {
     }
 }
 
-/// What all targets give together when each gives what one of the weakest kind of server does.
+/// Total rate of all targets if each has that of the weakest kind of server.
 fn over_targets(site: &Site, of_server: impl Fn(&Kind) -> Option<f64>) -> Option<f64> {
     let of_target = site.kinds.iter().map(|kind| Some(of_server(kind)? / kind.targets()));
-    // A kind about which nothing is known binds nothing.
+    // A kind without a known rate is not a limit.
     let weakest = of_target.flatten().fold(f64::INFINITY, f64::min);
     weakest.is_finite().then(|| weakest * site.targets())
 }
 
-/// Large transfers: `stored` bytes reach servers and their drives for each byte, of which clients
-/// send `sent`. A copy that the primary sends on arrives at another server, so a byte with n copies
-/// takes n bytes of the servers' receiving links.
+/// Large transfers: for each byte, `stored` bytes reach servers and their drives, of which clients
+/// send `sent`. The primary sends a replica to another server, so a byte with n replicas takes n
+/// bytes of the servers' receiving links.
 fn sequential(site: &Site, stored: f64, sent: f64, of_target: impl Fn(&Kind) -> f64) -> Rate {
     let model = site.model;
     let drives = over_targets(site, |kind| Some(of_target(kind) * kind.targets() / stored));
@@ -146,9 +146,9 @@ fn threads(site: &Site) -> Option<f64> {
     Some(f64::from(clients.count) * f64::from(clients.threads?) * site.model.thread_bytes_per_s?)
 }
 
-/// Small requests, so many of them reads. A write takes the accesses of its scheme; of a drive's
-/// second a read takes 1 / read IOPS and a write 1 / write IOPS. Of a core each access after the
-/// first takes `copy_work` of a request.
+/// Small requests, a share `reads` of them reads. A write takes the accesses of its scheme. Each
+/// read takes 1 / read IOPS of a drive's second, each write 1 / write IOPS. Each access after the
+/// first takes `copy_work` of a core's request.
 fn random(site: &Site, reads: f64) -> Rate {
     let (model, scheme, writes) = (site.model, site.pool.scheme, 1.0 - reads);
     let (write_reads, write_writes) = scheme.small_write();
@@ -166,7 +166,7 @@ fn random(site: &Site, reads: f64) -> Rate {
     let work = reads + writes * (1.0 + (accesses - 1.0) * model.copy_work);
     let cores =
         over_targets(site, |kind| Some(f64::from(kind.server.cores?) * model.core_requests_per_s? / work));
-    // The busier direction: what is read leaves, what is written comes in once for each access that
+    // The busier direction: read data is sent, written data is received once for each access that
     // writes.
     let bytes = SMALL * reads.max(writes * write_writes);
     let links = over_targets(site, |kind| Some(kind.links_bytes_per_s * model.link_share / bytes));

@@ -1,4 +1,4 @@
-//! How long it takes until a lost target's content is there again.
+//! Time until a lost target's content is rebuilt.
 
 use super::site::{Kind, Site};
 use serde::Serialize;
@@ -6,34 +6,34 @@ use serde::Serialize;
 const MINUTE_S: f64 = 60.0;
 const HOUR_S: f64 = 3600.0;
 
-/// Where lost content is made again.
+/// Where lost content is rebuilt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
-    /// In what all other targets keep free: all read and all write.
+    /// In the spare capacity of all other targets: all read and all write.
     Spare,
-    /// On a drive that somebody puts in: it alone writes.
+    /// On a replacement drive: it alone writes.
     Replacement,
 }
 
 /// The rebuild of a target.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Rebuild {
-    /// Where to.
+    /// Destination.
     pub place: Place,
-    /// Content of the largest target, bytes.
+    /// Content of the largest target in bytes.
     pub bytes: f64,
-    /// From the loss to its end, seconds.
+    /// From the loss to the end of the rebuild, in seconds.
     pub seconds: f64,
-    /// Of these until it begins, seconds.
+    /// Of these until the rebuild begins, in seconds.
     pub waits_seconds: f64,
-    /// What keeps it from being faster: `pace` is the model's limit for one target.
+    /// Bottleneck: `pace` is the model's limit for one target.
     pub binds: &'static str,
 }
 
-/// Declustered where there is spare room (Holland and Gibson: "Parity Declustering for Continuous
+/// Declustered if there is spare capacity (Holland and Gibson: "Parity Declustering for Continuous
 /// Operation in Redundant Disk Arrays", ASPLOS 1992): the other targets share reading and writing,
-/// so time falls with their number. `None` for a scheme that keeps nothing to make it from.
+/// so the time falls with their number. `None` for a scheme without redundancy.
 pub(super) fn rebuild(site: &Site) -> Option<Rebuild> {
     let (pool, model) = (site.pool, site.model);
     if pool.scheme.tolerates() == 0 {
@@ -57,8 +57,8 @@ pub(super) fn rebuild(site: &Site) -> Option<Rebuild> {
     Some(Rebuild { place, bytes, seconds: waits_seconds + works, waits_seconds, binds })
 }
 
-/// Whether others may take the content: there is spare enough, and a failure domain that the group
-/// isn't in yet or that has another target.
+/// Whether other targets can take the content: there is enough spare capacity, and a failure domain
+/// that the group doesn't use yet or that has another target.
 fn has_room(site: &Site, bytes: f64) -> bool {
     let stored = site.sum(|kind| kind.targets() * kind.target_bytes());
     let largest = site.kinds.iter().map(Kind::target_bytes).fold(0.0, f64::max);
@@ -68,7 +68,7 @@ fn has_room(site: &Site, bytes: f64) -> bool {
     spare >= bytes && (elsewhere || beside)
 }
 
-/// All other targets read and write at once, each with the rebuild's part of its time.
+/// All other targets read and write concurrently, each with the rebuild's share of its time.
 fn declustered_seconds(site: &Site, bytes: f64) -> [(f64, &'static str); 2] {
     let others = (site.targets() - 1.0) / site.targets();
     let share = site.model.rebuild_share * others;
@@ -79,8 +79,8 @@ fn declustered_seconds(site: &Site, bytes: f64) -> [(f64, &'static str); 2] {
     [(drives, "drives"), (links, "server links")]
 }
 
-/// The drives that were put in write, undisturbed by clients, over the links of their server, of
-/// which the rebuild has its part.
+/// The replacement drives write, undisturbed by clients, over the links of their server, of which
+/// the rebuild has its share.
 fn replaced_seconds(site: &Site, kind: &Kind, bytes: f64) -> [(f64, &'static str); 2] {
     let arrives = kind.links_bytes_per_s * site.model.link_share * site.model.rebuild_share;
     let read = bytes * site.pool.scheme.read_per_lost_byte();
@@ -113,11 +113,11 @@ mod tests {
     #[test]
     fn without_room_a_drive_is_replaced_first() {
         assert_eq!(of(6, 12, 0.0, 1e15).place, Place::Replacement);
-        // Two servers of one target each: nothing else may take the copy.
+        // Two servers of one target each: no other target can take the replica.
         let pair = of(2, 1, 90.0, 1e15);
         assert_eq!(pair.place, Place::Replacement);
         assert_eq!(pair.waits_seconds, 72.0 * 3600.0);
-        // With a second target in the server that lost one it takes it.
+        // A second target in the server of the lost one takes it.
         assert_eq!(of(2, 2, 90.0, 1e15).place, Place::Spare);
     }
 }

@@ -1,14 +1,14 @@
-//! The probability that data is lost.
+//! The probability of data loss.
 //!
 //! A Markov chain counts lost targets: from state i it goes to i + 1 when another one fails, and
-//! back when one is made again; one loss more than the scheme tolerates, with members of one group
-//! among them, ends it. It is the model of Patterson, Gibson and Katz ("A Case for Redundant Arrays
-//! of Inexpensive Disks (RAID)", SIGMOD 1988) for one redundant drive, for more of them and with
-//! drives' unreadable bits as in Rao, Hafner and Golding ("Reliability for Networked Storage
-//! Nodes", DSN 2006); the time to the end of a birth-death chain is textbook (Trivedi: "Probability
-//! and Statistics with Reliability, Queuing, and Computer Science Applications", chapter 8). It
-//! assumes failures that don't know of each other and happen at a steady rate: a bad batch, a fire
-//! or a programming error is not in it.
+//! back when one is rebuilt. It ends with one loss more than the scheme tolerates, if members of
+//! one group are among the lost targets. It is the model of Patterson, Gibson and Katz ("A Case for
+//! Redundant Arrays of Inexpensive Disks (RAID)", SIGMOD 1988) for one redundant drive; for more of
+//! them and with drives' unreadable bits as in Rao, Hafner and Golding ("Reliability for Networked
+//! Storage Nodes", DSN 2006). The time to the end of a birth-death chain is textbook (Trivedi:
+//! "Probability and Statistics with Reliability, Queuing, and Computer Science Applications",
+//! chapter 8). It assumes independent failures at a constant rate: a bad batch, a fire or a
+//! programming error is not included.
 
 use super::rebuild::Rebuild;
 use super::site::{Kind, Site};
@@ -20,32 +20,32 @@ const YEAR_S: f64 = 365.25 * 86_400.0;
 const HOUR_S: f64 = 3600.0;
 const BITS: f64 = 8.0;
 
-/// The chain's parameters, and what comes out.
+/// The chain's parameters and results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Chain {
     /// Targets that can fail.
     pub targets: f64,
-    /// Losses at a time that the scheme tolerates.
+    /// Concurrent losses that the scheme tolerates.
     pub tolerates: u16,
     /// Failures of a target a year.
     pub failures_per_year: f64,
-    /// Rebuilds a year of a target that is always lost again: the reverse of the time of one.
+    /// Rebuilds a year of a target that is always lost again: the inverse of the duration of one.
     pub rebuilds_per_year: f64,
-    /// Probability that one failure more than tolerated meets targets that share groups.
+    /// Probability that one failure more than tolerated hits targets that share a group.
     pub shares_group: f64,
-    /// Probability that something can't be read when the last redundancy has gone.
+    /// Probability of an unreadable bit when no redundancy is left.
     pub unreadable: f64,
-    /// Mean time to data loss, years.
+    /// Mean time to data loss in years.
     pub mean_years_to_loss: f64,
-    /// Probability of a loss within a year.
+    /// Probability of data loss within a year.
     pub loss_per_year: f64,
 }
 
 /// Solves the chain. Expected time from state i to i + 1: `t(0) = 1 / up(0)`,
-/// `t(i) = 1 / up(i) + down / up(i) * t(i - 1)`. From the last state but one an unreadable bit,
-/// from the last state the next failure ends it.
+/// `t(i) = 1 / up(i) + down / up(i) * t(i - 1)`. An unreadable bit ends it from the last state but
+/// one, the next failure from the last state.
 ///
-/// Errors: a number below 0 or none at all.
+/// Errors: an invalid number.
 pub fn chain(
     targets: f64,
     tolerates: u16,
@@ -82,7 +82,7 @@ pub fn chain(
             before + (step * (ends + down) + survives) / (ends + down * unreadable)
         }
     };
-    // 1 / 0 is endless, and so is what follows from drives that never fail.
+    // 1 / 0 is infinite, and so is the result for drives that never fail.
     let mean_years_to_loss = if mean_years_to_loss.is_nan() { f64::INFINITY } else { mean_years_to_loss };
     let loss_per_year = -(-1.0 / mean_years_to_loss).exp_m1();
     Ok(Chain {
@@ -97,8 +97,8 @@ pub fn chain(
     })
 }
 
-/// The chain of a site. Groups lie over all combinations of failure domains, so any targets in
-/// different domains share one: that is the most that declustering can cost (Cidon and others:
+/// The chain of a site. Groups cover all combinations of failure domains, so any targets in
+/// different domains share one: this is the worst case of declustering (Cidon and others:
 /// "Copysets", USENIX ATC 2013).
 pub(super) fn of_site(site: &Site, rebuild: Option<&Rebuild>) -> Result<Chain> {
     let targets = site.targets();
@@ -123,7 +123,7 @@ fn target_failures(site: &Site, kind: &Kind) -> f64 {
     }
 }
 
-/// Probability that as many targets as are lost then lie in different failure domains.
+/// Probability that all concurrently lost targets are in different failure domains.
 fn shares_group(site: &Site) -> f64 {
     let targets = site.targets();
     let in_domain = targets / f64::from(site.domains());
@@ -131,8 +131,8 @@ fn shares_group(site: &Site) -> f64 {
     others.map(f64::from).map(|lost| ((targets - lost * in_domain) / (targets - lost)).max(0.0)).product()
 }
 
-/// Probability that a bit can't be read of what has lost all redundancy: all of a target's content
-/// where the scheme tolerates one loss; with more, the groups that all lost targets are in.
+/// Probability of an unreadable bit in content that has lost all redundancy: all of a target's
+/// content if the scheme tolerates one loss; with more, the groups that all lost targets share.
 fn unreadable(site: &Site, rebuild: Option<&Rebuild>) -> f64 {
     let Some(rebuild) = rebuild else { return 0.0 };
     let scheme = site.pool.scheme;
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn one_copy_more_is_the_textbook_formula() {
-        // Patterson, Gibson, Katz: MTTF^2 / (N (N - 1) MTTR), exact but for terms of the size of
-        // the smaller time.
+        // Patterson, Gibson, Katz: MTTF^2 / (N (N - 1) MTTR), exact except for terms of the order
+        // of the smaller time.
         let (targets, failures, rebuilds) = (100.0, 0.01, 8766.0 / 24.0);
         let chain = chain(targets, 1, failures, rebuilds, 1.0, 0.0).unwrap();
         let textbook = rebuilds / (targets * (targets - 1.0) * failures * failures);
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// One life of a system, event by event.
+    /// One lifetime of a system, event by event.
     fn lifetime(chain: &Chain, uniform: &mut impl FnMut() -> f64) -> f64 {
         let (mut years, mut lost) = (0.0, 0u16);
         loop {

@@ -1,4 +1,4 @@
-//! A description in, a plan out.
+//! Computation of a plan from a description.
 
 use super::capacity::{Capacity, capacity};
 use super::rates::{Rate, rates};
@@ -9,32 +9,32 @@ use super::{Description, PlannedScheme};
 use serde::Serialize;
 use types::Result;
 
-/// What a configuration would give.
+/// Predicted properties of a configuration.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Plan {
     /// The description's name.
     pub name: String,
-    /// How files are kept.
+    /// Redundancy scheme of files.
     pub scheme: PlannedScheme,
-    /// Servers.
+    /// Number of servers.
     pub servers: u32,
-    /// Drives for data.
+    /// Number of data drives.
     pub drives: u64,
-    /// Targets.
+    /// Number of targets.
     pub targets: u64,
-    /// Height of all servers, rack units.
+    /// Height of all servers in rack units.
     pub rack_units: u64,
-    /// How much fits.
+    /// Capacities.
     pub capacity: Capacity,
     /// Reading many large files, bytes a second.
     pub read: Rate,
     /// Writing them.
     pub write: Rate,
-    /// Reading one large file from everywhere, bytes a second.
+    /// Reading one large file from all clients, bytes a second.
     pub shared_read: Rate,
     /// Writing it.
     pub shared_write: Rate,
-    /// Bytes a second of one program with one file, reading or writing; where the model knows it.
+    /// Bytes a second of one program with one file, reading or writing; if the model has it.
     pub thread_bytes_per_s: Option<f64>,
     /// Random reads of 4 KiB a second.
     pub random_read: Rate,
@@ -42,20 +42,20 @@ pub struct Plan {
     pub random_write: Rate,
     /// Random requests of 4 KiB a second, 70 % of them reads.
     pub mixed: Rate,
-    /// Mean time of a random read, a random write and a mixed request, seconds, where it is known
-    /// how many are under way.
+    /// Mean latency of a random read, a random write and a mixed request, in seconds, if the number
+    /// of requests in flight is known.
     pub latency_s: Option<[f64; 3]>,
-    /// The rebuild of a lost target; none without redundancy.
+    /// The rebuild of a lost target; `None` without redundancy.
     pub rebuild: Option<Rebuild>,
-    /// The probability of loss, and from what it follows.
+    /// The probability of data loss, with the model's parameters.
     pub reliability: Chain,
-    /// What the reader should know.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
 /// Plans a description.
 ///
-/// Errors: what is described can't be; the error names object and remedy.
+/// Errors: the description is invalid; the error names object and remedy.
 pub fn plan(description: &Description) -> Result<Plan> {
     let site = site(description)?;
     let rates = rates(&site);
@@ -63,7 +63,7 @@ pub fn plan(description: &Description) -> Result<Plan> {
     let reliability = of_site(&site, rebuild.as_ref())?;
     let capacity = capacity(&site);
     let notes = notes(&site, &capacity, rebuild.as_ref(), &rates.random_read);
-    // Little's law: what is under way is rate x time.
+    // Little's law: requests in flight = rate x latency.
     let latency = |outstanding: f64| {
         [&rates.random_read, &rates.random_write, &rates.mixed].map(|rate| outstanding / rate.per_s)
     };

@@ -1,4 +1,4 @@
-//! Schemes that can be planned.
+//! Redundancy schemes that can be planned.
 
 use super::refuse;
 use serde::{Deserialize, Serialize};
@@ -6,30 +6,30 @@ use std::fmt;
 use std::str::FromStr;
 use types::Error;
 
-/// Most members of a planned group: with more, one failure touches too many groups at once to be
+/// Most members of a planned group: with more, one failure affects too many groups at once to be
 /// worth planning.
 const MAX_MEMBERS: u16 = 32;
 
-/// How a group keeps its data: `single`, `mirror:2`, `ec:4+2`.
+/// Redundancy scheme of a group: `single`, `mirror:2`, `ec:4+2`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Default)]
 #[serde(into = "String", try_from = "String")]
 pub enum PlannedScheme {
-    /// One target, no copy.
+    /// One target, no redundancy.
     #[default]
     Single,
-    /// So many targets that have the same.
+    /// This many replicas on different targets.
     Mirror(u16),
-    /// Data pieces and parity pieces; any `data` of them answer a read.
+    /// Data and parity fragments; any `data` of them serve a read.
     Ec {
-        /// Pieces that hold data.
+        /// Number of data fragments.
         data: u16,
-        /// Pieces that hold parity.
+        /// Number of parity fragments.
         parity: u16,
     },
 }
 
 impl PlannedScheme {
-    /// Targets of a group.
+    /// Number of targets in a group.
     pub fn members(self) -> u16 {
         match self {
             Self::Single => 1,
@@ -38,7 +38,7 @@ impl PlannedScheme {
         }
     }
 
-    /// Members that may be lost without a loss of data.
+    /// Members that may be lost without data loss.
     pub fn tolerates(self) -> u16 {
         match self {
             Self::Single => 0,
@@ -47,7 +47,7 @@ impl PlannedScheme {
         }
     }
 
-    /// The part of what is stored that is data.
+    /// Share of stored bytes that is data.
     pub fn data_share(self) -> f64 {
         1.0 / self.stored_per_byte()
     }
@@ -61,8 +61,8 @@ impl PlannedScheme {
         }
     }
 
-    /// Bytes that a client sends for each byte of a large write: parity is made by the client,
-    /// copies by the primary.
+    /// Bytes that a client sends for each byte of a large write: the client computes parity, the
+    /// primary sends replicas.
     pub fn sent_per_byte(self) -> f64 {
         match self {
             Self::Single | Self::Mirror(_) => 1.0,
@@ -70,10 +70,10 @@ impl PlannedScheme {
         }
     }
 
-    /// Reads and writes of drives that a small write costs: a write for each copy; with parity the
-    /// old piece and the old parity are read, the new ones written (Patterson, Gibson, Katz: "A
-    /// Case for Redundant Arrays of Inexpensive Disks (RAID)", SIGMOD 1988: the small write of
-    /// their levels 4 and 5 takes four accesses with one parity).
+    /// Drive reads and writes of a small write: a write for each replica; with parity the old data
+    /// and the old parity are read, and the new ones written (Patterson, Gibson, Katz: "A Case for
+    /// Redundant Arrays of Inexpensive Disks (RAID)", SIGMOD 1988: the small write of their levels
+    /// 4 and 5 takes four accesses with one parity).
     pub fn small_write(self) -> (f64, f64) {
         match self {
             Self::Single => (0.0, 1.0),
@@ -82,7 +82,7 @@ impl PlannedScheme {
         }
     }
 
-    /// Bytes that are read for each lost byte that is made again.
+    /// Bytes that are read for each rebuilt byte.
     pub fn read_per_lost_byte(self) -> f64 {
         match self {
             Self::Single | Self::Mirror(_) => 1.0,

@@ -1,4 +1,4 @@
-//! The smallest configuration that reaches targets.
+//! Search for the smallest configuration that meets given targets.
 
 use super::{Description, Plan, plan, refuse};
 use serde::{Serialize, Serializer};
@@ -6,13 +6,13 @@ use std::fmt;
 use std::str::FromStr;
 use types::{Error, Result};
 
-/// Most servers that the search goes to.
+/// Most servers that the search tries.
 pub const MAX_SERVERS: u32 = 10_000;
 
-/// What is wanted of a plan.
+/// A requirement of a plan.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Target {
-    /// Sequential read of at least so many bytes a second.
+    /// Sequential read of at least this many bytes a second.
     Read(f64),
     /// Sequential write.
     Write(f64),
@@ -22,12 +22,12 @@ pub enum Target {
     WriteIops(f64),
     /// Usable bytes.
     Usable(f64),
-    /// Probability of loss a year, at most.
+    /// Highest probability of data loss a year.
     Loss(f64),
 }
 
 impl Target {
-    /// Whether a plan reaches it.
+    /// Whether a plan meets it.
     pub fn is_met(self, plan: &Plan) -> bool {
         match self {
             Target::Read(wanted) => plan.read.per_s >= wanted,
@@ -39,7 +39,7 @@ impl Target {
         }
     }
 
-    /// What holds a plan below it, and what would help.
+    /// Why a plan doesn't meet it, and a remedy.
     fn why_not(self, plan: &Plan) -> (String, &'static str) {
         let rate = |rate: &super::Rate, unit: f64, name: &str| {
             format!("{:.4} {name}, held by the {}", rate.per_s / unit, rate.binds)
@@ -96,7 +96,7 @@ impl FromStr for Target {
             )
         };
         let compact: String = text.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_lowercase();
-        // Digits, a point, and an exponent that is one ("1e-6", not the e of a unit).
+        // Digits, a point, and an exponent that is complete ("1e-6", not the e of a unit).
         let number = (1..=compact.len())
             .rev()
             .filter(|end| compact.is_char_boundary(*end))
@@ -142,25 +142,25 @@ fn scale(text: &str, unit: &str) -> Option<f64> {
     Some(base.powi(power))
 }
 
-/// What the search found.
+/// Result of the search.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Found {
-    /// The description with its counts.
+    /// The description with the found counts.
     pub description: Description,
     /// Its plan.
     pub plan: Plan,
-    /// The target that one server less misses; none where the scheme asks for that many.
+    /// The target that one server less fails to meet; `None` if the scheme requires that many.
     pub decides: Option<Target>,
 }
 
-/// Searches the smallest configuration: the fewest servers of the last kind described (the others
-/// stay as they are), and of those configurations the one with the fewest drives in each of these
-/// servers, at most as many as described.
+/// Searches for the smallest configuration: the fewest servers of the last kind described (the
+/// others stay as they are), and of those configurations the one with the fewest drives in each of
+/// these servers, at most as many as described.
 ///
-/// Errors: what is described can't be, or no number of servers up to [`MAX_SERVERS`] reaches all
+/// Errors: the description is invalid, or no number of servers up to [`MAX_SERVERS`] meets all
 /// targets.
 pub fn search(description: &Description, targets: &[Target]) -> Result<Found> {
-    // A description with a mistake is told at once, and not as a target that can't be met.
+    // An invalid description is refused at once, and not as a target that can't be met.
     let mut largest = description.clone();
     sized(&mut largest, MAX_SERVERS, None)?;
     let largest = plan(&largest)?;

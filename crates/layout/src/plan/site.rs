@@ -1,4 +1,4 @@
-//! A description whose names are looked up and whose numbers are checked.
+//! A description with resolved names and checked numbers.
 
 use super::{Clients, DRIVES, Description, Drive, LINKS, Link, Model, Pool, Server, refuse};
 use std::collections::BTreeMap;
@@ -6,7 +6,8 @@ use types::Result;
 
 const GB: f64 = 1e9;
 const TB: f64 = 1e12;
-/// Most servers, clients and drives of a kind: beyond, a typing error is likelier than a purchase.
+/// Most servers, clients and drives of a kind: a larger number is more likely a typing error than a
+/// purchase.
 const MAX_COUNT: u32 = 1_000_000;
 
 /// A kind of server with its hardware.
@@ -14,23 +15,23 @@ pub(super) struct Kind<'a> {
     pub server: &'a Server,
     pub drive: Drive,
     pub metadata_drive: Drive,
-    /// All its links together, each direction, bytes a second.
+    /// Total rate of its links in each direction, bytes a second.
     pub links_bytes_per_s: f64,
 }
 
 impl Kind<'_> {
-    /// Targets of one server.
+    /// Number of targets of one server.
     pub fn targets(&self) -> f64 {
         f64::from(self.server.drives / self.server.drives_per_target)
     }
 
-    /// What a target stores before any scheme, bytes.
+    /// Capacity of a target before any scheme, in bytes.
     pub fn target_bytes(&self) -> f64 {
         self.drive.tb * TB * f64::from(self.server.drives_per_target) / self.server.raid.stored_per_byte()
     }
 
-    /// Sequential read of a target's drives together, bytes a second: both halves of a pair serve
-    /// reads.
+    /// Sequential read of a target's drives together, bytes a second: both drives of a mirrored
+    /// pair serve reads.
     pub fn target_read(&self) -> f64 {
         self.drive.read_gb_s * GB * f64::from(self.server.drives_per_target)
     }
@@ -42,27 +43,27 @@ impl Kind<'_> {
     }
 }
 
-/// What the parts of a server give, without what gets lost between them.
+/// Rates of the parts of a server, without interference between them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Parts {
-    /// Servers of the kind.
+    /// Number of servers of the kind.
     pub count: u32,
-    /// Targets of each.
+    /// Number of targets of each.
     pub targets: u32,
-    /// What a target can hold, bytes.
+    /// Capacity of a target in bytes.
     pub target_bytes: f64,
     /// Sequential read of a target, bytes a second.
     pub target_read: f64,
     /// Sequential write of a target, bytes a second.
     pub target_write: f64,
-    /// All links of a server, each direction, bytes a second of payload.
+    /// Total payload rate of a server's links in each direction, bytes a second.
     pub links_bytes_per_s: f64,
-    /// What its cores move, bytes a second; `None` where they don't bind.
+    /// Bytes a second that its cores move; `None` if they are not a limit.
     pub cores_bytes_per_s: Option<f64>,
 }
 
-/// The parts of each kind of server of a description, and the links of a client, bytes a second of
-/// payload, if clients are described.
+/// Returns the parts of each kind of server of a description, and the payload rate of a client's
+/// links in bytes a second, if clients are described.
 ///
 /// Errors: those of a plan.
 pub fn parts(description: &Description) -> Result<(Vec<Parts>, Option<f64>)> {
@@ -84,7 +85,7 @@ pub fn parts(description: &Description) -> Result<(Vec<Parts>, Option<f64>)> {
     Ok((kinds.collect(), site.clients.map(|(_, bytes_per_s)| bytes_per_s * model.link_share)))
 }
 
-/// All that formulas need.
+/// Input of all formulas.
 pub(super) struct Site<'a> {
     pub pool: &'a Pool,
     pub model: &'a Model,
@@ -93,28 +94,28 @@ pub(super) struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Servers with data.
+    /// Number of servers with data.
     pub fn servers(&self) -> u32 {
         self.kinds.iter().map(|kind| kind.server.count).sum()
     }
 
-    /// All targets.
+    /// Number of all targets.
     pub fn targets(&self) -> f64 {
         self.kinds.iter().map(|kind| f64::from(kind.server.count) * kind.targets()).sum()
     }
 
-    /// Racks or servers, of which no two members of a group share one.
+    /// Number of failure domains: racks or servers, of which no two members of a group share one.
     pub fn domains(&self) -> u32 {
         if self.pool.racks > 0 { self.pool.racks } else { self.servers() }
     }
 
-    /// The sum over all servers of what each gives.
+    /// The sum of a quantity over all servers.
     pub fn sum(&self, of: impl Fn(&Kind) -> f64) -> f64 {
         self.kinds.iter().map(|kind| f64::from(kind.server.count) * of(kind)).sum()
     }
 }
 
-/// Looks up and checks.
+/// Resolves and checks a description.
 pub(super) fn site(description: &Description) -> Result<Site<'_>> {
     check_model(&description.model)?;
     if description.server.is_empty() {

@@ -12,7 +12,7 @@ fn layout(chunk_size: u32, count: usize) -> Layout {
     }
 }
 
-/// Where every byte of a file of `size` bytes lies, found by dealing bytes out one after another.
+/// Location of every byte of a file of `size` bytes, by distributing the bytes one after another.
 fn dealt(layout: &Layout, size: u64) -> Vec<(usize, u64)> {
     let mut lens = vec![0; layout.groups.len()];
     let mut stripe = 0;

@@ -5,7 +5,7 @@ use types::{CapacityClass, Errno, PoolId, Scheme, Target, TargetState};
 
 const GROUP: GroupId = GroupId(9);
 
-/// A group of one target on each of so many nodes, numbered alike.
+/// A group of one target on each of `members` nodes, with the same numbers.
 fn map(members: u32) -> ClusterMap {
     let target = |id: u32| Target {
         id: TargetId(id),
@@ -121,7 +121,7 @@ fn a_primary_that_goes_is_replaced_by_one_that_is_heard_of() {
     let mut three = map(3);
     replace_silent(&mut three, &there(&[3], &[1, 2]));
     assert_eq!(members(&three), [(3, Good), (2, NeedsResync), (1, NeedsResync)]);
-    // What the first had begun may be on one of the others only.
+    // A write that the first one had begun may be on only one of the others.
     let mut three = map(3);
     replace_silent(&mut three, &there(&[2, 3], &[1]));
     assert_eq!(members(&three), [(2, Good), (3, NeedsResync), (1, NeedsResync)]);
@@ -264,7 +264,7 @@ proptest! {
             let at = primary.and_then(|id| now.target(id)).unwrap().node;
             let is_new = primary != old.primary();
             prop_assert!(!is_new || presence.heard.contains(&at), "{event:?} of {old:?}: {new:?}");
-            // Whoever has become good was brought in step by a primary that is still the same.
+            // A member that got in sync was resynced by a primary that is still the same.
             for (id, state) in new.with_states().filter(|(_, state)| *state == Good) {
                 let was = old.state_of(id).unwrap();
                 prop_assert!(was == Good || (!is_new && matches!(was, Resyncing | Rebuilding)), "{event:?}: {state:?}");
@@ -291,12 +291,12 @@ fn a_group_goes_on_from_a_member_that_has_missed_something() {
     let group = now.group(GROUP).unwrap();
     assert_eq!((group.since, group.revived), (Epoch(8), Some(TargetId(2))));
     assert_eq!(taken_out(&before, &now), [(GROUP, TargetId(1))]);
-    // It isn't done because the primary asks who knows of its members.
+    // A report of the primary doesn't clear it unless it is orderly.
     let word = Word { group: GROUP, since: Epoch(8), target: TargetId(2), state: Good, orderly: false };
     let all = there(&[2, 3], &[1]);
     set_member(&mut now, Some(NodeId(2)), &word, &all).unwrap();
     assert_eq!(now.group(GROUP).unwrap().revived, Some(TargetId(2)));
-    // Nor because of a word about the version before.
+    // Nor does a report on the previous version.
     let done = Word { orderly: true, ..word };
     set_member(&mut now, Some(NodeId(2)), &Word { since: Epoch(5), ..done }, &all).unwrap();
     assert_eq!(now.group(GROUP).unwrap().revived, Some(TargetId(2)));
@@ -306,7 +306,7 @@ fn a_group_goes_on_from_a_member_that_has_missed_something() {
     stamp(&before, &mut now);
     let group = now.group(GROUP).unwrap();
     assert_eq!((group.since, group.revived), (Epoch(9), None));
-    // Who comes back is no primary by that.
+    // A member that returns doesn't become primary by that.
     restarted(&mut now, NodeId(1), &there(&[1, 2, 3], &[]));
     assert_eq!(members(&now), [(2, Good), (3, Bad), (1, Bad)]);
 }

@@ -1,4 +1,4 @@
-//! Certificates that end soon.
+//! Findings about certificates that expire soon.
 
 use super::found;
 use identity::{AUTHORITY_VALIDITY_S, NODE_VALIDITY_S, expires_soon};
@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 use types::{ClusterMap, NodeId, Timestamp};
 use wire::mgmt::{ClientInfo, ClientState, HealthFinding, Verdict};
 
-/// What is known of the certificates of a cluster.
+/// Certificates of a cluster.
 pub struct Certificates {
-    /// When those of nodes end, Unix seconds.
+    /// Expiry of those of nodes, Unix seconds.
     pub nodes: BTreeMap<NodeId, i64>,
-    /// Clients on record.
+    /// Recorded clients.
     pub clients: Vec<ClientInfo>,
-    /// When the authority's ends.
+    /// Expiry of the authority's certificate.
     pub authority: Option<i64>,
 }
 
-/// Those that end within 30 days, and those that have ended.
+/// Certificates that expire within 30 days, and expired ones.
 pub fn certificate_findings(
     map: &ClusterMap,
     certificates: &Certificates,
@@ -45,7 +45,7 @@ pub fn certificate_findings(
 
 fn client_finding(client: &ClientInfo, now_s: i64) -> Option<HealthFinding> {
     let ClientInfo { name, ends_s, .. } = client;
-    // That one ends when the administrator said is no surprise once it has.
+    // An expiry that the administrator has set isn't a finding afterwards.
     let was_meant = client.last_s.is_some_and(|last_s| last_s <= *ends_s);
     let hint = match client.state {
         ClientState::Valid | ClientState::Revoked => return None,

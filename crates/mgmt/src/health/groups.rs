@@ -1,4 +1,4 @@
-//! How mirrored groups are.
+//! Findings about mirrored groups.
 
 use super::found;
 use crate::limits::LOST_AFTER;
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use types::{ClusterMap, Group, GroupId, GroupUsage, MemberState, Pool, TargetId, TargetState};
 use wire::mgmt::{HealthFinding, ResyncProgress, Verdict};
 
-/// Groups that a finding names; the rest is counted.
+/// Largest number of groups that a finding names; the rest is counted.
 const NAMED: usize = 8;
 
-/// Everything that isn't as it should be with mirrored groups.
+/// All findings about mirrored groups.
 pub(super) fn group_findings(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     let mut findings: Vec<HealthFinding> = unreachable(map).into_iter().collect();
     findings.extend(mirrored(map).filter_map(revived));
@@ -24,7 +24,7 @@ fn mirrored(map: &ClusterMap) -> impl Iterator<Item = &Group> {
     map.groups.iter().filter(|group| group.scheme.is_mirrored() && !group.is_lost())
 }
 
-/// Files that have content in groups whose content is lost.
+/// Files with content in lost groups.
 pub(super) fn lost(map: &ClusterMap, usage: Option<&GroupUsage>) -> Option<HealthFinding> {
     let ids: Vec<GroupId> = map.groups.iter().filter(|group| group.is_lost()).map(|group| group.id).collect();
     let what = match usage {
@@ -44,7 +44,7 @@ pub(super) fn lost(map: &ClusterMap, usage: Option<&GroupUsage>) -> Option<Healt
     Some(found(Verdict::Warning, what, hint))
 }
 
-/// Groups of which nobody that has everything can be asked.
+/// Groups without a reachable member in sync.
 fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
     let is_there = |target: TargetId| map.target(target).is_some_and(|t| t.state != TargetState::Offline);
     let good = |group: &Group| -> Vec<TargetId> {
@@ -70,8 +70,7 @@ fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
     Some(found(Verdict::Critical, what, hint))
 }
 
-/// What is left when all that had everything are lost for good: a member that is there and has
-/// missed something.
+/// Hint if all members in sync are lost for good: a reachable member that missed writes.
 fn last_resort(map: &ClusterMap, lost: &[&Group]) -> String {
     let is_online = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
     let candidate = |group: &&Group| {
@@ -87,7 +86,7 @@ fn last_resort(map: &ClusterMap, lost: &[&Group]) -> String {
     }
 }
 
-/// A group that goes on from a member which had missed something.
+/// A group that was recovered from a member that had missed writes.
 fn revived(group: &Group) -> Option<HealthFinding> {
     let from = group.revived?;
     let what = format!(
@@ -98,7 +97,7 @@ fn revived(group: &Group) -> Option<HealthFinding> {
     Some(found(Verdict::Warning, what, hint))
 }
 
-/// One finding for each target that isn't good in some of its groups.
+/// One finding for each target that isn't in sync in some of its groups.
 fn out_of_step(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     let mut states: BTreeMap<(TargetId, bool), Vec<GroupId>> = BTreeMap::new();
     for group in mirrored(map) {
@@ -139,7 +138,7 @@ fn out_of_step(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     states.into_iter().map(finding).collect()
 }
 
-/// What becomes of a member that stays away.
+/// When a member that stays unreachable is replaced, as text.
 fn replaced(map: &ClusterMap, groups: &[GroupId], target: TargetId) -> String {
     let after_s = map.settings.resync.replace_after_s.unwrap_or(LOST_AFTER.as_secs());
     let is_stuck =
@@ -153,7 +152,7 @@ fn replaced(map: &ClusterMap, groups: &[GroupId], target: TargetId) -> String {
     }
 }
 
-/// What the primary tells of a member that it brings in step.
+/// Progress of a member's resync, as its primary reports it.
 fn progress_of<'a>(
     map: &ClusterMap,
     liveness: &'a Liveness,
@@ -165,7 +164,7 @@ fn progress_of<'a>(
     seen.resyncs.iter().find(|progress| progress.group == group.id && progress.target == target)
 }
 
-/// Several resynchronisations in a few words.
+/// Summary of several resyncs.
 fn progress(told: &[&ResyncProgress]) -> String {
     let bytes_left: Option<u64> = told.iter().map(|p| p.bytes_left).sum();
     let files_left: Option<u64> = told.iter().map(|p| p.files_left).sum();
@@ -203,8 +202,8 @@ fn crowded(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
     Some(found(Verdict::Warning, what, hint))
 }
 
-/// Groups of a pool that don't survive the loss of one rack though they could. Those that can't be
-/// in more racks aren't told of: racks are said of nodes also where there are few.
+/// Groups of a pool that don't survive the loss of one rack although they could. Groups that can't
+/// span more racks are omitted: nodes may have racks even if there are few.
 fn in_one_rack(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
     let all = layout::Spread::of_pool(map, pool.id);
     let shares = |group: &&Group| group.pool == pool.id && layout::shares_rack(map, group, all);
@@ -354,7 +353,7 @@ mod tests {
         assert!(found[0].hint.contains("weft target add"));
     }
 
-    /// Two nodes in one rack and one in another, when they are there.
+    /// Puts two nodes in one rack and one in another, all online.
     fn in_racks(map: &mut ClusterMap, racks: &[&str]) {
         let node = |(at, rack): (usize, &&str)| types::Node {
             id: NodeId(at as u32 + 1),

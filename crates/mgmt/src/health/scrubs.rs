@@ -1,9 +1,9 @@
-//! What the search of targets for damage has found.
+//! Findings of scrubs.
 
 use super::found;
 use wire::mgmt::{HealthFinding, ScrubProgress, Verdict};
 
-/// A finding for each target where something was found.
+/// A finding for each target with scrub errors.
 pub(super) fn scrub_findings(scrubs: &[ScrubProgress]) -> Vec<HealthFinding> {
     scrubs.iter().filter_map(finding).collect()
 }
@@ -13,7 +13,7 @@ fn finding(progress: &ScrubProgress) -> Option<HealthFinding> {
     if *damaged == 0 && *missing == 0 {
         return None;
     }
-    // A missing chunk file of a mirrored group is among the damage that was mended.
+    // A missing chunk file of a mirrored group is among the repaired damage.
     let left = damaged.saturating_sub(*mended) + missing.saturating_sub(*mended);
     let lost = if *missing > 0 { format!(", {missing} missing chunk files") } else { String::new() };
     Some(match left {

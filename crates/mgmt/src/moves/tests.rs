@@ -6,7 +6,7 @@ use types::{CapacityClass, Epoch, NodeId, PoolId, Scheme, Target};
 
 const GIB: u64 = 1 << 30;
 
-/// A target on each of so many nodes, numbered alike, and the groups of a scheme.
+/// A target on each of `nodes` nodes, with the same numbers, and the groups of a scheme.
 fn map(nodes: u32, scheme: Scheme) -> ClusterMap {
     let target = |id: u32| Target {
         id: TargetId(id),
@@ -34,7 +34,7 @@ fn presence(map: &ClusterMap) -> Presence {
     Presence { heard: nodes(true), silent: nodes(false), ..Presence::default() }
 }
 
-/// One look, in which all nodes know what was published before.
+/// One evaluation of the map; all nodes know the previously published one.
 fn look(map: &mut ClusterMap, lost: &[u32]) {
     let (before, presence) = (map.clone(), presence(map));
     consistency::replace_silent(map, &presence);
@@ -48,7 +48,7 @@ fn look(map: &mut ClusterMap, lost: &[u32]) {
 fn say(map: &mut ClusterMap, group: GroupId, target: TargetId, state: MemberState, orderly: bool) {
     let presence = presence(map);
     let since = map.group(group).unwrap().since;
-    // What isn't allowed is refused, and changes nothing.
+    // A forbidden transition is refused, and changes nothing.
     let _ = set_member(map, None, &Word { group, since, target, state, orderly }, &presence);
 }
 
@@ -56,7 +56,7 @@ fn groups_of(map: &ClusterMap, target: u32) -> Vec<GroupId> {
     map.groups.iter().filter(|g| g.members.contains(&TargetId(target))).map(|g| g.id).collect()
 }
 
-/// What the primaries do: copy, and let go who is to leave.
+/// Acts for the primaries: resyncs members, and releases leaving ones.
 fn serve(map: &mut ClusterMap) {
     for group in map.groups.clone() {
         let Some(primary) = group.primary() else { continue };
@@ -276,7 +276,7 @@ proptest! {
                 }
             }
         }
-        // When everybody is there again, everything comes to rest.
+        // When all targets are reachable again, no changes remain.
         (1..=6).for_each(|id| befall(&mut map, &mut lost, &Event::Return(id)));
         (1..=6).for_each(|id| befall(&mut map, &mut lost, &Event::Drain(id, false)));
         for _ in 0..400 {

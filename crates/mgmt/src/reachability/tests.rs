@@ -32,7 +32,7 @@ fn fail(cause: ProbeFailure) -> ProbeOutcome {
     ProbeOutcome::Failed(cause)
 }
 
-/// Tries both addresses every second until then, with these outcomes, while the node sends
+/// Probes both addresses every second until then, with these outcomes, while the node sends
 /// heartbeats.
 fn try_until(
     (map, liveness, reachability): &mut (ClusterMap, Liveness, Reachability),
@@ -116,7 +116,7 @@ fn each_address_is_tried_once_at_a_time_and_again_later() {
     assert_eq!(reachability.due(&map, &liveness, 3 * S), due[..1], "one that fails is tried sooner");
     assert!(reachability.note(&due[0], ProbeOutcome::Reached, 4 * S), "it answers again");
     assert_eq!(reachability.due(&map, &liveness, 11 * S), due[1..]);
-    // Another process, or other addresses: what was found is of the past.
+    // Another process, or other addresses: earlier outcomes don't apply.
     liveness.registered(NodeId(2), 6, 12 * S);
     assert!(reachability.due(&map, &liveness, 12 * S).iter().all(|probe| probe.instance == 6));
     assert!(!reachability.note(&due[1], fail(ProbeFailure::Refused), 12 * S), "that was the old process");

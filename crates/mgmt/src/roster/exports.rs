@@ -1,4 +1,4 @@
-//! Rules for certain clients.
+//! Export rules.
 
 use super::Roster;
 use crate::limits::MAX_EXPORTS;
@@ -6,7 +6,7 @@ use crate::refusal;
 use types::{ExportClients, ExportRule, Result, Squash};
 
 impl Roster {
-    /// What holds for some clients, instead of what held before.
+    /// Sets the rule of some clients, in place of an earlier one.
     pub fn set_export(&mut self, rule: &ExportRule) -> Result<()> {
         if rule.export.squash != Squash::None && rule.export.anon_uid == 0 {
             return Err(refusal::anonymous_root());
@@ -19,7 +19,7 @@ impl Roster {
         Ok(())
     }
 
-    /// No rule for these clients any more.
+    /// Removes the rule of these clients.
     pub fn remove_export(&mut self, clients: &ExportClients) -> Result<()> {
         match self.map.exports.binary_search_by(|known| known.clients.cmp(clients)) {
             Ok(at) => _ = self.map.exports.remove(at),

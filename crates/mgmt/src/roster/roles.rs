@@ -1,16 +1,16 @@
-//! What nodes do. Services of other nodes let a node do what the map says here, and no more.
+//! Roles of nodes. Services of other nodes permit a node only what its roles in the map need.
 
 use super::Roster;
 use crate::refusal;
 use types::{Node, NodeId, NodeState, Result, Role, TargetId};
 
 impl Roster {
-    /// What a node does from now on.
+    /// Sets the roles of a node.
     ///
     /// # Errors
-    /// Management stays where it is, with its metadata service. Targets must have gone before the
-    /// role `storage` goes. The role `meta` comes and goes while the node is stopped: partitions
-    /// are given to what runs.
+    /// Management stays on its node, with its metadata service. The role `storage` can be removed
+    /// only without targets. The role `meta` is added and removed while the node is stopped:
+    /// partitions are assigned to running nodes.
     pub fn set_roles(&mut self, node: NodeId, roles: &[Role]) -> Result<()> {
         let known = self.known_node(node)?;
         let mut roles = roles.to_vec();
@@ -38,7 +38,7 @@ impl Roster {
         if targets.is_empty() { Ok(()) } else { Err(refusal::node_has_targets(node, &targets)) }
     }
 
-    /// Refuses a node that runs, or that is the only one which may execute partitions.
+    /// Refuses a running node, and the only one that may own partitions.
     pub(super) fn require_stopped(&self, node: &Node) -> Result<()> {
         if node.state != NodeState::Offline {
             return Err(refusal::node_serves(node));

@@ -1,25 +1,25 @@
-//! What administrators set for the whole cluster.
+//! Cluster-wide settings of administrators.
 
 use super::Roster;
 use crate::refusal;
 use types::{Result, ResyncSettings, ScrubSettings};
 
-/// The least that a rate may be, bytes a second: less would never come to an end.
+/// Lowest rate in bytes a second: a lower one would never finish.
 const MIN_RATE: u64 = 1 << 20;
 
-/// The most of a target that may be kept free, percent: the rest is for data.
+/// Largest share of a target that may be kept free, in percent: the rest is for data.
 const MAX_SPARE: u8 = 50;
 
 impl Roster {
-    /// How members are brought in step and replaced from now on.
+    /// Sets how members are resynced and replaced.
     pub fn set_resync(&mut self, settings: &ResyncSettings) -> Result<()> {
         check_rate(settings.rate)?;
         self.map.settings.resync = settings.clone();
         Ok(())
     }
 
-    /// How targets are searched for damage from now on. How often one was asked for never becomes
-    /// less: targets begin one when it grows.
+    /// Sets how targets are scrubbed. The number of requested scrubs never decreases: targets start
+    /// one when it grows.
     pub fn set_scrub(&mut self, settings: &ScrubSettings) -> Result<()> {
         check_rate(settings.rate)?;
         let asked = self.map.settings.scrub.asked.max(settings.asked);
@@ -27,12 +27,12 @@ impl Roster {
         Ok(())
     }
 
-    /// Whether data is summed and checked from now on.
+    /// Switches checksums of data on or off.
     pub fn set_checksums(&mut self, on: bool) {
         self.map.settings.checksums_off = !on;
     }
 
-    /// Share of each target of a pool that new files leave free, percent.
+    /// Sets the share of each target of a pool that new files leave free, in percent.
     pub fn set_spare(&mut self, pool: &str, percent: u8) -> Result<()> {
         if percent > MAX_SPARE {
             return Err(refusal::spare(percent, MAX_SPARE));

@@ -1,4 +1,4 @@
-//! Every refusal, and what is allowed beside it.
+//! Tests of every refusal, and of permitted changes.
 
 use super::*;
 use types::{Epoch, Errno, Scheme};
@@ -66,7 +66,7 @@ fn register(node: u32, instance: u64, address: &str, targets: &[u32]) -> Registe
     }
 }
 
-/// Nodes 2 and 3 with the targets 1 and 2, and 3; both alive.
+/// Nodes 2 and 3 with the targets 1 and 2, and 3; both online.
 fn with_two_nodes() -> (Roster, Liveness) {
     let mut roster = fresh();
     let mut liveness = Liveness::new(0);
@@ -86,7 +86,7 @@ fn with_two_nodes() -> (Roster, Liveness) {
     (roster, liveness)
 }
 
-/// The refusal names an object and a remedy, and changes nothing.
+/// Checks that the refusal names an object and a remedy, and changes nothing.
 fn refused<T: std::fmt::Debug>(roster: &mut Roster, change: impl FnOnce(&mut Roster) -> Result<T>) -> Error {
     let mut after = roster.clone();
     let error = change(&mut after).unwrap_err();
@@ -158,7 +158,7 @@ fn a_process_that_died_is_followed_by_another_at_the_same_address() {
     let moved = register(2, 12, "10.0.0.9:7500", &[1, 2]);
     let error = refused(&mut roster, |r| r.register(&moved, &liveness, &host(), NOW_S));
     assert!(error.errno == Errno::EEXIST && error.message.contains("node 2 (a) is alive already"), "{error}");
-    // The old one has gone: the node may have moved.
+    // The old process is gone: the node may have moved.
     roster.set_node_state(NodeId(2), NodeState::Offline);
     roster.register(&moved, &liveness, &host(), NOW_S).unwrap();
     assert_eq!(roster.map.node(NodeId(2)).unwrap().addresses, ["10.0.0.9:7500"]);
@@ -334,7 +334,7 @@ fn a_target_gets_its_part_in_groups_when_it_is_served_for_the_first_time() {
     (target.state, target.capacity, target.free) = (TargetState::Online, 100, 50);
     roster.group_first_served(&before);
     assert!(has_part(&roster, added));
-    // It is away for a moment.
+    // It is briefly offline.
     let served = roster.map.clone();
     roster.group_first_served(&served);
     assert_eq!(roster.map, served);
@@ -358,7 +358,7 @@ fn roles_are_set_where_nothing_relies_on_them() {
     roster.set_roles(NodeId(1), &[Storage, Meta, Mgmt, Meta]).unwrap();
     assert_eq!(roster.map.nodes[0].roles, [Mgmt, Meta, Storage], "sorted, each once");
 
-    // Node 2 has targets and runs.
+    // Node 2 has targets and is running.
     assert_eq!(refused(&mut roster, 2, &[Meta]), Errno::EBUSY);
     assert_eq!(refused(&mut roster, 2, &[Meta, Storage]), Errno::EBUSY);
     roster.set_node_state(NodeId(2), NodeState::Offline);

@@ -1,4 +1,4 @@
-//! Management as the members of a cluster meet it.
+//! Management from the view of a cluster's members.
 
 use crate::support::{Cluster, VERSION, join, open};
 use mgmt::DEFAULT_POOL;
@@ -133,7 +133,7 @@ fn everything_is_there_after_a_restart_of_management() {
         let before = cluster.map();
         cluster.management = open(&cluster.writer, &cluster.superblock, &cluster.gate).await;
         assert_eq!(cluster.map(), before);
-        // The node goes on, and registers again when it is told to.
+        // The node continues, and registers again when told to.
         cluster.management.refresh().await.unwrap();
         assert_eq!(cluster.map().node(node).unwrap().state, NodeState::Online);
         assert_eq!(cluster.refused(cluster.beat(node, 1, &[target])).await.errno, Errno::ENOTCONN);
@@ -153,7 +153,7 @@ fn a_pool_that_nobody_names_can_be_emptied() {
             Ok(MgmtReply::Added { target }) => target,
             other => panic!("{other:?}"),
         };
-        // The files are on target 1, and everything is to live in the default pool.
+        // The files are on target 1, and the default pool is referred to.
         let (full, empty) = (added("/full", "full").await, added("/empty", "empty").await);
         let moved = added("/moved", "moved").await;
         let kept = added("/kept", DEFAULT_POOL.1).await;
@@ -240,7 +240,7 @@ fn people_see_what_there_is() {
     });
 }
 
-/// What is refused says which thing, why, and what helps.
+/// Checks that a refusal names object, cause and remedy.
 fn says(error: &Error, object: &str, cause: &str, remedy: &str) {
     let fits = error.message.contains(object) && error.message.contains(cause) && error.hint.contains(remedy);
     assert!(fits, "{object:?}, {cause:?}, {remedy:?}: {error}");
@@ -295,7 +295,7 @@ fn clocks_far_apart() {
         let node = cluster.join("a", 7501).await;
         let late = Register { clock_s: rt::now().secs - 3600, ..cluster.registration(node, 1, 7501, &[]) };
         says(&cluster.refused(MgmtRequest::Register(late)).await, "node 2", "behind", "NTP");
-        // Whatever a peer says, the difference can be computed.
+        // For any clock of a peer, the difference can be computed.
         let (cluster_id, version) = (cluster.superblock.uuid.clone(), VERSION.to_string());
         let attach = MgmtRequest::Attach { cluster: cluster_id, version, clock_s: i64::MIN };
         says(&cluster.refused(attach).await, "this client", "behind", "NTP");

@@ -1,5 +1,5 @@
-//! The time by which capabilities end is the cluster's: it goes on by itself, whatever becomes of
-//! the time of day of management's machine.
+//! Capabilities expire by the cluster's time, which advances independently of the time of day on
+//! management's machine.
 
 use crate::support::Cluster;
 use rt::sim::World;

@@ -1,9 +1,9 @@
-//! Damaged superblocks and lists of targets: each is refused.
+//! Damaged superblocks and target lists: each is refused.
 
 use mgmt::fuzzing;
 use mgmt::{StatePaths, Superblock, TargetList};
 
-/// Random changes of each image.
+/// Random mutations of each image.
 const ROUNDS: usize = 2000;
 
 #[test]

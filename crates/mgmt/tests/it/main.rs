@@ -1,4 +1,4 @@
-//! Management as the members of a cluster meet it, and its state directory.
+//! Tests of management from the view of a cluster's members, and of its state directory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

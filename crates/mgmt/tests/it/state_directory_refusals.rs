@@ -1,5 +1,4 @@
-//! A directory that is refused stays as it was, to the byte; the message names object, cause and
-//! remedy.
+//! A refused directory is unchanged, to the byte; the message names object, cause and remedy.
 
 use mgmt::{Error, StateDir, StatePaths};
 use std::collections::BTreeMap;
@@ -22,7 +21,7 @@ fn snapshot(root: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     found
 }
 
-/// Opens `dir`, which must be refused and left alone; the refusal.
+/// Opens `dir`, which must be refused and unchanged; returns the refusal.
 fn refused(dir: &Path, watched: &Path) -> Error {
     let before = snapshot(watched);
     let error = StateDir::open_or_create(dir, "weft").unwrap_err();

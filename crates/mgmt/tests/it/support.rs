@@ -1,4 +1,4 @@
-//! A cluster's management, and requests to it.
+//! Management of a cluster, and requests to it.
 
 use kv::{Blocking, Durability, Memory, Writer};
 use mgmt::{FirstNode, Gate, Management, Metadata, Renewed, Superblock};
@@ -16,34 +16,35 @@ use wire::{MgmtReply, MgmtRequest};
 
 pub const VERSION: &str = "0.4.0";
 
-/// Lets in who says "sesame", and counts; and which clients are revoked.
+/// An authority that admits joins with the secret "sesame", counts them, and records revoked
+/// clients.
 #[derive(Default)]
 pub struct Sesame {
     pub admitted: Mutex<Vec<NodeId>>,
-    /// Groups that a file, or a chunk file that is yet to be deleted, is in.
+    /// Groups that a file, or a chunk file still to be deleted, refers to.
     pub used: Mutex<Used>,
     pub revoked: Mutex<Vec<RevokedClient>>,
     pub sessions: Mutex<Sessions>,
 }
 
-/// Clients that hold sessions.
+/// Sessions of clients.
 #[derive(Default)]
 pub struct Sessions {
     pub all: Vec<SessionInfo>,
-    /// They begin when the first one of `all` is ended.
+    /// Sessions that begin when the first one of `all` is ended.
     pub late: Vec<SessionInfo>,
     /// No metadata service answers.
     pub are_unknown: bool,
 }
 
-/// What the metadata has in groups.
+/// Usage of groups by the metadata.
 #[derive(Default)]
 pub struct Used {
     pub by_files: BTreeSet<GroupId>,
     pub by_deleted: BTreeSet<GroupId>,
-    /// Files that are left on each target that is drained.
+    /// Remaining files on each draining target.
     pub left: Option<u64>,
-    /// How often management has asked.
+    /// Number of management's queries.
     pub counts: u64,
 }
 
@@ -92,8 +93,8 @@ impl Gate for Sesame {
     }
 }
 
-/// A metadata service that has one file, on target 1; for targets that are offline, what the gate
-/// says.
+/// A metadata service with one file, on target 1; for offline targets it returns the authority's
+/// `used`.
 pub struct OneFile(Arc<Sesame>);
 
 impl Metadata for OneFile {
@@ -120,13 +121,13 @@ impl Metadata for OneFile {
         })
     }
 
-    /// Everything is to live in the first pool.
+    /// The first pool is referred to.
     fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move { Ok((pool == PoolId(1)).then_some(InodeId::ROOT)) })
     }
 
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
-        // Files go at some rate from each.
+        // Files move off each target at some rate.
         let files_left = self.0.used.lock().unwrap().left;
         let some = DrainProgress { rate: 1000, files_left, ..DrainProgress::default() };
         Box::pin(async move { (1..=8).map(|id| (TargetId(id), some.clone())).collect() })

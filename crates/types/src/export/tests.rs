@@ -11,7 +11,7 @@ fn access(rules: &[ExportRule], ip: &str, local: bool) -> ExportAccess {
     export_for(rules, &at(ip, local)).access
 }
 
-/// A client without a name of its own.
+/// A client without a certificate name.
 fn at(ip: &str, local: bool) -> ClientOrigin<'static> {
     ClientOrigin { name: None, ip: Some(ip.parse().unwrap()), local }
 }
@@ -27,7 +27,7 @@ fn a_rule_for_a_client_goes_before_those_for_places() {
     assert_eq!(access(Some("guest"), "192.168.0.1", false), None);
     assert_eq!(access(Some("login2"), "10.1.2.3", false), None);
     assert_eq!(access(Some("login2"), "10.1.2.3", true), Ro);
-    // Without a proof there is no name.
+    // A client without a certificate has no name.
     assert_eq!(access(Option::None, "192.168.0.1", false), Rw);
 }
 
@@ -98,7 +98,7 @@ fn squashed_users_are_somebody_else() {
     assert!(export(Squash::All).squashed_groups(vec![0, 4]).is_empty());
 }
 
-/// The first bits of an address as text: slow and plain.
+/// The first bits of an address as text: slow and simple.
 fn prefix(ip: IpAddr, bits: u8) -> String {
     let all: String = match ip {
         IpAddr::V4(ip) => ip.octets().iter().map(|byte| format!("{byte:08b}")).collect(),
@@ -107,7 +107,7 @@ fn prefix(ip: IpAddr, bits: u8) -> String {
     format!("{}{}", if ip.is_ipv4() { "4:" } else { "6:" }, &all[..bits.into()])
 }
 
-/// Few different addresses, so that prefixes meet.
+/// Draws from few addresses, so that prefixes match often.
 fn address() -> impl Strategy<Value = IpAddr> {
     let byte = prop_oneof![Just(0u8), Just(1), Just(10), Just(128), Just(255)];
     let v4 = vec(byte.clone(), 4).prop_map(|b| IpAddr::V4(Ipv4Addr::new(b[0], b[1], b[2], b[3])));
@@ -120,7 +120,7 @@ fn address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![3 => v4, 1 => v6]
 }
 
-/// An address whose bits after a prefix are cleared, by its text.
+/// An address whose bits after the prefix are zero, built from its text.
 fn network() -> impl Strategy<Value = (IpAddr, u8)> {
     (address(), 0u8..=128).prop_map(|(ip, bits)| match ip {
         IpAddr::V4(v4) => {
@@ -136,7 +136,7 @@ fn network() -> impl Strategy<Value = (IpAddr, u8)> {
 }
 
 proptest! {
-    /// The model compares prefixes as text, from the longest on.
+    /// The model compares prefixes as text, longest first.
     #[test]
     fn rules_hold_as_in_a_naive_model(networks in vec(network(), 0..12), ip in address(), local: bool, local_rule: bool) {
         let mut known = std::collections::BTreeMap::new();

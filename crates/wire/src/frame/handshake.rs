@@ -4,52 +4,52 @@ use crate::proto::{bounded_name, fields};
 use crate::{Malformed, Message};
 use prost::Message as _;
 
-/// Who connects.
+/// The connecting side's first message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hello {
-    /// The highest version of the protocol that the peer speaks.
+    /// Highest version of the protocol that the peer supports.
     pub protocol: u32,
-    /// UUID of the cluster it belongs to; empty when it doesn't know yet.
+    /// UUID of the peer's cluster; empty if it doesn't know it yet.
     pub cluster: String,
-    /// What to call it in messages.
+    /// Name of the peer for log and error messages.
     pub name: String,
-    /// Random, one for each start of a process.
+    /// Random number of the peer's process.
     pub client: u64,
-    /// Which of its cores this is the connection of.
+    /// Core of the peer that the connection belongs to.
     pub core: u32,
-    /// How many cores it has.
+    /// Number of the peer's cores.
     pub cores: u32,
     /// Grows with each connection of this (client, core): a later one ends an earlier one.
     pub incarnation: u64,
 }
 
-/// The answer of who was connected to.
+/// The answer of the accepting side.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Welcome {
-    /// The version that both speak.
+    /// Version that both sides support.
     pub protocol: u32,
-    /// What to call it in messages.
+    /// Name of the server for log and error messages.
     pub name: String,
     /// Requests that may be in flight on this connection.
     pub credits: u32,
-    /// How many cores it has.
+    /// Number of the server's cores.
     pub cores: u32,
-    /// How processes of the same machine may reach it instead.
+    /// How processes on the same machine can connect instead.
     pub on_host: Option<OnHost>,
 }
 
-/// A way to a process for those on the same machine: a Unix socket.
+/// Unix socket by which processes on the same machine can connect.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OnHost {
-    /// Names the machine: who is on another one finds another name there.
+    /// Identifies the machine: processes on other machines have another value.
     pub host: String,
-    /// The socket's abstract name.
+    /// Abstract name of the socket.
     pub socket: String,
-    /// The user whose process listens there.
+    /// User id of the listening process.
     pub user: u32,
 }
 
-/// Field numbers are fixed for ever.
+/// Field numbers never change.
 #[derive(Clone, PartialEq, prost::Message)]
 struct HelloFields {
     #[prost(uint32, tag = "1")]
@@ -68,7 +68,7 @@ struct HelloFields {
     incarnation: u64,
 }
 
-/// Field numbers are fixed for ever.
+/// Field numbers never change.
 #[derive(Clone, PartialEq, prost::Message)]
 struct WelcomeFields {
     #[prost(uint32, tag = "1")]
@@ -83,7 +83,7 @@ struct WelcomeFields {
     on_host: Option<OnHostFields>,
 }
 
-/// Field numbers are fixed for ever.
+/// Field numbers never change.
 #[derive(Clone, PartialEq, prost::Message)]
 struct OnHostFields {
     #[prost(string, tag = "1")]

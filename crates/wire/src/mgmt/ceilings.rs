@@ -1,29 +1,29 @@
-//! What the hardware gives, as management keeps it.
+//! Measured ceilings of the hardware, as management stores them.
 
 use serde::{Deserialize, Serialize};
 
-/// Ceilings that are kept, and that one [`MgmtRequest::NoteCeilings`] may bring.
+/// Largest number of stored ceilings, and of those in one [`MgmtRequest::NoteCeilings`].
 pub const MAX_CEILINGS: usize = 10_000;
 
-/// What the hardware gives at one place, as `bench` has it.
+/// Measured performance of the hardware at one place, as `bench` reports it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CeilingInfo {
-    /// Of what; `storage-write` and the like.
+    /// The limit: `storage-write` and the like.
     pub limit: String,
-    /// Where: `target 3`, `node 1 to node 2`, `node 1`.
+    /// The place: `target 3`, `node 1 to node 2`, `node 1`.
     pub place: String,
-    /// Bytes or operations a second, as the limit says.
+    /// Bytes or operations a second, depending on the limit.
     pub rate: f64,
-    /// The number of streams, transfers or threads that gave most.
+    /// Number of streams, transfers or threads that achieved the highest rate.
     pub streams: u32,
-    /// When it was measured, RFC 3339.
+    /// Time of the measurement, RFC 3339.
     pub measured: String,
 }
 
-/// When what a place gives was measured.
+/// When a place was last measured.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MeasuredPlace {
-    /// Where: a target, a node, or a pair of nodes.
+    /// The place: a target, a node, or a pair of nodes.
     pub place: String,
     /// RFC 3339; `None`: never.
     #[serde(default)]

@@ -1,50 +1,50 @@
-//! Who may become a member, which clients there are, and their sessions.
+//! Join tokens, clients, and their sessions.
 
 use serde::{Deserialize, Serialize};
 use types::{NodeId, SessionId};
 
-/// What a token is to be good for.
+/// Properties of a new token.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NewToken {
-    /// A cluster file that clients share, not a token for nodes.
+    /// For a cluster file that clients share, instead of a token for nodes.
     #[serde(default)]
     pub client: bool,
-    /// How many nodes may join with it; `None`: one.
+    /// Number of nodes that may join with it; `None`: one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses: Option<u32>,
-    /// After how many seconds it ends; `None`: a day. Not for a cluster file.
+    /// Validity in seconds; `None`: a day. Not for a cluster file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
 }
 
-/// A join token that is in force, for people.
+/// A valid join token, for display.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TokenInfo {
-    /// Its public name, hexadecimal digits. Not its secret.
+    /// Its public id, hexadecimal digits. Not its secret.
     pub id: String,
-    /// What its bearers become.
+    /// Roles of nodes that join with it.
     pub roles: Vec<String>,
-    /// How many may still join with it.
+    /// Number of nodes that may still join with it.
     pub uses_left: u32,
-    /// When it ends, Unix seconds.
+    /// Expiry, Unix seconds.
     pub ends_s: i64,
 }
 
-/// A client that is to be made.
+/// A client to be created.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NewClient {
     /// Its name: `client/<name>` in its certificate.
     pub name: String,
-    /// After how many seconds it may not mount any more; `None`: its certificate is renewed for
-    /// ever.
+    /// Seconds after which it may not mount any more; `None`: its certificate is renewed
+    /// indefinitely.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
-    /// How long each of its certificates is valid, seconds; `None`: a year.
+    /// Validity of each of its certificates, in seconds; `None`: a year.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validity_s: Option<u64>,
 }
 
-/// How a client's certificate stands.
+/// State of a client's certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -57,55 +57,56 @@ pub enum ClientState {
     Revoked,
 }
 
-/// A client for people.
+/// A client, for display.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ClientInfo {
     /// Its name.
     pub name: String,
-    /// How its last certificate stands.
+    /// State of its last certificate.
     pub state: ClientState,
-    /// When that one ends, Unix seconds.
+    /// Expiry of that certificate, Unix seconds.
     pub ends_s: i64,
-    /// From then on it isn't renewed, Unix seconds; `None`: it is renewed for ever.
+    /// End of its renewal, Unix seconds; `None`: it is renewed indefinitely.
     pub last_s: Option<i64>,
     /// When the client was added, Unix seconds.
     pub added_s: i64,
-    /// Its sessions; `None` where metadata services don't answer.
+    /// Number of its sessions; `None` if metadata services don't answer.
     #[serde(default)]
     pub sessions: Option<usize>,
 }
 
-/// What a revocation has come to.
+/// Result of a revocation.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RevocationInfo {
-    /// Sessions that were ended by force.
+    /// Evicted sessions.
     pub sessions: Vec<SessionId>,
-    /// Nodes that are not known to refuse the client yet: management hasn't heard of them in time.
+    /// Nodes that may not know of the revocation yet: management got no heartbeat from them in
+    /// time.
     pub unaware: Vec<NodeId>,
 }
 
-/// A session for people.
+/// A session, for display.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SessionInfo {
     /// Its id.
     pub session: SessionId,
-    /// What its client has proved to be, `client/<name>`; where nothing is proved, what it calls
+    /// Proved identity of its client, `client/<name>`; without proofs, the client's own name for
     /// itself.
     #[serde(default)]
     pub client: String,
-    /// What its client says its machine and process are (`host:pid`): nothing proves it.
+    /// Machine and process of its client (`host:pid`), as the client claims.
     #[serde(default)]
     pub host: String,
-    /// Where it registered from; empty for one of the service's own process.
+    /// Address from which it registered; empty for a session of the service's own process.
     #[serde(default)]
     pub address: String,
-    /// Seconds since it was last heard of; `None` where that isn't known.
+    /// Seconds since its last request; `None` if unknown.
     #[serde(default)]
     pub idle_s: Option<u64>,
-    /// Leases that it holds; `None` where that isn't known.
+    /// Number of its leases; `None` if unknown.
     #[serde(default)]
     pub leases: Option<u64>,
-    /// Files that it has open without a lease on them; `None` where that isn't known.
+    /// Number of files that it has open without a lease on them; `None` if unknown.
     #[serde(default)]
     pub in_use: Option<u64>,
 }

@@ -1,17 +1,17 @@
-//! One word about a cluster, and what it is made of.
+//! Health of a cluster: an overall status and its details.
 
 use super::{MeasuredPlace, TargetRate};
 use serde::{Deserialize, Serialize};
 
-/// How a cluster is, in one word.
+/// Overall health status.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Nothing to do.
+    /// No action needed.
     Healthy,
-    /// Everything can be reached, but somebody should look.
+    /// Everything is reachable, but an administrator should check something.
     Warning,
-    /// Some data can't be reached or written.
+    /// Some data can't be read or written.
     Critical,
 }
 
@@ -21,55 +21,54 @@ pub enum Verdict {
 pub struct Health {
     pub verdict: Verdict,
     pub findings: Vec<HealthFinding>,
-    /// The daily copies of the metadata; absent where nobody makes any.
+    /// Daily backups of the metadata; absent where none are made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<CopiesInfo>,
-    /// Where the metadata is; absent where that isn't known.
+    /// The metadata store; absent where unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreInfo>,
-    /// When the ceilings of each target and node were measured last.
+    /// When the ceilings of each target and node were last measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ceilings: Vec<MeasuredPlace>,
-    /// How fast targets are, and how much of their ceilings that is; of those whose nodes have told
-    /// it lately.
+    /// Throughput of targets, and its share of their ceilings; for targets with recent reports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates: Vec<TargetRate>,
 }
 
-/// The daily copies of the metadata.
+/// Daily backups of the metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CopiesInfo {
-    /// Where they are, on the machine of management.
+    /// Their folder, on the management node.
     pub folder: String,
-    /// How many are kept; 0: none are made.
+    /// Number of retained backups; 0: none are made.
     pub kept: u32,
-    /// The newest one's file.
+    /// File of the newest one.
     pub newest: Option<String>,
-    /// How old it is.
+    /// Age of the newest one in seconds.
     pub age_s: Option<u64>,
-    /// Why the last attempt to make one failed, if it did.
+    /// Error of the last attempt, if it failed.
     pub failure: Option<String>,
 }
 
-/// The store of the metadata, and the disk that it is on; bytes.
+/// The metadata store and its disk; sizes in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StoreInfo {
-    /// Its folder, on the machine of management.
+    /// Its folder, on the management node.
     pub path: String,
-    /// What it takes.
+    /// Size of the store.
     pub used: u64,
-    /// The disk's capacity.
+    /// Capacity of the disk.
     pub capacity: u64,
-    /// What of it is free.
+    /// Free space of the disk.
     pub free: u64,
-    /// What has to be free, else nothing new is made.
+    /// Free space that is needed to create anything.
     pub needed: u64,
 }
 
-/// Something that isn't as it should be.
+/// A problem of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HealthFinding {
-    /// How bad it is.
+    /// Severity.
     pub verdict: Verdict,
     /// Object and cause.
     pub what: String,

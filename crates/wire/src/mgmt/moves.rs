@@ -1,50 +1,49 @@
-//! How far members of groups are that are brought in step, and targets that are emptied.
+//! Progress of resyncs and of draining.
 
 use serde::{Deserialize, Serialize};
 use types::{GroupId, MemberState, TargetId};
 
-/// How far a member of a mirrored group is brought in step, as the primary sees it. Sizes are
-/// bytes.
+/// Progress of a member's resync, as the primary reports it. Sizes are bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ResyncProgress {
     /// The group.
     pub group: GroupId,
     /// The member.
     pub target: TargetId,
-    /// Files that have to be looked at yet; `None` while they are counted.
+    /// Files still to be checked; `None` while they are being counted.
     pub files_left: Option<u64>,
-    /// What is left of them, at most; `None` while it is counted.
+    /// Upper bound of the bytes still to be copied; `None` while they are being counted.
     pub bytes_left: Option<u64>,
-    /// What was sent.
+    /// Bytes sent.
     pub bytes_moved: u64,
-    /// Bytes a second, lately.
+    /// Recent rate, bytes a second.
     pub rate: u64,
-    /// Why it stands still.
+    /// Why it doesn't progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hindrance: Option<String>,
 }
 
-/// A member of a mirrored group that has missed something, for people.
+/// A member of a mirrored group that isn't in sync, for display.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResyncInfo {
     /// The group.
     pub group: GroupId,
     /// The member.
     pub target: TargetId,
-    /// What it has.
+    /// State of the member.
     pub state: MemberState,
-    /// How far it is; `None` while nobody brings it in step.
+    /// Progress; `None` while no resync runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ResyncProgress>,
-    /// Seconds that it will take yet, about; `None` when nothing can be said.
+    /// Estimated seconds to completion; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_s: Option<u64>,
-    /// What it waits for, while nobody brings it in step.
+    /// What it waits for, while no resync runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
 }
 
-/// A member of a mirrored group whose place another target takes.
+/// Replacement of a member of a mirrored group by another target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct MembershipMove {
@@ -53,31 +52,32 @@ pub struct MembershipMove {
     pub to: TargetId,
 }
 
-/// How far a target is emptied that is drained. Sizes are bytes.
+/// Progress of a target's draining. Sizes are bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DrainProgress {
-    /// Nothing is there any more: it can be removed.
+    /// No data is left on it: it can be removed.
     pub empty: bool,
-    /// Files that still have something there; `None` while they are counted.
+    /// Files that still have data on it; `None` while they are being counted.
     pub files_left: Option<u64>,
-    /// What they have there.
+    /// Their bytes on it.
     pub bytes_left: u64,
-    /// Files that were moved since the metadata service has begun.
+    /// Files that were moved since the metadata service started.
     pub files_moved: u64,
-    /// What they had there.
+    /// Bytes of these files that were moved.
     pub bytes_moved: u64,
-    /// Bytes a second, lately.
+    /// Recent rate, bytes a second.
     pub rate: u64,
-    /// Seconds that it will take yet, about; `None` when nothing can be said.
+    /// Estimated seconds to completion; `None` if unknown.
     pub remaining_s: Option<u64>,
-    /// Why something stays for now.
+    /// Why some data can't be moved at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hindrance: Option<String>,
-    /// Mirrored groups that it is a member of yet: others take its place, one after the other.
+    /// Mirrored groups that it is still a member of: other targets replace it, one group after the
+    /// other.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub groups_left: u64,
-    /// Why it doesn't come to an end by itself: the target is offline, and what it alone has can't
-    /// be moved.
+    /// Why draining can't complete: the target is offline, and content without another replica
+    /// can't be moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stuck: Option<String>,
 }

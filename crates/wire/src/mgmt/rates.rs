@@ -1,51 +1,51 @@
-//! What targets do, and how much of their ceilings that is.
+//! Throughput of targets, and its share of their ceilings.
 
 use serde::{Deserialize, Serialize};
 use types::TargetId;
 
-/// What a target has done since its node's process has opened it, for programs and for copies
-/// alike.
+/// I/O counters of a target since its node's process opened it, for applications, resync and
+/// migration alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TargetWork {
-    /// Transfers from it.
+    /// Number of reads.
     pub reads: u64,
-    /// Bytes of them.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Transfers to it.
+    /// Number of writes.
     pub writes: u64,
-    /// Bytes of them.
+    /// Bytes written.
     pub written_bytes: u64,
 }
 
-/// How fast a target was in the last ten seconds, and how busy its drive, then and at most since
-/// management was started.
+/// Throughput of a target in the last ten seconds, and utilisation of its drive, then and at its
+/// peak since management started.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct TargetRate {
     pub target: TargetId,
-    /// Bytes a second.
+    /// Bytes read a second.
     pub read_bytes: f64,
     pub written_bytes: f64,
-    /// Transfers a second.
+    /// Reads a second.
     pub reads: f64,
     pub writes: f64,
-    /// The other targets with rates that are known to be on its drive.
+    /// Other targets with rates that are known to be on the same drive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub one_drive_with: Vec<TargetId>,
-    /// The share of the ceiling that binds, of all targets on its drive together; absent where
+    /// Utilisation of the limiting ceiling, by all targets on its drive together; absent where
     /// ceilings are not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<CeilingShare>,
-    /// The largest share of any ten seconds.
+    /// Highest utilisation in any ten seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<CeilingShare>,
 }
 
-/// How much of a ceiling was reached.
+/// Utilisation of a ceiling.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CeilingShare {
-    /// Which binds; `storage-write` and the like.
+    /// The limiting ceiling; `storage-write` and the like.
     pub limit: String,
-    /// 1 is all. Above 1, memory of the node has answered.
+    /// 1 is the whole ceiling. Above 1, reads were served from the node's memory.
     pub share: f64,
 }

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use types::NodeId;
 
-/// Nodes that one report may name. A member that can reach none of many has a network of its own to
-/// look at.
+/// Largest number of nodes in one report. A member that reaches none of many nodes has a problem in
+/// its own network.
 pub const MAX_UNREACHABLE: usize = 8;
 
 /// A node that a member can't reach.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UnreachableNode {
-    /// Which.
+    /// The node.
     pub node: NodeId,
     /// Address and cause.
     pub cause: String,

@@ -1,4 +1,4 @@
-//! What several messages have in common.
+//! Encodings that several messages share.
 
 use crate::Number;
 use crate::{LeaseMode, LockKind, LockSpace, Malformed, RenameMode, XattrMode};
@@ -11,23 +11,23 @@ use types::{
     PoolId, ProjectId, Scheme, StripePattern, Timestamp,
 };
 
-/// The longest name, bytes. Services refuse names above 255 with `ENAMETOOLONG`; this only bounds
-/// what they look at.
+/// Longest name in bytes. Services refuse names above 255 with `ENAMETOOLONG`; this only bounds
+/// their work.
 pub const MAX_NAME_BYTES: usize = 4096;
 
-/// The most entries of one directory listing; several times what a service hands out.
+/// Largest number of entries in one directory listing; several times what a service returns.
 pub const MAX_ENTRIES: usize = 16 * 1024;
 
-/// The most items of any other list in a message (leases, recalls, inodes, names of attributes,
-/// groups of a layout).
+/// Largest number of items in any other list of a message (leases, recalls, inodes, names of
+/// attributes, groups of a layout).
 pub const MAX_LIST_ITEMS: usize = 64 * 1024;
 
-/// A part that a message can't do without.
+/// Returns a part of a message, or an error if it is missing.
 pub(crate) fn need<T>(part: Option<T>, what: &str) -> Result<T, Malformed> {
     part.ok_or_else(|| Malformed::new(format!("no {what}")))
 }
 
-/// A name of any kind (file, attribute, symlink target, pool).
+/// Checks the length of a name of any kind (file, attribute, symlink target, pool).
 pub(crate) fn name<N: AsRef<[u8]>>(name: N) -> Result<N, Malformed> {
     match name.as_ref().len() {
         0..=MAX_NAME_BYTES => Ok(name),
@@ -37,7 +37,7 @@ pub(crate) fn name<N: AsRef<[u8]>>(name: N) -> Result<N, Malformed> {
     }
 }
 
-/// A list of numbers, whose memory its bytes have paid for.
+/// Checks the length of a list of numbers; its memory is proportional to its encoding.
 pub(crate) fn bounded<T>(list: Vec<T>, what: &str) -> Result<Vec<T>, Malformed> {
     match list.len() {
         0..=MAX_LIST_ITEMS => Ok(list),
@@ -45,7 +45,7 @@ pub(crate) fn bounded<T>(list: Vec<T>, what: &str) -> Result<Vec<T>, Malformed> 
     }
 }
 
-/// Sequences begin with 1, so that no number is 0.
+/// Packs slot and sequence id; sequence ids begin with 1, so the result is never 0.
 pub(crate) fn packed(number: Number) -> u64 {
     u64::from(number.lane) << 32 | u64::from(number.sequence)
 }
@@ -55,7 +55,7 @@ pub(crate) fn unpacked(packed: u64) -> Option<Number> {
     (packed != 0).then_some(number)
 }
 
-/// Numbers of partitions.
+/// Converts numbers of partitions.
 pub(crate) fn partitions(numbers: Vec<u32>) -> Result<Vec<PartitionId>, Malformed> {
     let partition = |number: u32| {
         let number = u16::try_from(number);
@@ -64,7 +64,7 @@ pub(crate) fn partitions(numbers: Vec<u32>) -> Result<Vec<PartitionId>, Malforme
     bounded(numbers, "partitions")?.into_iter().map(partition).collect()
 }
 
-/// An enum that travels as a number from 1.
+/// An enum that is encoded as a number from 1.
 pub(crate) trait Numbered: Copy + Sized + 'static {
     /// Name of the enum, and its values with their numbers.
     const TABLE: (&'static str, &'static [(Self, u32)]);
@@ -93,7 +93,7 @@ macro_rules! numbered {
 }
 pub(crate) use numbered;
 
-// Without `Permissions`, which has fields of its own.
+// Without `Permissions`, which has its own fields.
 impl Numbered for LeaseMode {
     const TABLE: (&'static str, &'static [(Self, u32)]) =
         ("mode of a lease", &[(LeaseMode::Read, 1), (LeaseMode::Shared, 2), (LeaseMode::Write, 3)]);
@@ -104,7 +104,7 @@ impl Numbered for LeaseMode {
     }
 }
 
-// Numbers are fixed for ever.
+// Numbers never change.
 numbered! {
     LockKind, "kind of lock": Shared = 1, Exclusive = 2;
     LockSpace, "space of locks": Posix = 1, Flock = 2;
@@ -113,7 +113,7 @@ numbered! {
     Chooser, "chooser": RoundRobin = 1, Random = 2, CapacityWeighted = 3;
 }
 
-/// The number of a scheme is that of its copies.
+/// A scheme's number is its number of replicas.
 impl Numbered for Scheme {
     const TABLE: (&'static str, &'static [(Self, u32)]) =
         ("redundancy scheme", &[(Scheme::Single, 1), (Scheme::Mirror(2), 2), (Scheme::Mirror(3), 3)]);
@@ -123,8 +123,8 @@ impl Numbered for Scheme {
     }
 }
 
-/// Items in field 1, at most `MAX` of them. More are counted and not kept, so that a few bytes each
-/// can't claim the memory of a large item each.
+/// Items in field 1, at most `MAX` of them. Further items are counted but not stored, so that a few
+/// bytes each can't claim the memory of a large item each.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct List<M, const MAX: usize> {
     items: Vec<M>,
@@ -138,13 +138,13 @@ impl<M, const MAX: usize> Default for List<M, MAX> {
 }
 
 impl<M, const MAX: usize> List<M, MAX> {
-    /// The fields of a list; `None` for an empty one, which takes no bytes.
+    /// Returns the fields of a list; `None` for an empty one, which takes no bytes.
     pub fn of<'a, T>(items: &'a [T], fields: impl Fn(&'a T) -> M) -> Option<Self> {
         let filled = || List { items: items.iter().map(fields).collect(), beyond: 0 };
         (!items.is_empty()).then(filled)
     }
 
-    /// The list.
+    /// Returns the list.
     pub fn take<T>(
         list: Option<Self>,
         item: impl Fn(M) -> Result<T, Malformed>,
@@ -157,7 +157,7 @@ impl<M, const MAX: usize> List<M, MAX> {
     }
 }
 
-/// As prost derives it for a repeated field, but for the limit.
+/// As prost derives it for a repeated field, plus the limit.
 impl<M: Message + Default, const MAX: usize> Message for List<M, MAX> {
     fn encode_raw(&self, buf: &mut impl BufMut) {
         message::encode_repeated(1, &self.items, buf);
@@ -218,7 +218,7 @@ fn point(secs: i64, nanos: u32) -> Result<Timestamp, Malformed> {
     }
 }
 
-/// A time that a message can't do without.
+/// Returns a time of a message, or an error if it is missing.
 pub(crate) fn time(fields: Option<TimeFields>, what: &str) -> Result<Timestamp, Malformed> {
     need(fields, what)?.try_into()
 }
@@ -270,8 +270,8 @@ impl From<CredentialsFields> for Credentials {
     }
 }
 
-/// The most frequent message within messages: times are not messages of their own, and what is
-/// rarely there has the longest key.
+/// The most frequent nested message: times are not messages of their own, and rare fields have the
+/// longest keys.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct AttrFields {
     #[prost(uint64, tag = "1")]
@@ -459,7 +459,7 @@ pub(crate) fn pool(number: u32) -> Result<PoolId, Malformed> {
     u16::try_from(number).map(PoolId).map_err(|_| Malformed::new(format!("impossible pool {number}")))
 }
 
-/// Positions in a file are divided by it.
+/// Checks a chunk size, which is used as a divisor.
 fn chunk_size(bytes: u32) -> Result<u32, Malformed> {
     let possible = StripePattern::MIN_CHUNK_SIZE..=StripePattern::MAX_CHUNK_SIZE;
     match bytes.is_power_of_two() && possible.contains(&bytes) {

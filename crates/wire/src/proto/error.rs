@@ -5,7 +5,7 @@ use crate::{Malformed, Message};
 use prost::Message as _;
 use types::{Errno, Error};
 
-/// The largest error number that Linux knows.
+/// Largest error number of Linux.
 const MAX_ERRNO: u32 = 4095;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -20,7 +20,7 @@ pub(crate) struct ErrorFields {
 
 impl From<&Error> for ErrorFields {
     fn from(Error { errno, message, hint }: &Error) -> ErrorFields {
-        // A number that no program could read as an error would not be taken by the other side.
+        // The peer would refuse a number that isn't an errno.
         let number = u32::try_from(errno.0).ok().filter(|number| (1..=MAX_ERRNO).contains(number));
         let errno = number.unwrap_or(Errno::EIO.0 as u32);
         ErrorFields { errno, message: message.to_string(), hint: hint.to_string() }

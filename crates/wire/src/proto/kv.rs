@@ -1,5 +1,5 @@
-//! Requests to the store of metadata and their answers. Guards and writes of all batches are one
-//! list each, so that they can't claim more memory than lists may.
+//! Requests to the metadata store and their answers. Guards and writes of all batches are one list
+//! each, so that they can't claim more memory than the limit of lists.
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, need, numbered};
 use super::fields;
@@ -9,7 +9,7 @@ use crate::{Answer, Malformed, Message, Request, Service};
 use bytes::Bytes;
 use prost::Message as _;
 
-// Numbers are fixed for ever.
+// Numbers never change.
 numbered! {
     KvOutcome, "outcome of a batch": Won = 1, Lost = 2, Unknown = 3;
 }
@@ -64,7 +64,7 @@ struct ApplyFields {
     verifier: u64,
 }
 
-/// How many of the guards and writes are a batch's.
+/// Number of guards and writes of a batch.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 struct BatchFields {
     #[prost(uint32, tag = "1")]
@@ -88,7 +88,7 @@ struct ReplyFields {
     instance: u64,
     #[prost(fixed64, tag = "2")]
     verifier: u64,
-    /// The rare case takes bytes.
+    /// Only the rare value takes bytes.
     #[prost(bool, tag = "3")]
     is_full: bool,
     #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13")]
@@ -180,7 +180,7 @@ impl TryFrom<OpFields> for KvRequest {
 
 type Item = (Bytes, Option<Bytes>);
 
-/// Gives each batch what is its.
+/// Distributes guards and writes to their batches.
 fn deal(counts: Vec<BatchFields>, guards: Vec<Item>, writes: Vec<Item>) -> Result<Vec<KvBatch>, Malformed> {
     let sum = |count: fn(&BatchFields) -> u32| counts.iter().map(|c| u64::from(count(c))).sum::<u64>();
     if sum(|c| c.guards) != guards.len() as u64 || sum(|c| c.writes) != writes.len() as u64 {

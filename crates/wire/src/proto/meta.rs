@@ -1,4 +1,4 @@
-//! What every request to a metadata service and every answer carries.
+//! Fields of every request to a metadata service and of every answer.
 
 use super::common::{AttrFields, CredentialsFields, List, MAX_LIST_ITEMS, Numbered, need, packed, unpacked};
 use super::fields;
@@ -12,16 +12,16 @@ use bytes::Bytes;
 use prost::Message as _;
 use types::{InodeId, SessionId};
 
-/// Of an answer longer than this, names and contents are slices of one copy of it, and of a shorter
-/// one copies of their own: a listing then costs one allocation and not one a name, and a lone name
-/// doesn't keep a long answer's memory. Bytes.
+/// In answers of at least this many bytes, names and contents are slices of one shared copy; in
+/// shorter ones they are copied. So a listing costs one allocation instead of one for each name,
+/// and a single name doesn't pin a long answer's memory.
 const SHARED_FROM_BYTES: usize = 2048;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RequestFields {
     #[prost(uint64, tag = "1")]
     session: u64,
-    /// Lane in the upper half, sequence in the lower; 0: none.
+    /// Session slot in the upper half, sequence id in the lower; 0: none.
     #[prost(uint64, tag = "2")]
     number: u64,
     #[prost(message, optional, tag = "3")]
@@ -45,7 +45,7 @@ struct ResponseFields {
     capability: Option<CapabilityFields>,
     #[prost(message, optional, tag = "4")]
     directories: Option<List<DirectoryFields, MAX_LIST_ITEMS>>,
-    // Grants of `Permissions`: who doesn't know that mode passes over them.
+    // Grants of `Permissions`: peers that don't know that mode ignore them.
     #[prost(message, optional, tag = "5")]
     permissions: Option<List<PermissionsFields, MAX_LIST_ITEMS>>,
     #[prost(fixed64, tag = "6")]

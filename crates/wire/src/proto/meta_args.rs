@@ -1,4 +1,4 @@
-//! With what fields a metadata service is asked. Numbers are fixed for ever.
+//! Fields of the requests to a metadata service. Numbers never change.
 
 use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, TimeFields, name, need, time};
 use crate::{

@@ -1,7 +1,7 @@
-//! What is asked of a metadata service: the kinds of requests by their field numbers, and back.
+//! Requests to a metadata service: conversion of the kinds to field numbers and back.
 //!
-//! Kinds that ask with the same fields share them; one that comes to need more gets its own, with
-//! the same numbers for the old ones.
+//! Kinds with the same fields share one message; a kind that needs more gets its own message, which
+//! keeps the numbers of the old fields.
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, partitions, time};
 use super::meta_args::*;
@@ -116,8 +116,8 @@ pub(crate) enum OpFields {
     NoteAccess(List<AccessFields, MAX_LIST_ITEMS>),
 }
 
-// One line or three for each kind, in the order of their numbers: tables, which is why they are
-// long.
+// One line or three for each kind, in the order of their numbers: the tables are long for this
+// reason.
 
 impl From<&MetaOp> for OpFields {
     fn from(op: &MetaOp) -> OpFields {

@@ -167,7 +167,7 @@ pub(crate) struct RecallFields {
     ino: u64,
     #[prost(uint32, optional, tag = "3")]
     keep: Option<u32>,
-    // `keep` of `Permissions`: who doesn't know that mode keeps nothing.
+    // `keep` is `Permissions`: peers that don't know that mode retain nothing.
     #[prost(bool, tag = "4")]
     keep_permissions: bool,
 }

@@ -1,4 +1,4 @@
-//! What metadata services ask each other.
+//! Requests between metadata services.
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, name, numbered};
 use super::{common::need, fields};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use types::{GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
 
-// Numbers are fixed for ever.
+// Numbers never change.
 numbered! {
     Access, "access to an inode": Look = 1, Share = 2, Change = 3;
 }
@@ -89,7 +89,7 @@ struct SessionFields {
     session: u64,
 }
 
-/// Where chunk files were being made.
+/// Range of inode numbers in which chunk files were being created.
 #[derive(Clone, PartialEq, prost::Message)]
 struct NewFields {
     #[prost(uint64, tag = "1")]
@@ -104,7 +104,7 @@ fn touched(files: Vec<u64>, new: Option<List<NewFields, MAX_LIST_ITEMS>>) -> Res
     Ok(Touched { files, new })
 }
 
-/// Absent where there are none: so said a version that didn't know them.
+/// Absent if there are none, as in versions that didn't know them.
 fn new_fields(touched: &Touched) -> Option<List<NewFields, MAX_LIST_ITEMS>> {
     let fields = |(from, up_to): &(InodeId, InodeId)| NewFields { from: from.0, up_to: up_to.0 };
     if touched.new.is_empty() { None } else { List::of(&touched.new, fields) }
@@ -162,12 +162,12 @@ enum AnswerFields {
     Clear(bool),
     #[prost(message, tag = "13")]
     File(FileFields),
-    /// As management shows them, in JSON.
+    /// JSON, as management shows them.
     #[prost(string, tag = "14")]
     Sessions(String),
     #[prost(message, tag = "15")]
     Executed(ExecutedFields),
-    /// As management shows them, in JSON.
+    /// JSON, as management shows them.
     #[prost(string, tag = "16")]
     Drains(String),
 }
@@ -297,7 +297,7 @@ impl Request for PartitionsRequest {
 
     fn answer_payload(&self) -> Answer {
         match self {
-            // These take as long as others need; who asks has a deadline of its own.
+            // The duration of these depends on others; the caller has its own deadline.
             PartitionsRequest::MakeWay { wait: true, .. }
             | PartitionsRequest::Tidy { .. }
             | PartitionsRequest::TidyGroup { .. }

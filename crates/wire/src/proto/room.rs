@@ -1,10 +1,10 @@
-//! What a reservation of space needs. Nothing here holds memory of its own.
+//! Space that a reservation needs. The types here allocate no memory of their own.
 
 use super::common::{List, RangeFields};
 use crate::{MAX_GAPS, Malformed, MemberRoom, Room};
 use types::{Scheme, TargetId};
 
-/// Items of [`Room::others`].
+/// Largest number of items in [`Room::others`].
 const MAX_OTHERS: usize = Scheme::MAX_COPIES as usize;
 
 #[derive(Clone, PartialEq, prost::Message)]

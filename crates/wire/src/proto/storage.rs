@@ -1,4 +1,4 @@
-//! Requests to a storage service and their answers. Nothing here holds memory of its own.
+//! Requests to a storage service and their answers. The types here allocate no memory of their own.
 
 use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, packed, time, unpacked};
 use super::fields;
@@ -12,7 +12,7 @@ use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
 use types::{ByteRange, Epoch, GroupId, InodeId, NodeId, SessionId, TargetId};
 
-// Numbers are fixed for ever.
+// Numbers never change.
 numbered! {
     Path, "way of data": Direct = 1, Cached = 2;
     Allocate, "kind of allocation": Reserve = 1, Punch = 2, Zero = 3;
@@ -29,7 +29,7 @@ struct RequestFields {
     target: u32,
     #[prost(uint64, tag = "3")]
     ino: u64,
-    /// Lane in the upper half, sequence in the lower; 0: none.
+    /// Session slot in the upper half, sequence id in the lower; 0: none.
     #[prost(fixed64, tag = "4")]
     number: u64,
     #[prost(message, optional, tag = "5")]
@@ -117,7 +117,7 @@ struct WantedFields {
     range: Option<RangeFields>,
 }
 
-/// The kinds are told apart by numbers of their own, since one of them has no fields.
+/// A number distinguishes the kinds, since one of them has no fields.
 #[derive(Clone, PartialEq, prost::Message)]
 struct MeasureFields {
     #[prost(uint32, tag = "1")]
@@ -210,7 +210,7 @@ struct DigestFields {
     range: Option<RangeFields>,
 }
 
-/// The parts are told apart by numbers of their own, since two of them have no fields.
+/// A number distinguishes the parts, since two of them have no fields.
 #[derive(Clone, PartialEq, prost::Message)]
 struct GroupFields {
     #[prost(uint32, tag = "1")]
@@ -321,7 +321,7 @@ struct UnwatchFields {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct ReplyFields {
-    /// Beside `Unit`, for those who know it.
+    /// Beside `Unit`, for peers that know it.
     #[prost(fixed64, tag = "1")]
     verifier: u64,
     #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18")]
@@ -443,7 +443,7 @@ struct SpaceFields {
     free: u64,
 }
 
-/// Words instead of bytes: it comes with every request, and needs no memory of its own so.
+/// Words instead of bytes: every request has it, and it needs no allocation this way.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct CapabilityFields {
     #[prost(fixed64, tag = "1")]

@@ -1,4 +1,4 @@
-//! The table of who may ask for what: each operation, asked by each kind of caller.
+//! Tests of the authorization table: each operation, requested by each kind of caller.
 
 use super::messages::samples::{kv_requests, meta_ops, partitions_requests, storage_ops};
 use std::collections::BTreeSet;
@@ -8,8 +8,8 @@ use wire::authorization::{Callers, Principal, Rule};
 use wire::mgmt::{Heartbeat, Join, NewClient, NewToken, Register, Touched};
 use wire::*;
 
-/// In the map: the management node, a metadata node, and two storage nodes with a target each. The
-/// group has a member on the second one and on a third.
+/// The map has the management node, a metadata node, and two storage nodes with a target each. The
+/// group has a member on the second storage node and on a third one.
 const MANAGEMENT: NodeId = NodeId(1);
 const METADATA: NodeId = NodeId(2);
 const OTHER_STORAGE: NodeId = NodeId(3);
@@ -63,7 +63,7 @@ fn map() -> ClusterMap {
     }
 }
 
-/// One request of each kind. Nodes speak for [`STORAGE`], and of its target.
+/// One request of each kind. Requests of a node name [`STORAGE`] and its target.
 fn management_requests() -> Vec<MgmtRequest> {
     let (node, target, group, pool) = (STORAGE, TARGET, GROUP, || "default".to_string());
     let rule = ExportRule { clients: ExportClients::Local, export: Export::default() };
@@ -179,7 +179,7 @@ fn of_storage(op: StorageOp, session: SessionId, part: Option<Part>) -> StorageR
     StorageRequest { group, ..StorageRequest::new(session, TARGET, InodeId(9), op) }
 }
 
-/// Every request, by service and by how it is asked.
+/// Every request, by service and form.
 fn tables() -> Vec<(&'static str, Vec<Rule>)> {
     let client = SessionId(7);
     let register = MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
@@ -204,7 +204,7 @@ fn tables() -> Vec<(&'static str, Vec<Rule>)> {
     ]
 }
 
-/// The columns: callers, of which the last storage node is the one that requests speak of.
+/// The columns: callers. Requests name the last storage node.
 const CALLERS: [(&str, Principal); 6] = [
     ("no certificate", Principal::Stranger),
     ("client", Principal::Client),
@@ -251,8 +251,7 @@ fn the_page_says_what_the_table_says() {
     assert_eq!(file, document(), "WEFT_NEW_AUTHORIZATION=1 cargo test -p wire writes it anew");
 }
 
-/// The kinds of requests to management that its decoder knows, by asking it for one that there
-/// isn't.
+/// The kinds of requests that management's decoder knows, from its error for an unknown kind.
 fn known_to_management() -> BTreeSet<String> {
     let refusal = MgmtRequest::decode(br#"{"ask":"nothing"}"#).expect_err("there is no such request").cause;
     let (_, names) = refusal.split_once("expected one of ").expect("the refusal lists the kinds");
@@ -267,8 +266,8 @@ fn every_operation_has_a_row() {
         assert_eq!(names.len(), found.1.len(), "two rows of {service} have one name");
         names
     };
-    // Those of the other services are decoded by number: `every_kind_is_tested` finds a new one,
-    // and the samples of these tests name each kind of the enum once.
+    // The other services decode kinds by number: `every_kind_is_tested` finds a new one, and the
+    // samples of these tests name each kind of the enum once.
     assert_eq!(rows("management"), known_to_management());
     assert_eq!(rows("metadata, in a client's session").len(), 50);
     assert_eq!(rows("storage, in session 0").len(), 30);
@@ -285,7 +284,7 @@ fn admitted(principal: Principal) -> BTreeSet<(&'static str, &'static str)> {
     tables().into_iter().flat_map(of).collect()
 }
 
-/// Operations that anybody who sees the cluster map may ask management for.
+/// Management operations that every member that sees the cluster map may request.
 const SEEN_BY_MEMBERS: [&str; 12] = [
     "attach",
     "watch-map",
@@ -394,7 +393,7 @@ fn metadata_is_for_metadata_nodes_and_changes_of_the_cluster_for_management() {
     }
     let management = admitted(Principal::Node(MANAGEMENT));
     assert!(management.contains(&("management", "set-checksums")));
-    // Tokens are made by commands on the management node, which need no connection.
+    // Commands on the management node make tokens; that needs no connection.
     assert!(!management.contains(&("management", "new-token")));
     assert!(!management.contains(&("management", "add-client")));
     assert!(management.contains(&("management", "revoke-client")));
@@ -419,7 +418,7 @@ fn what_a_node_may_do_changes_with_the_map() {
     map.groups[0].since = Epoch(51);
     assert!(write.know_another_version(&map));
 
-    // A disk that has moved to another node takes its right along.
+    // A disk that has moved to another node takes its permissions along.
     let tidy = MgmtRequest::Tidy { target: TARGET, touched: Touched::default() }.rule().callers;
     assert!(tidy.include(Principal::Node(STORAGE), &map) && !tidy.include(other, &map));
     map.targets[1].node = OTHER_STORAGE;
@@ -435,7 +434,7 @@ fn a_removed_node_has_nothing_but_its_certificate() {
             assert_eq!(callers.include(removed, &map), by_certificate, "{service}: {operation}");
         }
     }
-    // Management itself tells it that it was removed.
+    // Management itself informs the node that it was removed.
     let beat = MgmtRequest::Heartbeat(Heartbeat { node: REMOVED, ..heartbeat() });
     assert!(beat.rule().callers.include(removed, &map));
 }

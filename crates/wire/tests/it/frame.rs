@@ -1,4 +1,4 @@
-//! The header of a frame: its frozen bytes, and what is refused.
+//! Tests of the frame header: its frozen bytes, and refused headers.
 
 use proptest::prelude::*;
 use types::{Epoch, crc32c};
@@ -17,7 +17,7 @@ fn write_request() -> Header {
     .with_payload(b"123456789")
 }
 
-/// Bytes with their checksum made right, so that what is wrong with them is something else.
+/// Sets the correct checksum, so that another error is found.
 fn summed(mut bytes: [u8; HEADER_BYTES]) -> [u8; HEADER_BYTES] {
     let sum = crc32c(&bytes[..60]);
     bytes[60..].copy_from_slice(&sum.to_le_bytes());

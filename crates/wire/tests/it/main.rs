@@ -1,4 +1,4 @@
-//! Frames and messages as bytes.
+//! Tests of the encoding of frames and messages.
 
 mod authorization;
 mod frame;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 const TWO: Scheme = Scheme::Mirror(2);
 const THREE: Scheme = Scheme::Mirror(3);
 
-/// So many targets on each of some nodes, numbered through.
+/// Targets on some nodes, with consecutive numbers; `nodes`: their number on each.
 fn map(nodes: &[usize]) -> ClusterMap {
     let on_nodes =
         nodes.iter().enumerate().flat_map(|(node, count)| std::iter::repeat_n(node as u32 + 1, *count));
@@ -21,7 +21,7 @@ fn made(map: &ClusterMap, scheme: Scheme) -> Vec<Group> {
     mirrored_groups(map, PoolId(1), scheme, GroupId(FIRST_MIRRORED)).unwrap()
 }
 
-/// Adds what is missing, with numbers above those there are.
+/// Adds missing groups, with numbers above the existing ones.
 fn top_up(map: &mut ClusterMap, scheme: Scheme) -> usize {
     let next = map.groups.last().map_or(FIRST_MIRRORED, |group| group.id.0 + 1);
     let new = mirrored_groups(map, PoolId(1), scheme, GroupId(next)).unwrap();
@@ -34,7 +34,7 @@ fn members(groups: &[Group]) -> Vec<Vec<u32>> {
     groups.iter().map(|group| group.members.iter().map(|id| id.0).collect()).collect()
 }
 
-/// The fewest and the most of something that targets, or pairs of them, have.
+/// Minimum and maximum of the counts.
 fn extremes(counts: impl Iterator<Item = usize> + Clone) -> (usize, usize) {
     (counts.clone().min().unwrap_or(0), counts.max().unwrap_or(0))
 }
@@ -47,7 +47,7 @@ fn primaries(map: &ClusterMap) -> Vec<usize> {
     map.targets.iter().map(|t| map.groups.iter().filter(|g| g.members[0] == t.id).count()).collect()
 }
 
-/// What pairs of targets on different nodes share.
+/// Shared groups of each pair of targets on different nodes.
 fn shares(map: &ClusterMap) -> Vec<usize> {
     let pairs = map.targets.iter().flat_map(|a| {
         map.targets.iter().filter(|b| a.id < b.id && a.node != b.node).map(move |b| (a.id, b.id))
@@ -70,14 +70,14 @@ fn two_targets_of_a_node_meet_only_where_there_are_too_few_nodes() {
     assert!(!spreads(&one_node, PoolId(1), TWO));
     let groups = made(&one_node, TWO);
     assert!(!groups.is_empty() && !is_spread(&one_node, &groups[0]));
-    // One from each of the two nodes at least.
+    // At least one from each of the two nodes.
     let two_nodes = map(&[2, 2]);
     for group in made(&two_nodes, THREE) {
         let nodes: BTreeSet<NodeId> =
             group.members.iter().map(|id| two_nodes.target(*id).unwrap().node).collect();
         assert_eq!(nodes.len(), 2, "{group:?}");
     }
-    // When nodes have come there are groups over them, whatever there was before.
+    // After nodes were added there are groups over them, regardless of earlier ones.
     let mut grown = one_node;
     grown.groups = groups;
     let before = grown.groups.len();
@@ -118,11 +118,11 @@ fn no_group_is_made_on_a_target_that_is_offline() {
     let groups = make(&three).unwrap();
     assert!(!groups.is_empty());
     assert!(groups.iter().all(|group| !group.members.contains(&TargetId(1))), "{groups:?}");
-    // Groups of two members on one node would outlive the moment in which the other node is down.
+    // Groups with two members on one node would outlast the short outage of the other node.
     let mut two = map(&[2, 2]);
     two.targets[..2].iter_mut().for_each(|target| target.state = TargetState::Offline);
     assert_eq!(make(&two), Err(Shortage::Targets(2)));
-    // What is missing is made when it has come back.
+    // Missing groups are created when it is back.
     three.groups = groups;
     three.targets[0].state = TargetState::Online;
     assert!(top_up(&mut three, TWO) > 0);
@@ -193,7 +193,7 @@ proptest! {
         for group in &map.groups {
             prop_assert!(group.members.len() == scheme.members() && is_spread(&map, group), "{:?}", group);
         }
-        // Every target does a part, and none much more than it must.
+        // Every target gets its share, and none much more.
         let goal = Table::new(&map, &map.targets.iter().collect::<Vec<_>>(), scheme, Apart::Nodes);
         let goals = goal.goals(MAX_PRIMARIES * scheme.members());
         for ((target, has), wants) in map.targets.iter().zip(memberships(&map)).zip(goals) {

@@ -7,7 +7,8 @@ use types::Scheme;
 
 const GIB: u64 = 1 << 30;
 
-/// So many targets on each of some nodes, numbered through, with the groups of a scheme.
+/// Targets on some nodes, with consecutive numbers, and the groups of a scheme; `nodes`: their
+/// number on each.
 fn map(nodes: &[usize], scheme: Scheme) -> ClusterMap {
     let on_nodes =
         nodes.iter().enumerate().flat_map(|(node, count)| std::iter::repeat_n(node as u32 + 1, *count));
@@ -22,7 +23,7 @@ fn map(nodes: &[usize], scheme: Scheme) -> ClusterMap {
     map
 }
 
-/// All groups of a target get another member, one after the other.
+/// Replaces a target in all its groups, one after the other.
 fn replace_all(map: &mut ClusterMap, lost: TargetId) -> usize {
     let ids: Vec<usize> =
         (0..map.groups.len()).filter(|at| map.groups[*at].members.contains(&lost)).collect();
@@ -70,7 +71,7 @@ fn a_full_drained_or_absent_target_takes_no_place() {
     assert_eq!(chosen(&|map| map.targets[2].pool = PoolId(2)), None);
     assert_eq!(chosen(&|map| map.targets[2].class = CapacityClass::Emergency), None);
     assert_eq!(chosen(&|map| map.targets[2].free = 50 * GIB), None, "the others have more than that");
-    // What is promised already counts.
+    // Pending copies count.
     assert_eq!(
         chosen(&|map| {
             map.targets[2].free = 300 * GIB;
@@ -132,7 +133,7 @@ proptest! {
     #[test]
     fn every_move_makes_it_more_even_and_keeps_copies_apart((nodes, scheme, seed) in pools()) {
         let mut all = map(&nodes, scheme);
-        // A target that had nothing before.
+        // A target without earlier content.
         let new = TargetId(all.targets.len() as u32 + 1);
         let node = all.targets[(seed % all.targets.len() as u64) as usize].node;
         all.targets.push(Target { id: new, node, ..all.targets[0].clone() });
@@ -150,7 +151,7 @@ proptest! {
     }
 }
 
-/// Groups that were made when nothing was known of racks.
+/// Groups from a time without known racks.
 fn set_later(racks: &[(&str, &[usize])], scheme: Scheme) -> ClusterMap {
     let mut map = racked(racks);
     map.targets.iter_mut().for_each(|t| (t.capacity, t.free) = (1000 * GIB, 900 * GIB));
@@ -160,8 +161,7 @@ fn set_later(racks: &[(&str, &[usize])], scheme: Scheme) -> ClusterMap {
     map
 }
 
-/// Balances, lets everything be copied, and so on until nothing is left to do; the number of
-/// rounds.
+/// Balances and completes all copies, until no moves are left; returns the number of rounds.
 fn settle(map: &mut ClusterMap) -> usize {
     for round in 0.. {
         assert!(round < 10, "it doesn't come to rest");
@@ -205,7 +205,7 @@ fn the_only_node_of_a_rack_has_a_part_of_everything() {
 
 #[test]
 fn a_move_that_brings_copies_together_is_none() {
-    // The second node has a part in all groups, and so the most of them.
+    // The second node is in all groups, and so in the most.
     let map = map(&[3, 1], Scheme::Mirror(3));
     assert_eq!(balance(&map, PoolId(1)), []);
 }
@@ -214,7 +214,7 @@ fn a_move_that_brings_copies_together_is_none() {
 fn what_comes_to_a_target_takes_room_there() {
     let mut map = set_later(&[("a", &[1, 1, 1, 1]), ("b", &[1])], Scheme::Mirror(2));
     let all = balance(&map, PoolId(1)).len();
-    // It has room for a part of them only: each is some eighth of 100 GiB.
+    // It has space for some of them only: each is about an eighth of 100 GiB.
     map.targets[4].free = 60 * GIB;
     let planned = balance(&map, PoolId(1));
     let comes: u64 = planned
@@ -229,7 +229,7 @@ fn what_comes_to_a_target_takes_room_there() {
 #[test]
 fn what_others_have_on_a_disk_takes_no_room_elsewhere() {
     let mut map = map(&[1, 1, 1], Scheme::Mirror(2));
-    // Almost full, of other things: each of four groups takes 1 GiB.
+    // Almost full of other programs' data: each of four groups takes 1 GiB.
     for target in &mut map.targets {
         (target.free, target.class) = (50 * GIB, CapacityClass::Normal);
         target.used = Some(4 * GIB);
@@ -241,7 +241,7 @@ fn what_others_have_on_a_disk_takes_no_room_elsewhere() {
     assert_eq!(member_bytes(&map, &group), GIB);
     let gone = group.members[0];
     assert!(successor(&map, &group, gone).is_some());
-    // Where nobody knows whose it is, all of it counts.
+    // If the owner of the data is unknown, all of it counts.
     map.targets.iter_mut().for_each(|target| target.used = None);
     assert_eq!(member_bytes(&map, &group), 950 * GIB / 4);
     assert_eq!(successor(&map, &group, gone), None);
@@ -257,7 +257,7 @@ fn another_of_the_same_rack_takes_the_place_of_the_lost_one() {
     let had = count(&map, TargetId(4));
     assert_eq!(replace_all(&mut map, TargetId(4)), had);
     assert!(all_apart(&map), "{:?}", map.groups);
-    // A whole rack may come back; what is emptied for good is moved to where there is room.
+    // A whole rack may return; content of a draining target moves to where there is space.
     map.targets[2].state = TargetState::Offline;
     assert_eq!(replace_all(&mut map, TargetId(3)), 0);
     (map.targets[2].drain, map.targets[3].drain) = (true, true);
@@ -265,7 +265,7 @@ fn another_of_the_same_rack_takes_the_place_of_the_lost_one() {
 }
 
 proptest! {
-    // Each plans moves of all groups of a pool several times.
+    // Each case plans moves of all groups of a pool several times.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
@@ -275,7 +275,7 @@ proptest! {
             return Ok(());
         }
         let mut map = set_later(&borrowed(&racks), scheme);
-        // No move makes it worse for its group.
+        // No move makes its group's spread worse.
         let before = map.clone();
         for next in balance(&map, PoolId(1)) {
             let group = before.group(next.group).unwrap();
@@ -310,8 +310,8 @@ proptest! {
             let best = others.map(|t| with(t.id)).max();
             match successor(&map, group, lost) {
                 Some(to) => prop_assert_eq!(Some(with(to)), best),
-                // There is nobody, or only such with whom the group would be worse than it was and
-                // than it could be.
+                // There is no target, or only targets that would make the spread worse than it was
+                // and than it could be.
                 None => {
                     let was = places(&map, &group.members);
                     prop_assert!(best.is_none_or(|best| best < was && was == (scheme.members(), scheme.members())

@@ -1,4 +1,4 @@
-//! Targets that are emptied, and memberships that are moved to where they belong.
+//! Draining of targets, and rebalancing of memberships.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn a_drained_member_leaves_all_groups_with_no_copy_less() {
     });
 }
 
-/// What the list of targets says a drain waits for.
+/// What a drain waits for, according to the list of targets.
 async fn hindrance_of(site: &Site, target: TargetId) -> Option<String> {
     match site.ask(MgmtRequest::ListTargets).await {
         Ok(MgmtReply::Targets { targets }) => {
@@ -59,12 +59,12 @@ fn a_drain_says_why_the_target_that_is_to_take_the_place_has_not_taken_it() {
         let now = site.say_until_heard(&now, coming, Bad).await;
         let told = hindrance().await.unwrap();
         assert!(told.contains(&format!("target {coming} ")) && told.contains("a test says so"), "{told}");
-        // The next attempt is a success.
+        // The next attempt succeeds.
         let now = site.say_until_heard(&now, coming, Rebuilding).await;
         assert_eq!(hindrance().await, None);
         site.say_until_heard(&now, coming, Good).await;
         assert_eq!(hindrance().await, None);
-        // One that can't be reached.
+        // An unreachable one.
         let group = site
             .groups_with(target)
             .into_iter()
@@ -78,8 +78,8 @@ fn a_drain_says_why_the_target_that_is_to_take_the_place_has_not_taken_it() {
     });
 }
 
-/// A member that was good when its node went silent counts as good until a client writes. The copy
-/// on the drained target is the only reachable one then.
+/// A member in sync whose node becomes unreachable counts as in sync until a client writes. The
+/// replica on the draining target is then the only reachable one.
 #[test]
 fn a_drain_says_which_other_copy_is_unreachable() {
     simulated(4, TWO, async |site, nodes| {
@@ -95,7 +95,7 @@ fn a_drain_says_which_other_copy_is_unreachable() {
         let told = hindrance_of(&site, target).await.unwrap();
         let cause = format!("target {other}, which has another copy of group {}, can't be reached", group.id);
         assert!(told.contains(&cause), "{told}");
-        // Its node runs again: the drain waits for nothing but the copies.
+        // Its node runs again: the drain waits only for the resyncs.
         site.start(silent.node, other).await;
         rt::sleep(seconds(5)).await;
         assert_eq!(hindrance_of(&site, target).await, None);
@@ -107,7 +107,7 @@ fn a_new_target_gets_its_part_when_memberships_are_spread() {
     simulated(3, TWO, async |site, _nodes| {
         let node = site.cluster().join("n9", 7502 + 6).await;
         let register = site.cluster.borrow().registration(node, 1000, 7499 + node.0 as u16, &[]);
-        // Its port is another one than that it joined with.
+        // Its port differs from the one that it joined with.
         site.ask(MgmtRequest::Register(register)).await.unwrap();
         let new = site.cluster().add(node, "/t9").await;
         let process = site.start(node, new).await;
@@ -136,9 +136,9 @@ fn a_new_target_gets_its_part_when_memberships_are_spread() {
     });
 }
 
-/// Four nodes in groups that nothing of racks was known for, then two racks: health tells of it, a
-/// rebalance moves members apart, and whoever takes the place of a lost one is in his rack. It is
-/// the same after a restart.
+/// Four nodes in groups made without known racks, then two racks: health reports it, a rebalance
+/// moves members apart, and a lost member's successor is in the same rack. It is the same after a
+/// restart.
 #[test]
 fn racks_that_are_set_later_are_respected() {
     simulated(4, TWO, async |site, nodes| {
@@ -203,7 +203,7 @@ fn racks_that_are_set_later_are_respected() {
     });
 }
 
-/// The only other targets are on a node that the group is on already.
+/// The only other targets are on a node that is already in the group.
 #[test]
 fn a_drain_that_no_target_can_help_gives_no_time_that_it_will_take() {
     simulated(2, TWO, async |site, nodes| {
@@ -221,7 +221,7 @@ fn a_drain_that_no_target_can_help_gives_no_time_that_it_will_take() {
     });
 }
 
-/// The node of the drained target is heard of, and has another directory where the target was.
+/// The node of the draining target is reachable, and has another directory in the target's place.
 #[test]
 fn a_target_whose_disk_is_gone_leaves_its_groups_and_counts_in_none() {
     simulated(3, TWO, async |site, nodes| {
@@ -262,7 +262,7 @@ fn a_disk_that_is_back_is_brought_in_step_and_counts_again() {
         while site.group(group.id).state_of(nodes[0].target) == Some(Good) {
             rt::sleep(seconds(1)).await;
         }
-        // Both disks: of two that are gone nobody can tell which one has less.
+        // Both disks: if both are gone, it isn't known which one has less.
         nodes[1].is_diskless.set(true);
         rt::sleep(seconds(30)).await;
         assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);

@@ -1,4 +1,4 @@
-//! Members of mirrored groups come and go: real requests of nodes whose time is the simulation's.
+//! Changes of members of mirrored groups: real requests of nodes in simulated time.
 
 mod drains;
 mod power;
@@ -32,16 +32,16 @@ struct Process {
     node: NodeId,
     instance: u64,
     target: TargetId,
-    /// It speaks, and hears.
+    /// It can send and receive.
     connected: Cell<bool>,
     alive: Cell<bool>,
-    /// The map that it goes by.
+    /// Epoch of its map.
     epoch: Cell<Epoch>,
-    /// It takes no notice of newer maps.
+    /// It ignores newer maps.
     is_deaf: Cell<bool>,
-    /// It has copies that count and may be without what a crash has cost them.
+    /// Its replicas count as in sync, but may lack what a crash has lost.
     is_unclean: Cell<bool>,
-    /// Its disk isn't what is at the target's path.
+    /// The directory at the target's path isn't its disk.
     is_diskless: Cell<bool>,
     answered_ns: Cell<u64>,
 }
@@ -52,12 +52,12 @@ struct Site {
 }
 
 impl Site {
-    /// As it is now; cheap to copy.
+    /// The present cluster; cheap to copy.
     fn cluster(&self) -> Cluster {
         self.cluster.borrow().clone()
     }
 
-    /// So many nodes with a target each, in groups of this scheme.
+    /// Makes nodes with a target each, in groups of this scheme.
     async fn new(nodes: u16, scheme: Scheme) -> (Rc<Site>, Vec<Rc<Process>>) {
         let site = Rc::new(Site { cluster: RefCell::new(Cluster::new().await), next_instance: Cell::new(1) });
         let mut processes = Vec::new();
@@ -112,7 +112,7 @@ impl Site {
         }
     }
 
-    /// What a storage node does.
+    /// Sends the heartbeats of a storage node.
     async fn keep_in_touch(self: Rc<Self>, process: Rc<Process>) {
         loop {
             rt::sleep(HEARTBEAT_INTERVAL).await;
@@ -145,7 +145,7 @@ impl Site {
         self.cluster.borrow().map().group(id).unwrap().clone()
     }
 
-    /// A mirrored group whose primary the process is.
+    /// A mirrored group with this process as primary.
     fn group_of(&self, process: &Process) -> Group {
         let map = self.cluster.borrow().map();
         let is_it = |g: &&Group| g.scheme.is_mirrored() && g.primary() == Some(process.target);
@@ -171,7 +171,7 @@ impl Site {
         }
     }
 
-    /// The primary goes, and has left nothing half done.
+    /// The primary steps down, without unfinished changes.
     async fn resign(&self, group: &Group) {
         let target = group.primary().unwrap();
         let reason = "a test says so".into();
@@ -181,7 +181,7 @@ impl Site {
             .unwrap();
     }
 
-    /// Groups that a target is in, as the map says.
+    /// Groups of a target in the map.
     fn groups_with(&self, target: TargetId) -> Vec<Group> {
         let map = self.cluster.borrow().map();
         let has_it = |g: &&Group| g.scheme.is_mirrored() && g.members.contains(&target);
@@ -194,13 +194,12 @@ impl Site {
         self.ask(MgmtRequest::SetResync { settings }).await.unwrap();
     }
 
-    /// What the primaries do once: they copy, and let members go that others have taken the place
-    /// of.
+    /// Acts for the primaries once: resyncs members, and releases replaced ones.
     async fn serve(&self) {
         self.serve_but(TargetId(0)).await;
     }
 
-    /// The same, where one target can't be reached.
+    /// The same with one unreachable target.
     async fn serve_but(&self, absent: TargetId) {
         let groups: Vec<Group> = self.cluster.borrow().map().groups.to_vec();
         for group in groups.iter().filter(|group| group.scheme.is_mirrored()) {
@@ -232,7 +231,7 @@ impl Site {
         }
     }
 
-    /// Management is started anew, with what is in its store.
+    /// Restarts management with its store.
     async fn restart_management(&self) {
         let management = {
             let cluster = self.cluster.borrow();
@@ -276,7 +275,7 @@ fn simulated<F: Future<Output = ()> + 'static>(
     world.run(host, run).unwrap();
 }
 
-/// Everything that is copied ends up good, on as many members as it should.
+/// Checks that all groups get in sync, with the full number of members.
 fn require_whole(site: &Site) {
     let map = site.cluster.borrow().map();
     for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
@@ -311,7 +310,7 @@ fn a_member_that_is_gone_for_long_is_replaced_by_others() {
         site.serve().await;
         site.serve().await;
         require_whole(&site);
-        // Who comes back then is a member of nothing, and stays so.
+        // If it returns then, it is a member of no group, and remains so.
         site.start(nodes[0].node, lost).await;
         rt::sleep(seconds(30)).await;
         assert!(site.groups_with(lost).is_empty());
@@ -327,7 +326,7 @@ fn lost_members_stay_where_nobody_may_replace_them() {
         nodes[0].kill();
         rt::sleep(seconds(3 * 3600)).await;
         assert_eq!(site.groups_with(nodes[0].target).len(), count);
-        // A day is too short a time where two are gone and one of them alone has everything.
+        // A day is too short if two are gone and one of them alone has everything.
         let group = site.group_of(&nodes[1]);
         site.set_resync(|_| ()).await;
         while !site.groups_with(nodes[0].target).is_empty() {
@@ -396,7 +395,7 @@ fn a_secondary_that_lives_is_out_when_it_knows() {
         let group = site.group_of(&nodes[0]);
         let now = site.say(&group, nodes[1].target, NeedsResync).await.unwrap();
         assert!(nodes[1].epoch.get() >= now.since);
-        // The answer may have been lost: who asks again is told no sooner.
+        // The answer may have been lost: a repeated request isn't answered sooner.
         let group = site.group_of(&nodes[1]);
         nodes[0].is_deaf.set(true);
         let first = rt::timeout(seconds(1), site.say(&group, nodes[0].target, NeedsResync)).await;
@@ -416,7 +415,7 @@ fn a_member_that_takes_no_notice_and_speaks_on_is_never_given_up() {
         nodes[1].is_deaf.set(true);
         let error = site.say(&group, nodes[1].target, NeedsResync).await.unwrap_err();
         assert_eq!(error.errno, Errno::EAGAIN);
-        // Its successor begins with the map that is.
+        // Its successor process begins with the current map.
         nodes[1].kill();
         site.start(nodes[1].node, nodes[1].target).await;
         let since = site.group(group.id).since;
@@ -451,7 +450,7 @@ fn a_primary_that_is_cut_off_for_less_than_its_lease_stays() {
         nodes[0].connected.set(true);
         rt::sleep(seconds(30)).await;
         assert_eq!(site.group(group.id), group);
-        // One that hangs for longer comes back as somebody who has missed something.
+        // A process that hangs for longer returns as a member that missed writes.
         nodes[0].connected.set(false);
         rt::sleep(seconds(20)).await;
         nodes[0].connected.set(true);
@@ -468,7 +467,7 @@ fn a_restart_takes_a_member_out_at_once() {
         nodes[0].kill();
         site.start(nodes[0].node, nodes[0].target).await;
         assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
-        // The other one is all there is now.
+        // The other one is the only one left now.
         nodes[1].kill();
         site.start(nodes[1].node, nodes[1].target).await;
         assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
@@ -484,7 +483,7 @@ fn of_members_that_are_all_gone_nothing_is_decided() {
         assert_eq!(site.group(group.id), group);
         let second = site.start(nodes[1].node, nodes[1].target).await;
         rt::sleep(seconds(30)).await;
-        // It is heard of, and the primary is not.
+        // It is reachable, and the primary isn't.
         assert_eq!(site.members(group.id), [(second.target, Good), (nodes[0].target, NeedsResync)]);
     });
 }
@@ -511,7 +510,7 @@ fn a_restart_of_management_changes_nothing() {
         site.restart_management().await;
         rt::sleep(seconds(60)).await;
         assert_eq!(site.group(group.id), group);
-        // What it has answered is on disk.
+        // Its answers are on disk.
         let now = site.say(&group, nodes[1].target, Bad).await.unwrap();
         site.cluster.borrow().memory.crash(0);
         site.restart_management().await;
@@ -608,7 +607,7 @@ fn groups_are_made_added_to_and_shown() {
         let map = site.cluster.borrow().map();
         assert!(layout::choose(&map, &pattern, types::InodeId::ROOT, 1).is_ok());
 
-        // Another target gets its part, and what there was stays.
+        // Another target gets its share, and existing groups stay.
         let node = site.cluster().join("n9", 7600).await;
         let target = site.cluster().add(node, "/t9").await;
         assert_eq!(
@@ -624,7 +623,7 @@ fn groups_are_made_added_to_and_shown() {
         let has_it = |g: &&GroupInfo| g.group.scheme == TWO && g.group.members.contains(&target);
         assert_eq!(after.iter().filter(has_it).count(), 6);
 
-        // What isn't possible says so.
+        // Impossible requests are refused with the reason.
         for (pool, scheme, errno) in [("nowhere", TWO, Errno::ENOENT), ("lonely", TWO, Errno::ENODEV)] {
             let add = MgmtRequest::AddTarget { node, path: "/alone".into(), pool: "lonely".into() };
             site.ask(add).await.unwrap();

@@ -1,4 +1,4 @@
-//! Management loses its power, alone or with a member on the same machine.
+//! Power failures of management, alone or with a member on the same machine.
 
 use super::{Process, Site, TWO, seconds, simulated};
 use mgmt::limits::SERVING_LEASE;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use types::MemberState::{Good, NeedsResync};
 use wire::MgmtRequest;
 
-/// The machine of the primary and of management loses its power; what the other one has
-/// acknowledged is more than the disks have kept here.
+/// The machine of the primary and of management loses power; the other member has acknowledged more
+/// than these disks retain.
 async fn lose_power_of_management(site: &Rc<Site>, nodes: &[Rc<Process>]) -> Rc<Process> {
     nodes[1].connected.set(false);
     nodes[0].kill();
@@ -17,7 +17,7 @@ async fn lose_power_of_management(site: &Rc<Site>, nodes: &[Rc<Process>]) -> Rc<
     site.start(nodes[0].node, nodes[0].target).await
 }
 
-/// Management has in mind what it has still to look at; one that is started anew hasn't.
+/// Management remembers pending checks in memory; a restarted one doesn't.
 #[test]
 fn who_lost_power_gives_way_to_one_that_lives_although_management_is_started_once_more() {
     simulated(2, TWO, async |site, nodes| {
@@ -81,7 +81,7 @@ fn a_number_of_the_map_is_given_once_although_management_loses_its_power() {
     });
 }
 
-/// A node serves on without a disk that doesn't come back.
+/// A node continues to serve without a disk that doesn't come back.
 #[test]
 fn a_copy_whose_disk_is_gone_does_not_take_the_place_of_one_that_is_there() {
     simulated(2, TWO, async |site, nodes| {

@@ -1,4 +1,4 @@
-//! Nodes that send heartbeats and can't be reached, as management and clients find.
+//! Nodes that send heartbeats but are unreachable, as management and clients find.
 
 use super::{Site, TWO, seconds, simulated};
 use mgmt::limits::REPORT_VALIDITY;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use wire::mgmt::{HealthFinding, UnreachableNode, Verdict};
 use wire::{MgmtReply, MgmtRequest};
 
-/// Tries what is to be tried, each second for so long.
+/// Runs the due probes, each second for `time_s`.
 async fn probe(site: &Rc<Site>, time_s: u64, outcome: impl Fn(&DueProbe) -> ProbeOutcome) {
     let management = site.cluster().management;
     for _ in 0..time_s {

@@ -1,4 +1,4 @@
-//! All members that had everything are lost for good while another one has missed something.
+//! All members in sync are lost for good while another one has missed writes.
 
 use super::{Bad, Good, NeedsResync, Resyncing, Site, TWO, seconds, simulated};
 use types::{Errno, GroupId, Result, TargetId};
@@ -36,7 +36,7 @@ fn a_group_goes_on_from_a_member_that_was_being_brought_in_step() {
         let now = site.group(group.id);
         assert!(now.revived == Some(left.target) && now.since > group.since, "{now:?}");
         assert_eq!(refused(true).await.errno, Errno::EINVAL, "it counts as having everything");
-        // It is remembered until the primary has said that it agrees with the metadata.
+        // It is stored until the primary reports that its content matches the metadata.
         site.restart_management().await;
         rt::sleep(seconds(5)).await;
         site.say_until_heard(&now, left.target, Good).await;
@@ -51,7 +51,7 @@ fn a_group_goes_on_from_a_member_that_was_being_brought_in_step() {
         };
         site.ask(done).await.unwrap();
         assert_eq!(site.group(group.id).revived, None);
-        // Who comes back is copied anew.
+        // A returning member gets a full copy.
         let back = site.start(lost.node, lost.target).await;
         rt::sleep(seconds(5)).await;
         assert_eq!(site.members(group.id), [(left.target, Good), (back.target, Bad)]);
@@ -72,7 +72,7 @@ fn the_time_that_a_good_member_has_to_be_gone_is_counted_anew_after_a_start_of_m
         rt::sleep(seconds(60)).await;
         let refused = recover(&site, group.id, left.target, true).await.unwrap_err();
         assert_eq!(refused.errno, Errno::EBUSY, "{refused}");
-        // Who has just come back isn't given up.
+        // A member that has just returned isn't given up.
         rt::sleep(seconds(400)).await;
         site.start(lost.node, lost.target).await;
         let refused = recover(&site, group.id, left.target, true).await.unwrap_err();
@@ -87,7 +87,7 @@ fn nobody_goes_on_from_who_is_away_or_no_member_or_copied_anew() {
         let left = *group.members.last().unwrap();
         let process = nodes.iter().find(|process| process.target == left).unwrap();
         let stranger = nodes.iter().find(|process| !group.members.contains(&process.target)).unwrap();
-        // The time is known, too, where nobody is replaced.
+        // The time is recorded also if members are never replaced.
         site.set_resync(|settings| settings.replace_after_s = Some(0)).await;
         let group = site.say_until_heard(&group, left, NeedsResync).await;
         let others = site.groups_with(left);

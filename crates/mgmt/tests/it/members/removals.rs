@@ -1,4 +1,4 @@
-//! Targets that are removed while they are offline.
+//! Removal of offline targets.
 
 use super::{Bad, Good, NeedsResync, Process, Rebuilding, Site, TWO, seconds, simulated};
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ async fn remove(site: &Site, target: TargetId, accept_loss: bool) -> Result<(), 
     site.ask(MgmtRequest::RemoveTarget { target, accept_loss }).await.map(drop)
 }
 
-/// The refusal, which changes nothing and has a remedy.
+/// Returns the refusal, which changes nothing and has a remedy.
 async fn refused(site: &Site, target: TargetId, accept_loss: bool) -> Error {
     let before = site.cluster().map().groups.clone();
     let error = remove(site, target, accept_loss).await.unwrap_err();
@@ -20,7 +20,7 @@ async fn refused(site: &Site, target: TargetId, accept_loss: bool) -> Error {
     error
 }
 
-/// The group that a target has for itself.
+/// The single group of a target.
 fn own(target: TargetId) -> GroupId {
     GroupId(target.0)
 }
@@ -29,7 +29,7 @@ fn put_files(site: &Site, groups: &[GroupId]) {
     site.cluster().gate.used.lock().unwrap().by_files = groups.iter().copied().collect();
 }
 
-/// Chunk files in groups that belong to no file any more, and could not be deleted yet.
+/// Sets the groups with orphaned chunk files that could not be deleted yet.
 fn put_deleted(site: &Site, groups: &[GroupId]) {
     site.cluster().gate.used.lock().unwrap().by_deleted = groups.iter().copied().collect();
 }
@@ -50,7 +50,7 @@ fn lost(site: &Site) -> BTreeSet<GroupId> {
     site.cluster().map().groups.iter().filter(|group| group.is_lost()).map(|group| group.id).collect()
 }
 
-/// Takes a process out of all mirrored groups, as the time does.
+/// Waits until a process is replaced in all mirrored groups.
 async fn until_replaced(site: &Site, gone: &Process) {
     while !site.groups_with(gone.target).is_empty() {
         rt::sleep(seconds(5)).await;
@@ -80,19 +80,19 @@ fn a_target_that_is_gone_goes_with_its_only_copies_when_that_is_accepted() {
         assert!(map.target(gone).is_none());
         assert_eq!(lost(&site), [own(gone)].into());
         assert_eq!(map.group(own(gone)).unwrap().ensure_not_lost().unwrap_err().errno, Errno::EIO);
-        // New files go elsewhere, and a lost group is nobody's candidate.
+        // New files are placed on other targets, and a lost group isn't a candidate.
         let pattern = types::StripePattern { stripe_count: 8, ..types::StripePattern::default() };
         let chosen = layout::choose(&map, &pattern, types::InodeId::ROOT, 1).unwrap();
         assert!(chosen.len() == 3 && !chosen.contains(&own(gone)), "{chosen:?}");
 
-        // It stays while a file has something there, and health says so, also after a restart.
+        // It stays while a file has content there, and health reports it, also after a restart.
         rt::sleep(seconds(120)).await;
         assert!(says_lost(&site).await.unwrap().starts_with("1 files have content in group"));
         site.restart_management().await;
         assert!(says_lost(&site).await.unwrap().contains("aren't counted yet"));
         rt::sleep(seconds(60)).await;
         assert_eq!(lost(&site), [own(gone)].into());
-        // Then chunk files that are yet to be deleted.
+        // Then only chunk files that are still to be deleted.
         put_files(&site, &[]);
         put_deleted(&site, &[own(gone)]);
         rt::sleep(seconds(60)).await;
@@ -101,7 +101,7 @@ fn a_target_that_is_gone_goes_with_its_only_copies_when_that_is_accepted() {
         rt::sleep(seconds(60)).await;
         assert_eq!(lost(&site), BTreeSet::new());
         assert!(site.cluster().map().group(own(gone)).is_none());
-        // Numbers are not given again.
+        // Numbers are not reused.
         let node = site.cluster().join("n9", 7600).await;
         assert!(site.cluster().add(node, "/t9").await.0 > nodes[3].target.0);
     });
@@ -144,7 +144,7 @@ fn a_target_without_files_goes_without_a_word_of_loss() {
         rt::sleep(seconds(60)).await;
         assert_eq!(lost(&site), BTreeSet::new());
 
-        // Of one that nothing refers to nothing is left.
+        // A group without references is removed.
         nodes[1].kill();
         until_replaced(&site, &nodes[1]).await;
         remove(&site, other, false).await.unwrap();
@@ -152,7 +152,7 @@ fn a_target_without_files_goes_without_a_word_of_loss() {
     });
 }
 
-/// Waits until management has counted once more what is in lost groups.
+/// Waits until management has counted the content of lost groups again.
 async fn until_counted(site: &Site) {
     let counts = || site.cluster().gate.used.lock().unwrap().counts;
     let before = counts();
@@ -165,7 +165,7 @@ async fn until_counted(site: &Site) {
     panic!("nothing is counted");
 }
 
-/// A file that was begun while the target was there may come on record late.
+/// A file that was begun while the target was reachable may be recorded late.
 #[test]
 fn a_lost_group_goes_when_nothing_referred_to_it_twice_in_a_row() {
     simulated(4, TWO, async |site, nodes| {
@@ -188,7 +188,7 @@ fn a_lost_group_goes_when_nothing_referred_to_it_twice_in_a_row() {
     });
 }
 
-/// Of one group the target alone has everything, in the others another target has a copy.
+/// In one group the target is the only one in sync; in the others another target has a replica.
 #[test]
 fn a_mirrored_group_whose_only_good_member_is_removed_is_lost() {
     simulated(4, TWO, async |site, nodes| {
@@ -213,7 +213,7 @@ fn a_mirrored_group_whose_only_good_member_is_removed_is_lost() {
         remove(&site, gone, true).await.unwrap();
         let now = site.group(group.id);
         assert!(now.is_lost() && now.since > group.since, "{now:?}");
-        // Nobody brings a group back that is lost.
+        // A lost group can't be recovered.
         let revive = MgmtRequest::RecoverGroup { group: group.id, from: behind, accept_loss: true };
         assert_eq!(site.ask(revive).await.unwrap_err().errno, Errno::ENOENT);
         rt::sleep(seconds(600)).await;
@@ -222,7 +222,7 @@ fn a_mirrored_group_whose_only_good_member_is_removed_is_lost() {
     });
 }
 
-/// What primaries do, but in one group.
+/// Acts for the primaries, except in one group.
 async fn serve_others(site: &Site, but: GroupId) {
     let groups: Vec<Group> = site.cluster().map().groups.to_vec();
     for group in groups.iter().filter(|group| group.scheme.is_mirrored() && group.id != but) {
@@ -245,8 +245,8 @@ async fn serve_others(site: &Site, but: GroupId) {
     }
 }
 
-/// Both members of a group are gone for good: the first leaves its part to another target, the
-/// second takes the group with it.
+/// Both members of a group are gone for good: another target replaces the first, and the group is
+/// lost with the second.
 #[test]
 fn targets_that_are_gone_together_can_be_removed() {
     simulated(4, TWO, async |site, nodes| {
@@ -290,7 +290,7 @@ fn a_drain_of_a_target_that_is_gone_says_that_it_has_no_end() {
                 other => panic!("{other:?}"),
             }
         };
-        // Of a target that is there, or has others that take its place, it is only slow.
+        // The drain of a target that is reachable, or has replacements, is only slow.
         site.cluster().gate.used.lock().unwrap().left = Some(3);
         until_replaced(&site, &nodes[0]).await;
         assert_eq!(progress().await.stuck, None);

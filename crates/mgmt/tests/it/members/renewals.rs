@@ -1,4 +1,4 @@
-//! Members renew their certificates: each its own, and none that was removed.
+//! Members renew their certificates: each its own, and no removed member.
 
 use super::{Site, TWO, simulated};
 use identity::{Identity, Role};

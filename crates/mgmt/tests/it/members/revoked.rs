@@ -1,4 +1,4 @@
-//! A client is revoked: the map says so, and management waits for the nodes.
+//! Revocation of a client: the map has it, and management waits for the nodes.
 
 use super::{Process, Site, TWO, seconds, simulated};
 use crate::support::open;
@@ -23,7 +23,7 @@ fn ids(nodes: &[Rc<Process>]) -> Vec<NodeId> {
 #[test]
 fn a_revocation_is_answered_when_every_node_goes_by_it() {
     simulated(2, TWO, async |site, nodes| {
-        // Nothing speaks for the first node here: by now it is offline.
+        // The first node sends no heartbeats in this test: by now it is offline.
         rt::sleep(seconds(20)).await;
         assert!(revoke(&site, "a").await.unaware.is_empty());
         let cluster = site.cluster();
@@ -34,7 +34,7 @@ fn a_revocation_is_answered_when_every_node_goes_by_it() {
         assert_eq!(revoke(&site, "b").await.unaware, ids(&nodes[1..]), "it serves the client yet");
         nodes[1].is_deaf.set(false);
         assert!(revoke(&site, "b").await.unaware.is_empty());
-        // A node that is silent is not waited for, and told of.
+        // An unreachable node is not waited for, and is listed.
         nodes[0].connected.set(false);
         rt::sleep(seconds(8)).await;
         let began_ns = rt::monotonic_ns();
@@ -105,7 +105,7 @@ fn a_revocation_outlives_the_map() {
     simulated(2, TWO, async |site, _| {
         revoke(&site, "a").await;
         let cluster = site.cluster();
-        // The metadata store has gone back to before.
+        // The metadata store was restored to an earlier state.
         let writer = Writer::with_blocking(Arc::new(Memory::new()), Durability::Process, Blocking::Inline);
         let again = open(&Arc::new(writer), &cluster.superblock, &cluster.gate).await;
         assert!(!again.current().is_revoked("a", 7));

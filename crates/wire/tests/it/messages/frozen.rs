@@ -1,6 +1,6 @@
-//! The bytes of version 1. Two versions of weft talk to each other as long as these stay what they
-//! are: a failure here is a change of the format, never a file to be replaced. A message of a new
-//! kind gets its file from a run with `WEFT_NEW_GOLDEN=1`.
+//! Golden tests of the encoding in version 1. Versions of weft interoperate as long as these bytes
+//! stay the same: a failure here is a change of the format, never a file to be replaced. A run with
+//! `WEFT_NEW_GOLDEN=1` writes the file of a new kind of message.
 
 use super::samples::samples;
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ fn the_bytes_of_every_message_are_what_they_were() {
     assert_eq!(files.collect::<BTreeSet<_>>(), names);
 }
 
-/// A few of them written out, as a reader of the format would.
+/// A few messages, written out from the format's definition.
 #[test]
 fn messages_are_the_protobuf_that_they_are_meant_to_be() {
     let sample =

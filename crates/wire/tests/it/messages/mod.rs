@@ -1,5 +1,4 @@
-//! Messages as bytes: they come back as they went, their bytes stay what they are, and bytes that
-//! nobody vouches for are refused.
+//! Tests of message encoding: round trips, frozen bytes, and refusal of malformed bytes.
 
 mod frozen;
 mod mutated;

@@ -1,5 +1,4 @@
-//! Damaged messages: what the fuzz target finds in hours, these find in moments, or it isn't found
-//! at all.
+//! Mutated messages: a short form of the fuzz target.
 
 use super::round_trip::encoded;
 use super::samples::samples;
@@ -24,7 +23,7 @@ fn every_message_with_any_bit_flipped_is_decoded_or_refused() {
     }
 }
 
-/// Changes that one message has, at most.
+/// Largest number of changes to one message.
 const MAX_CHANGES: usize = 5;
 
 fn messages() -> impl Strategy<Value = Vec<u8>> {

@@ -1,4 +1,4 @@
-//! What is passed over and what is refused.
+//! What decoders ignore and what they refuse.
 
 use super::samples::samples;
 use super::walk::{delimited, fields, number};
@@ -10,7 +10,7 @@ use wire::{
 };
 use wire::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 
-/// Fields that nobody has defined, of every wire type.
+/// Undefined fields of every wire type.
 fn unknown_fields() -> Vec<u8> {
     let mut unknown = number(1000, u64::MAX);
     unknown.extend(delimited(1001, b"a later version's"));
@@ -31,7 +31,7 @@ fn unknown_fields_are_passed_over() {
 
 #[test]
 fn unknown_fields_of_a_kind_are_passed_over() {
-    // A plain answer's bytes are no message.
+    // A plain answer's bytes decode to no message.
     let with_kinds = |name: &str| {
         ["meta_", "storage_", "kv_"].iter().any(|service| name.starts_with(service))
             && !name.ends_with("-bytes")
@@ -56,12 +56,12 @@ fn cause<M: Message + Debug>(bytes: &[u8]) -> String {
     cause
 }
 
-/// Why a metadata request of this kind is refused.
+/// The error of a metadata request of this kind.
 fn meta_op(kind: u32, content: &[u8]) -> String {
     cause::<MetaRequest>(&[delimited(3, &[]), delimited(kind, content)].concat())
 }
 
-/// Why a metadata answer of this kind is refused.
+/// The error of a metadata answer of this kind.
 fn meta_reply(kind: u32, content: &[u8]) -> String {
     cause::<MetaResponse>(&delimited(kind, content))
 }
@@ -170,7 +170,7 @@ fn batches_are_bounded_and_share_out_what_there_is() {
     assert_eq!(apply(&[guards.clone(), writes.clone()]), uneven);
     assert_eq!(apply(&[batches.clone(), guards.clone()]), uneven);
     assert_eq!(apply(&[batches, guards, delimited(5, &item.repeat(2))]), uneven);
-    // More than there can be in a sum.
+    // Their sum overflows.
     let huge = delimited(1, &number(2, u64::from(u32::MAX))).repeat(3);
     assert_eq!(apply(&[delimited(3, &huge), writes]), uneven);
     let many = delimited(3, &delimited(1, &[]).repeat(MAX_KV_BATCHES + 1));
@@ -183,7 +183,7 @@ fn batches_are_bounded_and_share_out_what_there_is() {
 
 #[test]
 fn lengths_beyond_the_message_claim_no_memory() {
-    // Four gigabytes of a name, a list and a string.
+    // Length prefixes of four gigabytes for a name, a list and a string.
     let claim = [0xff, 0xff, 0xff, 0xff, 0x0f];
     for start in [&[0x0a][..], &[0x12], &[0x52], &[0x7a], &[0x82, 1, 0x80, 2, 0x0a]] {
         wire::fuzzing::messages(&[start, &claim].concat());

@@ -1,4 +1,4 @@
-//! What is written comes back.
+//! Round trips: a decoded message equals the encoded one.
 
 use super::strategies;
 use super::walk;
@@ -71,7 +71,7 @@ proptest! {
     }
 }
 
-/// Any of the kinds.
+/// Draws from all kinds.
 fn union<T: Debug + 'static>(kinds: Vec<BoxedStrategy<T>>) -> impl Strategy<Value = T> {
     proptest::strategy::Union::new(kinds)
 }
@@ -90,7 +90,7 @@ fn storage_request(op: StorageOp) -> StorageRequest {
     StorageRequest::new(SessionId(1), TargetId(1), InodeId(1), op)
 }
 
-/// Field numbers of kinds that a decoder knows, found by asking it.
+/// Field numbers of the kinds that a decoder knows, found by trying them.
 fn known<M: Message + Debug>(start: &[u8]) -> BTreeSet<u32> {
     let unknown = |error: &Malformed| error.cause.ends_with("that is known here");
     let knows = |kind: &u32| {
@@ -100,7 +100,7 @@ fn known<M: Message + Debug>(start: &[u8]) -> BTreeSet<u32> {
     (10..200).filter(knows).collect()
 }
 
-/// Field numbers of kinds that are written.
+/// Field numbers of the kinds in encoded messages.
 fn written(messages: impl IntoIterator<Item = Vec<u8>>) -> BTreeSet<u32> {
     let kind = |bytes: Vec<u8>| walk::fields(&bytes).last().expect("a kind").number;
     messages.into_iter().map(kind).collect()
@@ -110,7 +110,7 @@ fn any_of<T: Debug>(strategy: &impl Strategy<Value = T>, runner: &mut TestRunner
     strategy.new_tree(runner).expect("a value").current()
 }
 
-/// So that a kind that is added later isn't forgotten in these tests.
+/// Fails if a new kind is missing in these tests.
 #[test]
 fn every_kind_is_tested() {
     let runner = &mut TestRunner::deterministic();

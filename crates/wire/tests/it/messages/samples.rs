@@ -1,4 +1,4 @@
-//! One fixed message of each kind, with the name of the file that holds its bytes.
+//! One fixed message of each kind, with the name of its golden file.
 
 use super::round_trip::encoded;
 use bytes::Bytes;
@@ -7,12 +7,12 @@ use wire::frame::{Header, Hello, Kind, OnHost, Welcome};
 use wire::mgmt::{DrainProgress, Touched};
 use wire::*;
 
-/// A message as it is tested.
+/// A sample message.
 pub struct Sample {
-    /// Name of its file, without ending.
+    /// Name of its file, without extension.
     pub name: String,
     pub bytes: Vec<u8>,
-    /// Whether bytes are this message.
+    /// Checks that bytes decode to this message.
     pub is: Reader,
 }
 
@@ -152,7 +152,7 @@ fn capability() -> Capability {
     Capability(std::array::from_fn(|at| if at < 56 { at as u8 + 1 } else { 0 }))
 }
 
-/// The word that a value's debug form starts with.
+/// The first word of a value's debug form.
 fn kind(value: &impl std::fmt::Debug) -> String {
     format!("{value:?}").split([' ', '(']).next().expect("a word").to_lowercase()
 }
@@ -197,7 +197,7 @@ fn grant(ino: u64, mode: LeaseMode) -> Grant {
     Grant { ino: InodeId(ino), mode }
 }
 
-/// What is about names with a prefix.
+/// Messages of name-prefix delegations.
 fn ranges() -> Vec<Sample> {
     let prefix = Bytes::from_static(b"rank3.");
     let request = |op| MetaRequest {

@@ -1,4 +1,5 @@
-//! Any message: one strategy for each kind of request and answer, so that none is missed by chance.
+//! Strategies for messages: one for each kind of request and answer, so that none is missed by
+//! chance.
 
 use bytes::Bytes;
 use proptest::option::of;
@@ -20,7 +21,7 @@ pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
 
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
     let grants = vec_of((ino(), mode()).prop_map(|(ino, mode)| Grant { ino, mode }));
-    // They travel after the others.
+    // They are encoded after the others.
     let permissions = vec_of(ino().prop_map(|ino| Grant { ino, mode: LeaseMode::Permissions }));
     let grants = (grants, permissions).prop_map(|(grants, permissions)| [grants, permissions].concat());
     let directories = vec_of((attr(), any::<u64>()).prop_map(|(attr, order)| DirectoryState { attr, order }));
@@ -66,7 +67,7 @@ fn in_group() -> impl Strategy<Value = InGroup> {
 }
 
 fn capability() -> impl Strategy<Value = Capability> {
-    // In halves, since arrays of strategies end at 32.
+    // In two halves, since array strategies support at most 32 elements.
     any::<([u8; 32], [u8; 32])>().prop_map(|(first, second)| {
         let mut bytes = [0; CAPABILITY_BYTES];
         bytes[..32].copy_from_slice(&first);
@@ -144,7 +145,7 @@ macro_rules! kinds {
     };
     (@ $enum:ident $kind:ident) => { Just($enum::$kind).boxed() };
     (@ $enum:ident $kind:ident { $($field:ident: $strategy:expr),* }) => {{
-        // Nested pairs, since tuples of strategies end at some length.
+        // Nested pairs, since the length of tuple strategies is limited.
         let built = Just(());
         $(let built = (built, $strategy);)*
         built.prop_map(|kinds!(# () $($field)*)| $enum::$kind { $($field),* }).boxed()
@@ -421,7 +422,7 @@ fn partition() -> impl Strategy<Value = PartitionId> {
     any::<u16>().prop_map(PartitionId)
 }
 
-/// Names, and values of attributes; some so long that an answer with them is shared memory.
+/// Names, and values of attributes; some are so long that their answer is shared memory.
 fn name() -> impl Strategy<Value = Bytes> {
     let bytes = prop_oneof![9 => 0..20usize, 1 => 2000..4097usize];
     bytes.prop_flat_map(|length| prop::collection::vec(any::<u8>(), length)).prop_map(Bytes::from)

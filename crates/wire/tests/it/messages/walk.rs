@@ -1,10 +1,10 @@
-//! Protobuf as anybody can read it, written apart from the code that is tested.
+//! A minimal protobuf parser, independent of the tested code.
 
 /// A field of a message: its number and its bytes, key included.
 pub struct Field<'a> {
     pub number: u32,
     pub bytes: &'a [u8],
-    /// What a length-delimited field holds.
+    /// Content of a length-delimited field.
     pub content: Option<&'a [u8]>,
 }
 
@@ -42,7 +42,7 @@ pub fn delimited(number: u32, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A number's field.
+/// A varint field.
 pub fn number(number: u32, value: u64) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, u64::from(number) << 3);

@@ -1,4 +1,4 @@
-//! Groups over racks, against a check that counts without cleverness.
+//! Groups over racks, against a simple reference count.
 
 use super::super::*;
 use crate::choose::tests::target;
@@ -9,8 +9,8 @@ use types::{Node, NodeState};
 const TWO: Scheme = Scheme::Mirror(2);
 const THREE: Scheme = Scheme::Mirror(3);
 
-/// Nodes with so many targets each, by racks; of nodes in a rack without a name nothing is known.
-/// Nodes and targets are numbered through.
+/// Nodes with their numbers of targets, by racks; nodes in a rack without a name have no known
+/// rack. Nodes and targets have consecutive numbers.
 pub(crate) fn racked(racks: &[(&str, &[usize])]) -> ClusterMap {
     let mut map = ClusterMap::default();
     for (rack, nodes) in racks {
@@ -46,7 +46,7 @@ fn rack_of(map: &ClusterMap, id: TargetId) -> String {
     rack.unwrap_or_else(|| format!("only node {node}"))
 }
 
-/// Nodes and racks that some targets are in.
+/// Number of nodes and racks of some targets.
 pub(crate) fn places(map: &ClusterMap, ids: &[TargetId]) -> (usize, usize) {
     let nodes: BTreeSet<NodeId> =
         ids.iter().map(|id| map.targets.iter().find(|t| t.id == *id).unwrap().node).collect();
@@ -54,7 +54,7 @@ pub(crate) fn places(map: &ClusterMap, ids: &[TargetId]) -> (usize, usize) {
     (nodes.len(), racks.len())
 }
 
-/// The most that a group can have.
+/// The maximum for a group.
 pub(crate) fn most_places(map: &ClusterMap, scheme: Scheme) -> (usize, usize) {
     let all: Vec<TargetId> = map.targets.iter().filter(|t| !t.drain).map(|t| t.id).collect();
     let (nodes, racks) = places(map, &all);
@@ -161,7 +161,7 @@ proptest! {
             }
             let again = mirrored_groups(&map, PoolId(1), scheme, GroupId(900_000)).unwrap();
             prop_assert_eq!(again, vec![], "there is nothing more to do");
-            // One more, in some place.
+            // One more target, on some node.
             let node = NodeId((map.targets.len() * 7 % map.nodes.len()) as u32 + 1);
             map.targets.push(Target { node, ..target(map.targets.len() as u32 + 1) });
         }
