@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{Attr, Errno, Error, HashMap, HashSet, InodeId, Result};
+use wire::spec::Right;
 use wire::{Capability, MetaOp, MetaReply, StorageOp};
 
 /// Shards of the table; a power of two, many more than cores.
@@ -153,10 +154,9 @@ impl Client {
         if !self.capabilities.some.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let writes = match op {
-            StorageOp::SyncTarget | StorageOp::Space | StorageOp::Fence { .. } => return Ok(None),
-            StorageOp::Read { .. } | StorageOp::Sync | StorageOp::Stat | StorageOp::Seek { .. } => false,
-            _ => true,
+        let writes = match op.spec().right {
+            None => return Ok(None),
+            Some(right) => right == Right::Write,
         };
         match self.capabilities.find(ino, writes) {
             Found::Good(capability) => Ok(Some(capability)),

@@ -129,15 +129,7 @@ impl CompleteDirectories {
 
 /// Returns the name that a request may add, and the directory.
 pub(crate) fn added(op: &MetaOp) -> Option<(InodeId, &[u8])> {
-    match op {
-        MetaOp::Create { parent, name, .. }
-        | MetaOp::Mkdir { parent, name, .. }
-        | MetaOp::Symlink { parent, name, .. }
-        | MetaOp::Link { parent, name, .. }
-        | MetaOp::Rename { new_parent: parent, new_name: name, .. } => Some((*parent, name)),
-        MetaOp::Deliver { file } => Some((file.parent, &file.name)),
-        _ => None,
-    }
+    op.spec().added()
 }
 
 pub(crate) fn fingerprint(name: &[u8]) -> u64 {

@@ -103,12 +103,9 @@ impl Directories {
     /// directories that only the service knows.
     pub(crate) fn doubt(&self, leases: &Leases, op: &MetaOp) {
         changed(op).into_iter().flatten().flatten().for_each(|ino| self.forget(leases, ino));
-        match *op {
+        match op {
             MetaOp::Rename { .. } | MetaOp::Rmdir { .. } => self.forget_all(leases),
-            MetaOp::Setattr { ino, .. } | MetaOp::SetXattr { ino, .. } | MetaOp::RemoveXattr { ino, .. } => {
-                self.forget(leases, ino);
-            }
-            _ => {}
+            op => op.spec().attributes_of.into_iter().for_each(|ino| self.forget(leases, ino)),
         }
     }
 
@@ -146,20 +143,14 @@ impl Directories {
 
 /// The directories given in a request that changes directories, or may; `None` for other requests.
 fn changed(op: &MetaOp) -> Option<[Option<InodeId>; 2]> {
-    Some(match *op {
-        MetaOp::Create { parent, .. }
-        | MetaOp::Mkdir { parent, .. }
-        | MetaOp::Symlink { parent, .. }
-        | MetaOp::Unlink { parent, .. }
-        | MetaOp::Rmdir { parent, .. }
-        | MetaOp::Link { parent, .. } => [Some(parent), None],
-        MetaOp::Deliver { ref file } => [Some(file.parent), None],
-        MetaOp::Rename { parent, new_parent, .. } => [Some(parent), Some(new_parent)],
-        MetaOp::SetPattern { dir, .. } => [Some(dir), None],
-        // Mostly of files, which the answer contains.
-        MetaOp::Setattr { .. } | MetaOp::SetXattr { .. } | MetaOp::RemoveXattr { .. } => [None, None],
-        _ => return None,
-    })
+    let spec = op.spec();
+    let directories = spec.changed_directories();
+    match op {
+        _ if directories != [None, None] => Some(directories),
+        MetaOp::SetPattern { dir, .. } => Some([Some(*dir), None]),
+        // Mostly of files, whose attributes are in the answer.
+        _ => spec.attributes_of.map(|_| [None, None]),
+    }
 }
 
 /// The attributes that an answer contains.

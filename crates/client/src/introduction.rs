@@ -7,7 +7,7 @@
 
 use crate::lease::Answer;
 use crate::{Client, Standing};
-use types::{Credentials, Errno, Result};
+use types::{Credentials, Errno, InodeId, Result};
 use wire::{MetaOp, Number};
 
 // Linux `include/uapi/linux/capability.h`.
@@ -42,8 +42,8 @@ impl Client {
         op: MetaOp,
     ) -> Result<Answer> {
         let number = Some(number);
-        // Root needs no groups, and with a single kernel its check suffices.
-        let is_checked = !op.is_unchecked_by_kernel();
+        // Root needs no introduction, and a single kernel's check is all that counts.
+        let is_checked = !op.spec().is_unchecked_by_kernel;
         if is_checked && self.face().is_some_and(|face| face.maps_ids()) {
             let user = User { credentials, privileged: true };
             return self.send(number, user, op).await;
@@ -77,7 +77,8 @@ impl Client {
     pub(crate) async fn introduce(&self, credentials: Credentials, op: &MetaOp) -> Option<User> {
         let standing = self.face().and_then(|face| face.standing(credentials))?;
         let privileged = overrides(&standing, op);
-        let introduction = MetaOp::Introduce { ino: crate::subject(op), groups: standing.groups };
+        let introduction =
+            MetaOp::Introduce { ino: op.spec().home.unwrap_or(InodeId::ROOT), groups: standing.groups };
         self.send(None, credentials.into(), introduction).await.ok()?;
         Some(User { credentials, privileged })
     }
@@ -98,7 +99,6 @@ fn overrides(standing: &Standing, op: &MetaOp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::InodeId;
 
     #[test]
     fn what_the_kernel_has_not_checked_needs_the_capability_for_it() {

@@ -227,7 +227,7 @@ impl Client {
 
     /// Sends a request about an inode or a name, and records the leases that the answer grants.
     async fn send(&self, number: Option<Number>, user: User, op: MetaOp) -> Result<Answer> {
-        let about = op.subject().unwrap_or(InodeId::ROOT);
+        let about = op.spec().home.unwrap_or(InodeId::ROOT);
         self.send_for(about.partition(), number, user, op).await
     }
 
@@ -344,8 +344,7 @@ impl Client {
                     return Err(error);
                 }
                 Ok(StorageReply::Done { verifier }) => {
-                    let is_sync = matches!(request.op, StorageOp::Sync | StorageOp::SyncTarget);
-                    self.verifiers.heard(keeper, verifier, !is_sync);
+                    self.verifiers.heard(keeper, verifier, !request.op.spec().is_sync());
                     return Ok(StorageReply::Done { verifier });
                 }
                 answer => return answer,
@@ -460,40 +459,7 @@ impl Client {
     }
 }
 
-/// Whether a request registers the session, or detects that it isn't registered.
-fn registers(op: &MetaOp) -> bool {
-    matches!(
-        op,
-        MetaOp::Register { .. }
-            | MetaOp::Follow { .. }
-            | MetaOp::ReclaimLocks { .. }
-            | MetaOp::ReclaimOpens { .. }
-            | MetaOp::ReclaimSizes { .. }
-            | MetaOp::NextRecalls { .. }
-            | MetaOp::EndSession
-    )
-}
-
-/// The inode whose service checks the caller's permission for this operation.
-fn subject(op: &MetaOp) -> InodeId {
-    match *op {
-        MetaOp::Create { parent, .. }
-        | MetaOp::Mkdir { parent, .. }
-        | MetaOp::Symlink { parent, .. }
-        | MetaOp::Tmpfile { parent, .. }
-        | MetaOp::Link { parent, .. }
-        | MetaOp::Unlink { parent, .. }
-        | MetaOp::Rmdir { parent, .. }
-        | MetaOp::Rename { parent, .. } => parent,
-        MetaOp::Deliver { ref file } => file.parent,
-        MetaOp::Reserve { dir, .. } => dir,
-        MetaOp::Setattr { ino, .. } | MetaOp::SetXattr { ino, .. } | MetaOp::RemoveXattr { ino, .. } => ino,
-        MetaOp::SetPattern { dir: ino, .. } | MetaOp::Migrate { ino, .. } => ino,
-        _ => InodeId::ROOT,
-    }
-}
-
-/// Error for a reply of a type that doesn't match its request.
+/// A reply of a kind that doesn't belong to its request.
 fn unexpected(reply: MetaReply) -> Error {
     Error::new(Errno::EPROTO, format!("the metadata service answered out of turn: {reply:?}"))
 }

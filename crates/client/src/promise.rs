@@ -266,16 +266,10 @@ impl Promises {
         {
             alone.free.remove(name);
         }
-        match op {
-            MetaOp::Setattr { ino, .. }
-            | MetaOp::SetXattr { ino, .. }
-            | MetaOp::RemoveXattr { ino, .. }
-            | MetaOp::SetPattern { dir: ino, .. } => {
-                if let Some(directory) = self.shard(*ino).get_mut(ino) {
-                    directory.alone = None;
-                }
-            }
-            _ => {}
+        if let Some(ino) = op.spec().attributes_of
+            && let Some(directory) = self.shard(ino).get_mut(&ino)
+        {
+            directory.alone = None;
         }
     }
 
@@ -311,7 +305,7 @@ impl Promises {
             // name.
             MetaOp::Rmdir { .. } | MetaOp::Rename { .. } | MetaOp::Sync => self.all(|_| true),
             op => {
-                let Some(ino) = op.subject() else { return Vec::new() };
+                let Some(ino) = op.spec().home else { return Vec::new() };
                 let mut concerned = self.all_in(ino);
                 concerned.extend(of_inode(ino));
                 concerned

@@ -8,10 +8,10 @@
 //! with the same slot and sequence id. So a change that was executed before the partition moved
 //! gets its recorded answer.
 
+use crate::Client;
 use crate::introduction::User;
 use crate::lease::Answer;
 use crate::recall::within;
-use crate::{Client, registers};
 use net::MetaChannels;
 use parking_lot::{Mutex, RwLock};
 use rt::sync::Event;
@@ -334,8 +334,8 @@ impl Client {
                 return Err(error);
             }
             let registration = service.registrations.load(Ordering::Acquire);
-            // A single service also serves unregistered sessions, without leases.
-            if registration == 0 && self.services.ways.follow_the_map() && !registers(&request.op) {
+            // Where there is one service, it serves who isn't registered as well, without leases.
+            if registration == 0 && self.services.ways.follow_the_map() && !request.op.spec().finds_session {
                 let unknown = || Error::new(Errno::ETIMEDOUT, "the session could not be registered in time");
                 self.wait_for_registration(service, registration, unknown).await?;
                 continue;
@@ -357,12 +357,12 @@ impl Client {
                     }
                     return Ok(Answer { reply, asked });
                 }
-                // The service has restarted. It didn't execute unanswered requests, or finds their
-                // answers in its duplicate request cache.
-                Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
+                // The service was started anew. What it has not answered it has not done, or finds
+                // in its records.
+                Err(error) if error.errno == Errno::ENOTCONN && !request.op.spec().finds_session => {
                     self.wait_for_registration(service, registration, || error).await?;
                 }
-                Err(error) if error.errno == Errno::ESTALE && !registers(&request.op) => {
+                Err(error) if error.errno == Errno::ESTALE && !request.op.spec().finds_session => {
                     self.look_whether_it_ended(service).await;
                     return Err(error);
                 }

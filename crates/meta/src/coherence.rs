@@ -6,7 +6,6 @@
 use crate::executor::Stop;
 use crate::exports::is_plain;
 use crate::leases::Leases;
-use crate::ranges::Names;
 use crate::service::MetaService;
 use crate::sessions::{Session, Sessions};
 use crate::view::View;
@@ -17,6 +16,7 @@ use namespace::record::{self, Inode};
 use namespace::{Applied, Writes};
 use std::collections::BTreeSet;
 use types::{Attr, Errno, Error, FileKind, InodeId, PartitionId};
+use wire::spec::{Entry, LeaseConflict};
 use wire::{DirEntry, DirectoryState, Grant, LeaseMode, MetaOp, MetaReply, RenameMode};
 
 /// Leases that come with an answer.
@@ -100,7 +100,7 @@ impl MetaService {
         }
         let asker = session.asker();
         let mut due = Vec::new();
-        for (dir, names) in names_of(op).into_iter().flatten() {
+        for Entry { dir, names, .. } in op.spec().entries.into_iter().flatten() {
             if !view.held.is_guest(dir.partition()) {
                 self.leases.make_way_on(&self.sessions, asker, (dir, Access::Look), &mut due);
                 self.leases.make_way_in_ranges(&self.sessions, asker, (dir, names), &mut due);
@@ -301,39 +301,10 @@ impl MetaService {
     }
 }
 
-/// Whether a command adds or removes a name in this directory, without changing permissions in it.
+/// Whether a command adds or removes entries of this directory, and leaves its permissions as they
+/// are.
 fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
-    match op {
-        MetaOp::Create { parent, .. }
-        | MetaOp::Mkdir { parent, .. }
-        | MetaOp::Symlink { parent, .. }
-        | MetaOp::Unlink { parent, .. }
-        | MetaOp::Rmdir { parent, .. }
-        | MetaOp::Link { parent, .. } => *parent == ino,
-        MetaOp::Deliver { file } => file.parent == ino,
-        MetaOp::Rename { parent, new_parent, .. } => *parent == ino || *new_parent == ino,
-        _ => false,
-    }
-}
-
-/// The directories of which a command reads or changes names, and those names. A request for a
-/// delegation recalls conflicting leases itself.
-fn names_of(op: &MetaOp) -> [Option<(InodeId, Names<'_>)>; 2] {
-    match op {
-        MetaOp::Lookup { parent, name }
-        | MetaOp::Create { parent, name, .. }
-        | MetaOp::Mkdir { parent, name, .. }
-        | MetaOp::Symlink { parent, name, .. }
-        | MetaOp::Unlink { parent, name }
-        | MetaOp::Rmdir { parent, name }
-        | MetaOp::Link { parent, name, .. } => [Some((*parent, Names::One(name))), None],
-        MetaOp::Deliver { file } => [Some((file.parent, Names::One(&file.name))), None],
-        MetaOp::Readdir { dir, prefix, .. } => [Some((*dir, Names::With(prefix))), None],
-        MetaOp::Rename { parent, name, new_parent, new_name, .. } => {
-            [Some((*parent, Names::One(name))), Some((*new_parent, Names::One(new_name)))]
-        }
-        _ => [None, None],
-    }
+    op.spec().changed_directories().contains(&Some(ino))
 }
 
 /// Leases that are granted without a request.
@@ -500,9 +471,9 @@ fn wish_of(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<Wish>)> {
 
 /// How a changing command conflicts with leases of other sessions.
 fn access_of(op: &MetaOp) -> Access {
-    match op {
-        MetaOp::BeginWrite { .. } | MetaOp::EndWrite { .. } | MetaOp::TruncateDone { .. } => Access::Share,
-        _ => Access::Change,
+    match op.spec().conflict {
+        LeaseConflict::Share => Access::Share,
+        LeaseConflict::Recall => Access::Change,
     }
 }
 

@@ -11,7 +11,8 @@ use crate::view::View;
 use namespace::{Caller, Env};
 use std::sync::PoisonError;
 use types::{Credentials, Errno, Error, Export, ExportAccess, Result, SessionId, Squash};
-use wire::{LeaseMode, MetaOp, MetaRequest};
+use wire::spec::MetaEffect;
+use wire::{MetaOp, MetaRequest};
 
 /// Credentials of a client that acts for itself and not for one of its users: reports, and requests
 /// that open files need.
@@ -37,7 +38,7 @@ impl MetaService {
                 }
                 return Err(refused(caller));
             }
-            ExportAccess::Ro if changes(&request.op) => return Err(read_only()),
+            ExportAccess::Ro if request.op.spec().mutates() => return Err(read_only()),
             _ => {}
         }
         if let Some(session) = session {
@@ -88,13 +89,14 @@ pub(crate) fn permit(
     env: &Env<'_>,
     view: &View<'_>,
 ) -> Result<bool, Stop> {
-    if !session.is_remote() && !request.op.is_unchecked_by_kernel() {
+    let spec = request.op.spec();
+    if !session.is_remote() && !spec.is_unchecked_by_kernel {
         return Ok(false);
     }
     let (export, who) = (session.export(), request.credentials);
     let is_read_only = export.access == ExportAccess::Ro;
-    if is_read_only && reports(&request.op) {
-        let Some(ino) = request.op.subject() else { return Ok(true) };
+    if is_read_only && spec.effect == MetaEffect::Report {
+        let Some(ino) = spec.home else { return Ok(true) };
         if !namespace::is_being_changed(env, view, ino)? {
             return Err(Stop::Refused(read_only()));
         }
@@ -118,41 +120,6 @@ pub(crate) fn permit(
         }
         _ => Ok(is_read_only),
     }
-}
-
-/// Whether a request begins a change. Reports of changes that have begun before are still allowed.
-fn changes(op: &MetaOp) -> bool {
-    match op {
-        MetaOp::Setattr { .. }
-        | MetaOp::Create { .. }
-        | MetaOp::Reserve { .. }
-        | MetaOp::Deliver { .. }
-        | MetaOp::Mkdir { .. }
-        | MetaOp::Symlink { .. }
-        | MetaOp::Tmpfile { .. }
-        | MetaOp::Link { .. }
-        | MetaOp::Unlink { .. }
-        | MetaOp::Rmdir { .. }
-        | MetaOp::Rename { .. }
-        | MetaOp::SetXattr { .. }
-        | MetaOp::RemoveXattr { .. }
-        | MetaOp::WriteInline { .. }
-        | MetaOp::BeginWrite { .. }
-        | MetaOp::DropInline { .. }
-        | MetaOp::Truncate { .. }
-        | MetaOp::SetPattern { .. }
-        | MetaOp::NoteAccess { .. }
-        | MetaOp::Migrate { .. } => true,
-        // Readers that share a file with writers ask for the shared lease, too.
-        MetaOp::Open { wish, .. } => *wish == Some(LeaseMode::Write),
-        MetaOp::MayOpen { wanted, .. } => wanted & 2 != 0,
-        _ => false,
-    }
-}
-
-/// Whether a request reports the end of a change that its session has announced.
-fn reports(op: &MetaOp) -> bool {
-    matches!(op, MetaOp::EndWrite { .. } | MetaOp::TruncateDone { .. })
 }
 
 fn refused(caller: &net::Caller) -> Error {

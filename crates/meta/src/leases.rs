@@ -5,7 +5,7 @@
 //! removes conflicts. Mutexes are taken in the order executor, shard, session.
 
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
-use crate::ranges::{Names, Ranges};
+use crate::ranges::Ranges;
 use crate::sessions::Sessions;
 use namespace::leases::{Access, Asker, Due, LeaseTable, Limits, Tally, Wish};
 use parking_lot::{Mutex, RwLock};
@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
+use wire::spec::EntryNames;
 use wire::{LeaseMode, Yield};
 
 /// Bits of a lease epoch that count within one ownership of a partition; the bits above hold the
@@ -202,7 +203,7 @@ impl Leases {
         due: &mut Vec<Due>,
     ) {
         self.make_way_on(sessions, asker, (ino, access), due);
-        self.make_way_in_ranges(sessions, asker, (ino, Names::ALL), due);
+        self.make_way_in_ranges(sessions, asker, (ino, EntryNames::ALL), due);
     }
 
     /// The same for the inode's own lease only.

@@ -1,5 +1,5 @@
-//! Name-prefix delegations: a session holds the names of a directory that begin with a prefix,
-//! while other sessions use the directory, too.
+//! EntryNames in a directory that one session has to itself, while others use the directory, too: those
+//! that begin alike.
 //!
 //! Clients that fill one directory together mostly create names with prefixes of their own
 //! (`rank3.00017`). The holder of the prefix `rank3.` knows which of these names exist, and needn't
@@ -25,19 +25,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
-
-/// Names that a command concerns.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Names<'a> {
-    One(&'a [u8]),
-    /// All names with this prefix.
-    With(&'a [u8]),
-}
-
-impl Names<'_> {
-    /// Every name.
-    pub const ALL: Names<'static> = Names::With(b"");
-}
+use wire::spec::EntryNames;
 
 /// The holder of a range of names in a directory.
 struct Range {
@@ -50,14 +38,17 @@ struct Range {
 /// a prefix of a given name: the last one that isn't greater than the name.
 type OfDirectory = BTreeMap<Bytes, Range>;
 
-/// The ranges that include some of these names.
-fn meeting<'a>(ranges: &'a OfDirectory, names: Names<'a>) -> impl Iterator<Item = &'a Range> {
-    let (Names::One(beginning) | Names::With(beginning)) = names;
+/// Those that have some of these names.
+fn meeting<'a>(ranges: &'a OfDirectory, names: EntryNames<'a>) -> impl Iterator<Item = &'a Range> {
+    let (EntryNames::One(beginning) | EntryNames::WithPrefix(beginning)) = names;
     let before = (Bound::Unbounded, Bound::Included(beginning));
     let around =
         ranges.range::<[u8], _>(before).next_back().filter(|(prefix, _)| beginning.starts_with(prefix));
     let after = (Bound::Excluded(beginning), Bound::Unbounded);
-    let all = matches!(names, Names::With(_)).then(|| ranges.range::<[u8], _>(after)).into_iter().flatten();
+    let all = matches!(names, EntryNames::WithPrefix(_))
+        .then(|| ranges.range::<[u8], _>(after))
+        .into_iter()
+        .flatten();
     let within = all.take_while(move |(prefix, _)| prefix.starts_with(beginning));
     around.into_iter().chain(within).map(|(_, range)| range)
 }
@@ -75,8 +66,8 @@ impl Ranges {
         self.count.load(Relaxed) == 0
     }
 
-    /// Ranges of other sessions in a directory that include some of these names.
-    fn of_others(&self, session: SessionId, dir: InodeId, names: Names<'_>) -> Vec<InodeId> {
+    /// Those of other sessions in a directory that have some of these names.
+    fn of_others(&self, session: SessionId, dir: InodeId, names: EntryNames<'_>) -> Vec<InodeId> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -133,7 +124,7 @@ impl Ranges {
                 return Some(known.lease);
             }
             let own = || ranges.values().filter(|range| range.session == session).count();
-            if meeting(ranges, Names::With(prefix)).next().is_some()
+            if meeting(ranges, EntryNames::WithPrefix(prefix)).next().is_some()
                 || ranges.len() >= RANGES_PER_DIRECTORY
                 || own() >= RANGES_PER_SESSION
             {
@@ -164,7 +155,7 @@ impl Leases {
         &self,
         sessions: &Sessions,
         asker: Asker,
-        (dir, names): (InodeId, Names<'_>),
+        (dir, names): (InodeId, EntryNames<'_>),
         due: &mut Vec<Due>,
     ) {
         for range in self.ranges.of_others(asker.session, dir, names) {
@@ -231,7 +222,7 @@ mod tests {
             (4..many).filter(|other| note(&ranges, *other, &format!("d{other}."), 1000 + other).is_some());
         assert_eq!(many.count(), RANGES_PER_DIRECTORY - RANGES_PER_SESSION - 2);
         ranges.forget_partition(DIR.partition());
-        assert!(ranges.is_empty() && ranges.of_others(SessionId(2), DIR, Names::ALL).is_empty());
+        assert!(ranges.is_empty() && ranges.of_others(SessionId(2), DIR, EntryNames::ALL).is_empty());
     }
 
     fn text() -> impl Strategy<Value = String> {
@@ -265,11 +256,11 @@ mod tests {
                 noted.iter().filter(|(_, prefix)| meets(prefix)).map(|(lease, _)| *lease).collect()
             };
             for name in &names {
-                prop_assert_eq!(met(Names::One(name.as_bytes())), all(&|prefix| name.starts_with(prefix)));
+                prop_assert_eq!(met(EntryNames::One(name.as_bytes())), all(&|prefix| name.starts_with(prefix)));
                 let overlaps = |prefix: &str| name.starts_with(prefix) || prefix.starts_with(name.as_str());
-                prop_assert_eq!(met(Names::With(name.as_bytes())), all(&overlaps));
+                prop_assert_eq!(met(EntryNames::WithPrefix(name.as_bytes())), all(&overlaps));
             }
-            prop_assert_eq!(ranges.of_others(SessionId(1), DIR, Names::ALL), []);
+            prop_assert_eq!(ranges.of_others(SessionId(1), DIR, EntryNames::ALL), []);
         }
     }
 }

@@ -29,6 +29,7 @@ use types::{
     ClusterMap, Credentials, Errno, Error, ExportAccess, InodeId, MapHandle, NodeId, PartitionId, Result,
     SessionId, TargetId,
 };
+use wire::spec::{MetaEffect, Stage};
 use wire::{LockSpace, MetaOp, MetaReply, MetaRequest, MetaResponse};
 
 /// Configuration of a service.
@@ -234,8 +235,8 @@ impl MetaService {
         deadline: Deadline,
     ) -> Result<MetaResponse> {
         self.require_service()?;
-        // Rare and slow requests are boxed, so that they don't enlarge the future of every request.
-        if comes_back(&request.op) {
+        // What is rare, or takes long, is kept out of the future of every request.
+        if request.op.spec().stage == Stage::Reclaim {
             return Box::pin(self.reclaim_state(request, holder)).await;
         }
         let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
@@ -594,12 +595,6 @@ pub(crate) fn env<'a>(
     }
 }
 
-/// Whether a session reports its state with this operation, before it may send others.
-fn comes_back(op: &MetaOp) -> bool {
-    use MetaOp::{ReclaimLocks, ReclaimOpens, ReclaimSizes, Register};
-    matches!(op, Register { .. } | ReclaimLocks { .. } | ReclaimOpens { .. } | ReclaimSizes { .. })
-}
-
 fn is_cut_off() -> Error {
     let message = "this metadata service is cut off from management, or was until just now";
     Error::new(Errno::EREMOTE, message).hint("check the network of its node")
@@ -609,29 +604,14 @@ fn is_cut_off() -> Error {
 /// they may use the reserve: a client must be able to finish a file that it began, and a full file
 /// system must be cleaned up.
 fn needs_room(op: &MetaOp) -> bool {
-    matches!(
-        op,
-        MetaOp::Create { .. }
-            | MetaOp::Reserve { .. }
-            | MetaOp::Deliver { .. }
-            | MetaOp::Mkdir { .. }
-            | MetaOp::Symlink { .. }
-            | MetaOp::Tmpfile { .. }
-            | MetaOp::Link { .. }
-            | MetaOp::SetXattr { .. }
-            | MetaOp::WriteInline { .. }
-    )
+    op.spec().effect == MetaEffect::Grow
 }
 
 /// The partitions that a command certainly needs.
 fn partitions_of(op: &MetaOp) -> (PartitionId, Option<PartitionId>) {
     let first = namespace::home_partition(op);
-    let second = match op {
-        MetaOp::Link { ino, parent, .. } => Some([ino, parent]),
-        MetaOp::Rename { parent, new_parent, .. } => Some([parent, new_parent]),
-        _ => None,
-    };
-    (first, second.and_then(|pair| pair.map(|ino| ino.partition()).into_iter().find(|p| *p != first)))
+    let second = op.spec().other.map(|ino| ino.partition()).filter(|partition| *partition != first);
+    (first, second)
 }
 
 #[cfg(test)]

@@ -107,5 +107,5 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
 
 /// The inode that a command reads first.
 pub(crate) fn subject(op: &MetaOp) -> InodeId {
-    op.subject().unwrap_or(InodeId::ROOT)
+    op.spec().home.unwrap_or(InodeId::ROOT)
 }

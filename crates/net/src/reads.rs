@@ -29,8 +29,7 @@ use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 /// Whether any in-sync member may answer a request. Services always ask the primary: some of their
 /// requests also change its state.
 pub(crate) fn is_for_any(request: &StorageRequest) -> bool {
-    let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
-    looks && request.session != SessionId(0)
+    request.op.spec().is_for_any_replica() && request.session != SessionId(0)
 }
 
 /// Whether a member has refused for its group version: it may answer when it is asked again.

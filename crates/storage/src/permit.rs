@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use types::{Errno, Error, Result, SessionId};
-use wire::{StorageOp, StorageRequest};
+use wire::StorageRequest;
+use wire::spec::Right;
 
 /// How long a request with an unknown key waits for that key. Management distributes a new key
 /// before it signs with it, but this node may have just started or been cut off.
@@ -41,9 +42,13 @@ impl Permit {
     /// Refuses what the request's capability doesn't allow. Services need none: the transport
     /// admits them by their roles (`wire::authorization`).
     pub(crate) async fn check(&self, name: &str, holder: u64, request: &StorageRequest) -> Result<()> {
-        let Some(wanted) = wanted(&request.op) else { return Ok(()) };
-        // The primary has checked the requests that it forwards; only nodes with a member of the
-        // group send those.
+        let wanted = match request.op.spec().right {
+            Some(Right::Read) => Rights::READ,
+            Some(Right::Write) => Rights::WRITE,
+            None => return Ok(()),
+        };
+        // The primary has looked at what it sends on; only nodes with a member of the group send
+        // it.
         if request.session == SessionId(0) || mirror::is_between_members(request) {
             return Ok(());
         }
@@ -101,42 +106,5 @@ impl Permit {
             Some(refusal) => refusal.into(),
             None => Error::new(Errno::EACCES, cause).hint("install the same version of weft on all machines"),
         }
-    }
-}
-
-/// Returns the rights that a request needs; `None` for one that isn't about a file.
-fn wanted(op: &StorageOp) -> Option<Rights> {
-    match op {
-        StorageOp::Read { .. } | StorageOp::Sync | StorageOp::Stat | StorageOp::Seek { .. } => {
-            Some(Rights::READ)
-        }
-        StorageOp::Write { .. }
-        | StorageOp::Truncate { .. }
-        | StorageOp::Allocate { .. }
-        | StorageOp::Room { .. }
-        | StorageOp::Delete
-        // Only services copy files, and they need none.
-        | StorageOp::Watch { .. }
-        | StorageOp::Changed { .. }
-        | StorageOp::Unwatch { .. } => Some(Rights::WRITE),
-        StorageOp::SyncTarget
-        | StorageOp::Space
-        | StorageOp::Fence { .. }
-        // Sent by nodes to each other.
-        | StorageOp::Settled
-        | StorageOp::Regions { .. }
-        | StorageOp::Survey { .. }
-        | StorageOp::Heal { .. }
-        | StorageOp::Mend { .. }
-        | StorageOp::Forget { .. }
-        | StorageOp::SetAside
-        | StorageOp::MarkLost { .. }
-        | StorageOp::SetTime { .. }
-        | StorageOp::Digests { .. }
-        | StorageOp::Adopt { .. }
-        | StorageOp::Measure { .. }
-        | StorageOp::Traffic
-        | StorageOp::Rewrite { .. }
-        | StorageOp::Expect { .. } => None,
     }
 }

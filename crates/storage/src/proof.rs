@@ -8,7 +8,6 @@
 //! management learns that this node doesn't have it. The next successful check brings it online
 //! again: it is then the store that was opened, with everything that was written to it.
 
-use crate::mirror::is_look;
 use crate::service::{Served, StorageService};
 use crate::tally::Tally;
 use chunkstore::Store;
@@ -129,7 +128,7 @@ impl StorageService {
         let error = served.tally.standing.require_online().err()?;
         match (request.group, self.mirrors.get()) {
             _ if matches!(request.op, StorageOp::Fence { .. }) => None,
-            (Some(asked), _) if asked.part == Part::Primary && is_look(&request.op) => None,
+            (Some(asked), _) if asked.part == Part::Primary && request.op.spec().is_read_only() => None,
             (Some(asked), Some(mirrors)) if asked.part == Part::Primary => {
                 Some(mirrors.without_replica(served.store.target(), &asked, error).await)
             }

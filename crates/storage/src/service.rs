@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{ByteRange, ClusterMap, Errno, Error, ExportAccess, InodeId, Result, SessionId, TargetId};
+use wire::spec::{Payload, Scope};
 use wire::{MAX_GAPS, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
 
 /// Limit of targets that one process serves: each keeps files open and checksums in memory.
@@ -120,7 +121,7 @@ impl StorageService {
         }
         let hint = "weft export list, on a node, shows the rules for clients and networks";
         match self.exports.of(caller).access {
-            ExportAccess::Ro if is_change(&request.op) => {
+            ExportAccess::Ro if request.op.spec().is_change() => {
                 let message = "the file system is read-only for this client's network";
                 Err(Error::new(Errno::EROFS, message).hint(hint))
             }
@@ -236,18 +237,8 @@ impl StorageService {
             let regions = listed.0.into_iter().map(whole).collect();
             return Ok(StorageReply::Regions { regions, next: listed.1 });
         }
-        if matches!(
-            request.op,
-            StorageOp::Settled
-                | StorageOp::Regions { .. }
-                | StorageOp::Mend { .. }
-                | StorageOp::Heal { .. }
-                | StorageOp::MarkLost { .. }
-                | StorageOp::Digests { .. }
-                | StorageOp::Adopt { .. }
-                | StorageOp::Rewrite { .. }
-                | StorageOp::Expect { .. }
-        ) {
+        let spec = request.op.spec();
+        if spec.scope == Scope::MirroredGroup {
             return Err(Error::new(Errno::EINVAL, "this is asked of members of mirrored groups only"));
         }
         if let StorageOp::Fence { session } = request.op {
@@ -267,7 +258,7 @@ impl StorageService {
         if let Some(answer) = self.watches.answer(&request) {
             return answer;
         }
-        if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
+        if spec.is_change() && !self.lease.holds(rt::monotonic_ns()) {
             self.lease.wait(request.target).await?;
         }
         // A write that executes after its application got an error could overwrite what the
@@ -276,8 +267,7 @@ impl StorageService {
             return Err(deadline.error());
         }
         let _running = self.fences.enter(request.session)?;
-        let needs_payload = matches!(request.op, StorageOp::Read { .. } | StorageOp::Write { .. });
-        if needs_payload && payload.is_none() {
+        if spec.payload != Payload::Optional && payload.is_none() {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
         }
         let _noted = self.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
@@ -287,8 +277,8 @@ impl StorageService {
         if request.op == StorageOp::SyncTarget {
             Box::pin(self.sync_replicas(request.target)).await?;
         }
-        let is_verified = is_change(&request.op) || is_sync(&request.op);
-        let entered = served.epochs.enter(request.ino, request.epoch, is_change(&request.op)).await?;
+        let is_verified = spec.is_change() || spec.is_sync();
+        let entered = served.epochs.enter(request.ino, request.epoch, spec.is_change()).await?;
         match perform_known(&served.store, &request, payload).await {
             Ok(StorageReply::Unit) if is_verified => entered.check().map(|()| done(&served.store)),
             Ok(reply) => entered.check().map(|()| reply),
@@ -325,28 +315,7 @@ impl StorageService {
     }
 }
 
-/// Whether a request changes chunk files.
-pub(crate) fn is_change(op: &StorageOp) -> bool {
-    matches!(
-        op,
-        StorageOp::Write { .. }
-            | StorageOp::Truncate { .. }
-            | StorageOp::Allocate { .. }
-            | StorageOp::Delete
-            | StorageOp::SetAside
-            | StorageOp::SetTime { .. }
-            | StorageOp::Forget { .. }
-            | StorageOp::Rewrite { .. }
-            | StorageOp::Expect { .. }
-    )
-}
-
-/// Whether a request asks for earlier changes to be on disk.
-pub(crate) fn is_sync(op: &StorageOp) -> bool {
-    matches!(op, StorageOp::Sync | StorageOp::SyncTarget)
-}
-
-/// Returns the answer to an executed change, or to a sync.
+/// The answer to a change that is done, or a sync.
 pub(crate) fn done(store: &Store) -> StorageReply {
     StorageReply::Done { verifier: store.verifier() }
 }

@@ -117,13 +117,7 @@ impl Watches {
     /// Returns a guard for the execution of a request, which records the range that the request
     /// changes; `None` if it changes nothing.
     pub(crate) fn changing(&self, request: &StorageRequest, payload: usize) -> Option<Changing<'_>> {
-        let range = match request.op {
-            StorageOp::Write { offset, .. } => ByteRange::at(offset, payload as u64),
-            StorageOp::Allocate { range, .. } | StorageOp::Forget { range } => range,
-            StorageOp::Truncate { len } => ByteRange::new(len, u64::MAX),
-            StorageOp::Delete | StorageOp::SetAside => ByteRange::new(0, u64::MAX),
-            _ => return None,
-        };
+        let range = request.op.changed_content(payload as u64)?;
         Some(Changing { watches: self, file: file_of(request), range })
     }
 

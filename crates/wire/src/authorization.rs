@@ -1,15 +1,15 @@
-//! Authorization table: services, operations and the callers that may request them.
+//! Which callers may send which request.
 //!
-//! Pure. Each kind of request has a row, in a `match` without a wildcard: a new kind doesn't
-//! compile before it has one. The transport checks the row against what the connection has proved
-//! ([`Principal`]) and against the cluster map's entry of that node, before a service sees the
-//! request. Services decide what a client may do with a certain file, by sessions and capabilities.
+//! Pure. The tables of operations ([`crate::spec`]) say it for each kind of request, in a `match`
+//! without a wildcard: a kind that is added doesn't compile before it has an entry. The transport
+//! compares the entry with what a connection has proved ([`Principal`]) and with what the cluster
+//! map says of that node, before a service sees the request. What a client may do with a certain
+//! file is for the services: sessions and capabilities say that.
 //!
 //! A test generates `docs/reference/authorization.md` from this table.
 
-use crate::{
-    InGroup, KvRequest, MetaOp, MetaRequest, MgmtRequest, Part, PartitionsRequest, StorageOp, StorageRequest,
-};
+use crate::spec::MgmtSpec;
+use crate::{InGroup, KvRequest, MetaRequest, MgmtRequest, Part, PartitionsRequest, StorageRequest};
 use std::fmt;
 use types::{ClusterMap, Epoch, GroupId, NodeId, Role, SessionId, TargetId};
 
@@ -196,213 +196,46 @@ const fn rule(operation: &'static str, callers: Callers) -> Rule {
     Rule { operation, callers }
 }
 
-/// Callers of administrative operations. Commands run on any node, but only management carries out
-/// changes for them: a node that serves storage can't reconfigure the cluster.
+/// What an administrator does. Only management carries out changes of the cluster: a node that
+/// serves storage can't reconfigure it.
 const ADMIN: Callers = Callers::Nodes(Roles::MGMT);
-/// Callers of operations that report state to administrators.
-const NODES: Callers = Callers::Nodes(Roles::ALL);
 
-/// The rows of the management service.
+/// The row of a request to the management service.
 pub fn management(request: &MgmtRequest) -> Rule {
-    use MgmtRequest as R;
-    match request {
-        R::Join(_) => rule("join", Callers::Anyone),
-        R::Register(register) => rule("register", Callers::Itself(register.node, Roles::ALL)),
-        R::Heartbeat(beat) => rule("heartbeat", Callers::Itself(beat.node, Roles::ALL)),
-        R::Goodbye { node, .. } => rule("goodbye", Callers::Itself(*node, Roles::ALL)),
-        R::Attach { .. } => rule("attach", Callers::Members),
-        R::WatchMap { .. } => rule("watch-map", Callers::Members),
-        R::ReportUnreachable { .. } => rule("report-unreachable", Callers::Members),
-        R::AddTarget { node, .. } => rule("add-target", Callers::Itself(*node, Roles::STORAGE)),
-        R::Tidy { target, .. } => rule("tidy", Callers::NodeOf(*target)),
-        R::TidyGroup { group, .. } => {
-            rule("tidy-group", Callers::Group { group: *group, since: Epoch(0), or: Roles::NONE })
-        }
-        R::ListNodes => rule("list-nodes", Callers::Members),
-        R::RenameNode { .. } => rule("rename-node", ADMIN),
-        R::SetRack { .. } => rule("set-rack", ADMIN),
-        R::SetNode { .. } => rule("set-node", ADMIN),
-        R::RemoveNode { .. } => rule("remove-node", ADMIN),
-        R::ListTargets => rule("list-targets", Callers::Members),
-        R::SetPool { .. } => rule("set-pool", ADMIN),
-        R::SetDrain { .. } => rule("set-drain", ADMIN),
-        R::RemoveTarget { .. } => rule("remove-target", ADMIN),
-        R::ListPools => rule("list-pools", Callers::Members),
-        R::RenamePool { .. } => rule("rename-pool", ADMIN),
-        R::RemovePool { .. } => rule("remove-pool", ADMIN),
-        R::ListSessions => rule("list-sessions", NODES),
-        R::EvictSession { .. } => rule("evict-session", ADMIN),
-        R::ListMetas => rule("list-metas", Callers::Members),
-        R::RebalanceMetas => rule("rebalance-metas", ADMIN),
-        R::ListExports => rule("list-exports", NODES),
-        R::SetExport { .. } => rule("set-export", ADMIN),
-        R::RemoveExport { .. } => rule("remove-export", ADMIN),
-        R::Health => rule("health", Callers::Members),
-        R::ListGroups => rule("list-groups", Callers::Members),
-        R::MakeGroups { .. } => rule("make-groups", Callers::Nodes(Roles::MGMT_AND_META)),
-        // Management checks further: only the node of the primary decides.
-        R::SetMember { group, since, .. } => {
-            rule("set-member", Callers::Group { group: *group, since: *since, or: Roles::NONE })
-        }
-        R::SetResync { .. } => rule("set-resync", ADMIN),
-        R::SetScrub { .. } => rule("set-scrub", ADMIN),
-        R::SetChecksums { .. } => rule("set-checksums", ADMIN),
-        R::SetSpare { .. } => rule("set-spare", ADMIN),
-        R::ListResyncs => rule("list-resyncs", Callers::Members),
-        R::RebalanceGroups { .. } => rule("rebalance-groups", ADMIN),
-        R::RecoverGroup { .. } => rule("recover-group", ADMIN),
-        R::ListScrubs => rule("list-scrubs", NODES),
-        R::NoteCeilings { .. } => rule("note-ceilings", ADMIN),
-        R::ListCeilings => rule("list-ceilings", Callers::Members),
-        R::NewToken(_) => rule("new-token", Callers::Console),
-        R::ListTokens => rule("list-tokens", NODES),
-        R::RevokeToken { .. } => rule("revoke-token", ADMIN),
-        R::AddClient(_) => rule("add-client", Callers::Console),
-        R::ListClients => rule("list-clients", NODES),
-        R::RevokeClient { .. } => rule("revoke-client", ADMIN),
-        // Management checks further: a member renews only its own certificate.
-        R::Renew { .. } => rule("renew", Callers::Members),
-        R::CertifyApi { node, .. } => rule("certify-api", Callers::Itself(*node, Roles::ALL)),
-    }
+    let MgmtSpec { name, callers, .. } = request.spec();
+    rule(name, callers)
 }
 
-/// The rows of the metadata service. Session 0 belongs to the service itself; no connection may use
-/// it.
+/// The row of a request to the metadata service. Session 0 is the service's own, for which no
+/// connection speaks.
 pub fn metadata(request: &MetaRequest) -> Rule {
-    let row = metadata_of_client(&request.op);
-    match request.session {
-        SessionId(0) => Rule { callers: Callers::Nobody, ..row },
-        _ => row,
-    }
+    let callers = match request.session {
+        SessionId(0) => Callers::Nobody,
+        _ => Callers::Clients,
+    };
+    rule(request.op.spec().name, callers)
 }
 
-fn metadata_of_client(op: &MetaOp) -> Rule {
-    use Callers::Clients;
-    match op {
-        MetaOp::Lookup { .. } => rule("lookup", Clients),
-        MetaOp::Getattr { .. } => rule("getattr", Clients),
-        MetaOp::Setattr { .. } => rule("setattr", Clients),
-        MetaOp::Create { .. } => rule("create", Clients),
-        MetaOp::Reserve { .. } => rule("reserve", Clients),
-        MetaOp::Deliver { .. } => rule("deliver", Clients),
-        MetaOp::Mkdir { .. } => rule("mkdir", Clients),
-        MetaOp::Symlink { .. } => rule("symlink", Clients),
-        MetaOp::Tmpfile { .. } => rule("tmpfile", Clients),
-        MetaOp::Link { .. } => rule("link", Clients),
-        MetaOp::Unlink { .. } => rule("unlink", Clients),
-        MetaOp::Rmdir { .. } => rule("rmdir", Clients),
-        MetaOp::Rename { .. } => rule("rename", Clients),
-        MetaOp::Readlink { .. } => rule("readlink", Clients),
-        MetaOp::Readdir { .. } => rule("readdir", Clients),
-        MetaOp::GetXattr { .. } => rule("get-xattr", Clients),
-        MetaOp::SetXattr { .. } => rule("set-xattr", Clients),
-        MetaOp::ListXattr { .. } => rule("list-xattr", Clients),
-        MetaOp::RemoveXattr { .. } => rule("remove-xattr", Clients),
-        MetaOp::Open { .. } => rule("open", Clients),
-        MetaOp::Reopen { .. } => rule("reopen", Clients),
-        MetaOp::MayOpen { .. } => rule("may-open", Clients),
-        MetaOp::WriteInline { .. } => rule("write-inline", Clients),
-        MetaOp::BeginWrite { .. } => rule("begin-write", Clients),
-        MetaOp::DropInline { .. } => rule("drop-inline", Clients),
-        MetaOp::EndWrite { .. } => rule("end-write", Clients),
-        MetaOp::Truncate { .. } => rule("truncate", Clients),
-        MetaOp::TruncateDone { .. } => rule("truncate-done", Clients),
-        MetaOp::Reclaim { .. } => rule("reclaim", Clients),
-        MetaOp::Lock { .. } => rule("lock", Clients),
-        MetaOp::Unlock { .. } => rule("unlock", Clients),
-        MetaOp::TestLock { .. } => rule("test-lock", Clients),
-        MetaOp::ReclaimLocks { .. } => rule("reclaim-locks", Clients),
-        MetaOp::ReclaimOpens { .. } => rule("reclaim-opens", Clients),
-        MetaOp::ReclaimSizes { .. } => rule("reclaim-sizes", Clients),
-        MetaOp::Register { .. } => rule("register", Clients),
-        MetaOp::Follow { .. } => rule("follow", Clients),
-        MetaOp::NextRecalls { .. } => rule("next-recalls", Clients),
-        MetaOp::Introduce { .. } => rule("introduce", Clients),
-        MetaOp::Yield { .. } => rule("yield", Clients),
-        MetaOp::StillYielding { .. } => rule("still-yielding", Clients),
-        MetaOp::Release { .. } => rule("release", Clients),
-        MetaOp::EndSession => rule("end-session", Clients),
-        MetaOp::Describe { .. } => rule("describe", Clients),
-        MetaOp::SetPattern { .. } => rule("set-pattern", Clients),
-        MetaOp::Migrate { .. } => rule("migrate", Clients),
-        MetaOp::MigrationOf { .. } => rule("migration-of", Clients),
-        MetaOp::NoteAccess { .. } => rule("note-access", Clients),
-        MetaOp::Usage => rule("usage", Clients),
-        MetaOp::Sync => rule("sync", Clients),
-    }
-}
-
-/// The three forms of a request to a storage service.
-struct StorageRow {
-    operation: &'static str,
-    /// In a client's session. The capability shows whether the session may.
-    client: Callers,
-    /// In session 0, to a target or to the primary of a group.
-    service: Roles,
-    /// To a member of a mirrored group, from another one ([`Part::Member`], [`Part::Resync`]).
-    has_member_form: bool,
-}
-
-const fn row(operation: &'static str, client: Callers, service: Roles, has_member_form: bool) -> StorageRow {
-    StorageRow { operation, client, service, has_member_form }
-}
-
-/// The rows of the storage service.
+/// The row of a request to the storage service, which depends on the sender that it names: a
+/// client's session, a service (session 0), or another member of a mirrored group
+/// ([`Part::Member`], [`Part::Resync`]).
 pub fn storage(request: &StorageRequest) -> Rule {
-    let StorageRow { operation, client, service, has_member_form } = storage_row(&request.op);
+    let spec = request.op.spec();
     let of_group = |asked: &InGroup, or| Callers::Group { group: asked.group, since: asked.since, or };
     let callers = match (&request.group, request.session) {
-        // Management reads single replicas for the file system check.
-        (Some(asked), _) if asked.part != Part::Primary => match has_member_form {
+        // Management reads single replicas for the check of the file system.
+        (Some(asked), _) if asked.part != Part::Primary => match spec.by_members {
             true => of_group(asked, Roles::MGMT),
             false => Callers::Nobody,
         },
-        // A member that found damage asks the primary to repair it.
-        (Some(asked), SessionId(0)) if matches!(request.op, StorageOp::Heal { .. }) => {
-            of_group(asked, service)
-        }
-        (_, SessionId(0)) if service == Roles::NONE => Callers::Nobody,
-        (_, SessionId(0)) => Callers::Nodes(service),
-        _ => client,
+        (Some(asked), SessionId(0)) if spec.by_members_to_primary => of_group(asked, spec.by_services),
+        (_, SessionId(0)) if spec.by_services == Roles::NONE => Callers::Nobody,
+        (_, SessionId(0)) => Callers::Nodes(spec.by_services),
+        // The capability says whether the session may.
+        _ if spec.by_clients => Callers::Clients,
+        _ => Callers::Nobody,
     };
-    Rule { operation, callers }
-}
-
-fn storage_row(op: &StorageOp) -> StorageRow {
-    use Callers::{Clients, Nobody};
-    const SERVICES: Roles = Roles::MGMT_AND_META;
-    match op {
-        StorageOp::Read { .. } => row("read", Clients, SERVICES, true),
-        StorageOp::Write { .. } => row("write", Clients, SERVICES, true),
-        StorageOp::Truncate { .. } => row("truncate", Clients, SERVICES, true),
-        StorageOp::Allocate { .. } => row("allocate", Clients, SERVICES, true),
-        StorageOp::Delete => row("delete", Clients, SERVICES, true),
-        StorageOp::Sync => row("sync", Clients, SERVICES, true),
-        StorageOp::SyncTarget => row("sync-target", Clients, SERVICES, true),
-        StorageOp::Stat => row("stat", Clients, SERVICES, true),
-        StorageOp::Seek { .. } => row("seek", Clients, SERVICES, true),
-        StorageOp::Space => row("space", Clients, SERVICES, true),
-        StorageOp::Room { .. } => row("room", Clients, SERVICES, true),
-        StorageOp::Fence { .. } => row("fence", Nobody, Roles::META, false),
-        StorageOp::Watch { .. } => row("watch", Nobody, Roles::META, false),
-        StorageOp::Changed { .. } => row("changed", Nobody, Roles::META, false),
-        StorageOp::Unwatch { .. } => row("unwatch", Nobody, Roles::META, false),
-        StorageOp::Settled => row("settled", Nobody, Roles::NONE, true),
-        StorageOp::Regions { .. } => row("regions", Nobody, Roles::MGMT, true),
-        StorageOp::Survey { .. } => row("survey", Nobody, Roles::NONE, true),
-        StorageOp::Heal { .. } => row("heal", Nobody, Roles::MGMT, false),
-        StorageOp::Mend { .. } => row("mend", Nobody, Roles::MGMT, false),
-        StorageOp::Forget { .. } => row("forget", Nobody, Roles::MGMT, true),
-        StorageOp::SetAside => row("set-aside", Nobody, Roles::MGMT, true),
-        StorageOp::MarkLost { .. } => row("mark-lost", Nobody, Roles::NONE, true),
-        StorageOp::SetTime { .. } => row("set-time", Nobody, Roles::META, true),
-        StorageOp::Digests { .. } => row("digests", Nobody, Roles::NONE, true),
-        StorageOp::Adopt { .. } => row("adopt", Nobody, Roles::NONE, true),
-        StorageOp::Measure { .. } => row("measure", Nobody, Roles::MGMT, false),
-        StorageOp::Traffic => row("traffic", Nobody, Roles::ALL, false),
-        StorageOp::Rewrite { .. } => row("rewrite", Nobody, Roles::NONE, true),
-        StorageOp::Expect { .. } => row("expect", Nobody, Roles::NONE, true),
-    }
+    rule(spec.name, callers)
 }
 
 /// The rows of the metadata store.

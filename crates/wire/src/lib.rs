@@ -45,6 +45,7 @@ mod meta;
 pub mod mgmt;
 mod partitions;
 mod proto;
+pub mod spec;
 mod storage;
 
 pub use kv::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest, MAX_KV_BATCHES};

@@ -309,73 +309,7 @@ pub enum MetaOp {
     Sync,
 }
 
-impl MetaOp {
-    /// Whether the service alone checks the user's permission. The client's kernel checks the other
-    /// changes before it sends them. It sees these operations as others: a created file that needs
-    /// no check, or an extended attribute that needs write permission only.
-    pub fn is_unchecked_by_kernel(&self) -> bool {
-        matches!(self, MetaOp::MayOpen { .. } | MetaOp::SetPattern { .. } | MetaOp::Migrate { .. })
-    }
-
-    /// The inode that the operation reads or changes, or the directory of its name: the owner of
-    /// that inode's partition handles the request. `None` if it concerns a session or a service as
-    /// a whole.
-    pub fn subject(&self) -> Option<InodeId> {
-        match self {
-            MetaOp::Lookup { parent, .. }
-            | MetaOp::Create { parent, .. }
-            | MetaOp::Reserve { dir: parent, .. }
-            | MetaOp::Mkdir { parent, .. }
-            | MetaOp::Symlink { parent, .. }
-            | MetaOp::Tmpfile { parent, .. }
-            | MetaOp::Unlink { parent, .. }
-            | MetaOp::Rmdir { parent, .. }
-            | MetaOp::Rename { parent, .. }
-            | MetaOp::Link { parent, .. } => Some(*parent),
-            MetaOp::Deliver { file } => Some(file.parent),
-            MetaOp::Readdir { dir, .. } | MetaOp::SetPattern { dir, .. } => Some(*dir),
-            MetaOp::Getattr { ino }
-            | MetaOp::Setattr { ino, .. }
-            | MetaOp::Readlink { ino }
-            | MetaOp::GetXattr { ino, .. }
-            | MetaOp::SetXattr { ino, .. }
-            | MetaOp::ListXattr { ino }
-            | MetaOp::RemoveXattr { ino, .. }
-            | MetaOp::Open { ino, .. }
-            | MetaOp::Reopen { ino, .. }
-            | MetaOp::MayOpen { ino, .. }
-            | MetaOp::WriteInline { ino, .. }
-            | MetaOp::BeginWrite { ino }
-            | MetaOp::DropInline { ino, .. }
-            | MetaOp::EndWrite { ino, .. }
-            | MetaOp::Truncate { ino, .. }
-            | MetaOp::TruncateDone { ino }
-            | MetaOp::Reclaim { ino }
-            | MetaOp::Lock { ino, .. }
-            | MetaOp::Unlock { ino, .. }
-            | MetaOp::TestLock { ino, .. }
-            | MetaOp::Introduce { ino, .. }
-            | MetaOp::Migrate { ino, .. }
-            | MetaOp::MigrationOf { ino }
-            | MetaOp::Describe { ino } => Some(*ino),
-            MetaOp::ReclaimLocks { .. }
-            | MetaOp::ReclaimOpens { .. }
-            | MetaOp::ReclaimSizes { .. }
-            | MetaOp::StillYielding { .. }
-            | MetaOp::Register { .. }
-            | MetaOp::Follow { .. }
-            | MetaOp::NextRecalls { .. }
-            | MetaOp::Yield { .. }
-            | MetaOp::Release { .. }
-            | MetaOp::EndSession
-            | MetaOp::NoteAccess { .. }
-            | MetaOp::Usage
-            | MetaOp::Sync => None,
-        }
-    }
-}
-
-/// A file as the metadata service knows it.
+/// A file's content as the metadata service knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
     /// Attributes.

@@ -656,12 +656,9 @@ impl Request for MgmtRequest {
     const SERVICE: Service = Service::Management;
 
     fn answer_payload(&self) -> Answer {
-        match self {
-            MgmtRequest::WatchMap { .. }
-            | MgmtRequest::Tidy { .. }
-            | MgmtRequest::TidyGroup { .. }
-            | MgmtRequest::SetMember { .. } => Answer::Waits,
-            _ => Answer::Plain,
+        match self.spec().has_no_deadline {
+            true => Answer::Waits,
+            false => Answer::Plain,
         }
     }
 

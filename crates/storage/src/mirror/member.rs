@@ -1,15 +1,16 @@
 //! A member: executes what the primary sends.
 
 use super::differing::told_by_member;
-use super::primary::{change_range, do_on};
+use super::primary::{do_on, exclusive_range};
 use super::ranges::Hold;
 use super::replica::Replica;
 use super::{Mirrors, View, detached, turns};
 use crate::once::Turn as Once;
-use crate::service::{done, is_change, is_sync, perform, perform_known};
+use crate::service::{done, perform, perform_known};
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
+use wire::spec::{Effect, ReadSource, StorageSpec};
 use wire::{InGroup, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
 
 impl Mirrors {
@@ -30,18 +31,19 @@ impl Mirrors {
             let message = format!("target {}: group {} was left by a crash", replica.target, replica.group);
             return Err(Error::new(Errno::EIO, message).hint("its primary brings it in step by itself"));
         }
+        let spec = request.op.spec();
         match request.op {
             StorageOp::Settled => Ok(StorageReply::Unit),
             StorageOp::Regions { from, which: Regions::All } if state == MemberState::Good => {
                 Box::pin(regions(&replica, from, Regions::All)).await
             }
-            _ if may_look(&request.op, state) => {
+            _ if may_read(&spec, state) => {
                 replica.turns.enter(replica.group, asked.since, false).await?;
                 let looked = perform_known(&replica.store, &request, payload).await;
                 looked.map_err(|error| replica.failed(&error))
             }
-            _ if state.gets_writes() && (is_change(&request.op) || is_sync(&request.op)) => {
-                // Runs to its end, as on the primary: no change stays half done.
+            _ if state.gets_writes() && (spec.is_change() || spec.is_sync()) => {
+                // To its end, as the primary's: a change that was begun leaves nothing half done.
                 let mirrors = self.clone();
                 detached::run(async move {
                     mirrors.change_as_member(&replica, asked, sequence, request, payload).await
@@ -66,7 +68,7 @@ impl Mirrors {
         let _turn = replica.turns.enter(replica.group, asked.since, true).await?;
         // The primary orders changes; here the lock only separates them from reads.
         let mut _held = None;
-        if let Some(range) = change_range(&request.op, payload.as_ref()) {
+        if let Some(range) = exclusive_range(&request.op, payload.as_ref()) {
             let change = (asked.since, sequence);
             replica.holds.begin(change, (request.ino, range), replica.store.hold_notes());
             replica.epochs.note(request.ino, request.epoch);
@@ -113,14 +115,12 @@ impl Mirrors {
     }
 }
 
-/// Whether a member in this state can answer the read-only request.
-fn may_look(op: &StorageOp, state: MemberState) -> bool {
-    match op {
-        StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. } => {
-            state == MemberState::Good
-        }
-        StorageOp::Room { .. } => state.gets_writes(),
-        _ => false,
+/// Whether a member in this state can answer a read.
+fn may_read(spec: &StorageSpec, state: MemberState) -> bool {
+    match spec.effect {
+        Effect::Read(ReadSource::AnyReplica | ReadSource::OneReplica) => state == MemberState::Good,
+        Effect::Read(ReadSource::AllReplicas) => state.gets_writes(),
+        Effect::Change | Effect::Sync | Effect::Control => false,
     }
 }
 
@@ -146,7 +146,8 @@ async fn bring_in_step(
         replica.once.adopt(store.recent(), request.session, number, request.ino).await?;
         return Ok(StorageReply::Unit);
     }
-    let is_verified = is_change(&request.op) || is_sync(&request.op);
+    let spec = request.op.spec();
+    let is_verified = spec.is_change() || spec.is_sync();
     let outcome = match request.op {
         StorageOp::Truncate { len } => store.set_len(request.ino, len).await.map(|()| StorageReply::Unit),
         StorageOp::Adopt { instead_of, .. } if instead_of != store.verifier() => {

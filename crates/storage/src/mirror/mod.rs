@@ -37,7 +37,6 @@ mod tidy;
 mod turns;
 mod verdict;
 
-pub(crate) use primary::is_look;
 pub(crate) use replica::Replica;
 pub(crate) use resync::keep_in_step;
 
@@ -371,10 +370,9 @@ impl Mirrors {
 
     /// Sends a request to a member, and waits for the answer while the member may still give it.
     async fn send(self: &Arc<Self>, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let patience = match request.op {
-            StorageOp::Sync | StorageOp::SyncTarget | StorageOp::Write { durable: true, .. } => SYNC_PATIENCE,
-            StorageOp::Rewrite { .. } | StorageOp::Expect { .. } => SYNC_PATIENCE,
-            _ => MEMBER_PATIENCE,
+        let patience = match request.op.spec().waits_for_disk {
+            true => SYNC_PATIENCE,
+            false => MEMBER_PATIENCE,
         };
         let (member, members) = (request.target, self.links.members.clone());
         // In a task of its own, which keeps the payload's memory until the transport releases it.

@@ -7,7 +7,7 @@ use super::sequences::Ticket;
 use super::{MAP_PATIENCE, MAP_POLL, MemberChange, Mirrors, View, detached, turns};
 use crate::convert;
 use crate::once::{Doing, Turn as Once};
-use crate::service::{done, is_change, is_sync, perform_known};
+use crate::service::{done, perform_known};
 use chunkstore::{At, Kind, StoreError};
 use net::Deadline;
 use rt::IoBuf;
@@ -32,9 +32,9 @@ impl Mirrors {
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let view = self.agreed(&asked).await?;
-        // Only the primary knows what a reservation needs on all members.
-        let may_read = is_look(&request.op) && !matches!(request.op, StorageOp::Room { .. });
-        if request.session != SessionId(0) && may_read && view.has_other_primary(&replica)? {
+        // What a reservation needs on all members only the primary tells.
+        let spec = request.op.spec();
+        if request.session != SessionId(0) && spec.is_for_any_replica() && view.has_other_primary(&replica)? {
             return self.as_reader(&replica, asked, request, payload).await;
         }
         self.lease_holds(replica.target).await?;
@@ -68,7 +68,7 @@ impl Mirrors {
             return answer;
         }
         match request.op {
-            _ if is_look(&request.op) => {
+            _ if spec.is_read_only() => {
                 let looked = self.look(&replica, request, payload).await;
                 looked.map_err(|error| self.unless_left(&replica, asked.since, error))
             }
@@ -81,7 +81,7 @@ impl Mirrors {
             StorageOp::Forget { range } if request.session == SessionId(0) => {
                 detached::run(Mender::new(self.clone(), replica, request.ino).forget(range)).await
             }
-            _ if is_change(&request.op) || is_sync(&request.op) => {
+            _ if spec.is_change() || spec.is_sync() => {
                 detached::run(change(self.clone(), replica, request, payload)).await
             }
             _ => Err(Error::new(Errno::EOPNOTSUPP, "this can't be asked of a mirrored group")
@@ -302,7 +302,7 @@ async fn change(
     let one =
         |doing| Change { mirrors: &mirrors, replica: &replica, request: &request, payload: &payload, doing };
     let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {
-        let entered = replica.epochs.enter(request.ino, request.epoch, is_change(&request.op)).await?;
+        let entered = replica.epochs.enter(request.ino, request.epoch, request.op.spec().is_change()).await?;
         one(None).replicate().await?;
         return entered.check().map(|()| done(&replica.store));
     };
@@ -358,7 +358,7 @@ impl Change<'_> {
     async fn replicate(&self) -> Result<()> {
         let (mirrors, replica) = (self.mirrors, self.replica);
         let _entered = replica.gate.read().await;
-        let _held = match change_range(&self.request.op, self.payload.as_ref()) {
+        let _held = match exclusive_range(&self.request.op, self.payload.as_ref()) {
             Some(range) => {
                 Some(replica.ranges.acquire(self.request.ino, range, super::ranges::Hold::Alone).await)
             }
@@ -382,7 +382,7 @@ impl Change<'_> {
                 // The request is older than the moment when this replica missed something.
                 return Err(turns::another_version(replica.group));
             }
-            if is_change(&self.request.op) {
+            if self.request.op.spec().is_change() {
                 let next = replica.sequences.begin(group.since);
                 // The older ticket ends after the newer one has begun, so that one of them always
                 // covers the change.
@@ -510,12 +510,7 @@ impl Change<'_> {
     }
 }
 
-/// Whether a request is read-only and only asks for content or attributes of a chunk file.
-pub(crate) fn is_look(op: &StorageOp) -> bool {
-    matches!(op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Room { .. })
-}
-
-/// Returns the range of the file that a request reads.
+/// What of the file is looked at.
 pub(super) fn look_range(op: &StorageOp, payload: Option<&IoBuf>) -> Result<ByteRange> {
     match (op, payload) {
         (StorageOp::Read { offset, .. }, Some(payload)) => Ok(ByteRange::at(*offset, payload.len() as u64)),
@@ -524,17 +519,9 @@ pub(super) fn look_range(op: &StorageOp, payload: Option<&IoBuf>) -> Result<Byte
     }
 }
 
-/// Returns the range of the file that a request changes; `None` for one that changes nothing.
-pub(super) fn change_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option<ByteRange> {
-    match *op {
-        StorageOp::Write { offset, .. } => Some(ByteRange::at(offset, payload.map_or(0, IoBuf::len) as u64)),
-        StorageOp::Allocate { range, .. } => Some(range),
-        StorageOp::Truncate { len } => Some(ByteRange::new(len, u64::MAX)),
-        StorageOp::Rewrite { range, len: None } => Some(range),
-        StorageOp::Rewrite { .. } | StorageOp::Expect { .. } => Some(WHOLE),
-        StorageOp::Delete | StorageOp::SetAside | StorageOp::SetTime { .. } => Some(WHOLE),
-        _ => None,
-    }
+/// The bytes of the chunk file that a change locks on each replica.
+pub(super) fn exclusive_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option<ByteRange> {
+    op.exclusive_range(payload.map_or(0, IoBuf::len) as u64)
 }
 
 /// Returns the state of a member after it has missed something.

@@ -7,7 +7,7 @@ use super::meta_reply::ReplyFields;
 use super::storage::CapabilityFields;
 use crate::authorization::{self, Rule};
 use crate::{Answer, Capability, DirectoryState, Grant, LeaseMode, Malformed, Message, Request, Service};
-use crate::{MetaOp, MetaRequest, MetaResponse};
+use crate::{MetaRequest, MetaResponse};
 use bytes::Bytes;
 use prost::Message as _;
 use types::{InodeId, SessionId};
@@ -108,9 +108,9 @@ impl Request for MetaRequest {
     const SERVICE: Service = Service::Metadata;
 
     fn answer_payload(&self) -> Answer {
-        match self.op {
-            MetaOp::Lock { wait: true, .. } | MetaOp::NextRecalls { .. } => Answer::Waits,
-            _ => Answer::Plain,
+        match self.op.spec().has_no_deadline {
+            true => Answer::Waits,
+            false => Answer::Plain,
         }
     }
 

@@ -4,6 +4,7 @@ use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, pac
 use super::fields;
 use super::room::RoomFields;
 use crate::authorization::{self, Rule};
+use crate::spec::Payload;
 use crate::{
     Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_LIST_ITEMS, MAX_RATES, MAX_SURVEYED,
     Malformed, Measure, Message, Part, Path, Rate, RateOf, Regions, Request, Seek, Service, Survey,
@@ -656,9 +657,10 @@ impl Request for StorageRequest {
     const SERVICE: Service = Service::Storage;
 
     fn answer_payload(&self) -> Answer {
-        match self.op {
-            StorageOp::Read { .. } => Answer::Fills,
-            StorageOp::Measure { .. } => Answer::Waits,
+        let spec = self.op.spec();
+        match spec.payload {
+            Payload::Returned => Answer::Fills,
+            _ if spec.has_no_deadline => Answer::Waits,
             _ => Answer::Plain,
         }
     }

@@ -218,7 +218,7 @@ fn document() -> String {
     let map = map();
     let mut page = String::from(
         "# Who may ask for what\n\n\
-         Written by a test of `wire` from `crates/wire/src/authorization.rs`; don't edit by hand. A server\n\
+         Written by a test of `wire` from `crates/wire/src/spec` and `crates/wire/src/authorization.rs`; don't edit by hand. A server\n\
          compares each request with this table, the certificate of the connection, and the cluster map. It\n\
          refuses what isn't listed. The *storage node concerned* is the one that the request speaks of: it\n\
          speaks for itself, serves the target, or has a member of the group. The metadata node has the\n\

@@ -3,3 +3,4 @@
 mod authorization;
 mod frame;
 mod messages;
+mod operations;
